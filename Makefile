@@ -1,0 +1,63 @@
+# Each target sets up what it needs; nothing is redone when nothing changed.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+UP_ARGS ?= --nodes 3
+
+.PHONY: help setup up test check format assets test-real bench gen lock clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+# uv is used when it is there because it is quicker; plain pip gives the same versions and checks the same hashes.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "koord needs Python 3.11 or newer, this is %d.%d; set PYTHON=" % v[:2] or 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv pip install -q --python $(BIN)/python --require-hashes -r constraints.txt && \
+	  uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e . ; \
+	else \
+	  $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r constraints.txt && \
+	  $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . ; \
+	fi
+	@touch $(READY)
+
+setup: $(READY) ## create .venv with every extra and the development tools
+
+up: $(READY) ## run a whole cluster in one process (UP_ARGS="--nodes 20 ...")
+	@$(BIN)/koord up $(UP_ARGS)
+
+test: $(READY) ## every test that needs only Python
+	@$(BIN)/python -m pytest tests --ignore=tests/real -n $(JOBS) --dist loadgroup
+
+check: $(READY) ## format, lint, types, import rules
+	@$(BIN)/ruff format --check -q .
+	@$(BIN)/ruff check -q .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache >/tmp/koord-lint-imports.$$$$ 2>&1 || { cat /tmp/koord-lint-imports.$$$$; rm -f /tmp/koord-lint-imports.$$$$; exit 1; }; rm -f /tmp/koord-lint-imports.$$$$
+	@echo "check: format, lint, types and imports are clean"
+
+format: $(READY) ## rewrite the sources in the one format
+	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
+
+assets: $(READY) ## build the real control plane from Go modules into a cache outside the repo
+	@$(BIN)/python -m tools.assets
+
+test-real: $(READY) assets ## tests against real kube-apiserver, etcd and kubectl
+	@$(BIN)/python -m pytest tests/real
+
+bench: $(READY) assets ## ratios against the real control plane, kept in bench/results
+	@$(BIN)/python -m bench
+
+gen: $(READY) assets ## regenerate CRDs and the field tables of built-in kinds
+	@$(BIN)/python -m tools.gen
+
+lock: $(READY) ## refresh constraints.txt (needs uv)
+	@uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --universal --python-version 3.11 \
+	  --no-emit-index-url --no-header --no-annotate -q --upgrade -o constraints.txt
+
+clean: ## remove what the other targets made inside the repo
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

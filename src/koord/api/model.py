@@ -1,0 +1,60 @@
+"""The base of every wire model, and the one codec that reads and writes them.
+
+A model is a read-only view of an object: unknown fields are dropped on decode, so a decoded object is never written
+back whole. Writes are patches (see koord.kube). Go servers write `null` for empty lists and maps; the fast path does
+not accept it, and `decode` falls back to a pass that removes nulls, so programs never meet `None` in place of a list.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Base of wire models. `kw_only` is not inherited by msgspec, so each subclass states it again."""
+
+
+_DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
+_ENCODER = msgspec.json.Encoder()
+
+
+def decode(raw: bytes | msgspec.Raw, model: type[T]) -> T:
+    """Bytes to model. Raises msgspec.ValidationError with the path of the offending field."""
+    decoder = _DECODERS.get(model)
+    if decoder is None:
+        decoder = _DECODERS[model] = msgspec.json.Decoder(model)
+    try:
+        return decoder.decode(raw)  # type: ignore[no-any-return]
+    except msgspec.ValidationError:
+        return convert(msgspec.json.decode(raw), model)
+
+
+def convert(obj: Any, model: type[T]) -> T:
+    """Plain dicts and lists to model, with the same tolerance for nulls."""
+    try:
+        return msgspec.convert(obj, model)
+    except msgspec.ValidationError:
+        return msgspec.convert(without_nulls(obj), model)
+
+
+def without_nulls(value: Any) -> Any:
+    """The same JSON value with every null map entry and null list item removed."""
+    if isinstance(value, dict):
+        return {k: without_nulls(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [without_nulls(v) for v in value if v is not None]
+    return value
+
+
+def encode(value: Any) -> bytes:
+    return _ENCODER.encode(value)
+
+
+def to_dict(model: msgspec.Struct) -> dict[str, Any]:
+    """The JSON shape of a model as plain dicts and lists."""
+    plain: dict[str, Any] = msgspec.to_builtins(model)
+    return plain

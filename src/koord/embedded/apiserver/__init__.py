@@ -1,0 +1,1 @@
+"""A Kubernetes API server in Python: store, schemas, kinds, REST verbs, admission, HTTP and in-process doors."""

@@ -1,0 +1,130 @@
+"""The seam between a client and an API server: one request in, one answer or one watch stream out.
+
+Two transports exist: HTTP (koord.kube.http) and in-process to the embedded server
+(koord.embedded.apiserver.inprocess), which moves objects without turning them into JSON and back. Nothing above
+this module knows which one it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from koord.api.model import convert, decode
+
+T = TypeVar("T")
+
+JSON = "application/json"
+YAML = "application/yaml"
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What Kubernetes calls a REST request, before it is bytes on a wire."""
+
+    method: str  # GET, POST, PUT, PATCH, DELETE
+    path: str  # "/api/v1/namespaces/x/pods", already unescaped
+    query: Mapping[str, str] = {}
+    body: Any = None  # plain dicts and lists (shared, never mutated by the receiver), or bytes
+    content_type: str = JSON
+    accept: str = JSON
+    user: str = ""  # who asks; the server fills it in from the credentials
+    user_agent: str = ""
+
+
+class Body(Protocol):
+    """An answer's body in whichever form the reader wants; each form is made at most once."""
+
+    def raw(self) -> bytes: ...
+
+    def plain(self) -> Any:
+        """Dicts and lists. Shared: never mutate what comes back."""
+        ...
+
+    def typed(self, model: type[T]) -> T: ...
+
+
+class BytesBody:
+    """A body that arrived as bytes."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    def raw(self) -> bytes:
+        return self._raw
+
+    def plain(self) -> Any:
+        return msgspec.json.decode(self._raw)
+
+    def typed(self, model: type[T]) -> T:
+        return decode(self._raw, model)
+
+
+class PlainBody:
+    """A body that is already dicts and lists."""
+
+    __slots__ = ("_plain",)
+
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+
+    def raw(self) -> bytes:
+        return msgspec.json.encode(self._plain)
+
+    def plain(self) -> Any:
+        return self._plain
+
+    def typed(self, model: type[T]) -> T:
+        return convert(self._plain, model)
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    status: int  # HTTP status code
+    body: Body
+    headers: Mapping[str, str] = {}
+    content_type: str = JSON
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+
+class Frame(Protocol):
+    """One watch event: `type` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR; the body is the object (or Status)."""
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def body(self) -> Body: ...
+
+
+class WatchStream(Protocol):
+    """An open watch. Iterate frames; the end of iteration is the end of the stream, and that is normal."""
+
+    def __aiter__(self) -> AsyncIterator[Frame]: ...
+
+    async def close(self) -> None: ...
+
+
+class Unreachable(Exception):
+    """No answer could be had: connection refused, reset, timed out, TLS failure. It may or may not have run."""
+
+
+class Transport(Protocol):
+    async def send(self, request: Request) -> Answer:
+        """One request, one answer, refusals included. Raises Unreachable when there is none."""
+        ...
+
+    async def watch(self, request: Request) -> WatchStream | Answer:
+        """Open a watch; an Answer instead of a stream is the server's refusal (410, 403, ...)."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""What a program says about itself, and its sense of time: clock, logging, metrics, health."""
