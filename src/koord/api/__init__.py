@@ -1,1 +1,1 @@
-"""Wire types: what Kubernetes and Koordinator put on the wire, one module per group-version, and one registry of kinds."""
+"""Wire types: what Kubernetes and Koordinator put on the wire, by group-version, and one registry of kinds."""
