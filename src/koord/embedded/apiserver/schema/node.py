@@ -25,7 +25,7 @@ Kind = Literal[
 
 
 class Node(msgspec.Struct, kw_only=True, eq=False):
-    """Nodes may form cycles (JSONSchemaProps contains itself), so they compare by identity and are never printed whole."""
+    """Nodes may form cycles (JSONSchemaProps contains itself), so they compare by identity, never print whole."""
 
     kind: Kind
     fields: dict[str, Node] = {}  # object

@@ -1,0 +1,193 @@
+"""Objects on disk: SQLite in WAL mode, written by one thread, many writes to a commit.
+
+The event loop hands over changes and goes on. In durable mode an answer waits until the commit that holds its change
+is on disk; otherwise the operating system may lose the last moments in a power cut, never the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from koord.embedded.apiserver.store.record import NO_LABELS, Record
+
+FORMAT = 1
+MAX_BATCH = 500
+
+# revision, resource, namespace, name, object (None: removed), labels and selectable fields as JSON
+_Row = tuple[int, str, str, str, bytes | None, bytes]
+
+
+class JournalFailed(Exception):  # noqa: N818 - the fact, with the database's own words
+    """The data directory cannot be opened, read or written."""
+
+
+class Journal:
+    """Opens (or creates) a data directory and owns it until `close`; a second owner is refused."""
+
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+        self._path = folder / "koord.db"
+        self._durable = durable
+        self._lock_fd = _take(folder)
+        try:
+            self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            self._prepare()
+        except sqlite3.Error as error:
+            os.close(self._lock_fd)
+            raise JournalFailed(f"cannot open {self._path}: {error}") from error
+        except JournalFailed:
+            self._db.close()
+            os.close(self._lock_fd)
+            raise
+        self._queue: deque[_Row] = deque()
+        self._wake = threading.Event()
+        self._closing = False
+        self._failure: str | None = None
+        self._safe_revision = 0
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+        self._db.execute("CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS objects (resource TEXT, namespace TEXT, name TEXT, revision INTEGER NOT NULL,"
+            " object BLOB NOT NULL, selectable BLOB NOT NULL, PRIMARY KEY (resource, namespace, name)) WITHOUT ROWID"
+        )
+        found = self._db.execute("SELECT value FROM facts WHERE name = 'format'").fetchone()
+        if found is None:
+            self._db.execute("INSERT INTO facts VALUES ('format', ?)", (FORMAT,))
+        elif found[0] != FORMAT:
+            raise JournalFailed(
+                f"{self._path} has format {found[0]}, this version writes {FORMAT}; use another --data-dir"
+            )
+
+    def load(self) -> tuple[int, Mapping[str, list[Record]]]:
+        """The last committed revision and everything stored, by resource. Call once, before the first write."""
+        found: dict[str, list[Record]] = {}
+        try:
+            rows = self._db.execute("SELECT resource, namespace, name, revision, object, selectable FROM objects")
+            for resource, namespace, name, revision, raw, selectable in rows:
+                labels, fields = msgspec.json.decode(selectable)
+                record = Record(namespace, name, revision, raw, labels or NO_LABELS, fields or NO_LABELS)
+                found.setdefault(resource, []).append(record)
+            last = self._db.execute("SELECT value FROM facts WHERE name = 'revision'").fetchone()
+        except (sqlite3.Error, msgspec.DecodeError) as error:
+            raise JournalFailed(f"cannot read {self._path}: {error}") from error
+        return (last[0] if last else 0), found
+
+    # From the event loop -----------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise if an earlier write could not be stored: from then on nothing may be acknowledged."""
+        if self._failure is not None:
+            raise JournalFailed(self._failure)
+
+    def write(self, resource: str, record: Record) -> None:
+        selectable = msgspec.json.encode((record.labels, record.fields))
+        self._append((record.revision, resource, record.namespace, record.name, record.raw, selectable))
+
+    def remove(self, resource: str, record: Record) -> None:
+        self._append((record.revision, resource, record.namespace, record.name, None, b""))
+
+    def _append(self, row: _Row) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._thread.start()
+        self._queue.append(row)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    async def settled(self, revision: int) -> None:
+        self.check()
+        if not self._durable or revision <= self._safe_revision or self._loop is None:
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append((revision, waiter))
+        await waiter
+
+    async def close(self) -> None:
+        """Write what is queued, then give the directory back."""
+        if self._loop is not None:
+            self._closing = True
+            self._wake.set()
+            await asyncio.to_thread(self._thread.join)
+        self._db.close()
+        os.close(self._lock_fd)
+
+    def _on_safe(self, revision: int) -> None:
+        self._safe_revision = revision
+        while self._waiters and self._waiters[0][0] <= revision:
+            waiter = self._waiters.popleft()[1]
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _on_failure(self, why: str) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()[1]
+            if not waiter.done():
+                waiter.set_exception(JournalFailed(why))
+
+    # On the writer thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
+                try:
+                    self._commit(batch)
+                except sqlite3.Error as error:
+                    self._failure = f"cannot write {self._path}: {error}"
+                    self._loop.call_soon_threadsafe(self._on_failure, self._failure)
+                    return
+                if self._durable:
+                    self._loop.call_soon_threadsafe(self._on_safe, batch[-1][0])
+            if self._closing and not self._queue:
+                return
+
+    def _commit(self, batch: list[_Row]) -> None:
+        db = self._db
+        db.execute("BEGIN IMMEDIATE")
+        for revision, resource, namespace, name, raw, selectable in batch:
+            if raw is None:
+                db.execute(
+                    "DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?", (resource, namespace, name)
+                )
+            else:
+                db.execute(
+                    "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?)",
+                    (resource, namespace, name, revision, raw, selectable),
+                )
+        db.execute("INSERT OR REPLACE INTO facts VALUES ('revision', ?)", (batch[-1][0],))
+        db.execute("COMMIT")
+
+
+def _take(folder: Path) -> int:
+    """Lock the data directory for this process; the kernel frees it however the process ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise JournalFailed(f"cannot use data directory {folder}: {error.strerror}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.read(fd, 32).decode(errors="replace").strip() or "unknown"
+        os.close(fd)
+        raise JournalFailed(f"data directory {folder} is in use by another koord (pid {owner})") from error
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    return fd

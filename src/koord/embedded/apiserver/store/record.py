@@ -1,0 +1,89 @@
+"""One stored object at one revision, and the event that led to it. Bytes are the truth; other forms are derived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from koord.api.model import convert, decode
+
+T = TypeVar("T")
+
+EventType = Literal["ADDED", "MODIFIED", "DELETED"]
+
+NO_LABELS: Mapping[str, str] = {}
+
+
+class Record:
+    """An object at a revision. Encoded once; `plain` and `typed` are kept only while the record is hot."""
+
+    __slots__ = ("_plain", "_typed", "fields", "labels", "name", "namespace", "raw", "revision")
+
+    def __init__(
+        self,
+        namespace: str,
+        name: str,
+        revision: int,
+        raw: bytes,
+        labels: Mapping[str, str] = NO_LABELS,
+        fields: Mapping[str, str] = NO_LABELS,
+    ) -> None:
+        self.namespace = namespace
+        self.name = name
+        self.revision = revision
+        self.raw = raw
+        self.labels = labels
+        self.fields = fields  # values of the kind's selectable fields beyond name and namespace
+        self._plain: dict[str, Any] | None = None
+        self._typed: Any = None
+
+    def plain(self) -> dict[str, Any]:
+        """Dicts and lists, shared by everyone who asks: never change what comes back."""
+        if self._plain is not None:
+            return self._plain
+        decoded: dict[str, Any] = msgspec.json.decode(self.raw)
+        return decoded
+
+    def typed(self, model: type[T]) -> T:
+        """A typed view, made once for all in-process readers that want the same type."""
+        kept = self._typed
+        if kept is not None and type(kept) is model:
+            return kept  # type: ignore[no-any-return]
+        made = convert(self._plain, model) if self._plain is not None else decode(self.raw, model)
+        self._typed = made
+        return made
+
+    def warm(self, plain: dict[str, Any]) -> None:
+        self._plain = plain
+
+    def cool(self) -> None:
+        self._plain = None
+        self._typed = None
+
+
+class Event:
+    """What happened at one revision. `previous` is the record it replaced, for selectors and for lists in the past."""
+
+    __slots__ = ("_line", "previous", "record", "type")
+
+    def __init__(self, type: EventType, record: Record, previous: Record | None) -> None:
+        self.type: EventType = type
+        self.record = record
+        self.previous = previous
+        self._line: bytes | None = None
+
+    @property
+    def revision(self) -> int:
+        return self.record.revision
+
+    def line(self) -> bytes:
+        """The watch line, encoded once and shared by every watcher."""
+        if self._line is None:
+            self._line = watch_line(self.type, self.record.raw)
+        return self._line
+
+
+def watch_line(type: str, raw: bytes) -> bytes:
+    return b'{"type":"%s","object":%s}\n' % (type.encode(), raw)

@@ -1,0 +1,122 @@
+"""The whole content of one API server: collections, the one revision counter, and the optional journal."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koord.embedded.apiserver.store.collection import HISTORY_EVENTS, Collection
+from koord.embedded.apiserver.store.journal import Journal
+from koord.embedded.apiserver.store.record import NO_LABELS, Event, EventType, Record
+
+# Records whose decoded forms are kept: what was just written is what is read next.
+HOT_RECORDS = 4096
+# After a restart revisions jump, so that one given out just before a crash is never given out again for something else.
+RESTART_GAP = 1_000
+
+
+class Store:
+    """Single writer. `put` and `delete` change memory at once; `settled` waits until the disk has it too."""
+
+    def __init__(self, journal: Journal | None = None, history_events: int = HISTORY_EVENTS) -> None:
+        self._journal = journal
+        self._history_events = history_events
+        self._encoder = msgspec.json.Encoder()
+        self._collections: dict[str, Collection] = {}
+        self._hot: deque[Record] = deque()
+        self.revision = 1
+        if journal is not None:
+            self._recover(journal)
+
+    def _recover(self, journal: Journal) -> None:
+        revision, found = journal.load()
+        self.revision = revision + RESTART_GAP if revision else 1
+        for resource, records in found.items():
+            self.collection(resource).load(records)
+
+    def collection(self, resource: str) -> Collection:
+        """By `plural` or `plural.group`. Made on first use: an empty collection is not an error."""
+        found = self._collections.get(resource)
+        if found is None:
+            found = self._collections[resource] = Collection(resource, self.revision, self._history_events)
+        return found
+
+    def collections(self) -> Mapping[str, Collection]:
+        return self._collections
+
+    def drop(self, resource: str) -> None:
+        """Forget an empty collection (its CRD is gone); its watchers end."""
+        collection = self._collections.pop(resource, None)
+        if collection is not None:
+            for watcher in tuple(collection._watchers):
+                watcher.close()
+
+    def put(
+        self,
+        resource: str,
+        namespace: str,
+        name: str,
+        obj: dict[str, Any],
+        labels: Mapping[str, str] = NO_LABELS,
+        fields: Mapping[str, str] = NO_LABELS,
+    ) -> Record:
+        """Create or replace. The store keeps `obj` and stamps its resourceVersion: hand over a private copy."""
+        collection = self.collection(resource)
+        previous = collection.get(namespace, name)
+        event = self._event("ADDED" if previous is None else "MODIFIED", namespace, name, obj, labels, fields, previous)
+        collection.apply(event)
+        if self._journal is not None:
+            self._journal.write(resource, event.record)
+        return event.record
+
+    def delete(self, resource: str, namespace: str, name: str) -> Record | None:
+        """Remove; the answer is the last state, stamped with the revision of its removal. None if it was not there."""
+        collection = self.collection(resource)
+        previous = collection.get(namespace, name)
+        if previous is None:
+            return None
+        last = dict(previous.plain())
+        last["metadata"] = dict(last["metadata"])
+        event = self._event("DELETED", namespace, name, last, previous.labels, previous.fields, previous)
+        collection.apply(event)
+        if self._journal is not None:
+            self._journal.remove(resource, event.record)
+        return event.record
+
+    def _event(
+        self,
+        type: EventType,
+        namespace: str,
+        name: str,
+        obj: dict[str, Any],
+        labels: Mapping[str, str],
+        fields: Mapping[str, str],
+        previous: Record | None,
+    ) -> Event:
+        if self._journal is not None:
+            self._journal.check()  # a disk that failed must refuse before memory changes
+        self.revision += 1
+        obj["metadata"]["resourceVersion"] = str(self.revision)
+        record = Record(
+            namespace, name, self.revision, self._encoder.encode(obj), labels or NO_LABELS, fields or NO_LABELS
+        )
+        record.warm(obj)
+        self._hot.append(record)
+        if len(self._hot) > HOT_RECORDS:
+            self._hot.popleft().cool()
+        return Event(type, record, previous)
+
+    async def settled(self, revision: int) -> None:
+        """Return when `revision` is as safe as this store promises: at once in memory, after fsync when durable."""
+        if self._journal is not None:
+            await self._journal.settled(revision)
+
+    async def close(self) -> None:
+        for collection in self._collections.values():
+            for watcher in tuple(collection._watchers):
+                watcher.close()
+        if self._journal is not None:
+            await self._journal.close()
