@@ -14,7 +14,7 @@ HISTORY_EVENTS = 16_384
 HISTORY_BYTES = 96 << 20
 
 
-class TooOld(Exception):  # noqa: N818 - names a fact the REST layer turns into 410
+class TooOld(Exception):
     """The asked-for revision is older than the history that is kept."""
 
     def __init__(self, asked: int, oldest: int) -> None:

@@ -26,7 +26,7 @@ MAX_BATCH = 500
 _Row = tuple[int, str, str, str, bytes | None, bytes]
 
 
-class JournalFailed(Exception):  # noqa: N818 - the fact, with the database's own words
+class JournalFailed(Exception):
     """The data directory cannot be opened, read or written."""
 
 

@@ -50,7 +50,7 @@ class Record:
         """A typed view, made once for all in-process readers that want the same type."""
         kept = self._typed
         if kept is not None and type(kept) is model:
-            return kept  # type: ignore[no-any-return]
+            return kept
         made = convert(self._plain, model) if self._plain is not None else decode(self.raw, model)
         self._typed = made
         return made
