@@ -1,0 +1,102 @@
+"""Workers that take keys from a queue and bring each one to its desired state; what that means is the reconciler's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from koord.kube.noise import QuietLog
+from koord.kube.workqueue import WorkQueue
+
+K = TypeVar("K", bound=Hashable)
+
+_LOG = logging.getLogger(__name__)
+
+
+class Done(msgspec.Struct, frozen=True):
+    """Nothing left to do until something changes."""
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Look again after this long. Not a failure: the item's delay starts over."""
+
+    after_s: float
+
+
+class Requeue(msgspec.Struct, frozen=True):
+    """Not there yet: look again, each time a little later."""
+
+    why: str = ""
+
+
+Outcome = Done | Retry | Requeue
+
+
+class ControllerCounts(msgspec.Struct, kw_only=True):
+    done: int = 0
+    retried: int = 0
+    requeued: int = 0
+    failed: int = 0
+
+
+class Controller(Generic[K]):
+    """`run` works until the queue is shut down and empty; cancelling it stops the workers where they stand."""
+
+    def __init__(
+        self,
+        name: str,
+        queue: WorkQueue[K],
+        reconcile: Callable[[K], Awaitable[Outcome]],
+        *,
+        workers: int = 1,
+    ) -> None:
+        if workers < 1:
+            raise ValueError(f"controller {name}: needs at least one worker, got {workers}")
+        self.name = name
+        self.queue = queue
+        self.counts = ControllerCounts()
+        self._reconcile = reconcile
+        self._workers = workers
+        self._quiet = QuietLog(_LOG, queue.clock, every_s=10.0, burst=10)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._workers):
+                group.create_task(self._work(), name=f"{self.name}-{number}")
+
+    async def _work(self) -> None:
+        while (key := await self.queue.get()) is not None:
+            try:
+                await self._once(key)
+            finally:
+                self.queue.done(key)
+
+    async def _once(self, key: K) -> None:
+        try:
+            outcome = await self._reconcile(key)
+        except Exception as error:  # noqa: BLE001  one bad key must not stop the others; it is logged, counted and retried
+            self.counts.failed += 1
+            self._quiet.error(
+                "%s: reconciling %s failed (failure %d in a row)",
+                self.name,
+                key,
+                self.queue.retries(key) + 1,
+                exc_info=error,
+            )
+            self.queue.add_rate_limited(key)
+            return
+        match outcome:
+            case Done():
+                self.counts.done += 1
+                self.queue.forget(key)
+            case Retry(after_s):
+                self.counts.retried += 1
+                self.queue.forget(key)
+                self.queue.add_after(key, after_s)
+            case Requeue():
+                self.counts.requeued += 1
+                self.queue.add_rate_limited(key)

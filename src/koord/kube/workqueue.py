@@ -1,0 +1,199 @@
+"""A queue of keys to work on: a key waits at most once, is worked on by one worker at a time, and is never lost.
+
+A key added while it is being worked on runs once more after `done`. Order is first in, first out; delayed keys that
+fall due together keep the order in which they were added. One event loop owns a queue; there are no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from koord.kube.ratelimit import ControllerLimiter, Limiter
+from koord.telemetry.clock import Clock
+
+K = TypeVar("K", bound=Hashable)
+
+# A loop may fire a timer early by its clock's resolution; a key that close to its time is due.
+_SLACK_S = 1e-6
+
+
+class QueueCounts(msgspec.Struct, kw_only=True):
+    """What a queue did so far, for whoever exposes metrics."""
+
+    adds: int = 0  # keys that entered the queue, duplicates left out
+    retries: int = 0  # add_rate_limited calls
+    taken: int = 0
+    finished: int = 0
+    waited_s: float = 0.0  # sum of the time between entering the queue and being taken
+    longest_wait_s: float = 0.0
+    worked_s: float = 0.0  # sum of the time between taken and done
+
+
+class WorkQueue(Generic[K]):
+    def __init__(self, clock: Clock, *, name: str = "", limiter: Limiter[K] | None = None) -> None:
+        self.name = name
+        self.clock = clock
+        self.counts = QueueCounts()
+        self._limiter: Limiter[K] = ControllerLimiter[K](clock) if limiter is None else limiter
+        self._ready: deque[K] = deque()
+        self._dirty: dict[K, float] = {}  # wanted, with the time it was first wanted
+        self._working: dict[K, float] = {}  # taken, with the time it was taken
+        self._later: list[tuple[float, int, K]] = []
+        self._due_at: dict[K, float] = {}  # the heap entry that counts; others of the same key are stale
+        self._sequence = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._takers: deque[asyncio.Future[None]] = deque()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
+
+    def add(self, key: K) -> None:
+        if self._closed or key in self._dirty:
+            return
+        self.counts.adds += 1
+        self._dirty[key] = self.clock.monotonic()
+        self._idle.clear()
+        if key not in self._working:
+            self._ready.append(key)
+            self._wake()
+
+    def add_after(self, key: K, seconds: float) -> None:
+        """Add when `seconds` have passed. Asked twice, the earlier time counts."""
+        if self._closed:
+            return
+        if seconds <= 0:
+            self.add(key)
+            return
+        due = self.clock.monotonic() + seconds
+        known = self._due_at.get(key)
+        if known is not None and known <= due:
+            return
+        self._due_at[key] = due
+        self._sequence += 1
+        heapq.heappush(self._later, (due, self._sequence, key))
+        if self._later[0][2] == key:
+            self._arm()
+
+    def add_rate_limited(self, key: K) -> None:
+        if self._closed:
+            return
+        self.counts.retries += 1
+        self.add_after(key, self._limiter.delay(key))
+
+    def forget(self, key: K) -> None:
+        """The key succeeded: its next failure starts from the shortest delay."""
+        self._limiter.forget(key)
+
+    def retries(self, key: K) -> int:
+        return self._limiter.retries(key)
+
+    async def get(self) -> K | None:
+        """The next key, to be given back with `done`; None when the queue is shut down and empty."""
+        while not self._ready:
+            if self._closed:
+                return None
+            taker = asyncio.get_running_loop().create_future()
+            self._takers.append(taker)
+            try:
+                await taker
+            except asyncio.CancelledError:
+                # The wake-up may have been given to this taker already: hand it on, or a key would wait for nobody.
+                if taker.done() and not taker.cancelled():
+                    self._wake()
+                elif taker in self._takers:
+                    self._takers.remove(taker)
+                raise
+        key = self._ready.popleft()
+        now = self.clock.monotonic()
+        waited = now - self._dirty.pop(key)
+        self._working[key] = now
+        self.counts.taken += 1
+        self.counts.waited_s += waited
+        self.counts.longest_wait_s = max(self.counts.longest_wait_s, waited)
+        return key
+
+    def done(self, key: K) -> None:
+        """The worker is through with the key, whatever came of it."""
+        started = self._working.pop(key, None)
+        if started is None:
+            raise KeyError(f"queue {self.name!r}: {key!r} was given back but is not being worked on")
+        self.counts.finished += 1
+        self.counts.worked_s += self.clock.monotonic() - started
+        if key in self._dirty:
+            self._ready.append(key)
+            self._wake()
+        elif not self._dirty and not self._working:
+            self._idle.set()
+
+    def shutdown(self, *, drain: bool = True) -> None:
+        """Take no more keys. With `drain` the ones already queued are still handed out; without, they are dropped."""
+        self._closed = True
+        self._later.clear()
+        self._due_at.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not drain:
+            self._ready.clear()
+            self._dirty.clear()
+            if not self._working:
+                self._idle.set()
+        takers, self._takers = self._takers, deque()
+        for taker in takers:
+            if not taker.done():
+                taker.set_result(None)
+
+    async def idle(self) -> None:
+        """Until nothing is queued or being worked on; delayed keys do not count."""
+        await self._idle.wait()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def depth(self) -> int:
+        return len(self._ready)
+
+    @property
+    def delayed(self) -> int:
+        return len(self._due_at)
+
+    @property
+    def working(self) -> int:
+        return len(self._working)
+
+    def longest_running_s(self) -> float:
+        now = self.clock.monotonic()
+        return max((now - started for started in self._working.values()), default=0.0)
+
+    def _wake(self) -> None:
+        while self._takers:
+            taker = self._takers.popleft()
+            if not taker.done():
+                taker.set_result(None)
+                return
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._later:
+            wait = max(0.0, self._later[0][0] - self.clock.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(wait, self._release_due)
+
+    def _release_due(self) -> None:
+        horizon = self.clock.monotonic() + _SLACK_S
+        while self._later and self._later[0][0] <= horizon:
+            due, _, key = heapq.heappop(self._later)
+            if self._due_at.get(key) == due:
+                del self._due_at[key]
+                self.add(key)
+        self._timer = None
+        self._arm()
