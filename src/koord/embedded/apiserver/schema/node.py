@@ -41,9 +41,16 @@ class Node(msgspec.Struct, kw_only=True, eq=False):
     patch_key: str = ""
     format: str = ""  # int32, int64, date-time, byte, ...
     go_type: str = ""  # definition name of a built-in object ("io.k8s.api.core.v1.PodSpec"), for explain and OpenAPI
+    # Built-ins only: how the Go type behind this place behaves. They belong to the place, not to the shared definition.
+    go: str = ""  # the type as Go prints it in decoding errors, "*int32", "[]v1.Container"
+    via: str = ""  # name of the inlined struct that holds the field, "VolumeSource"
+    omit_empty: bool = False  # false, 0, "", empty lists and maps, and nil pointers are not written
+    omit_zero: bool = False  # a struct without content is not written either
+    pointer: bool = False  # false, 0 and "" are values of their own, unlike absent
+    # Both: a built-in's default is what OpenAPI says (server-side apply needs it for list keys); it is never applied.
+    default: Any = msgspec.UNSET
+    rules: dict[str, Any] = {}  # minimum, maximum, enum, pattern, minLength, oneOf, ...: JSON schema's own names
     # CRDs only
     preserve_unknown: bool = False
     embedded: bool = False  # x-kubernetes-embedded-resource
     nullable: bool = False
-    default: Any = msgspec.UNSET
-    rules: dict[str, Any] = {}  # minimum, maximum, enum, pattern, minLength, oneOf, ...: JSON schema's own names
