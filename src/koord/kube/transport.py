@@ -38,7 +38,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Body(Protocol):
-    """An answer's body in whichever form the reader wants; each form is made at most once."""
+    """An answer's body in whichever form the reader wants. A form is made when asked for: keep it, do not ask twice."""
 
     def raw(self) -> bytes: ...
 
@@ -115,7 +115,14 @@ class WatchStream(Protocol):
 
 
 class Unreachable(Exception):
-    """No answer could be had: connection refused, reset, timed out, TLS failure. It may or may not have run."""
+    """No answer could be had: connection refused, reset, timed out, TLS failure.
+
+    `sent` is False only when it is certain that no byte of the request left: then even a create may be tried again.
+    """
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class Transport(Protocol):

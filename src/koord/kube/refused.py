@@ -1,0 +1,163 @@
+"""A server's "no" as a value: what verbs return in place of an object, with names for the answers programs act on."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from koord.api.meta import Status, StatusDetails
+from koord.kube.transport import Answer, Body
+
+T = TypeVar("T")
+
+# What an HTTP code means when the body is not a Status: a proxy or load balancer answered, not the API server.
+_REASON = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    406: "NotAcceptable",
+    409: "Conflict",
+    410: "Gone",
+    413: "RequestEntityTooLarge",
+    415: "UnsupportedMediaType",
+    422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+_SHOWN = 300  # characters of a foreign body worth repeating
+UNDECODABLE = "ClientWatchDecoding"
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """The server understood and said no."""
+
+    status: Status
+    retry_after_s: float | None = None  # how long the server asked to be left alone
+
+    @property
+    def code(self) -> int:
+        return self.status.code
+
+    @property
+    def reason(self) -> str:
+        return self.status.reason
+
+    @property
+    def message(self) -> str:
+        return self.status.message
+
+    @property
+    def details(self) -> StatusDetails | None:
+        return self.status.details
+
+    @property
+    def not_found(self) -> bool:
+        return self.code == 404
+
+    @property
+    def already_exists(self) -> bool:
+        return self.reason == "AlreadyExists"
+
+    @property
+    def conflict(self) -> bool:
+        """The object is not the one (uid) or not the version that the write was meant for."""
+        return self.code == 409 and not self.already_exists
+
+    @property
+    def expired(self) -> bool:
+        """The resource version or continue token is too old: list again."""
+        return self.code == 410 or self.reason in ("Expired", "Gone")
+
+    @property
+    def gone(self) -> bool:
+        return self.expired
+
+    @property
+    def invalid(self) -> bool:
+        return self.code == 422
+
+    @property
+    def forbidden(self) -> bool:
+        return self.code == 403
+
+    @property
+    def unauthorized(self) -> bool:
+        return self.code == 401
+
+    @property
+    def too_many(self) -> bool:
+        """Too many requests, or, for an eviction, a disruption budget that has nothing left."""
+        return self.code == 429
+
+    @property
+    def undecodable(self) -> bool:
+        """Not the server's word: an object or frame arrived that its model cannot hold."""
+        return self.reason == UNDECODABLE
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.reason}: {self.message}"
+
+
+class RefusedError(Exception):
+    """`ok` met a refusal."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(str(refused))
+        self.refused = refused
+
+
+def ok(result: T | Refused) -> T:
+    """The result, for scripts and tests that have no plan for a refusal."""
+    if isinstance(result, Refused):
+        raise RefusedError(result)
+    return result
+
+
+def retry_after_s(answer: Answer) -> float | None:
+    """The Retry-After header in seconds; its date form is never sent by an API server and counts as absent."""
+    for name, value in answer.headers.items():
+        if name.lower() == "retry-after" and value.strip().isdecimal():
+            return float(value)
+    return None
+
+
+def from_answer(answer: Answer) -> Refused:
+    status = _status(answer.body)
+    if status is None:
+        text = answer.body.raw()[:_SHOWN].decode(errors="replace").strip()
+        status = Status(status="Failure", message=text or f"the server answered {answer.status}", code=answer.status)
+    if not status.code or not status.reason:
+        status = msgspec.structs.replace(
+            status, code=status.code or answer.status, reason=status.reason or _REASON.get(answer.status, "Unknown")
+        )
+    after = retry_after_s(answer)
+    if after is None and status.details is not None and status.details.retry_after_seconds:
+        after = float(status.details.retry_after_seconds)
+    return Refused(status=status, retry_after_s=after)
+
+
+def from_frame(body: Body) -> Refused:
+    """The Status inside an ERROR frame of a watch."""
+    status = _status(body)
+    if status is None:
+        return undecodable(f"the watch reported an error that is not a Status: {body.raw()[:_SHOWN]!r}")
+    after = float(status.details.retry_after_seconds) if status.details and status.details.retry_after_seconds else None
+    return Refused(status=status, retry_after_s=after)
+
+
+def undecodable(why: str) -> Refused:
+    return Refused(status=Status(status="Failure", code=500, reason=UNDECODABLE, message=why))
+
+
+def _status(body: Body) -> Status | None:
+    try:
+        status = body.typed(Status)
+    except msgspec.DecodeError:
+        return None
+    # Any JSON object decodes as a Status with nothing in it; a real one says at least one of these.
+    return status if status.code or status.reason or status.status == "Failure" else None

@@ -1,0 +1,310 @@
+"""The verbs of the Kubernetes API as requests: arguments in, `Request` out. Nothing here sends anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from koord.api.meta import Object
+from koord.api.model import Model, to_dict
+from koord.api.resource import Resource
+from koord.kube.transport import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Request
+
+PatchKind = Literal["merge", "strategic", "json"]
+Propagation = Literal["Foreground", "Background", "Orphan"]
+FieldValidation = Literal["Ignore", "Warn", "Strict"]
+VersionMatch = Literal["Exact", "NotOlderThan"]
+Plain = dict[str, Any]
+
+_PATCH_TYPE = {"merge": MERGE_PATCH, "strategic": STRATEGIC_PATCH, "json": JSON_PATCH}
+
+
+def _one(resource: Resource[Object], namespace: str | None, name: str, subresource: str | None = None) -> str:
+    """The path of one object. A missing name would turn a delete into a delete of everything, so it is an error."""
+    if not name:
+        raise ValueError(f"a {resource.kind} is addressed by name, and the name is empty")
+    return resource.path(_scope(resource, namespace), name, subresource)
+
+
+def _scope(resource: Resource[Object], namespace: str | None) -> str | None:
+    if resource.namespaced and not namespace:
+        raise ValueError(f"{resource.kind} is namespaced and no namespace was given")
+    return namespace
+
+
+def _query(given: Mapping[str, str | bool | int | None]) -> dict[str, str]:
+    """Only what was asked for: absent, empty and false parameters are left to the server."""
+    return {key: "true" if value is True else str(value) for key, value in given.items() if value is not None and value}
+
+
+def _write_query(
+    dry_run: bool, field_manager: str | None, field_validation: str | None = None, force: bool = False
+) -> dict[str, str]:
+    return _query(
+        {
+            "dryRun": "All" if dry_run else None,
+            "fieldManager": field_manager,
+            "fieldValidation": field_validation,
+            "force": force,
+        }
+    )
+
+
+def _whole(resource: Resource[Object], obj: Model | Plain, subresource: str | None) -> Plain:
+    """The object as dicts, saying its own kind. Bodies of subresources (Binding, Scale, ...) are other kinds."""
+    plain = to_dict(obj) if isinstance(obj, Model) else obj
+    if subresource and subresource != "status":
+        return plain
+    named = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return {**named, **plain}
+
+
+def _meta(plain: Plain, field: str) -> str:
+    metadata = plain.get("metadata")
+    value = metadata.get(field) if isinstance(metadata, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def get(
+    resource: Resource[Object],
+    name: str,
+    namespace: str | None = None,
+    *,
+    subresource: str | None = None,
+    resource_version: str | None = None,
+) -> Request:
+    query = {} if resource_version is None else {"resourceVersion": resource_version}
+    return Request(method="GET", path=_one(resource, namespace, name, subresource), query=query)
+
+
+def listing(
+    resource: Resource[Object],
+    namespace: str | None = None,
+    *,
+    labels: str = "",
+    fields: str = "",
+    limit: int = 0,
+    resource_version: str | None = None,
+    resource_version_match: VersionMatch | None = None,
+) -> Request:
+    query = _query({"labelSelector": labels, "fieldSelector": fields, "limit": limit})
+    if resource_version is not None:  # "0" and "" are different questions
+        query["resourceVersion"] = resource_version
+    if resource_version_match is not None:
+        query["resourceVersionMatch"] = resource_version_match
+    return Request(method="GET", path=resource.path(namespace), query=query)
+
+
+def next_page(first: Request, token: str) -> Request:
+    """A continue token already names its version; the server refuses a list that names both."""
+    kept = {k: v for k, v in first.query.items() if k not in ("resourceVersion", "resourceVersionMatch")}
+    return msgspec.structs.replace(first, query={**kept, "continue": token})
+
+
+def in_one_page(first: Request) -> Request:
+    return msgspec.structs.replace(first, query={k: v for k, v in first.query.items() if k != "limit"})
+
+
+def watch(
+    resource: Resource[Object],
+    namespace: str | None = None,
+    *,
+    labels: str = "",
+    fields: str = "",
+    resource_version: str = "",
+    bookmarks: bool = True,
+    send_initial_events: bool = False,
+    timeout_s: int | None = None,
+) -> Request:
+    query = _query(
+        {
+            "watch": True,
+            "labelSelector": labels,
+            "fieldSelector": fields,
+            "resourceVersion": resource_version,
+            "allowWatchBookmarks": bookmarks,
+            "timeoutSeconds": timeout_s,
+        }
+    )
+    if send_initial_events:
+        query["sendInitialEvents"] = "true"
+        query["resourceVersionMatch"] = "NotOlderThan"  # the server demands it with sendInitialEvents
+    return Request(method="GET", path=resource.path(namespace), query=query)
+
+
+def create(
+    resource: Resource[Object],
+    obj: Model | Plain,
+    namespace: str | None = None,
+    *,
+    name: str | None = None,
+    subresource: str | None = None,
+    dry_run: bool = False,
+    field_manager: str | None = None,
+    field_validation: FieldValidation | None = None,
+) -> Request:
+    """`name` addresses the parent of a subresource; by default it is the body's own name."""
+    body = _whole(resource, obj, subresource)
+    where = namespace or _meta(body, "namespace") or None
+    if subresource:
+        path = _one(resource, where, name or _meta(body, "name"), subresource)
+    else:
+        path = resource.path(_scope(resource, where))
+    query = _write_query(dry_run, field_manager, field_validation)
+    return Request(method="POST", path=path, query=query, body=body)
+
+
+def replace(
+    resource: Resource[Object],
+    obj: Plain,
+    namespace: str | None = None,
+    *,
+    name: str | None = None,
+    subresource: str | None = None,
+    dry_run: bool = False,
+    field_manager: str | None = None,
+    field_validation: FieldValidation | None = None,
+) -> Request:
+    if isinstance(obj, Model):
+        raise TypeError(f"a decoded {resource.kind} has lost the fields it does not know: patch it instead")
+    body = _whole(resource, obj, subresource)
+    path = _one(resource, namespace or _meta(body, "namespace") or None, name or _meta(body, "name"), subresource)
+    query = _write_query(dry_run, field_manager, field_validation)
+    return Request(method="PUT", path=path, query=query, body=body)
+
+
+def patch(
+    resource: Resource[Object],
+    name: str,
+    patch: Plain | list[Any],
+    namespace: str | None = None,
+    *,
+    kind: PatchKind,
+    subresource: str | None = None,
+    uid: str | None = None,
+    resource_version: str | None = None,
+    dry_run: bool = False,
+    field_manager: str | None = None,
+    field_validation: FieldValidation | None = None,
+) -> Request:
+    wanted = {"uid": uid, "resourceVersion": resource_version}
+    required = {field: value for field, value in wanted.items() if value}
+    body: Plain | list[Any]
+    if kind == "json":
+        if not isinstance(patch, list):
+            raise TypeError("a JSON patch is a list of operations")
+        tests = [{"op": "test", "path": f"/metadata/{field}", "value": value} for field, value in required.items()]
+        body = [*tests, *patch]
+    else:
+        if not isinstance(patch, dict):
+            raise TypeError(f"a {kind} patch is a map")
+        body = {**patch, "metadata": {**(patch.get("metadata") or {}), **required}} if required else patch
+    return Request(
+        method="PATCH",
+        path=_one(resource, namespace, name, subresource),
+        query=_write_query(dry_run, field_manager, field_validation),
+        body=body,
+        content_type=_PATCH_TYPE[kind],
+    )
+
+
+def apply(
+    resource: Resource[Object],
+    obj: Plain,
+    *,
+    field_manager: str,
+    force: bool = False,
+    namespace: str | None = None,
+    subresource: str | None = None,
+    dry_run: bool = False,
+) -> Request:
+    if isinstance(obj, Model):
+        raise TypeError(f"a decoded {resource.kind} would apply every field it read: apply only what you own")
+    body = {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
+    return Request(
+        method="PATCH",
+        path=_one(resource, namespace or _meta(body, "namespace") or None, _meta(body, "name"), subresource),
+        query=_write_query(dry_run, field_manager, force=force),
+        body=body,
+        content_type=APPLY_PATCH,
+    )
+
+
+def delete_options(
+    uid: str | None, resource_version: str | None, grace_seconds: int | None, propagation: str | None, dry_run: bool
+) -> Plain:
+    options: Plain = {}
+    required = {k: v for k, v in (("uid", uid), ("resourceVersion", resource_version)) if v}
+    if required:
+        options["preconditions"] = required
+    if grace_seconds is not None:  # 0 is "now", absent is "as the object says"
+        options["gracePeriodSeconds"] = grace_seconds
+    if propagation:
+        options["propagationPolicy"] = propagation
+    if dry_run:
+        options["dryRun"] = ["All"]
+    return options
+
+
+def _delete_body(options: Plain) -> Plain | None:
+    return {"apiVersion": "v1", "kind": "DeleteOptions", **options} if options else None
+
+
+def delete(
+    resource: Resource[Object],
+    name: str,
+    namespace: str | None = None,
+    *,
+    uid: str | None = None,
+    resource_version: str | None = None,
+    grace_seconds: int | None = None,
+    propagation: Propagation | None = None,
+    dry_run: bool = False,
+) -> Request:
+    options = delete_options(uid, resource_version, grace_seconds, propagation, dry_run)
+    return Request(method="DELETE", path=_one(resource, namespace, name), body=_delete_body(options))
+
+
+def delete_collection(
+    resource: Resource[Object],
+    namespace: str | None = None,
+    *,
+    labels: str = "",
+    fields: str = "",
+    grace_seconds: int | None = None,
+    propagation: Propagation | None = None,
+    dry_run: bool = False,
+) -> Request:
+    options = delete_options(None, None, grace_seconds, propagation, dry_run)
+    query = _query({"labelSelector": labels, "fieldSelector": fields})
+    path = resource.path(_scope(resource, namespace))
+    return Request(method="DELETE", path=path, query=query, body=_delete_body(options))
+
+
+def bind(namespace: str, pod: str, node: str, *, uid: str, annotations: Mapping[str, str] | None = None) -> Request:
+    metadata: Plain = {"name": pod, "namespace": namespace, "uid": uid}
+    if annotations:  # merged into the pod's by the server in the same write
+        metadata["annotations"] = dict(annotations)
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": metadata,
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    return Request(method="POST", path=f"/api/v1/namespaces/{namespace}/pods/{pod}/binding", body=body)
+
+
+def evict(
+    namespace: str, pod: str, *, uid: str | None = None, grace_seconds: int | None = None, dry_run: bool = False
+) -> Request:
+    body: Plain = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": namespace},
+    }
+    options = delete_options(uid, None, grace_seconds, None, dry_run)
+    if options:
+        body["deleteOptions"] = options
+    return Request(method="POST", path=f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction", body=body)

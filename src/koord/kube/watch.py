@@ -1,0 +1,117 @@
+"""An open watch as a program reads it: typed events out of a transport's frames. Resuming it is the informer's work."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from koord.api.meta import Object
+from koord.kube.refused import Refused, from_frame, undecodable
+from koord.kube.transport import Body, Frame, WatchStream
+
+T = TypeVar("T", bound=Object)
+
+ADDED = "ADDED"
+MODIFIED = "MODIFIED"
+DELETED = "DELETED"
+BOOKMARK = "BOOKMARK"
+ERROR = "ERROR"
+
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+
+class WatchEvent(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """One change.
+
+    `object` is None for a BOOKMARK, an ERROR, and an object that its model cannot hold (`status.undecodable`; the
+    watch goes on). `status` says what is wrong in the last two cases.
+    """
+
+    type: str
+    object: T | None
+    body: Body
+    resource_version: str = ""  # where to resume after this event; empty for ERROR
+    initial_end: bool = False  # the bookmark that ends the initial events of a streaming list
+    status: Refused | None = None
+
+
+class Watch(Generic[T]):
+    """Iterate it for events. The end of iteration is the end of the stream and normal; Unreachable is a cut stream."""
+
+    def __init__(self, stream: WatchStream, model: type[T]) -> None:
+        self._stream = stream
+        self._model = model
+
+    async def __aiter__(self) -> AsyncIterator[WatchEvent[T]]:
+        model = self._model
+        async for frame in self._stream:
+            yield event(frame, model)
+
+    async def close(self) -> None:
+        await self._stream.close()
+
+    async def __aenter__(self) -> Watch[T]:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class PlainEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One change as dicts. `object` is the Status of an ERROR."""
+
+    type: str
+    object: dict[str, Any]
+    status: Refused | None = None
+
+
+class PlainWatch:
+    """A watch whose objects stay dicts and lists."""
+
+    def __init__(self, stream: WatchStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[PlainEvent]:
+        async for frame in self._stream:
+            status = from_frame(frame.body) if frame.type == ERROR else None
+            yield PlainEvent(type=frame.type, object=frame.body.plain(), status=status)
+
+    async def close(self) -> None:
+        await self._stream.close()
+
+    async def __aenter__(self) -> PlainWatch:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def event(frame: Frame, model: type[T]) -> WatchEvent[T]:
+    kind, body = frame.type, frame.body
+    if kind == ERROR:
+        return WatchEvent(type=kind, object=None, body=body, status=from_frame(body))
+    if kind == BOOKMARK:  # an object of nothing but metadata: a model with required fields could not hold it
+        metadata = body.typed(Object).metadata
+        ended = metadata.annotations.get(INITIAL_EVENTS_END) == "true"
+        return WatchEvent(
+            type=kind, object=None, body=body, resource_version=metadata.resource_version, initial_end=ended
+        )
+    try:
+        obj = body.typed(model)
+    except msgspec.ValidationError as misfit:
+        return _misfit(kind, body, model, misfit)
+    return WatchEvent(type=kind, object=obj, body=body, resource_version=obj.metadata.resource_version)
+
+
+def _misfit(kind: str, body: Body, model: type[T], misfit: msgspec.ValidationError) -> WatchEvent[T]:
+    metadata = body.typed(Object).metadata
+    who = f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+    return WatchEvent(
+        type=kind,
+        object=None,
+        body=body,
+        resource_version=metadata.resource_version,
+        status=undecodable(f"{who} does not fit {model.__name__}: {misfit}"),
+    )
