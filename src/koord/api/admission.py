@@ -1,0 +1,122 @@
+"""admissionregistration.k8s.io/v1 webhook configurations, and the admission.k8s.io/v1 review they exchange.
+
+The objects inside a review stay plain: a webhook patches what it was sent, unknown fields included.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.api.meta import LabelSelector, Object, Status
+from koord.api.part import Part
+
+
+class WebhookService(Part, frozen=True, kw_only=True):
+    namespace: str = ""
+    name: str = ""
+    path: str | None = None
+    port: int | None = None
+
+
+class WebhookClientConfig(Part, frozen=True, kw_only=True):
+    """Either a URL or a service is set."""
+
+    url: str | None = None
+    service: WebhookService | None = None
+    ca_bundle: str = ""  # base64 of PEM
+
+
+class RuleWithOperations(Part, frozen=True, kw_only=True):
+    operations: tuple[str, ...] = ()
+    api_groups: tuple[str, ...] = ()
+    api_versions: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    scope: str | None = None
+
+
+class MatchCondition(Part, frozen=True, kw_only=True):
+    name: str = ""
+    expression: str = ""
+
+
+class ValidatingWebhook(Part, frozen=True, kw_only=True):
+    name: str = ""
+    client_config: WebhookClientConfig = WebhookClientConfig()
+    rules: tuple[RuleWithOperations, ...] = ()
+    failure_policy: str | None = None  # Ignore, Fail
+    match_policy: str | None = None  # Exact, Equivalent
+    namespace_selector: LabelSelector | None = None
+    object_selector: LabelSelector | None = None
+    side_effects: str | None = None
+    timeout_seconds: int | None = None
+    admission_review_versions: tuple[str, ...] = ()
+    match_conditions: tuple[MatchCondition, ...] = ()
+
+
+class MutatingWebhook(ValidatingWebhook, frozen=True, kw_only=True):
+    reinvocation_policy: str | None = None  # Never, IfNeeded
+
+
+class ValidatingWebhookConfiguration(Object, frozen=True, kw_only=True):
+    webhooks: tuple[ValidatingWebhook, ...] = ()
+
+
+class MutatingWebhookConfiguration(Object, frozen=True, kw_only=True):
+    webhooks: tuple[MutatingWebhook, ...] = ()
+
+
+class GroupVersionKind(Part, frozen=True, kw_only=True):
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+
+
+class GroupVersionResource(Part, frozen=True, kw_only=True):
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+
+
+class UserInfo(Part, frozen=True, kw_only=True):
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = {}
+
+
+class AdmissionRequest(Part, frozen=True, kw_only=True):
+    uid: str = ""
+    kind: GroupVersionKind = GroupVersionKind()
+    resource: GroupVersionResource = GroupVersionResource()
+    sub_resource: str = ""
+    request_kind: GroupVersionKind | None = None
+    request_resource: GroupVersionResource | None = None
+    request_sub_resource: str = ""
+    name: str = ""
+    namespace: str = ""
+    operation: str = ""  # CREATE, UPDATE, DELETE, CONNECT
+    user_info: UserInfo = UserInfo()
+    object: dict[str, Any] | None = None
+    old_object: dict[str, Any] | None = None
+    dry_run: bool | None = None
+    options: dict[str, Any] | None = None
+
+
+class AdmissionResponse(Part, frozen=True, kw_only=True):
+    # No default: `allowed: false` must be written out, and omit_defaults drops what equals a default.
+    uid: str
+    allowed: bool
+    status: Status | None = None
+    patch: str | None = None  # base64 of a JSON patch
+    patch_type: str | None = None
+    audit_annotations: dict[str, str] = {}
+    warnings: tuple[str, ...] = ()
+
+
+class AdmissionReview(Part, frozen=True, kw_only=True):
+    """Not an object: it has no metadata and is never stored."""
+
+    api_version: str = ""
+    kind: str = ""
+    request: AdmissionRequest | None = None
+    response: AdmissionResponse | None = None

@@ -1,0 +1,20 @@
+"""coordination.k8s.io/v1 Lease: who leads, and which node is alive."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from koord.api.meta import Object
+from koord.api.part import Part
+
+
+class LeaseSpec(Part, frozen=True, kw_only=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: datetime | None = None
+    renew_time: datetime | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Object, frozen=True, kw_only=True):
+    spec: LeaseSpec = LeaseSpec()

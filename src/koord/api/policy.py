@@ -1,0 +1,52 @@
+"""policy/v1: how many pods may be disrupted at once, and the request to disrupt one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from koord.api.meta import Condition, LabelSelector, Object
+from koord.api.part import IntOrString, Part
+
+
+class PodDisruptionBudgetSpec(Part, frozen=True, kw_only=True):
+    """A null selector matches no pod; an empty one matches all of the namespace."""
+
+    min_available: IntOrString | None = None
+    max_unavailable: IntOrString | None = None
+    selector: LabelSelector | None = None
+    unhealthy_pod_eviction_policy: str | None = None  # IfHealthyBudget, AlwaysAllow
+
+
+class PodDisruptionBudgetStatus(Part, frozen=True, kw_only=True):
+    observed_generation: int = 0
+    disrupted_pods: dict[str, datetime | None] = {}
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    expected_pods: int = 0
+    conditions: tuple[Condition, ...] = ()
+
+
+class PodDisruptionBudget(Object, frozen=True, kw_only=True):
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+class Preconditions(Part, frozen=True, kw_only=True):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class DeleteOptions(Part, frozen=True, kw_only=True):
+    """meta/v1 DeleteOptions: the body of a deletion, and the part of an eviction that says how to delete."""
+
+    api_version: str = ""
+    kind: str = ""
+    grace_period_seconds: int | None = None
+    preconditions: Preconditions | None = None
+    propagation_policy: str | None = None  # Orphan, Background, Foreground
+    dry_run: tuple[str, ...] = ()
+
+
+class Eviction(Object, frozen=True, kw_only=True):
+    delete_options: DeleteOptions | None = None

@@ -1,0 +1,52 @@
+"""rbac.authorization.k8s.io/v1: roles and who has them. Nothing here decides access."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from koord.api.meta import LabelSelector, Object
+from koord.api.part import Part
+
+
+class PolicyRule(Part, frozen=True, kw_only=True):
+    verbs: tuple[str, ...] = ()
+    api_groups: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    resource_names: tuple[str, ...] = ()
+    non_resource_urls: tuple[str, ...] = field(default=(), name="nonResourceURLs")
+
+
+class Role(Object, frozen=True, kw_only=True):
+    rules: tuple[PolicyRule, ...] = ()
+
+
+class AggregationRule(Part, frozen=True, kw_only=True):
+    cluster_role_selectors: tuple[LabelSelector, ...] = ()
+
+
+class ClusterRole(Object, frozen=True, kw_only=True):
+    rules: tuple[PolicyRule, ...] = ()
+    aggregation_rule: AggregationRule | None = None
+
+
+class RoleRef(Part, frozen=True, kw_only=True):
+    api_group: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class Subject(Part, frozen=True, kw_only=True):
+    kind: str = ""
+    api_group: str = ""
+    name: str = ""
+    namespace: str = ""
+
+
+class RoleBinding(Object, frozen=True, kw_only=True):
+    subjects: tuple[Subject, ...] = ()
+    role_ref: RoleRef = RoleRef()
+
+
+class ClusterRoleBinding(Object, frozen=True, kw_only=True):
+    subjects: tuple[Subject, ...] = ()
+    role_ref: RoleRef = RoleRef()

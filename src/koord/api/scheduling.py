@@ -1,0 +1,29 @@
+"""scheduling.k8s.io/v1 PriorityClass and node.k8s.io/v1 RuntimeClass: what admission copies into a pod."""
+
+from __future__ import annotations
+
+from koord.api.affinity import Toleration
+from koord.api.meta import Object
+from koord.api.part import Part, ResourceList
+
+
+class PriorityClass(Object, frozen=True, kw_only=True):
+    value: int = 0
+    global_default: bool = False
+    description: str = ""
+    preemption_policy: str | None = None  # PreemptLowerPriority, Never
+
+
+class RuntimeOverhead(Part, frozen=True, kw_only=True):
+    pod_fixed: ResourceList = {}
+
+
+class RuntimeScheduling(Part, frozen=True, kw_only=True):
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
+
+
+class RuntimeClass(Object, frozen=True, kw_only=True):
+    handler: str = ""
+    overhead: RuntimeOverhead | None = None
+    scheduling: RuntimeScheduling | None = None
