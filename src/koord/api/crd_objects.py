@@ -1,4 +1,4 @@
-"""apiextensions.k8s.io/v1 CustomResourceDefinition as programs read it. Schemas stay plain; koord.api.crd makes ours."""
+"""apiextensions.k8s.io/v1 CustomResourceDefinition as programs read it. Schemas stay plain; koord.api.crd has ours."""
 
 from __future__ import annotations
 

@@ -1,0 +1,69 @@
+"""Every kind that koord knows, and the ways to look one up. The tables themselves are in builtin and custom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from koord.api.builtin import BUILTIN
+from koord.api.custom import CUSTOM
+from koord.api.resource import Resource
+
+ALL: tuple[Resource[Any], ...] = BUILTIN + CUSTOM
+
+
+class Registry:
+    """Indexes over a table of resources. Where a name is shared, the resource that the table lists first is meant."""
+
+    def __init__(self, resources: tuple[Resource[Any], ...]) -> None:
+        self._resources = resources
+        self._by_kind: dict[tuple[str, str, str], Resource[Any]] = {}
+        self._by_plural: dict[tuple[str, str], Resource[Any]] = {}
+        for resource in resources:
+            key = (resource.group, resource.version, resource.kind)
+            if key in self._by_kind:
+                raise ValueError(f"{resource.api_version} {resource.kind} is listed twice")
+            self._by_kind[key] = resource
+            self._by_plural.setdefault((resource.group, resource.plural), resource)
+
+    def __iter__(self) -> Iterator[Resource[Any]]:
+        return iter(self._resources)
+
+    def by_kind(self, group: str, version: str, kind: str) -> Resource[Any] | None:
+        return self._by_kind.get((group, version, kind))
+
+    def by_plural(self, group: str, plural: str) -> Resource[Any] | None:
+        """The preferred version of a kind, as a URL names it."""
+        return self._by_plural.get((group, plural))
+
+    def of(self, api_version: str, kind: str) -> Resource[Any] | None:
+        """By the two fields that every object carries."""
+        group, _, version = api_version.rpartition("/")
+        return self._by_kind.get((group, version, kind))
+
+    def resolve(self, text: str) -> Resource[Any] | None:
+        """What a user typed: plural, singular, short name or kind in any case; or name.group, or name.version.group.
+
+        Full names win over short ones, so that one kind's short name never hides another kind.
+        """
+        name, _, rest = text.lower().partition(".")
+        for named in (_full_name, _short_name):
+            for resource in self._resources:
+                if named(resource, name) and (not rest or rest in _suffixes(resource)):
+                    return resource
+        return None
+
+
+def _full_name(resource: Resource[Any], name: str) -> bool:
+    return name in (resource.plural, resource.singular, resource.kind.lower())
+
+
+def _short_name(resource: Resource[Any], name: str) -> bool:
+    return name in resource.short_names
+
+
+def _suffixes(resource: Resource[Any]) -> tuple[str, str]:
+    return resource.group, f"{resource.version}.{resource.group}"
+
+
+REGISTRY = Registry(ALL)
