@@ -31,6 +31,7 @@ class Misfit(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str
     name: str
+    uid: str
     why: str
 
 
@@ -66,7 +67,7 @@ def _salvaged(body: Body, model: type[O]) -> tuple[Page[O], list[Misfit]]:
             items.append(convert(item, model))
         except msgspec.ValidationError as misfit:
             metadata = convert(item, Object).metadata
-            misfits.append(Misfit(namespace=metadata.namespace, name=metadata.name, why=str(misfit)))
+            misfits.append(Misfit(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid, why=str(misfit)))
     return Page(metadata=plain.metadata, items=tuple(items)), misfits
 
 

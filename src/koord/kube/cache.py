@@ -1,0 +1,213 @@
+"""What a program knows of one kind: the objects, their indexes, and what changed when news arrived.
+
+No I/O and no waiting: the reflector brings the news, the informer tells the handlers.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+from koord.api.meta import Object
+
+O = TypeVar("O", bound=Object)  # noqa: E741  an object
+
+Kind = Literal["added", "updated", "deleted"]
+Key = tuple[str, str]  # namespace ("" when cluster-scoped) and name
+IndexFn = Callable[[O], Iterable[str]]
+EMPTY: Mapping[Key, str] = MappingProxyType({})
+OnIndexError = Callable[[str, O, Exception], None]
+
+
+class Change(msgspec.Struct, Generic[O], frozen=True, kw_only=True):
+    """One step from what was known to what is known."""
+
+    kind: Kind
+    object: O  # the state after the step; for "deleted" the last state seen
+    old: O | None = None  # the state before it, except for "added"
+    initial: bool = False  # part of the content that was there when the handler began to look
+    final_unknown: bool = False  # deleted while nobody watched: `object` may lack its last updates
+
+
+def key_of(obj: Object) -> Key:
+    return obj.metadata.namespace, obj.metadata.name
+
+
+def _identity(obj: Object) -> str:
+    """The UID: it is unique among live objects, and as a string of the object itself it costs an index nothing."""
+    return obj.metadata.uid or f"{obj.metadata.namespace}/{obj.metadata.name}"
+
+
+class _Index(Generic[O]):
+    __slots__ = ("_buckets", "_key_fn", "_name", "_on_error")
+
+    def __init__(self, name: str, key_fn: IndexFn[O], on_error: OnIndexError[O]) -> None:
+        self._name = name
+        self._key_fn = key_fn
+        self._on_error = on_error
+        self._buckets: dict[str, dict[str, O]] = {}
+
+    def values(self, obj: O) -> tuple[str, ...]:
+        try:
+            found = self._key_fn(obj)
+            return (found,) if isinstance(found, str) else tuple(dict.fromkeys(found))
+        except Exception as error:  # noqa: BLE001  an object that one index cannot place is still an object: say so, keep it
+            self._on_error(self._name, obj, error)
+            return ()
+
+    def move(self, old: O | None, new: O | None) -> None:
+        before = () if old is None else self.values(old)
+        after = () if new is None else self.values(new)
+        if old is not None:
+            identity = _identity(old)
+            stays = after if new is not None and _identity(new) == identity else ()
+            for value in before:
+                if value not in stays:
+                    bucket = self._buckets[value]
+                    del bucket[identity]
+                    if not bucket:
+                        del self._buckets[value]
+        if new is not None:
+            identity = _identity(new)
+            for value in after:
+                self._buckets.setdefault(value, {})[identity] = new
+
+    def get(self, value: str) -> builtins.list[O]:
+        bucket = self._buckets.get(value)
+        return list(bucket.values()) if bucket else []
+
+    def keys(self) -> builtins.list[str]:
+        return list(self._buckets)
+
+
+class Cache(Generic[O]):
+    """Objects by namespace and name. Objects are frozen, so what a reader got never changes under it."""
+
+    def __init__(self, on_index_error: OnIndexError[O]) -> None:
+        self._on_index_error = on_index_error
+        self._by_namespace: dict[str, dict[str, O]] = {}
+        self._indexes: dict[str, _Index[O]] = {}
+        self._size = 0
+
+    # -- reads
+
+    def get(self, namespace: str, name: str) -> O | None:
+        found = self._by_namespace.get(namespace)
+        return None if found is None else found.get(name)
+
+    def list(self, namespace: str | None = None) -> builtins.list[O]:
+        if namespace is not None:
+            return [*self._by_namespace.get(namespace, {}).values()]
+        return [*self]
+
+    def __iter__(self) -> Iterator[O]:
+        for names in self._by_namespace.values():
+            yield from names.values()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add_index(self, name: str, key_fn: IndexFn[O]) -> None:
+        """Keep objects findable by what `key_fn` says of them; content that is already here is included."""
+        if name in self._indexes:
+            raise ValueError(f"there is an index named {name!r} already")
+        index = _Index(name, key_fn, self._on_index_error)
+        for obj in self:
+            index.move(None, obj)
+        self._indexes[name] = index
+
+    def has_index(self, name: str) -> bool:
+        return name in self._indexes
+
+    def by_index(self, name: str, value: str) -> builtins.list[O]:
+        return self._indexes[name].get(value)
+
+    def index_values(self, name: str) -> builtins.list[str]:
+        return self._indexes[name].keys()
+
+    # -- news
+
+    def upsert(self, obj: O) -> builtins.list[Change[O]]:
+        """An object as it is now. The same name with another UID is another object: the old one is gone."""
+        old = self.get(obj.metadata.namespace, obj.metadata.name)
+        if old is None:
+            self._put(None, obj)
+            return [Change(kind="added", object=obj)]
+        if old.metadata.uid != obj.metadata.uid:
+            self._put(old, obj)
+            return [_lost(old), Change(kind="added", object=obj)]
+        self._put(old, obj)
+        return [Change(kind="updated", object=obj, old=old)]
+
+    def remove(self, obj: O) -> builtins.list[Change[O]]:
+        """The server says that this object, last seen like this, was deleted."""
+        old = self.get(obj.metadata.namespace, obj.metadata.name)
+        if old is None:
+            return []
+        self._put(old, None)
+        if old.metadata.uid != obj.metadata.uid:
+            return [_lost(old)]  # its deletion and a whole life of its namesake went by unseen
+        return [Change(kind="deleted", object=obj, old=old)]
+
+    def lose(self, key: Key) -> builtins.list[Change[O]]:
+        """The object at this key is gone and nobody saw its last state."""
+        old = self.get(*key)
+        if old is None:
+            return []
+        self._put(old, None)
+        return [_lost(old)]
+
+    def replace(
+        self, objects: Iterable[O], keep: Mapping[Key, str] = EMPTY, *, initial: bool = False
+    ) -> builtins.list[Change[O]]:
+        """All that there is, save for `keep` (key to UID), which exist but cannot be read: those stay as last seen.
+
+        What is not listed was deleted unseen. Deletions come first: a handler that sums never counts a name twice.
+        """
+        incoming: dict[Key, O] = {key_of(obj): obj for obj in objects}
+        gone = [key for obj in self if (key := key_of(obj)) not in incoming and keep.get(key) != obj.metadata.uid]
+        changes = [change for key in gone for change in self.lose(key)]
+        for obj in incoming.values():
+            old = self.get(obj.metadata.namespace, obj.metadata.name)
+            if old is not None and _same(old, obj):
+                continue
+            if initial and old is None:
+                self._put(None, obj)
+                changes.append(Change(kind="added", object=obj, initial=True))
+            else:
+                changes += self.upsert(obj)
+        return changes
+
+    def _put(self, old: O | None, new: O | None) -> None:
+        if new is not None:
+            meta = new.metadata
+            names = self._by_namespace.get(meta.namespace)
+            if names is None:
+                names = self._by_namespace[meta.namespace] = {}
+            names[meta.name] = new
+            self._size += old is None
+        elif old is not None:
+            names = self._by_namespace[old.metadata.namespace]
+            del names[old.metadata.name]
+            if not names:
+                del self._by_namespace[old.metadata.namespace]
+            self._size -= 1
+        for index in self._indexes.values():
+            index.move(old, new)
+
+
+def _lost(old: O) -> Change[O]:
+    return Change(kind="deleted", object=old, old=old, final_unknown=True)
+
+
+def _same(old: O, new: O) -> bool:
+    """Equal versions of one object are equal; servers that leave versions out get no such shortcut."""
+    return (
+        old.metadata.uid == new.metadata.uid
+        and old.metadata.resource_version == new.metadata.resource_version
+        and new.metadata.resource_version != ""
+    )

@@ -1,0 +1,228 @@
+"""A live, indexed copy of one kind, and handlers that are told of every change after the copy shows it.
+
+Staying in step with the server is the reflector's work, holding objects the cache's. Everything here belongs to one
+event loop: reads are plain calls, handlers are plain functions that must return quickly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import logging
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Generic, TypeVar
+
+from koord.api.meta import Object, ObjectMeta
+from koord.api.resource import Resource
+from koord.kube.cache import Cache, Change, IndexFn, Key
+from koord.kube.client import Client
+from koord.kube.listing import Listing
+from koord.kube.malformed import Malformed, MalformedLog
+from koord.kube.reflector import Reflector, ReflectorCounts, Scope
+from koord.kube.subscription import Subscription
+from koord.kube.watch import DELETED, WatchEvent
+from koord.telemetry.clock import Clock
+
+O = TypeVar("O", bound=Object)  # noqa: E741  an object
+
+_LOG = logging.getLogger(__name__)
+
+# Changes told before other tasks get a turn: a list of a whole cluster must not hold up a lease renewal.
+_TURN = 2000
+
+
+class Informer(Generic[O]):
+    """Made by koord.kube.informers, or alone: `run` it in a task."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[O],
+        clock: Clock,
+        *,
+        scope: Scope = Scope(),  # noqa: B008 - a frozen value
+        transform: Callable[[O], O | None] | None = None,
+        resync_s: float | None = None,
+        on_malformed: Callable[[Malformed], None] | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        """`transform` slims objects before they are kept, or leaves them out by returning None."""
+        self.resource = resource
+        self.scope = scope
+        self.transform = transform
+        self._clock = clock
+        self._resync_s = resync_s
+        self._malformed = MalformedLog(resource.kind, on_malformed)
+        self._cache: Cache[O] = Cache(self._malformed.index)
+        self._handlers: tuple[Subscription[O], ...] = ()
+        self._filled = False  # the first list is in the cache; its handlers may still be hearing of it
+        self._synced = asyncio.Event()
+        self._telling = asyncio.Lock()
+        self._reflector = Reflector(client, resource, scope, self, clock, rng or Random())
+
+    # -- reads
+
+    def get(self, namespace: str, name: str) -> O | None:
+        """`namespace` is "" for cluster-scoped kinds."""
+        return self._cache.get(namespace, name)
+
+    def list(self, namespace: str | None = None) -> builtins.list[O]:
+        return self._cache.list(namespace)
+
+    def by_index(self, name: str, value: str) -> builtins.list[O]:
+        return self._cache.by_index(name, value)
+
+    def index_values(self, name: str) -> builtins.list[str]:
+        return self._cache.index_values(name)
+
+    def add_index(self, name: str, key_fn: IndexFn[O]) -> None:
+        self._cache.add_index(name, key_fn)
+
+    def has_index(self, name: str) -> bool:
+        return self._cache.has_index(name)
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+    @property
+    def synced(self) -> bool:
+        """The first list is here and every handler has been told of all of it."""
+        return self._synced.is_set()
+
+    async def wait_synced(self) -> None:
+        await self._synced.wait()
+
+    @property
+    def counts(self) -> ReflectorCounts:
+        return self._reflector.counts
+
+    @property
+    def handler_errors(self) -> int:
+        return sum(handler.errors for handler in self._handlers)
+
+    @property
+    def malformed(self) -> int:
+        return self._malformed.reports
+
+    # -- handlers
+
+    def on(
+        self, handler: Callable[[Change[O]], object], *, filter: Callable[[O], bool] | None = None
+    ) -> Subscription[O]:
+        """Tell `handler` of every change, beginning with what is here now as initial adds.
+
+        With `filter` it sees a smaller world: an object that begins to match is added, one that ceases is deleted.
+        """
+        subscription = Subscription(handler, filter)
+        if self._filled:
+            # Changes that are still being told to others are in the cache already; this handler is not in their round.
+            for obj in self._cache.list():
+                subscription.tell(Change(kind="added", object=obj, initial=True))
+        self._handlers = (*self._handlers, subscription)
+        return subscription
+
+    def off(self, subscription: Subscription[O]) -> None:
+        subscription.close()
+        self._handlers = tuple(other for other in self._handlers if other is not subscription)
+
+    # -- life
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        if self._resync_s is None:
+            await self._reflector.run()
+            return
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._reflector.run(), name=f"reflector-{self.resource.plural}")
+            group.create_task(self._resync(self._resync_s), name=f"resync-{self.resource.plural}")
+
+    async def _resync(self, every_s: float) -> None:
+        """Repeat all that is known as updates without a difference, for handlers that missed their chance to act."""
+        while True:
+            await self._clock.sleep(every_s)
+            async with self._telling:
+                handlers = self._handlers
+                for number, stale in enumerate(self._cache.list(), 1):
+                    # Watch events go on meanwhile: tell the state of now, and nothing of what has gone.
+                    obj = self._cache.get(stale.metadata.namespace, stale.metadata.name)
+                    if obj is not None:
+                        _tell(handlers, (Change(kind="updated", object=obj, old=obj),))
+                    if number % _TURN == 0:
+                        await asyncio.sleep(0)
+
+    # -- news from the reflector
+
+    async def replace(self, listing: Listing[O]) -> None:
+        initial = not self._filled
+        unread: dict[Key, str] = {}  # who could not be read, with its UID
+        for misfit in listing.misfits:
+            unread[misfit.namespace, misfit.name] = misfit.uid
+            self._malformed.report(misfit.namespace, misfit.name, misfit.uid, misfit.why)
+        kept: builtins.list[O] = []
+        for obj in listing.items:
+            try:
+                slim = obj if self.transform is None else self.transform(obj)
+            except Exception as error:  # noqa: BLE001  reported like any object that cannot be read; the rest goes on
+                self._malformed_by_transform(obj.metadata, error)
+                unread[obj.metadata.namespace, obj.metadata.name] = obj.metadata.uid
+                continue
+            if slim is not None:
+                kept.append(slim)
+        async with self._telling:
+            changes = self._cache.replace(kept, unread, initial=initial)  # publish, then wake
+            self._malformed.keep_only(unread)
+            self._filled = True
+            await self._tell_all(changes)
+        self._synced.set()
+
+    def receive(self, event: WatchEvent[O]) -> None:
+        obj = event.object
+        if obj is None:
+            self._receive_unread(event)
+            return
+        try:
+            slim = obj if self.transform is None else self.transform(obj)
+        except Exception as error:  # noqa: BLE001  as above
+            self._malformed_by_transform(obj.metadata, error)
+            if event.type == DELETED:
+                self._gone(obj.metadata)
+            return
+        self._malformed.forget(obj.metadata.namespace, obj.metadata.name)
+        if slim is None:
+            self._gone(obj.metadata)
+        elif event.type == DELETED:
+            _tell(self._handlers, self._cache.remove(slim))
+        else:
+            _tell(self._handlers, self._cache.upsert(slim))
+
+    def _receive_unread(self, event: WatchEvent[O]) -> None:
+        """Its last good state stays, as it is likelier right than nothing; but a deletion needs no reading."""
+        meta = event.body.typed(Object).metadata
+        known = self._cache.get(meta.namespace, meta.name)
+        if event.type == DELETED or (known is not None and known.metadata.uid != meta.uid):
+            self._gone(meta)
+        if event.type == DELETED:
+            self._malformed.forget(meta.namespace, meta.name)
+        else:
+            why = event.status.message if event.status else "unreadable"
+            self._malformed.report(meta.namespace, meta.name, meta.uid, why)
+
+    def _gone(self, meta: ObjectMeta) -> None:
+        _tell(self._handlers, self._cache.lose((meta.namespace, meta.name)))
+
+    def _malformed_by_transform(self, meta: ObjectMeta, error: Exception) -> None:
+        self._malformed.report(meta.namespace, meta.name, meta.uid, f"transform: {error!r}")
+
+    async def _tell_all(self, changes: builtins.list[Change[O]]) -> None:
+        handlers = self._handlers
+        for start in range(0, len(changes), _TURN):
+            _tell(handlers, changes[start : start + _TURN])
+            if start + _TURN < len(changes):
+                await asyncio.sleep(0)
+
+
+def _tell(handlers: tuple[Subscription[O], ...], changes: Iterable[Change[O]]) -> None:
+    for change in changes:
+        for handler in handlers:
+            handler.tell(change)

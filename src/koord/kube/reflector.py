@@ -1,0 +1,214 @@
+"""Keeps one reader in step with an API server: list, watch, resume where a stream was cut, list again when told to.
+
+What is done with the objects is the reader's business (see koord.kube.informer).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+from typing import Generic, Literal, Protocol, TypeVar
+
+import msgspec
+
+from koord.api.meta import Object
+from koord.api.resource import Resource
+from koord.kube.client import Client
+from koord.kube.listing import Listing
+from koord.kube.noise import QuietLog
+from koord.kube.ratelimit import Backoff
+from koord.kube.refused import Refused
+from koord.kube.transport import Unreachable
+from koord.kube.verb import VersionMatch
+from koord.kube.watch import BOOKMARK, ERROR, Watch, WatchEvent
+from koord.telemetry.clock import Clock
+
+O = TypeVar("O", bound=Object)  # noqa: E741  an object
+
+_LOG = logging.getLogger(__name__)
+
+PAGE = 500
+# Servers end a watch after this long; chance spreads the reconnections of many clients.
+WATCH_S = (300, 600)
+# Past the agreed end, a stream that still says nothing is a dead connection.
+GRACE_S = 30
+# A stream that ends at once and empty, over and over, is a fault that looks like success.
+SHORT_S = 1.0
+# A watch that the server fails this often in a row may have a version that the server cannot serve: list.
+PATIENCE = 5
+
+
+class Reader(Protocol[O]):
+    """Where the news goes."""
+
+    async def replace(self, listing: Listing[O]) -> None:
+        """All that there is."""
+        ...
+
+    def receive(self, event: WatchEvent[O]) -> None:
+        """One change: ADDED, MODIFIED or DELETED."""
+        ...
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """Which objects of a kind."""
+
+    namespace: str | None = None
+    labels: str = ""
+    fields: str = ""
+
+
+class ReflectorCounts(msgspec.Struct, kw_only=True):
+    lists: int = 0
+    watches: int = 0
+    events: int = 0
+    bookmarks: int = 0
+    expired: int = 0  # the server no longer knew our version
+    failures: int = 0
+    last_failure: str = ""
+
+
+# What to do after a stream: open the next one now, or after a pause, or list first.
+_Next = Literal["again", "pause", "list"]
+
+
+class Reflector(Generic[O]):
+    def __init__(
+        self, client: Client, resource: Resource[O], scope: Scope, reader: Reader[O], clock: Clock, rng: Random
+    ) -> None:
+        self.counts = ReflectorCounts()
+        self.resource_version = ""  # where the next watch begins
+        self._client = client
+        self._resource = resource
+        self._scope = scope
+        self._reader = reader
+        self._clock = clock
+        self._rng = rng
+        self._backoff = Backoff(clock, rng)
+        self._quiet = QuietLog(_LOG, clock)
+        # The first list may be served from any server's memory. Later ones must not be older than what was seen, and
+        # after an expiry only the newest state will do.
+        self._list_at: str | None = "0"
+        self._asked_pause_s = 0.0
+        self._failures_in_a_row = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            while not await self._list():
+                await self._pause()
+            while (then := await self._watch()) != "list":
+                if then == "pause":
+                    await self._pause()
+            await self._pause()  # a server that lists but never watches must not be listed without end
+
+    async def _list(self) -> bool:
+        at = self._list_at
+        # With a limit and no match the server takes a version for that exact one, which may be compacted.
+        match: VersionMatch | None = "NotOlderThan" if at and at != "0" else None
+        try:
+            found = await self._client.list(
+                self._resource,
+                self._scope.namespace,
+                labels=self._scope.labels,
+                fields=self._scope.fields,
+                limit=PAGE,
+                resource_version=at,
+                resource_version_match=match,
+            )
+        except (Unreachable, msgspec.DecodeError) as error:
+            self._failed("list", error)
+            return False
+        if isinstance(found, Refused):
+            # A version that the server does not have (compacted, or of a life before a restore) never gets better.
+            self._list_at = None if match else at
+            self._refused("list", found)
+            return False
+        self.counts.lists += 1
+        await self._reader.replace(found)
+        self._reached(found.resource_version)
+        self._failures_in_a_row = 0
+        return True
+
+    async def _watch(self) -> _Next:
+        timeout_s = self._rng.randint(*WATCH_S)
+        started = self._clock.monotonic()
+        before = self.counts.events + self.counts.bookmarks
+        try:
+            async with asyncio.timeout(timeout_s + GRACE_S):
+                opened = await self._client.watch(
+                    self._resource,
+                    self._scope.namespace,
+                    labels=self._scope.labels,
+                    fields=self._scope.fields,
+                    resource_version=self.resource_version,
+                    bookmarks=True,
+                    timeout_s=timeout_s,
+                )
+                if isinstance(opened, Refused):
+                    return self._rejected(opened)
+                self.counts.watches += 1
+                failure = await self._follow(opened)
+        except (Unreachable, TimeoutError, msgspec.DecodeError) as error:
+            self._failed("watch", error)
+            return "pause"
+        if failure is not None:
+            return self._rejected(failure)
+        heard = self.counts.events + self.counts.bookmarks > before
+        if not heard and self._clock.monotonic() - started < SHORT_S:
+            self._failed("watch", "the stream ended at once with nothing in it")
+            return "pause"
+        self._backoff.reset()
+        return "again"
+
+    async def _follow(self, watch: Watch[O]) -> Refused | None:
+        """Read a stream to its end; a refusal when the server ended it with an error."""
+        events = aiter(watch)
+        try:
+            async for event in events:
+                if event.type == ERROR:
+                    return event.status
+                if event.type == BOOKMARK:
+                    self.counts.bookmarks += 1
+                else:
+                    self.counts.events += 1
+                    self._reader.receive(event)
+                self._reached(event.resource_version)
+                self._failures_in_a_row = 0
+                self._backoff.reset()
+        finally:
+            # A generator left suspended would be closed by a task of the loop's own, after we are gone.
+            if (close := getattr(events, "aclose", None)) is not None:
+                await close()
+            await watch.close()
+        return None
+
+    def _reached(self, version: str) -> None:
+        if version:
+            self.resource_version = self._list_at = version
+
+    def _rejected(self, refused: Refused) -> _Next:
+        if refused.expired:
+            self.counts.expired += 1
+            self._list_at = None
+            _LOG.info("%s: version %s has expired, listing again", self._resource.plural, self.resource_version)
+            return "list"
+        self._refused("watch", refused)
+        self._failures_in_a_row += 1
+        if refused.too_many or (refused.code >= 500 and self._failures_in_a_row < PATIENCE):
+            return "pause"
+        return "list"
+
+    def _refused(self, what: str, refused: Refused) -> None:
+        self._asked_pause_s = refused.retry_after_s or 0.0
+        self._failed(what, str(refused))
+
+    def _failed(self, what: str, why: object) -> None:
+        self.counts.failures += 1
+        self.counts.last_failure = f"{what}: {why}"
+        self._quiet.warning("%s of %s failed: %s", what, self._resource.plural, why)
+
+    async def _pause(self) -> None:
+        asked, self._asked_pause_s = self._asked_pause_s, 0.0
+        await self._clock.sleep(max(asked, self._backoff.next()))
