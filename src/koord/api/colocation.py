@@ -1,0 +1,38 @@
+"""config.koordinator.sh/v1alpha1: profiles that the pod webhook lays over matching pods."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from koord.api.marker import PRESERVE, Int32, IntOrString, Rule
+from koord.api.meta import LabelSelector, Object
+from koord.api.part import Part
+
+
+class ClusterColocationProfileSpec(Part, frozen=True, kw_only=True):
+    """An absent or empty selector matches every pod: here null does not mean nothing, as it does elsewhere."""
+
+    namespace_selector: LabelSelector | None = None
+    selector: LabelSelector | None = None
+    probability: IntOrString | None = None
+    qos_class: Annotated[str, Rule(enum=("LSE", "LSR", "LS", "BE", "SYSTEM"))] = ""
+    priority_class_name: str = ""
+    koordinator_priority: Int32 | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    label_keys_mapping: dict[str, str] = {}  # source key -> destination key
+    annotation_keys_mapping: dict[str, str] = {}
+    label_suffixes: dict[str, str] = {}
+    scheduler_name: str = ""
+    patch: Annotated[dict[str, Any], PRESERVE] | None = None
+
+
+class ClusterColocationProfileStatus(Part, frozen=True, kw_only=True):
+    """Empty upstream."""
+
+
+class ClusterColocationProfile(Object, frozen=True, kw_only=True):
+    """What matching pods get at creation: a QoS class, a priority, labels, a scheduler, a patch."""
+
+    spec: ClusterColocationProfileSpec = ClusterColocationProfileSpec()
+    status: ClusterColocationProfileStatus = ClusterColocationProfileStatus()

@@ -1,0 +1,198 @@
+"""scheduling.koordinator.sh/v1alpha1 apart from Device: reservations, migrations, network topology, explanations."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from koord.api.affinity import Taint
+from koord.api.marker import NULLABLE, REQUIRED, SCHEMALESS, Duration, Int32, ResourceList, Rule
+from koord.api.meta import LabelSelector, Object, OwnerReference
+from koord.api.part import ObjectReference, Part, RawTemplate
+from koord.api.pod import PodTemplateSpec
+
+PENDING = "Pending"
+RUNNING = "Running"
+AVAILABLE = "Available"
+WAITING = "Waiting"
+SUCCEEDED = "Succeeded"
+FAILED = "Failed"
+ABORTED = "Aborted"
+RESERVATION_PHASES = (PENDING, AVAILABLE, SUCCEEDED, WAITING, FAILED)
+MIGRATION_PHASES = (PENDING, RUNNING, SUCCEEDED, FAILED, ABORTED)
+
+ALIGNED = "Aligned"
+RESTRICTED = "Restricted"
+PRE_ALLOCATION_DEFAULT = "Default"
+PRE_ALLOCATION_CLUSTER = "Cluster"
+
+RESERVATION_FIRST = "ReservationFirst"
+EVICT_DIRECTLY = "EvictDirectly"
+
+CLUSTER_LAYER = "ClusterTopologyLayer"
+NODE_LAYER = "NodeTopologyLayer"
+
+
+class ReservationControllerReference(OwnerReference, frozen=True, kw_only=True):
+    namespace: str = ""
+
+
+class ReservationOwner(Part, frozen=True, kw_only=True):
+    """Properties of one owner must all match; one owner of several is enough."""
+
+    object: ObjectReference | None = None
+    controller: ReservationControllerReference | None = None
+    label_selector: LabelSelector | None = None
+
+
+class PreAllocationPolicy(Part, frozen=True, kw_only=True):
+    mode: Annotated[str, Rule(enum=(PRE_ALLOCATION_DEFAULT, PRE_ALLOCATION_CLUSTER), default="Default")] = ""
+    enable_multiple: bool = False
+
+
+class ReservationSpec(Part, frozen=True, kw_only=True):
+    template: Annotated[PodTemplateSpec, REQUIRED, SCHEMALESS] | None = None
+    owners: Annotated[tuple[ReservationOwner, ...], Rule(required=True, min_items=1)] = ()
+    ttl: Annotated[Duration, Rule(default="24h")] | None = None
+    expires: Annotated[datetime, NULLABLE] | None = None
+    pre_allocation: bool = False
+    pre_allocation_policy: PreAllocationPolicy | None = None
+    allocate_once: Annotated[bool, Rule(default=True)] | None = None
+    allocate_policy: Annotated[str, Rule(enum=(ALIGNED, RESTRICTED))] = ""
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class ReservationCondition(Part, frozen=True, kw_only=True):
+    type: str = ""  # Scheduled, Ready
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_probe_time: Annotated[datetime, NULLABLE] | None = None
+    last_transition_time: Annotated[datetime, NULLABLE] | None = None
+
+
+class ReservationStatus(Part, frozen=True, kw_only=True):
+    phase: Annotated[str, Rule(default=PENDING)] = ""
+    conditions: tuple[ReservationCondition, ...] = ()
+    current_owners: tuple[ObjectReference, ...] = ()
+    node_name: str = ""
+    allocatable: ResourceList = {}
+    allocated: ResourceList = {}
+
+
+class Reservation(Object, frozen=True, kw_only=True):
+    """Capacity held for owners that are yet to come, scheduled as if it were a pod."""
+
+    spec: ReservationSpec = ReservationSpec()
+    status: ReservationStatus = ReservationStatus()
+
+
+class PreemptionOptions(Part, frozen=True, kw_only=True):
+    """Reserved: upstream has no fields here yet."""
+
+
+class ReservationOptions(Part, frozen=True, kw_only=True):
+    reservation_ref: ObjectReference | None = None
+    template: Annotated[RawTemplate, SCHEMALESS] | None = None  # metadata and spec of the Reservation to make
+    preemption_options: PreemptionOptions | None = None
+
+
+class DeletePreconditions(Part, frozen=True, kw_only=True):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class DeleteOptions(Part, frozen=True, kw_only=True):
+    """metav1.DeleteOptions as it is carried inside other objects."""
+
+    api_version: str = ""
+    kind: str = ""
+    grace_period_seconds: int | None = None
+    preconditions: DeletePreconditions | None = None
+    orphan_dependents: bool | None = None
+    propagation_policy: str | None = None
+    dry_run: tuple[str, ...] = ()
+    ignore_store_read_error_with_cluster_breaking_potential: bool | None = None
+
+
+class PodMigrationJobSpec(Part, frozen=True, kw_only=True):
+    """Without a ttl, or with 0, a job never times out."""
+
+    paused: bool = False
+    ttl: Duration | None = None
+    mode: Annotated[str, Rule(default=RESERVATION_FIRST)] = ""
+    pod_ref: Annotated[ObjectReference, REQUIRED] | None = None
+    reservation_options: ReservationOptions | None = None
+    delete_options: DeleteOptions | None = None
+
+
+class PreemptedReservation(Part, frozen=True, kw_only=True):
+    namespace: str = ""
+    name: str = ""
+    node_name: str = ""
+    phase: str = ""
+    preempted_pod_ref: ObjectReference | None = None
+    pods_ref: tuple[ObjectReference, ...] = ()
+
+
+class PodMigrationJobCondition(Part, frozen=True, kw_only=True):
+    type: Annotated[str, REQUIRED] = ""
+    status: Annotated[str, REQUIRED] = ""
+    last_probe_time: Annotated[datetime, NULLABLE] | None = None
+    last_transition_time: Annotated[datetime, NULLABLE] | None = None
+    reason: str = ""
+    message: str = ""
+
+
+class PodMigrationJobStatus(Part, frozen=True, kw_only=True):
+    phase: str = ""
+    status: str = ""  # the last step
+    reason: str = ""
+    message: str = ""
+    node_name: str = ""
+    pod_ref: ObjectReference | None = None  # the new pod
+    preempted_pods_ref: tuple[ObjectReference, ...] = ()
+    preempted_pods_reservation: tuple[PreemptedReservation, ...] = ()  # singular on the wire, though a list
+    conditions: tuple[PodMigrationJobCondition, ...] = ()
+
+
+class PodMigrationJob(Object, frozen=True, kw_only=True):
+    """Move one pod: reserve its new place first, then evict, or evict at once."""
+
+    spec: PodMigrationJobSpec = PodMigrationJobSpec()
+    status: PodMigrationJobStatus = PodMigrationJobStatus()
+
+
+class NetworkTopologyLayer(Part, frozen=True, kw_only=True):
+    topology_layer: Annotated[str, REQUIRED] = ""
+    parent_topology_layer: str = ""
+    label_key: tuple[str, ...] = ()  # any of these node labels names the domain
+
+
+class ClusterNetworkTopologySpec(Part, frozen=True, kw_only=True):
+    network_topology_spec: Annotated[tuple[NetworkTopologyLayer, ...], REQUIRED] = ()
+
+
+class TopologyInfo(Part, frozen=True, kw_only=True):
+    topology_layer: Annotated[str, REQUIRED] = ""
+    topology_name: Annotated[str, REQUIRED] = ""
+
+
+class TopologyDetail(Part, frozen=True, kw_only=True):
+    topology_info: Annotated[TopologyInfo, REQUIRED] = TopologyInfo()
+    parent_topology_info: TopologyInfo | None = None
+    child_topology_layer: str = ""
+    child_topology_names: tuple[str, ...] = ()
+    node_num: Annotated[Int32, REQUIRED] = 0
+
+
+class ClusterNetworkTopologyStatus(Part, frozen=True, kw_only=True):
+    detail_status: tuple[TopologyDetail, ...] = ()
+
+
+class ClusterNetworkTopology(Object, frozen=True, kw_only=True):
+    """The layers of the cluster's network and the node labels that tell them apart. One object, named default."""
+
+    spec: ClusterNetworkTopologySpec = ClusterNetworkTopologySpec()
+    status: ClusterNetworkTopologyStatus = ClusterNetworkTopologyStatus()

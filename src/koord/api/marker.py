@@ -1,0 +1,60 @@
+"""Schema facts that ride on model fields and reach CRDs only: ranges, enums, defaults, Kubernetes' extensions.
+
+msgspec ignores them when it decodes, on purpose: a server may hold objects written under an older schema, and a
+program that reads them must not fall over a value that only admission should refuse.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """What the schema of one value says beyond its type. Several on one value are merged, the outer one winning."""
+
+    description: str | None = None
+    format: str | None = None
+    minimum: int | None = None
+    maximum: int | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    min_items: int | None = None
+    pattern: str | None = None
+    enum: tuple[str, ...] | None = None
+    default: str | int | bool | msgspec.UnsetType = msgspec.UNSET
+    required: bool | None = None  # in the object's `required` list; decoding still fills in a zero value
+    nullable: bool | None = None
+    preserve_unknown: bool | None = None  # keep whatever is inside and check nothing of it
+    schemaless: bool | None = None  # as preserve_unknown, and not even the JSON type is stated
+    quantity: bool | None = None
+    int_or_string: bool | None = None
+    map_type: Literal["atomic", "granular"] | None = None
+    list_type: Literal["atomic", "set", "map"] | None = None
+
+
+REQUIRED = Rule(required=True)
+NULLABLE = Rule(nullable=True)
+PRESERVE = Rule(preserve_unknown=True)
+SCHEMALESS = Rule(schemaless=True)
+
+Int32 = Annotated[int, Rule(format="int32")]
+Percent = Annotated[int, Rule(minimum=0, maximum=100)]
+NonNegative = Annotated[int, Rule(minimum=0)]
+Switch = Annotated[int, Rule(minimum=0, maximum=1)]
+Quantity = Annotated[str | int | float, Rule(quantity=True)]
+ResourceList = dict[str, Quantity]
+IntOrString = Annotated[int | str, Rule(int_or_string=True)]
+Duration = str  # as Go prints it: "5m0s"; koord.values reads it
+
+
+def always(value: T) -> T:
+    """A default that is written out even when nothing changed it: Go fields without omitempty.
+
+    msgspec leaves out a field that still holds its default, except when the default comes from a factory.
+    """
+    made: T = msgspec.field(default_factory=lambda: value)
+    return made

@@ -1,0 +1,27 @@
+"""quota.koordinator.sh/v1alpha1: a profile from which the manager keeps the root quota of one node pool."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from koord.api.marker import REQUIRED
+from koord.api.meta import LabelSelector, Object
+from koord.api.part import Part
+
+
+class ElasticQuotaProfileSpec(Part, frozen=True, kw_only=True):
+    quota_name: Annotated[str, REQUIRED] = ""
+    quota_labels: dict[str, str] = {}
+    resource_ratio: str | None = None  # decimal text such as "0.9", times the pool's total
+    node_selector: Annotated[LabelSelector, REQUIRED] | None = None
+
+
+class ElasticQuotaProfileStatus(Part, frozen=True, kw_only=True):
+    """Empty upstream."""
+
+
+class ElasticQuotaProfile(Object, frozen=True, kw_only=True):
+    """Sizes the root ElasticQuota of the selected nodes, in its own namespace."""
+
+    spec: ElasticQuotaProfileSpec = ElasticQuotaProfileSpec()
+    status: ElasticQuotaProfileStatus = ElasticQuotaProfileStatus()
