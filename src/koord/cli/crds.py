@@ -1,0 +1,17 @@
+"""`koord crds`: what `kubectl apply -f -` needs to make an API server know Koordinator's kinds."""
+
+from __future__ import annotations
+
+import click
+import yaml
+
+from koord.api.crd import crd_manifests
+
+
+@click.command()
+def crds() -> None:
+    """Print the CustomResourceDefinitions of all Koordinator kinds as YAML.
+
+    Install them on a real cluster with: koord crds | kubectl apply --server-side -f -
+    """
+    click.echo(yaml.safe_dump_all(crd_manifests(), sort_keys=False, width=160), nl=False)
