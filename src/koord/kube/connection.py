@@ -1,0 +1,119 @@
+"""Everything needed to reach one API server as one user: plain values that loaders make and the transport uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+
+class BadConfig(Exception):
+    """A configuration that cannot work. It names the file, the field in it, and what to do."""
+
+    def __init__(self, file: str, field: str, problem: str, remedy: str) -> None:
+        super().__init__(": ".join(part for part in (file, field, problem) if part) + f"; {remedy}")
+        self.file = file
+        self.field = field
+        self.problem = problem
+        self.remedy = remedy
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a setting came from, so that a later failure can name it."""
+
+    file: str
+    field: str
+
+    def bad(self, problem: str, remedy: str) -> BadConfig:
+        return BadConfig(self.file, self.field, problem, remedy)
+
+
+class Hidden(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that holds secrets: it never shows them in logs or tracebacks."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"
+
+
+class Pem(Hidden, frozen=True, kw_only=True):
+    """Certificates or a key, inline or in a file that may be replaced while we run."""
+
+    origin: Origin
+    data: bytes | None = None
+    path: str = ""
+
+
+class KeyPair(Hidden, frozen=True, kw_only=True):
+    certificate: Pem
+    key: Pem
+
+
+class Anonymous(Hidden, frozen=True, kw_only=True):
+    pass
+
+
+class Token(Hidden, frozen=True, kw_only=True):
+    token: str
+
+
+class TokenFile(Hidden, frozen=True, kw_only=True):
+    """A token in a file that someone else renews."""
+
+    origin: Origin
+    path: str
+    fallback: str = ""  # the inline token beside it, used until the file can be read
+
+
+class Basic(Hidden, frozen=True, kw_only=True):
+    username: str
+    password: str
+
+
+class IdToken(Hidden, frozen=True, kw_only=True):
+    """An OIDC token that a legacy auth-provider entry holds; nobody renews it."""
+
+    origin: Origin
+    token: str
+    expires_s: float
+
+
+class Exec(Hidden, frozen=True, kw_only=True):
+    """A credential plugin: a program that prints a token or a certificate."""
+
+    origin: Origin
+    api_version: str
+    command: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    install_hint: str = ""
+    interactive_mode: Literal["Never", "IfAvailable", "Always"] = "IfAvailable"
+    provide_cluster_info: bool = False
+    cluster_config: Any = None  # what the cluster entry holds for the plugin
+    environ: Mapping[str, str] = {}  # the environment that the plugin inherits
+    terminal: bool = False  # whether a person sits at standard input
+
+
+Auth = Anonymous | Token | TokenFile | Basic | IdToken | Exec
+
+
+class Impersonation(msgspec.Struct, frozen=True, kw_only=True):
+    user: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, tuple[str, ...]] = {}
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    server: str  # a URL, with the path prefix of a gateway if there is one, without a trailing slash
+    origin: Origin  # of the server's address
+    namespace: str = "default"
+    context: str = ""
+    ca: Pem | None = None  # None: the system's roots
+    insecure: bool = False
+    tls_server_name: str = ""
+    proxy_url: str = ""
+    compress: bool = True
+    certificate: KeyPair | None = None
+    auth: Auth = Anonymous()
+    impersonate: Impersonation | None = None
