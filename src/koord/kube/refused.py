@@ -65,7 +65,13 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def conflict(self) -> bool:
-        """The object is not the one (uid) or not the version that the write was meant for."""
+        """The object is not the one (uid) or not the version that the write was meant for.
+
+        A patch that names another uid is answered 422, because the server sees a change of an immutable field. A JSON
+        patch's failed `test` is also 422, without a cause, and cannot be told from a wrong patch.
+        """
+        if self.code == 422:
+            return self.details is not None and any(cause.field == "metadata.uid" for cause in self.details.causes)
         return self.code == 409 and not self.already_exists
 
     @property
@@ -79,7 +85,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def invalid(self) -> bool:
-        return self.code == 422
+        return self.code == 422 and not self.conflict
 
     @property
     def forbidden(self) -> bool:

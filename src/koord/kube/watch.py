@@ -92,21 +92,34 @@ def event(frame: Frame, model: type[T]) -> WatchEvent[T]:
     kind, body = frame.type, frame.body
     if kind == ERROR:
         return WatchEvent(type=kind, object=None, body=body, status=from_frame(body))
-    if kind == BOOKMARK:  # an object of nothing but metadata: a model with required fields could not hold it
-        metadata = body.typed(Object).metadata
-        ended = metadata.annotations.get(INITIAL_EVENTS_END) == "true"
-        return WatchEvent(
-            type=kind, object=None, body=body, resource_version=metadata.resource_version, initial_end=ended
-        )
     try:
+        if kind == BOOKMARK:
+            return _bookmark(body)
         obj = body.typed(model)
     except msgspec.ValidationError as misfit:
         return _misfit(kind, body, model, misfit)
+    except msgspec.DecodeError as broken:
+        return _broken(body, str(broken))
     return WatchEvent(type=kind, object=obj, body=body, resource_version=obj.metadata.resource_version)
 
 
-def _misfit(kind: str, body: Body, model: type[T], misfit: msgspec.ValidationError) -> WatchEvent[T]:
+def _bookmark(body: Body) -> WatchEvent[T]:
+    """An object of nothing but metadata: a model with required fields could not hold it."""
     metadata = body.typed(Object).metadata
+    return WatchEvent(
+        type=BOOKMARK,
+        object=None,
+        body=body,
+        resource_version=metadata.resource_version,
+        initial_end=metadata.annotations.get(INITIAL_EVENTS_END) == "true",
+    )
+
+
+def _misfit(kind: str, body: Body, model: type[T], misfit: msgspec.ValidationError) -> WatchEvent[T]:
+    try:
+        metadata = body.typed(Object).metadata
+    except msgspec.DecodeError as nameless:  # not even its name can be read: nobody could say what changed
+        return _broken(body, str(nameless))
     who = f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
     return WatchEvent(
         type=kind,
@@ -114,4 +127,10 @@ def _misfit(kind: str, body: Body, model: type[T], misfit: msgspec.ValidationErr
         body=body,
         resource_version=metadata.resource_version,
         status=undecodable(f"{who} does not fit {model.__name__}: {misfit}"),
+    )
+
+
+def _broken(body: Body, why: str) -> WatchEvent[T]:
+    return WatchEvent(
+        type=ERROR, object=None, body=body, status=undecodable(f"an event of the watch stream cannot be read: {why}")
     )
