@@ -170,8 +170,8 @@ class Informer(Generic[O]):
             if slim is not None:
                 kept.append(slim)
         async with self._telling:
-            changes = self._cache.replace(kept, unread, initial=initial)  # publish, then wake
             self._malformed.keep_only(unread)
+            changes = self._cache.replace(kept, unread, initial=initial)  # publish, then wake
             self._filled = True
             await self._tell_all(changes)
         self._synced.set()

@@ -1,0 +1,265 @@
+"""An API server for tests of what sits on the client: a revisioned store in memory that can be made to fail.
+
+It is a Transport, so the real client is under test with it. It knows lists with pages, watches with bookmarks, 410,
+creates, merge patches with preconditions and deletes; it validates nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from koord.api.meta import Object
+from koord.api.model import Model
+from koord.api.resource import Resource
+from koord.kube.transport import Answer, Body, PlainBody, Request, Unreachable
+
+Plain = dict[str, Any]
+
+
+class ThingSpec(Model, frozen=True, kw_only=True):
+    size: int = 0
+    node: str = ""
+
+
+class Thing(Object, frozen=True, kw_only=True):
+    spec: ThingSpec = ThingSpec()
+
+
+THINGS = Resource(group="test.koord", version="v1", kind="Thing", plural="things", namespaced=True, model=Thing)
+
+
+class Frame(msgspec.Struct, frozen=True):
+    type: str
+    body: Body
+
+
+class Stream:
+    """One open watch; the server pushes frames, a failure, or the end."""
+
+    def __init__(self, server: ScriptedServer, collection: str, namespace: str | None) -> None:
+        self.collection = collection
+        self.namespace = namespace
+        self._server = server
+        self._frames: asyncio.Queue[Frame | Unreachable | None] = asyncio.Queue()
+
+    def push(self, item: Frame | Unreachable | None) -> None:
+        self._frames.put_nowait(item)
+
+    async def __aiter__(self) -> AsyncIterator[Frame]:
+        while (item := await self._frames.get()) is not None:
+            if isinstance(item, Unreachable):
+                raise item
+            yield item
+
+    async def close(self) -> None:
+        if self in self._server.streams:
+            self._server.streams.remove(self)
+
+
+def failure(code: int, reason: str, message: str = "") -> Plain:
+    return {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message or reason}
+
+
+def answer(status: int, plain: Any) -> Answer:
+    return Answer(status=status, body=PlainBody(plain))
+
+
+class ScriptedServer:
+    def __init__(self) -> None:
+        self.revision = 100
+        self.objects: dict[tuple[str, str, str], Plain] = {}  # collection, namespace, name
+        self.log: list[tuple[int, str, str, Plain]] = []  # revision, type, collection, object
+        self.compacted = 0
+        self.streams: list[Stream] = []
+        self.requests: list[Request] = []
+        self.faults: list[Answer | Unreachable] = []  # what the next requests meet instead of an answer
+        self.watch_faults: list[Answer | Unreachable] = []
+        self.down = False
+        self.end_at_once = False  # every new watch is empty and over
+        self.latency_s = 0.0
+        self.before: Callable[[Request], None] | None = None
+        self._uid = 0
+
+    # -- the script's side
+
+    def create(self, namespace: str, name: str, resource: Resource[Any] = THINGS, **fields: Any) -> Plain:
+        metadata = {**fields.pop("metadata", {}), "namespace": namespace, "name": name}
+        return self._create(resource.path(), {"metadata": metadata, **fields})
+
+    def update(self, namespace: str, name: str, resource: Resource[Any] = THINGS, **fields: Any) -> Plain:
+        key = (resource.path(), namespace, name)
+        return self._store(key, {**self.objects[key], **fields}, "MODIFIED")
+
+    def delete(self, namespace: str, name: str, resource: Resource[Any] = THINGS) -> None:
+        key = (resource.path(), namespace, name)
+        gone = copy.deepcopy(self.objects.pop(key))
+        self.revision += 1
+        gone["metadata"]["resourceVersion"] = str(self.revision)
+        self._publish("DELETED", key[0], gone)
+
+    def bookmark(self) -> None:
+        body = PlainBody({"kind": "Thing", "metadata": {"resourceVersion": str(self.revision)}})
+        for stream in self.streams:
+            stream.push(Frame("BOOKMARK", body))
+
+    def cut(self, *, clean: bool) -> None:
+        for stream in self.streams:
+            stream.push(None if clean else Unreachable("connection reset"))
+        self.streams.clear()
+
+    def compact(self) -> None:
+        """Forget history: a watch from an older version is told 410."""
+        self.compacted = self.revision
+        self.log.clear()
+
+    def error(self, code: int, reason: str) -> None:
+        """End every stream with an ERROR frame."""
+        for stream in self.streams:
+            stream.push(Frame("ERROR", PlainBody(failure(code, reason))))
+            stream.push(None)
+        self.streams.clear()
+
+    def state(self, resource: Resource[Any] = THINGS) -> dict[tuple[str, str], tuple[str, str]]:
+        """Who exists, with UID and version."""
+        return {
+            (namespace, name): (obj["metadata"]["uid"], obj["metadata"]["resourceVersion"])
+            for (collection, namespace, name), obj in self.objects.items()
+            if collection == resource.path()
+        }
+
+    def sent(self, method: str, *, watch: bool = False) -> list[Request]:
+        return [r for r in self.requests if r.method == method and ("watch" in r.query) == watch]
+
+    # -- the client's side
+
+    async def send(self, request: Request) -> Answer:
+        await self._arrive(request)
+        if self.faults:
+            fault = self.faults.pop(0)
+            if isinstance(fault, Unreachable):
+                raise fault
+            return fault
+        return self.handle(request)
+
+    async def watch(self, request: Request) -> Stream | Answer:
+        await self._arrive(request)
+        if self.watch_faults:
+            fault = self.watch_faults.pop(0)
+            if isinstance(fault, Unreachable):
+                raise fault
+            return fault
+        collection, namespace, _ = self._address(request.path)
+        since = int(request.query.get("resourceVersion") or 0)
+        if since < self.compacted:
+            return answer(410, failure(410, "Expired", f"too old resource version: {since} ({self.compacted})"))
+        stream = Stream(self, collection, namespace)
+        for revision, kind, where, obj in self.log:
+            if revision > since:
+                self._offer(stream, kind, where, obj)
+        if self.end_at_once:
+            stream.push(None)
+            return stream
+        self.streams.append(stream)
+        return stream
+
+    async def close(self) -> None:
+        self.cut(clean=True)
+
+    def handle(self, request: Request) -> Answer:
+        """Answer at once, as a server does that has the request before it."""
+        collection, namespace, name = self._address(request.path)
+        if request.method == "POST":
+            if (collection, namespace, request.body["metadata"]["name"]) in self.objects:
+                return answer(409, failure(409, "AlreadyExists"))
+            body = copy.deepcopy(request.body)
+            body["metadata"]["namespace"] = namespace
+            return answer(201, self._create(collection, body))
+        if request.method == "GET" and name is None:
+            return self._list(collection, namespace, request)
+        key = (collection, namespace or "", name or "")
+        found = self.objects.get(key)
+        if found is None:
+            return answer(404, failure(404, "NotFound"))
+        if request.method == "GET":
+            return answer(200, found)
+        if request.method == "PATCH":
+            wanted = request.body.get("metadata", {}).get("resourceVersion")
+            if wanted is not None and wanted != found["metadata"]["resourceVersion"]:
+                return answer(409, failure(409, "Conflict"))
+            return answer(200, self._store(key, _merged(found, request.body), "MODIFIED"))
+        if request.method == "DELETE":
+            self.objects.pop(key)
+            self.revision += 1
+            self._publish("DELETED", collection, found)
+            return answer(200, found)
+        raise AssertionError(f"the script has no answer to {request.method} {request.path}")
+
+    async def _arrive(self, request: Request) -> None:
+        self.requests.append(request)
+        if self.before is not None:
+            self.before(request)
+        if self.latency_s:
+            await asyncio.sleep(self.latency_s)
+        if self.down:
+            raise Unreachable("connection refused", sent=False)
+
+    def _list(self, collection: str, namespace: str | None, request: Request) -> Answer:
+        version = request.query.get("resourceVersion")
+        if version and int(version) > self.revision:
+            return answer(504, failure(504, "Timeout", "Too large resource version"))
+        keys = sorted(k for k in self.objects if k[0] == collection and namespace in (None, k[1]))
+        start = int(request.query.get("continue") or 0)
+        limit = int(request.query.get("limit") or 0) or len(keys)
+        metadata: Plain = {"resourceVersion": str(self.revision)}
+        if start + limit < len(keys):
+            metadata["continue"] = str(start + limit)
+        return answer(200, {"metadata": metadata, "items": [self.objects[k] for k in keys[start : start + limit]]})
+
+    @staticmethod
+    def _address(path: str) -> tuple[str, str | None, str | None]:
+        parts = path.strip("/").split("/")
+        root, rest = ("/".join(parts[:2]), parts[2:]) if parts[0] == "api" else ("/".join(parts[:3]), parts[3:])
+        namespace = None
+        if rest[0] == "namespaces" and len(rest) > 2:
+            namespace, rest = rest[1], rest[2:]
+        return f"/{root}/{rest[0]}", namespace, rest[1] if len(rest) > 1 else None
+
+    def _create(self, collection: str, obj: Plain) -> Plain:
+        self._uid += 1
+        obj["metadata"]["uid"] = f"uid-{self._uid}"
+        return self._store((collection, obj["metadata"].get("namespace", ""), obj["metadata"]["name"]), obj, "ADDED")
+
+    def _store(self, key: tuple[str, str, str], obj: Plain, kind: str) -> Plain:
+        self.revision += 1
+        stored = copy.deepcopy(obj)
+        stored["metadata"]["resourceVersion"] = str(self.revision)
+        self.objects[key] = stored
+        self._publish(kind, key[0], stored)
+        return stored
+
+    def _publish(self, kind: str, collection: str, obj: Plain) -> None:
+        self.log.append((self.revision, kind, collection, obj))
+        for stream in self.streams:
+            self._offer(stream, kind, collection, obj)
+
+    @staticmethod
+    def _offer(stream: Stream, kind: str, collection: str, obj: Plain) -> None:
+        if stream.collection == collection and stream.namespace in (None, obj["metadata"].get("namespace", "")):
+            stream.push(Frame(kind, PlainBody(obj)))
+
+
+def _merged(target: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for field, value in patch.items():
+        if value is None:
+            merged.pop(field, None)
+        else:
+            merged[field] = _merged(merged.get(field), value)
+    return merged
