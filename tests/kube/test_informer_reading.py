@@ -133,8 +133,8 @@ def test_an_unreadable_namesake_does_not_keep_the_old_object_alive(seen: bool) -
         await informers.synced()
         await asyncio.sleep(1)
         if seen:
-            bad = {"metadata": {"namespace": "ns", "name": "a", "uid": "uid-new"}, "spec": {"size": "huge"}}
-            server.update("ns", "a", **bad)
+            meta = {"namespace": "ns", "name": "a", "uid": "uid-new"}
+            server.update("ns", "a", metadata=meta, spec={"size": "huge"})
         else:
             server.cut(clean=False)
             server.delete("ns", "a")

@@ -9,7 +9,7 @@ import pytest
 
 from koord.kube.cache import Change
 from koord.kube.informers import Informers
-from koord.kube.transport import Unreachable
+from koord.kube.transport import Answer, PlainBody, Unreachable
 from tests.kube.scripted import THINGS, ScriptedServer, Thing, answer, failure
 from tests.kube.story import brief, names, play
 
@@ -228,8 +228,8 @@ def test_a_watch_that_the_server_keeps_failing_is_begun_anew_with_a_list() -> No
 
 def test_a_pause_that_the_server_asks_for_is_kept() -> None:
     async def story(server: ScriptedServer, informers: Informers) -> None:
-        status = {**failure(429, "TooManyRequests"), "details": {"retryAfterSeconds": 300}}
-        server.faults.append(answer(429, status))
+        body = PlainBody(failure(429, "TooManyRequests"))
+        server.faults.append(Answer(status=429, body=body, headers={"Retry-After": "300"}))
         informers.of(THINGS)
         with pytest.raises(TimeoutError):
             await informers.synced(timeout=299)
