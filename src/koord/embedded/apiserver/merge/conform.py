@@ -1,0 +1,97 @@
+"""Whether an applied configuration fits its kind's shape, in the words of kube-apiserver's typed objects.
+
+This is coarser than validation: it only makes sure that every field and item of the configuration has an owner's path.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.embedded.apiserver.merge import element, gotext
+from koord.embedded.apiserver.merge.walk import ANY, item_step, items_of
+from koord.embedded.apiserver.schema.node import Node
+
+_STRINGS = ("", "byte")  # every other format of a string accepts any scalar
+
+
+def complaint(config: dict[str, Any], node: Node) -> str | None:
+    """The text of all that is wrong, None when nothing is."""
+    found: list[str] = []
+    _check(config, node, "", found)
+    if len(found) <= 1:
+        return found[0] if found else None
+    return "\n".join(["errors:", *(f"  {one}" for one in found)])
+
+
+def _check(value: Any, node: Node, path: str, found: list[str]) -> None:
+    kind = node.kind
+    if value is None or kind in ("any", "quantity", "int-or-string"):
+        return
+    if kind in ("object", "map"):
+        if isinstance(value, dict):
+            _check_map(value, node, path, found)
+        else:
+            _say(found, path, f"expected map, got {_seen(value)}")
+    elif kind == "list":
+        if isinstance(value, list):
+            _check_list(value, node, path, found)
+        else:
+            _say(found, path, f"expected list, got {_seen(value)}")
+    else:
+        _check_scalar(value, node, path, found)
+
+
+def _check_scalar(value: Any, node: Node, path: str, found: list[str]) -> None:
+    kind = node.kind
+    if kind == "string" and node.format not in _STRINGS:
+        if isinstance(value, dict | list):
+            _say(found, path, f"expected any scalar, got {_seen(value)}")
+    elif kind == "string":
+        if not isinstance(value, str):
+            _say(found, path, f"expected string, got &value.valueUnstructured{{Value:{gotext.literal(value)}}}")
+    elif kind == "boolean":
+        if not isinstance(value, bool):
+            _say(found, path, f"expected boolean, got {_seen(value)}")
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        _say(found, path, f"expected numeric (int or float), got {gotext.type_name(value)}")
+
+
+def _check_map(value: dict[str, Any], node: Node, path: str, found: list[str]) -> None:
+    for key, item in value.items():
+        if node.kind == "map":
+            inner = node.values or ANY
+        elif key in node.fields:
+            inner = node.fields[key]
+        elif node.preserve_unknown:
+            inner = ANY
+        else:
+            _say(found, f"{path}.{key}", "field not declared in schema")
+            return
+        _check(item, inner, f"{path}.{key}", found)
+
+
+def _check_list(value: list[Any], node: Node, path: str, found: list[str]) -> None:
+    inner = items_of(node)
+    if node.list_type == "atomic":
+        for position, item in enumerate(value):
+            _check(item, inner, f"{path}[{position}]", found)
+        return
+    steps: set[str] = set()
+    for position, item in enumerate(value):
+        try:
+            step = item_step(node, item)
+        except ValueError as wrong:
+            _say(found, path, f"element {position}: {wrong}")
+            return
+        if step in steps:
+            _say(found, path, f"duplicate entries for key {element.text(step)}")
+        steps.add(step)
+        _check(item, inner, path + element.text(step), found)
+
+
+def _say(found: list[str], path: str, words: str) -> None:
+    found.append(f"{path}: {words}" if path else words)
+
+
+def _seen(value: Any) -> str:
+    return f"&{{{gotext.plain(value)}}}"

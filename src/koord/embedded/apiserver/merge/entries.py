@@ -1,0 +1,131 @@
+"""metadata.managedFields on the wire: reading it into managers, writing it back in kube-apiserver's order."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from koord.embedded.apiserver.merge import fieldset
+from koord.embedded.apiserver.merge.fieldset import Fields
+from koord.embedded.apiserver.merge.outcome import Obj
+
+# Manager, operation, apiVersion (empty for Apply: an applier keeps its entry when it changes version), subresource.
+Key = tuple[str, str, str, str]
+# A manager maps to its entry as it is on the wire. Entries are replaced, never changed.
+Managers = dict[Key, Obj]
+
+UPDATE = "Update"
+APPLY = "Apply"
+FIELDS_V1 = "FieldsV1"
+
+
+def key_of(entry: Obj) -> Key:
+    operation = entry["operation"]
+    version = entry["apiVersion"] if operation == UPDATE else ""
+    return (entry.get("manager", ""), operation, version, entry.get("subresource", ""))
+
+
+def own_key(manager: str, operation: str, api_version: str, subresource: str) -> Key:
+    return (manager or "unknown", operation, api_version if operation == UPDATE else "", subresource)
+
+
+def stored(entries: list[Obj] | None) -> Managers:
+    """Managers of an object that this server wrote: its field sets are canonical already."""
+    return {key_of(entry): entry for entry in entries or ()}
+
+
+def sent(entries: Any) -> Managers:
+    """Managers as a client wrote them, made canonical. Raises ValueError with the complaint when they are not valid."""
+    found: Managers = {}
+    for position, entry in enumerate(entries):
+        if not isinstance(entry, dict) or entry.get("operation") not in (UPDATE, APPLY):
+            raise ValueError("operation must be `Apply` or `Update`")
+        if not entry.get("apiVersion"):
+            raise ValueError("apiVersion must not be empty")
+        kind = entry.get("fieldsType", "")
+        if kind != FIELDS_V1:
+            if not kind:
+                raise ValueError(f"missing fieldsType in managed fields entry {position}")
+            raise ValueError(f'invalid fieldsType "{kind}" in managed fields entry {position}')
+        key = key_of(entry)
+        fields = fieldset.parsed(entry.get("fieldsV1") or {})
+        found[key] = entry_of(key, entry["apiVersion"], fields, _instant(entry.get("time")))
+    return found
+
+
+def _instant(time: Any) -> str | None:
+    """A client's time as the server writes it: UTC, whole seconds."""
+    if not time:
+        return None
+    moment = datetime.fromisoformat(time)
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def entry_of(key: Key, api_version: str, fields: Fields, time: str | None) -> Obj:
+    manager, operation, _, subresource = key
+    entry: Obj = {"manager": manager, "operation": operation, "apiVersion": api_version}
+    if not manager:
+        del entry["manager"]
+    if time:
+        entry["time"] = time
+    entry["fieldsType"] = FIELDS_V1
+    entry["fieldsV1"] = fields
+    if subresource:
+        entry["subresource"] = subresource
+    return entry
+
+
+def with_fields(entry: Obj, fields: Fields) -> Obj:
+    return {**entry, "fieldsV1": fields}
+
+
+def fields_of(entry: Obj) -> Fields:
+    fields: Fields = entry.get("fieldsV1") or fieldset.EMPTY
+    return fields
+
+
+def written(managers: Managers) -> list[Obj]:
+    """Appliers first, then by time, name, version, subresource."""
+    if len(managers) == 1:
+        return list(managers.values())
+    return sorted(managers.values(), key=_wire_order)
+
+
+def _wire_order(entry: Obj) -> tuple[str, ...]:
+    return (
+        entry["operation"],
+        entry.get("time", ""),
+        entry.get("manager", ""),
+        entry["apiVersion"],
+        entry.get("subresource", ""),
+    )
+
+
+def identity(key: Key) -> str:
+    """A manager's name to the field manager: JSON of what tells it apart. Only its sort order can be seen outside."""
+    manager, operation, version, subresource = key
+    parts = {"manager": manager, "operation": operation, "apiVersion": version, "subresource": subresource}
+    return json.dumps({k: v for k, v in parts.items() if v}, separators=(",", ":"), ensure_ascii=False)
+
+
+def managed_of(obj: Obj | None) -> Any:
+    """The raw managedFields of an object, None when there are none or they are null."""
+    metadata = obj.get("metadata") if obj else None
+    return metadata.get("managedFields") if metadata else None
+
+
+def bare(obj: Obj) -> Obj:
+    """The object without its managedFields; everything else is shared."""
+    metadata = obj.get("metadata")
+    if not metadata or "managedFields" not in metadata:
+        return obj
+    return {**obj, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
+
+
+def put(obj: Obj, entries: list[Obj]) -> None:
+    """Give an object its managedFields; an empty list removes them."""
+    if entries:
+        obj.setdefault("metadata", {})["managedFields"] = entries
+    elif obj.get("metadata"):
+        obj["metadata"].pop("managedFields", None)

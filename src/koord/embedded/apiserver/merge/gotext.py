@@ -1,0 +1,90 @@
+"""JSON values as Go's fmt prints them, because they end up inside messages that clients compare."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+_GO_ESCAPES = {'"': '\\"', "\\": "\\\\", "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_GO_ESCAPES["\v"] = "\\v"
+
+
+def plain(value: Any) -> str:
+    """%v: maps with sorted keys, strings bare."""
+    if value is None:
+        return "<nil>"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, dict):
+        return "map[" + " ".join(f"{k}:{plain(value[k])}" for k in sorted(value)) + "]"
+    return "[" + " ".join(plain(item) for item in value) + "]"
+
+
+def literal(value: Any) -> str:
+    """%#v: the value as it would be written in Go source."""
+    if value is None:
+        return "interface {}(nil)"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, dict):
+        return "map[string]interface {}{" + ", ".join(f"{quoted(k)}:{literal(value[k])}" for k in sorted(value)) + "}"
+    if isinstance(value, list):
+        return "[]interface {}{" + ", ".join(literal(item) for item in value) + "}"
+    return plain(value)
+
+
+def type_name(value: Any) -> str:
+    """%T of a decoded JSON value."""
+    if value is None:
+        return "<nil>"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, int):
+        return "int64"
+    if isinstance(value, float):
+        return "float64"
+    return "map[string]interface {}" if isinstance(value, dict) else "[]interface {}"
+
+
+def json_kind(value: Any) -> str:
+    """The word Go's decoder uses for a JSON value of the wrong type."""
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, int | float):
+        return "number"
+    return "object" if isinstance(value, dict) else "array"
+
+
+def quoted(text: str) -> str:
+    """%q."""
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    return '"' + "".join(_quoted_rune(c) for c in text) + '"'
+
+
+def _quoted_rune(c: str) -> str:
+    if c in _GO_ESCAPES:
+        return _GO_ESCAPES[c]
+    if c.isprintable():
+        return c
+    code = ord(c)
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def number(value: float) -> str:
+    """A float as %v and Go's JSON print it: shortest digits, no trailing `.0`, an exponent past 21 digits."""
+    if value == int(value) and abs(value) < 1e21:
+        return str(int(value))
+    return json.dumps(value)

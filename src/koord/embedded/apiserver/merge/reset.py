@@ -1,0 +1,118 @@
+"""Which fields a write to a resource or subresource cannot change, and so cannot come to own.
+
+A table of facts about the built-in kinds, plus the rule for custom ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from koord.embedded.apiserver.merge.element import SELF
+from koord.embedded.apiserver.merge.fieldset import MEMBER, Fields, of_paths, without
+
+Filter = Callable[[Fields], Fields]
+
+_METADATA_TOO = frozenset(
+    {
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"),
+        ("apiextensions.k8s.io", "CustomResourceDefinition"),
+        ("flowcontrol.apiserver.k8s.io", "FlowSchema"),
+        ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration"),
+        ("internal.apiserver.k8s.io", "StorageVersion"),
+        ("resource.k8s.io", "DeviceTaintRule"),
+        ("resource.k8s.io", "ResourceClaim"),
+        ("storage.k8s.io", "VolumeAttachment"),
+        ("storagemigration.k8s.io", "StorageVersionMigration"),
+        ("apiregistration.k8s.io", "APIService"),
+    }
+)
+# (group, kind, subresource) -> dotted paths, where they differ from the rule in `_paths`.
+_SPECIAL: dict[tuple[str, str, str], tuple[str, ...]] = {
+    ("", "Pod", "status"): ("spec", "metadata.deletionTimestamp", "metadata.ownerReferences"),
+    ("apps", "Deployment", "status"): ("spec", "metadata.labels"),
+    ("certificates.k8s.io", "CertificateSigningRequest", ""): ("spec", "status"),
+    ("certificates.k8s.io", "CertificateSigningRequest", "status"): ("spec", "status.conditions"),
+    ("certificates.k8s.io", "CertificateSigningRequest", "approval"): ("spec", "status.certificate"),
+    ("", "Namespace", "finalize"): ("status",),
+    # The real server lists its fields under a group that does not exist, so it resets none.
+    ("networking.k8s.io", "ServiceCIDR", ""): (),
+    ("networking.k8s.io", "ServiceCIDR", "status"): (),
+}
+# (group, kind, subresource) -> the only paths that may be owned; `*` is any item.
+_ONLY: dict[tuple[str, str, str], tuple[str, ...]] = {
+    ("", "Pod", "ephemeralcontainers"): ("spec.ephemeralContainers",),
+    ("", "Pod", "resize"): (
+        "spec.containers.*.resources",
+        "spec.containers.*.resizePolicy",
+        "spec.initContainers.*.resources",
+        "spec.initContainers.*.resizePolicy",
+    ),
+}
+
+
+def everything(fields: Fields) -> Fields:
+    """The filter that lets all fields pass."""
+    return fields
+
+
+@lru_cache(maxsize=4096)
+def ownable(group: str, kind: str, subresource: str = "", *, has_status: bool = True) -> Filter:
+    """The filter for one door. `has_status` is False for a custom kind without the status subresource."""
+    only = _ONLY.get((group, kind, subresource))
+    if only is not None:
+        patterns = [tuple(path.split(".")) for path in only]
+        return lambda fields: _matching(fields, patterns)
+    paths = _paths(group, kind, subresource) if has_status or subresource else ()
+    if not paths:
+        return everything
+    reset = of_paths(tuple(f"f:{part}" for part in path.split(".")) for path in paths)
+    return lambda fields: without(fields, reset)
+
+
+def _paths(group: str, kind: str, subresource: str) -> tuple[str, ...]:
+    special = _SPECIAL.get((group, kind, subresource))
+    if special is not None:
+        return special
+    if not subresource:
+        return ("status",)
+    if subresource == "status":
+        return ("metadata", "spec") if (group, kind) in _METADATA_TOO else ("spec",)
+    return ()
+
+
+def _matching(fields: Fields, patterns: list[tuple[str, ...]]) -> Fields:
+    """What lies on the way to one of the patterns, at it, or below it."""
+    out: Fields = {}
+    for step, tree in fields.items():
+        deeper = [path[1:] for path in patterns if path[0] == "*" or step == f"f:{path[0]}"]
+        if not deeper or step == SELF:
+            continue
+        if not tree or () in deeper:
+            out[step] = tree
+            continue
+        kept = _matching(tree, deeper)
+        if SELF in tree:
+            kept = {SELF: MEMBER, **kept} if kept else MEMBER
+        elif not kept:
+            continue
+        out[step] = kept
+    return out
+
+
+STRIPPED: Fields = {
+    "f:apiVersion": MEMBER,
+    "f:kind": MEMBER,
+    "f:metadata": {
+        SELF: MEMBER,
+        "f:clusterName": MEMBER,
+        "f:creationTimestamp": MEMBER,
+        "f:generation": MEMBER,
+        "f:managedFields": MEMBER,
+        "f:name": MEMBER,
+        "f:namespace": MEMBER,
+        "f:resourceVersion": MEMBER,
+        "f:selfLink": MEMBER,
+        "f:uid": MEMBER,
+    },
+}

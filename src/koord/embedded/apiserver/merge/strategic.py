@@ -1,0 +1,191 @@
+"""Strategic merge patch for built-in kinds: objects merge by field, lists as their schema says, directives override.
+
+Errors carry kube-apiserver's words and codes; most of them leave it as a 500 because it never classified them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from koord.embedded.apiserver.merge import gotext
+from koord.embedded.apiserver.merge.merge_patch import without_nulls
+from koord.embedded.apiserver.merge.outcome import Obj, PatchFailed, bad_patch, server_error
+from koord.embedded.apiserver.merge.strategic_list import (
+    DELETE,
+    DIRECTIVE,
+    MERGE,
+    REPLACE,
+    Unmergeable,
+    check_order,
+    go_type,
+    item_type,
+    merged_items,
+    put_in_order,
+    split_by_presence,
+)
+from koord.embedded.apiserver.schema.node import Node
+
+RETAIN_KEYS = "$retainKeys"
+DELETE_FROM = "$deleteFromPrimitiveList"
+SET_ORDER = "$setElementOrder"
+
+_BAD_RETAIN = "invalid patch format of retainKeys"
+_BAD_DELETE = "invalid patch format of primitive list"
+_BAD_ORDER = "invalid patch format of setElementOrder list"
+
+
+def strategic_merge(doc: Obj, patch: Any, node: Node) -> Obj | PatchFailed:
+    """The document after a decoded strategic merge patch. Neither is changed; unchanged parts are shared.
+
+    New objects keep directives that only mean something to a merge (`$retainKeys`, `$setElementOrder/...`): they are
+    unknown fields, and fall away with the others when the caller prunes.
+    """
+    if patch is None:
+        return doc
+    if not isinstance(patch, dict):
+        kind = gotext.json_kind(patch)
+        return bad_patch(f"json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}")
+    try:
+        return merged_map(doc, patch, node)
+    except Unmergeable as wrong:
+        return wrong.failed
+
+
+def merged_map(original: Obj, patch: Obj, node: Node) -> Obj:
+    if DIRECTIVE in patch:
+        return _directed(patch)
+    out = dict(original)
+    patch = dict(patch)
+    _retain(out, patch)
+    _order(out, patch, node)
+    for name, value in patch.items():
+        deletes = name.startswith(DELETE_FROM)
+        key = _target(name, DELETE_FROM, _BAD_DELETE) if deletes else name
+        if value is None:
+            out.pop(key, None)
+        elif key not in out or go_type(out[key]) != go_type(value):
+            if not deletes:
+                _take(out, key, value)
+        elif isinstance(value, dict):
+            below, strategy, _ = lookup(node, key)
+            out[key] = value if strategy == REPLACE else merged_map(out[key], value, below)
+        elif isinstance(value, list):
+            below, strategy, merge_key = lookup_list(node, key)
+            if strategy == MERGE or deletes:
+                out[key] = merged_items(out[key], value, merge_key, _merger(below), deletes=deletes)
+            else:
+                out[key] = value
+        else:
+            out[key] = value
+    return out
+
+
+def _merger(node: Node) -> Callable[[Obj, Obj], Obj]:
+    return lambda original, patch: merged_map(original, patch, node)
+
+
+def _directed(patch: Obj) -> Obj:
+    directive = patch[DIRECTIVE]
+    if directive == REPLACE:
+        return {k: v for k, v in patch.items() if k != DIRECTIVE}
+    if directive == DELETE:
+        return {}
+    raise Unmergeable(server_error(f"unknown patch type: {gotext.plain(directive)} in map: {gotext.plain(patch)}"))
+
+
+def _take(out: Obj, key: str, value: Any) -> None:
+    """A value with nothing to merge into: nulls and directives in it have done their work."""
+    kept, keep = _undirected(without_nulls(value))
+    if keep:
+        out[key] = kept
+    else:
+        out.pop(key, None)
+
+
+def _undirected(value: Any) -> tuple[Any, bool]:
+    if isinstance(value, dict):
+        if DIRECTIVE in value:
+            return None, False
+        found = {k: _undirected(v) for k, v in value.items()}
+        return {k: v for k, (v, keep) in found.items() if keep}, True
+    if isinstance(value, list):
+        return [v for v, keep in map(_undirected, value) if keep], True
+    return value, True
+
+
+def _retain(out: Obj, patch: Obj) -> None:
+    if RETAIN_KEYS not in patch:
+        return
+    keys = patch.pop(RETAIN_KEYS)
+    if not isinstance(keys, list):
+        raise Unmergeable(bad_patch(_BAD_RETAIN))
+    for key, value in patch.items():
+        if value is not None and not key.startswith((DELETE_FROM, SET_ORDER)) and key not in keys:
+            raise Unmergeable(bad_patch(_BAD_RETAIN))
+    for key in [key for key in out if key not in keys]:
+        del out[key]
+
+
+def _order(out: Obj, patch: Obj, node: Node) -> None:
+    """Lists with a wanted order: merge them here, and take them out of the patch."""
+    for name in [name for name in patch if name.startswith(SET_ORDER)]:
+        order = patch.pop(name)
+        if not isinstance(order, list):
+            raise _wrong_type([], order)
+        key = _target(name, SET_ORDER, _BAD_ORDER)
+        for side in (out, patch):
+            if key in side and not isinstance(side[key], list):
+                raise _wrong_type([], side[key])
+        below, strategy, merge_key = lookup_list(node, key)
+        live: list[Any] = out.get(key, [])
+        wanted: list[Any] = patch.get(key, [])
+        check_order(wanted, order, merge_key)
+        if key not in out and key not in patch:
+            continue
+        if key not in patch:
+            merged = live
+        elif key not in out:
+            merged = _undirected(wanted)[0]
+        elif strategy == MERGE:
+            merged = merged_items(live, wanted, merge_key, _merger(below), deletes=False)
+        else:
+            merged = wanted
+        patch.pop(key, None)
+        item_type(live, wanted)
+        named, others = split_by_presence(merged, order, merge_key)
+        out[key] = put_in_order(named, others, order, live, merge_key)
+
+
+def _wrong_type(expected: Any, actual: Any) -> Unmergeable:
+    return Unmergeable(
+        server_error(f"expected a {gotext.type_name(expected)}, but received a {gotext.type_name(actual)}")
+    )
+
+
+def _target(name: str, prefix: str, complaint: str) -> str:
+    head, slash, key = name.partition("/")
+    if head != prefix or not slash:
+        raise Unmergeable(bad_patch(complaint))
+    return key
+
+
+def lookup(node: Node, key: str) -> tuple[Node, str, str]:
+    """The node, list strategy and merge key of a field."""
+    if node.kind == "map":
+        words = "merging an object in json but data type is not struct, instead is: map"
+        raise Unmergeable(server_error(words))
+    found = node.fields.get(key)
+    if found is None:
+        struct = node.go_type.rsplit(".", 1)[-1]
+        words = f"unable to find api field in struct {struct} for the json field {gotext.quoted(key)}"
+        raise Unmergeable(server_error(words))
+    strategy = MERGE if MERGE in found.patch_strategy else REPLACE if REPLACE in found.patch_strategy else ""
+    return found, strategy, found.patch_key
+
+
+def lookup_list(node: Node, key: str) -> tuple[Node, str, str]:
+    found, strategy, merge_key = lookup(node, key)
+    if found.kind != "list" or found.items is None:
+        raise Unmergeable(server_error("expected slice or array type, but got: struct"))
+    return found.items, strategy, merge_key
