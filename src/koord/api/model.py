@@ -36,9 +36,9 @@ def decode(raw: bytes | msgspec.Raw, model: type[T]) -> T:
 def convert(obj: Any, model: type[T]) -> T:
     """Plain dicts and lists to model, with the same tolerance for nulls."""
     try:
-        return msgspec.convert(obj, model)
+        return msgspec.convert(obj, model, str_keys=True)
     except msgspec.ValidationError:
-        return msgspec.convert(without_nulls(obj), model)
+        return msgspec.convert(without_nulls(obj), model, str_keys=True)
 
 
 def without_nulls(value: Any) -> Any:
@@ -55,6 +55,9 @@ def encode(value: Any) -> bytes:
 
 
 def to_dict(model: msgspec.Struct) -> dict[str, Any]:
-    """The JSON shape of a model as plain dicts and lists."""
-    plain: dict[str, Any] = msgspec.to_builtins(model)
+    """The JSON shape of a model as plain dicts and lists.
+
+    Not msgspec.to_builtins: it leaves tuples, which never equal the lists of a decoded object.
+    """
+    plain: dict[str, Any] = msgspec.json.decode(_ENCODER.encode(model))
     return plain
