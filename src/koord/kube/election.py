@@ -1,0 +1,250 @@
+"""Runs one candidate for a Lease: wait for it, work while holding it, stop before it can be another's, give it back.
+
+The rules are in koord.kube.lease. Compatible with client-go's leader election: both can stand for the same Lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from random import Random
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from koord.api.builtin import LEASES
+from koord.api.coordination import Lease
+from koord.kube import lease
+from koord.kube.client import Client
+from koord.kube.lease import LeaseConfig, Record, Sighting
+from koord.kube.noise import QuietLog
+from koord.kube.ratelimit import jittered
+from koord.kube.refused import Refused
+from koord.kube.transport import Unreachable
+from koord.telemetry.clock import Clock, now
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
+
+Ended = Literal["lost", "finished"]
+
+
+class Election:
+    """`run` returns "lost" when leadership was lost and "finished" when the work ended by itself; it may run again."""
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        config: LeaseConfig,
+        *,
+        on_started: Callable[[], Coroutine[Any, Any, None]],
+        on_stopped: Callable[[], None] | None = None,
+        on_new_leader: Callable[[str], None] | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        """`on_started` is the work: a task while leading, cancelled when leadership ends. It has the time between the
+        renew deadline and the lease's duration to wind down. `on_stopped` is called when it is over."""
+        self.config = config
+        self._client = client
+        self._clock = clock
+        self._on_started = on_started
+        self._on_stopped = on_stopped
+        self._on_new_leader = on_new_leader
+        self._rng = rng or Random()
+        self._quiet = QuietLog(_LOG, clock)
+        self._sighting: Sighting | None = None
+        self._terms: set[datetime | None] = set()  # acquire times we wrote: any of them may be in force
+        self._version = ""  # of the lease as we last wrote it, while it is ours
+        self._safe_until = float("-inf")
+        self._working = False
+        self._leader = ""
+
+    @property
+    def leading(self) -> bool:
+        """Ask it before a write that must not be done by two: a stalled process learns here that its time is up."""
+        return self._working and self._clock.monotonic() < self._safe_until
+
+    @property
+    def leader(self) -> str:
+        """Who was last seen to hold the lease; "" when nobody."""
+        return self._leader
+
+    async def run(self) -> Ended:
+        await self._acquire()
+        _LOG.info("%s leads %s", self.config.identity, self.config.name)
+        self._working = True
+        work = asyncio.create_task(self._on_started(), name=f"leading-{self.config.name}")
+        renewing = asyncio.create_task(self._renew(), name=f"renewing-{self.config.name}")
+        try:
+            await asyncio.wait({work, renewing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            finished = work.done()
+            await _end(work)  # renewing goes on: work that takes its time to end is still the leader's work
+            await _end(renewing)
+            self._working = False
+            _LOG.info("%s no longer leads %s", self.config.identity, self.config.name)
+            if self._on_stopped is not None:
+                self._on_stopped()
+            await self._release()
+        if not work.cancelled():
+            work.result()
+        if not renewing.cancelled():
+            renewing.result()
+        return "finished" if finished else "lost"
+
+    async def _acquire(self) -> None:
+        while not await self._within(self.config.renew_deadline_s, self._attempt()):
+            await self._clock.sleep(jittered(self.config.retry_s, self.config.jitter, self._rng))
+
+    async def _renew(self) -> None:
+        """Returns when the lease is another's or may soon be."""
+        pause = self.config.retry_s
+        while True:
+            # After a slow answer little may be left: half of it for waiting, half for the next try.
+            await self._clock.sleep(min(pause, max(0.0, self._left() / 2)))
+            renewed = False
+            while not renewed and self._left() > 0:
+                renewed = bool(await self._within(self._left(), self._attempt()))
+                if not renewed and not self._may_be_ours():
+                    self._safe_until = float("-inf")
+                    return
+                if not renewed:
+                    await self._clock.sleep(min(pause, max(0.0, self._left())))
+            if not renewed:
+                self._quiet.warning("lease %s could not be renewed in time", self.config.name)
+                return
+
+    def _left(self) -> float:
+        return self._safe_until - self._clock.monotonic()
+
+    def _may_be_ours(self) -> bool:
+        seen = self._sighting
+        return seen is None or (seen.record.holder == self.config.identity and seen.record.acquired_at in self._terms)
+
+    async def _attempt(self) -> bool:
+        """One try to take or renew. True when the lease is ours, counted from before the write was sent."""
+        if self._version and self._sighting is not None:
+            wanted = lease.renewal(self._sighting.record, self.config, now(self._clock))
+            written = await self._write(wanted, self._version)
+            if written is not None:
+                return written
+        found = await self._client.get(LEASES, self.config.name, self.config.namespace)
+        if isinstance(found, Refused):
+            return await self._create() if found.not_found else self._failed("read", found)
+        moment = self._clock.monotonic()
+        record = lease.record_of(found)
+        self._see(record, moment)
+        assert self._sighting is not None
+        match lease.standing(self._sighting, self.config.identity, self._terms, moment):
+            case "taken":
+                self._version = ""
+                return False
+            case "mine":
+                wanted = lease.renewal(record, self.config, now(self._clock))
+            case "free":
+                wanted = lease.claim(record, self.config, now(self._clock))
+        return bool(await self._write(wanted, found.metadata.resource_version))
+
+    async def _create(self) -> bool:
+        # A lease that vanished under a holder we believe in was deleted by hand, and the holder may not know yet.
+        seen = self._sighting
+        moment = self._clock.monotonic()
+        if seen is not None and lease.standing(seen, self.config.identity, self._terms, moment) == "taken":
+            return False
+        wanted = lease.claim(None, self.config, now(self._clock))
+        self._terms.add(wanted.acquired_at)
+        body = {"metadata": {"name": self.config.name}, "spec": lease.spec_of(wanted)}
+        created = await self._client.create(LEASES, body, self.config.namespace)
+        if isinstance(created, Refused):
+            return False if created.already_exists else self._failed("create", created)
+        return self._won(created, moment)
+
+    async def _write(self, wanted: Record, version: str) -> bool | None:
+        """True or False, or None when the lease is no longer at that version and has to be read."""
+        self._terms.add(wanted.acquired_at)
+        sent_at = self._clock.monotonic()
+        result = await self._client.patch(
+            LEASES,
+            self.config.name,
+            {"spec": lease.spec_of(wanted)},
+            self.config.namespace,
+            kind="merge",
+            resource_version=version,
+        )
+        if not isinstance(result, Refused):
+            return self._won(result, sent_at)
+        if result.conflict or result.not_found:
+            self._version = ""
+            return None
+        return self._failed("write", result)
+
+    def _won(self, written: Lease, sent_at: float) -> bool:
+        record = lease.record_of(written)
+        self._see(record, self._clock.monotonic())
+        self._version = written.metadata.resource_version
+        self._terms = {record.acquired_at}
+        self._safe_until = max(self._safe_until, sent_at + self.config.renew_deadline_s)
+        return self._left() > 0
+
+    def _see(self, record: Record, moment: float) -> None:
+        seen = self._sighting
+        self._sighting = Sighting(record=record, since=moment) if seen is None else seen.seen(record, moment)
+        if record.holder != self._leader:
+            self._leader = record.holder
+            if self._on_new_leader is not None:
+                self._on_new_leader(record.holder)
+
+    async def _release(self) -> None:
+        """Best effort: whoever waits then need not wait for the lease to run out."""
+        if not self._version or self._sighting is None:
+            return
+        given_back = lease.release(self._sighting.record, now(self._clock))
+        version, self._version, self._safe_until = self._version, "", float("-inf")
+        await self._within(self.config.renew_deadline_s, self._write_release(given_back, version))
+
+    async def _write_release(self, given_back: Record, version: str) -> bool:
+        result = await self._client.patch(
+            LEASES,
+            self.config.name,
+            {"spec": lease.spec_of(given_back)},
+            self.config.namespace,
+            kind="merge",
+            resource_version=version,
+        )
+        if isinstance(result, Refused):
+            return self._failed("release", result)
+        self._see(given_back, self._clock.monotonic())
+        return True
+
+    def _failed(self, what: str, why: object) -> bool:
+        self._quiet.warning("lease %s/%s: %s failed: %s", self.config.namespace, self.config.name, what, why)
+        return False
+
+    async def _within(self, seconds: float, call: Coroutine[Any, Any, T]) -> T | None:
+        """The call's result, or None when it failed to get an answer or took longer by our own clock."""
+        task = asyncio.ensure_future(call)
+        timer = asyncio.ensure_future(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                self._failed("request", f"no answer within {seconds:.1f} s")
+                return None
+            return task.result()
+        except (Unreachable, msgspec.DecodeError) as error:
+            self._failed("request", error)
+            return None
+        finally:
+            await _end(timer)
+            await _end(task)
+
+
+async def _end(task: asyncio.Future[Any]) -> None:
+    """Cancel and wait for the end. What a task died of is logged here, as a caller that is cancelled never asks."""
+    running = task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled() and (error := task.exception()) is not None and running:
+        _LOG.error("a task of the election failed while it was ending", exc_info=error)

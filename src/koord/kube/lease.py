@@ -1,0 +1,118 @@
+"""What a coordination.k8s.io/v1 Lease means for one candidate: who leads, until when, and what to write. Pure.
+
+Three numbers keep two candidates from leading at once, whatever their clocks show. A holder trusts its lease for
+`renew_deadline_s` from the moment it *sent* the last write that succeeded. Others wait the lease's own duration from
+the moment they first *saw* that write. Both are measured on the measurer's own monotonic clock, and sending comes
+before seeing; so clocks may differ in rate by duration / deadline (1.5 as configured here) before the two meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from koord.api.coordination import Lease
+from koord.kube.microtime import microtime
+
+
+class LeaseConfig(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    namespace: str
+    identity: str  # unique to the process: a host name alone is shared by the next process on that host
+    duration_s: int = 15
+    renew_deadline_s: float = 10.0
+    retry_s: float = 2.0
+    jitter: float = 1.2  # how much longer than `retry_s` a candidate may wait between looks
+
+    def __post_init__(self) -> None:
+        if not self.identity:
+            raise ValueError(f"lease {self.namespace}/{self.name}: a candidate needs an identity")
+        if not self.duration_s > self.renew_deadline_s > self.jitter * self.retry_s > 0:
+            raise ValueError(
+                f"lease {self.namespace}/{self.name}: need duration > renew deadline > jitter * retry > 0, got "
+                f"{self.duration_s} s, {self.renew_deadline_s} s, {self.jitter} * {self.retry_s} s"
+            )
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a Lease that election is about. Other fields may change without prolonging anything."""
+
+    holder: str = ""
+    duration_s: int = 0
+    acquired_at: datetime | None = None
+    renewed_at: datetime | None = None
+    transitions: int = 0
+
+
+def record_of(lease: Lease) -> Record:
+    spec = lease.spec
+    return Record(
+        holder=spec.holder_identity or "",
+        duration_s=spec.lease_duration_seconds or 0,
+        acquired_at=spec.acquire_time,
+        renewed_at=spec.renew_time,
+        transitions=spec.lease_transitions or 0,
+    )
+
+
+class Sighting(msgspec.Struct, frozen=True, kw_only=True):
+    """A record, and when this candidate first saw it in this state (its own monotonic clock)."""
+
+    record: Record
+    since: float
+
+    def seen(self, record: Record, now: float) -> Sighting:
+        return self if record == self.record else Sighting(record=record, since=now)
+
+    def expired(self, now: float) -> bool:
+        return now >= self.since + self.record.duration_s
+
+
+Standing = Literal["free", "mine", "taken"]
+
+
+def standing(sighting: Sighting, identity: str, terms: Container[datetime | None], now: float) -> Standing:
+    """Whether the lease may be taken. `terms` are the acquire times that this process wrote.
+
+    The name alone does not make a lease ours: a process that died under the same name may still be ending its work.
+    """
+    record = sighting.record
+    if not record.holder:
+        return "free"
+    if record.holder == identity and record.acquired_at in terms:
+        return "mine"
+    return "free" if sighting.expired(now) else "taken"
+
+
+def claim(record: Record | None, config: LeaseConfig, moment: datetime) -> Record:
+    """The record that makes `config.identity` the holder; `record` is what is there now."""
+    return Record(
+        holder=config.identity,
+        duration_s=config.duration_s,
+        acquired_at=moment,
+        renewed_at=moment,
+        transitions=0 if record is None else record.transitions + 1,
+    )
+
+
+def renewal(record: Record, config: LeaseConfig, moment: datetime) -> Record:
+    return msgspec.structs.replace(record, duration_s=config.duration_s, renewed_at=moment)
+
+
+def release(record: Record, moment: datetime) -> Record:
+    """Nobody holds it, and whoever reads only times finds it expired within a second."""
+    return Record(duration_s=1, acquired_at=moment, renewed_at=moment, transitions=record.transitions)
+
+
+def spec_of(record: Record) -> dict[str, Any]:
+    """As JSON for a create or a merge patch; fields that are not about election are left as they are."""
+    return {
+        "holderIdentity": record.holder,
+        "leaseDurationSeconds": record.duration_s,
+        "acquireTime": None if record.acquired_at is None else microtime(record.acquired_at),
+        "renewTime": None if record.renewed_at is None else microtime(record.renewed_at),
+        "leaseTransitions": record.transitions,
+    }
