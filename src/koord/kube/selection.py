@@ -212,6 +212,12 @@ class _Reader:
         if "/" in command:  # a bare name is looked up in PATH, anything else is a path beside the file
             command = _beside(self._user_file, command)
         extensions = {e.name: e.extension for e in self._cluster.extensions or ()}
+        extension = extensions.get(EXEC_EXTENSION) if spec.provide_cluster_info else None
+        try:
+            msgspec.json.encode(extension)
+        except (TypeError, ValueError, RecursionError) as wrong:
+            problem = f"what it holds for the plugin is not JSON ({wrong})"
+            raise self._in_cluster("extensions").bad(problem, "correct the value") from None
         return Exec(
             origin=origin,
             api_version=spec.api_version,
@@ -221,7 +227,7 @@ class _Reader:
             install_hint=spec.install_hint,
             interactive_mode=mode,  # type: ignore[arg-type]
             provide_cluster_info=spec.provide_cluster_info,
-            cluster_config=extensions.get(EXEC_EXTENSION) if spec.provide_cluster_info else None,
+            cluster_config=extension,
             environ=self._environ,
             terminal=self._terminal,
         )
