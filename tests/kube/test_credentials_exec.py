@@ -204,6 +204,7 @@ async def test_a_plugin_that_hangs_is_ended(plugin: Plugin, monkeypatch: pytest.
     ("output", "told"),
     [
         pytest.param("hello", "did not print an ExecCredential", id="no-json"),
+        pytest.param('{"kind":"\xff"}', "did not print an ExecCredential", id="not-utf8"),
         pytest.param("[]", "did not print an ExecCredential", id="a-list"),
         pytest.param('{"apiVersion":"x","kind":"ExecCredential"}', 'printed "x ExecCredential"', id="other-version"),
         pytest.param(f'{{"apiVersion":"{V1}","kind":"Pod"}}', "not client.authentication.k8s.io/v1", id="other-kind"),
@@ -222,5 +223,5 @@ async def test_a_plugin_that_hangs_is_ended(plugin: Plugin, monkeypatch: pytest.
 )
 def test_what_a_plugin_may_not_print(plugin: Plugin, output: str, told: str) -> None:
     with pytest.raises(BadConfig, match=r"config: users\[u\].exec: ") as caught:
-        read_credential(plugin.spec(), SERVER, output.encode())
+        read_credential(plugin.spec(), SERVER, output.encode("latin-1"))
     assert told in str(caught.value)

@@ -21,7 +21,7 @@ import msgspec
 from koord.api.model import Model, encode
 from koord.kube.connection import Connection, Exec, KeyPair, Origin, Pem
 from koord.kube.grant import Grant
-from koord.kube.transport import Unreachable
+from koord.kube.transport import UNREADABLE, Unreachable
 from koord.telemetry.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def read_credential(spec: Exec, connection: Connection, output: bytes) -> Printe
     remedy = "update the plugin, or correct exec.apiVersion"
     try:
         printed = msgspec.json.decode(output, type=_Credential)
-    except msgspec.DecodeError as wrong:
+    except UNREADABLE as wrong:
         raise spec.origin.bad(f"{spec.command} did not print an ExecCredential ({wrong})", remedy) from None
     if printed.kind != "ExecCredential" or printed.api_version != spec.api_version:
         problem = (

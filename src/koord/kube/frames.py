@@ -8,7 +8,7 @@ import msgspec
 
 from koord.api.model import decode
 from koord.kube.refused import UNDECODABLE
-from koord.kube.transport import Body, BytesBody, PlainBody
+from koord.kube.transport import UNREADABLE, Body, BytesBody, PlainBody
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class SlicedBody:
     def plain(self) -> Any:
         try:
             return msgspec.json.decode(self._raw)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return msgspec.json.decode(self._proper())
 
     def typed(self, model: type[T]) -> T:
@@ -64,7 +64,7 @@ class SlicedBody:
             return decode(self._raw, model)
         except msgspec.ValidationError:
             raise
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return decode(self._proper(), model)
 
     def _proper(self) -> bytes:
@@ -114,7 +114,7 @@ class FrameSplitter:
         """Other spacing or order, a bare Status from a server in trouble, or no event at all."""
         try:
             envelope = _ENVELOPE.decode(line)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             self.broken = True
             if _is_status(line):
                 return WireFrame("ERROR", BytesBody(line))
@@ -131,13 +131,13 @@ def undecodable_frame(line: bytes) -> WireFrame:
 def _is_status(line: bytes) -> bool:
     try:
         return _KIND.decode(line).kind == "Status"
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return False
 
 
 def _valid(raw: bytes) -> bool:
     try:
         msgspec.json.decode(raw, type=msgspec.Raw)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return False
     return True

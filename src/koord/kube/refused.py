@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from koord.api.meta import Status, StatusDetails
-from koord.kube.transport import Answer, Body
+from koord.kube.transport import UNREADABLE, Answer, Body
 
 T = TypeVar("T")
 
@@ -163,7 +163,7 @@ def undecodable(why: str) -> Refused:
 def _status(body: Body) -> Status | None:
     try:
         status = body.typed(Status)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     # Any JSON object decodes as a Status with nothing in it; a real one says at least one of these.
     return status if status.code or status.reason or status.status == "Failure" else None

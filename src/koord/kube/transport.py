@@ -23,6 +23,9 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
+# All that a decoder raises over bytes that are not what they should be; msgspec lets the last two through as they are.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What Kubernetes calls a REST request, before it is bytes on a wire."""

@@ -9,7 +9,7 @@ import msgspec
 
 from koord.api.meta import Object
 from koord.kube.refused import Refused, from_frame, undecodable
-from koord.kube.transport import Body, Frame, WatchStream
+from koord.kube.transport import UNREADABLE, Body, Frame, WatchStream
 
 T = TypeVar("T", bound=Object)
 
@@ -98,7 +98,7 @@ def event(frame: Frame, model: type[T]) -> WatchEvent[T]:
         obj = body.typed(model)
     except msgspec.ValidationError as misfit:
         return _misfit(kind, body, model, misfit)
-    except msgspec.DecodeError as broken:
+    except UNREADABLE as broken:
         return _broken(body, str(broken))
     return WatchEvent(type=kind, object=obj, body=body, resource_version=obj.metadata.resource_version)
 
@@ -118,7 +118,7 @@ def _bookmark(body: Body) -> WatchEvent[T]:
 def _misfit(kind: str, body: Body, model: type[T], misfit: msgspec.ValidationError) -> WatchEvent[T]:
     try:
         metadata = body.typed(Object).metadata
-    except msgspec.DecodeError as nameless:  # not even its name can be read: nobody could say what changed
+    except UNREADABLE as nameless:  # not even its name can be read: nobody could say what changed
         return _broken(body, str(nameless))
     who = f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
     return WatchEvent(
