@@ -1,0 +1,131 @@
+"""What a pod asks for, as one number per resource: the one answer that all programs share.
+
+Follows Kubernetes 1.35: containers add up; an init container needs its own share on top of the sidecars that started
+before it, and the pod needs the largest such moment; pod-level amounts replace the sum for cpu, memory and huge pages;
+overhead comes on top; while a container is being resized the larger of asked, admitted and actual counts. Claims of
+dynamic resources are not amounts and are left to the allocator.
+
+Amounts are milli-units for cpu and units for everything else. Sums are exact and rounded up once, at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from koord.api.container import Container, ContainerStatus, ResourceRequirements
+from koord.api.part import QuantityText, ResourceList
+from koord.api.pod import PodSpec, PodStatus
+from koord.values import resources as vector
+from koord.values.quantity import Quantity
+from koord.values.resources import CPU, MEMORY
+
+HUGE_PAGES_PREFIX = "hugepages-"
+
+# A container that names no request is scored as if it asked for these, so that it never looks free.
+DEFAULT_CPU_REQUEST = "100m"
+DEFAULT_MEMORY_REQUEST = "200Mi"
+
+_Amounts: TypeAlias = dict[str, Quantity]
+_Listing: TypeAlias = Callable[[ResourceRequirements], ResourceList]
+
+
+def pod_requests(spec: PodSpec, status: PodStatus | None = None) -> dict[str, int]:
+    """Pass the status of a placed pod so that a resize under way counts; without it, what the spec asks for."""
+    return vector.to_units(_requests(spec, status, {}))
+
+
+def pod_limits(spec: PodSpec, status: PodStatus | None = None) -> dict[str, int]:
+    """Resources without a limit are absent; overhead only widens limits that exist."""
+    limits = _aggregate(spec, status, _limits_of, {})
+    if spec.resources is not None:
+        limits |= _pod_level(spec.resources.limits)
+    overhead = vector.parse(spec.overhead or {})
+    widened = {name: amount for name, amount in overhead.items() if name in limits and not limits[name].is_zero()}
+    return vector.to_units(vector.add(limits, widened))
+
+
+def nonzero_requests(spec: PodSpec, status: PodStatus | None = None) -> dict[str, int]:
+    """Requests for scoring: like pod_requests, with the default cpu and memory for each container that names none.
+
+    A pod that states its own amounts is believed; it gets a default only for what no level mentions.
+    """
+    requests = _requests(spec, status, {})
+    defaults = vector.parse({CPU: DEFAULT_CPU_REQUEST, MEMORY: DEFAULT_MEMORY_REQUEST})
+    if spec.resources is not None and _pod_level(spec.resources.requests):
+        defaults = {name: amount for name, amount in defaults.items() if name not in requests}
+    return vector.to_units(_requests(spec, status, defaults) if defaults else requests)
+
+
+def amounts(listed: Mapping[str, QuantityText]) -> dict[str, int]:
+    """Any resource list of the API (a node's allocatable, a quota's hard) in the units used here."""
+    return vector.to_units(vector.parse(listed))
+
+
+def is_pod_level(name: str) -> bool:
+    """Whether a resource may be stated for the pod as a whole."""
+    return name in (CPU, MEMORY) or name.startswith(HUGE_PAGES_PREFIX)
+
+
+def _requests(spec: PodSpec, status: PodStatus | None, defaults: _Amounts) -> _Amounts:
+    requests = _aggregate(spec, status, _requests_of, defaults)
+    if spec.resources is not None:
+        requests |= _pod_level(spec.resources.requests)
+    return vector.add(requests, vector.parse(spec.overhead)) if spec.overhead else requests
+
+
+def _aggregate(spec: PodSpec, status: PodStatus | None, listing: _Listing, defaults: _Amounts) -> _Amounts:
+    reported = _reported(status)
+    total: _Amounts = {}
+    for container in spec.containers:
+        asked = _effective(container, reported.get(container.name), status, listing, defaults)
+        total = vector.add(total, asked)
+    sidecars: _Amounts = {}
+    peak: _Amounts = {}
+    for container in spec.init_containers:
+        if container.restart_policy == "Always":  # it stays, so it counts beside the containers too
+            asked = _effective(container, reported.get(container.name), status, listing, defaults)
+            total = vector.add(total, asked)
+            sidecars = vector.add(sidecars, asked)
+            peak = vector.maximum(peak, sidecars)
+        else:  # it is over before anything could resize it
+            asked = _effective(container, None, status, listing, defaults)
+            peak = vector.maximum(peak, vector.add(sidecars, asked))
+    return vector.maximum(total, peak) if peak else total
+
+
+def _reported(status: PodStatus | None) -> dict[str, ContainerStatus]:
+    if status is None:
+        return {}
+    return {seen.name: seen for seen in (*status.container_statuses, *status.init_container_statuses)}
+
+
+def _effective(
+    container: Container, seen: ContainerStatus | None, status: PodStatus | None, listing: _Listing, defaults: _Amounts
+) -> _Amounts:
+    """What one container counts for, a resize under way included."""
+    counted = vector.parse(listing(container.resources))
+    if seen is not None and seen.resources is not None and status is not None:
+        if _resize_infeasible(status):  # the node refused, so what was asked will never run
+            counted = {}
+        counted = vector.maximum(counted, vector.parse(listing(seen.resources)))
+        if listing is _requests_of and seen.allocated_resources:
+            counted = vector.maximum(counted, vector.parse(seen.allocated_resources))
+    return defaults | counted if defaults else counted
+
+
+def _resize_infeasible(status: PodStatus) -> bool:
+    reasons = (c.reason for c in status.conditions if c.type == "PodResizePending")
+    return next(reasons, "") == "Infeasible"
+
+
+def _requests_of(resources: ResourceRequirements) -> ResourceList:
+    return resources.requests
+
+
+def _limits_of(resources: ResourceRequirements) -> ResourceList:
+    return resources.limits
+
+
+def _pod_level(listed: ResourceList) -> _Amounts:
+    return vector.parse({name: text for name, text in listed.items() if is_pod_level(name)})
