@@ -1,0 +1,56 @@
+"""What the codecs share: reading and writing JSON annotations, and the value that stands for unreadable text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from koord.api.model import decode
+from koord.api.part import QuantityText
+from koord.values.quantity import Quantity, QuantityError
+
+T = TypeVar("T")
+
+# Maps are written with sorted keys, as Go does; a stable text keeps a patch from being sent for nothing.
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+
+
+class Malformed(msgspec.Struct, frozen=True):
+    """The key is there and its text cannot be read."""
+
+    key: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.reason}"
+
+
+def read(
+    values: Mapping[str, str],
+    key: str,
+    shape: type[T],
+    amounts: Callable[[T], Iterable[QuantityText]] | None = None,
+) -> T | Malformed | None:
+    """The typed value under `key`; JSON null is as good as missing.
+
+    `amounts` lists the quantities inside. They stay text, but one that is no quantity spoils the annotation here, so
+    that no reader meets it later.
+    """
+    text = values.get(key)
+    if text is None:
+        return None
+    if text.strip() == "null":
+        return None
+    try:
+        value = decode(text.encode(), shape)
+        for amount in amounts(value) if amounts else ():
+            Quantity.parse(amount)
+    except (msgspec.DecodeError, QuantityError) as error:
+        return Malformed(key, str(error))
+    return value
+
+
+def written(value: Any) -> str:
+    return _ENCODER.encode(value).decode()

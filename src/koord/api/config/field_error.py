@@ -1,0 +1,61 @@
+"""One complaint about one configuration field, and the checks that produce most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """Which field, what it holds, and what it may hold."""
+
+    field: str
+    value: Any
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {msgspec.json.encode(self.value).decode()}: {self.rule}"
+
+
+def within(
+    field: str, value: float | None, *, low: float | None = None, high: float | None = None, above: float | None = None
+) -> list[FieldError]:
+    """`low` and `high` are allowed themselves, `above` is not. An absent value is never wrong."""
+    if value is None:
+        return []
+    if above is not None and not value > above:
+        return [FieldError(field, value, f"must be greater than {above}")]
+    if (low is not None and value < low) or (high is not None and value > high):
+        if low is not None and high is not None:
+            return [FieldError(field, value, f"must be from {low} to {high}")]
+        rule = f"must be {low} or greater" if low is not None else f"must be {high} or less"
+        return [FieldError(field, value, rule)]
+    return []
+
+
+def each_within(
+    field: str, values: Mapping[str, float], *, low: float | None = None, high: float | None = None
+) -> list[FieldError]:
+    return [error for key, value in values.items() for error in within(f"{field}[{key}]", value, low=low, high=high)]
+
+
+def one_of(field: str, value: str | None, allowed: Collection[str]) -> list[FieldError]:
+    if value is None or value in allowed:
+        return []
+    return [FieldError(field, value, f"must be one of {', '.join(repr(a) for a in allowed)}")]
+
+
+def required(field: str) -> FieldError:
+    return FieldError(field, None, "is required")
+
+
+def unique(field: str, values: Iterable[str]) -> list[FieldError]:
+    seen: set[str] = set()
+    errors = []
+    for index, value in enumerate(values):
+        if value in seen:
+            errors.append(FieldError(f"{field}[{index}]", value, "is a duplicate"))
+        seen.add(value)
+    return errors

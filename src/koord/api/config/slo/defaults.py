@@ -1,0 +1,134 @@
+"""Built-in defaults of every NodeSLO strategy, and the values that switch a disabled block off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.api.qos_class import BE, LS, LSE, LSR, SYSTEM
+from koord.api.slo_strategy import (
+    CPUQOS,
+    BlkIOQOSConfig,
+    CPUBurstStrategy,
+    CPUQOSConfig,
+    MemoryQOS,
+    MemoryQOSConfig,
+    NetworkQOSConfig,
+    ResctrlQOS,
+    ResctrlQOSConfig,
+    ResourceQOS,
+    ResourceQOSPolicies,
+    ResourceQOSStrategy,
+    ResourceThresholdStrategy,
+    SystemStrategy,
+)
+
+CPUSET = "cpuset"
+CFS_QUOTA = "cfsQuota"
+EVICT_BY_REAL_LIMIT = "evictByRealLimit"
+EVICT_BY_ALLOCATABLE = "evictByAllocatable"
+GROUP_IDENTITY = "groupIdentity"
+CORE_SCHED = "coreSched"
+TC = "tc"
+TERWAY_QOS = "terway-qos"
+BURST_NONE = "none"
+BURST_CPU_ONLY = "cpuBurstOnly"
+BURST_QUOTA_ONLY = "cfsQuotaBurstOnly"
+BURST_AUTO = "auto"
+
+# What koordlet fills in where the strategy is silent.
+FALLBACK_EVICT_BAND_PERCENT = 2  # the stop level is the start level less this
+FALLBACK_BE_USAGE_THRESHOLD_PERCENT = 90
+
+THRESHOLD = ResourceThresholdStrategy(
+    enable=False,
+    cpu_suppress_threshold_percent=65,
+    cpu_suppress_policy=CPUSET,
+    memory_evict_threshold_percent=70,
+    cpu_evict_policy=EVICT_BY_REAL_LIMIT,
+)
+
+CPU_BURST = CPUBurstStrategy(
+    policy=BURST_NONE,
+    cpu_burst_percent=1000,
+    cfs_quota_burst_percent=300,
+    cfs_quota_burst_period_seconds=-1,
+    share_pool_threshold_percent=50,
+)
+
+SYSTEM_STRATEGY = SystemStrategy(total_network_bandwidth="0")
+
+_CPU = {
+    LSR: CPUQOS(group_identity=2, sched_idle=0, core_expeller=True),
+    LS: CPUQOS(group_identity=2, sched_idle=0, core_expeller=True),
+    BE: CPUQOS(group_identity=-1, sched_idle=0, core_expeller=False),
+    SYSTEM: CPUQOS(group_identity=0, sched_idle=0, core_expeller=False),
+}
+_CAT_END = {LSR: 100, LS: 100, BE: 30, SYSTEM: 100}
+_WMARK = {LSR: (95, 20, -25), LS: (95, 20, -25), BE: (95, 20, 50), SYSTEM: (0, 50, 0)}
+
+
+def _memory(ratio: int, scale_permill: int, min_adj: int) -> MemoryQOS:
+    return MemoryQOS(
+        min_limit_percent=0,
+        low_limit_percent=0,
+        throttling_percent=0,
+        wmark_ratio=ratio,
+        wmark_scale_permill=scale_permill,
+        wmark_min_adj=min_adj,
+        priority_enable=0,
+        priority=0,
+        oom_kill_group=0,
+    )
+
+
+# The bodies of a disabled block, for LSR, LS and BE.
+NO_CPU_QOS = CPUQOS(group_identity=0, sched_idle=0, core_expeller=False)
+NO_MEMORY_QOS = _memory(0, 50, 0)
+NO_RESCTRL_QOS = ResctrlQOS(cat_range_start_percent=0, cat_range_end_percent=100, mba_percent=100)
+
+
+def cpu_qos(qos: str) -> CPUQOS:
+    return _CPU[_block(qos)]
+
+
+def memory_qos(qos: str) -> MemoryQOS:
+    return _memory(*_WMARK[_block(qos)])
+
+
+def resctrl_qos(qos: str) -> ResctrlQOS:
+    return ResctrlQOS(cat_range_start_percent=0, cat_range_end_percent=_CAT_END[_block(qos)], mba_percent=100)
+
+
+def resource_qos(qos: str) -> ResourceQOS:
+    """The whole default block of one class, everything in it disabled."""
+    cpu, memory, resctrl = cpu_qos(qos), memory_qos(qos), resctrl_qos(qos)
+    return ResourceQOS(
+        cpu_qos=CPUQOSConfig(enable=False, **_fields(cpu)),
+        memory_qos=MemoryQOSConfig(enable=False, **_fields(memory)),
+        blkio_qos=BlkIOQOSConfig(enable=False),
+        resctrl_qos=ResctrlQOSConfig(enable=False, **_fields(resctrl)),
+        network_qos=NetworkQOSConfig(
+            enable=False, ingress_request=0, ingress_limit=0, egress_request=0, egress_limit=0
+        ),
+    )
+
+
+def qos_strategy() -> ResourceQOSStrategy:
+    """What koordlet merges a NodeSLO over. The manager itself writes nothing where its ConfigMap says nothing."""
+    return ResourceQOSStrategy(
+        policies=ResourceQOSPolicies(cpu_policy=GROUP_IDENTITY, net_qos_policy=TC),
+        lsr_class=resource_qos(LSR),
+        ls_class=resource_qos(LS),
+        be_class=resource_qos(BE),
+        system_class=resource_qos(SYSTEM),
+        cgroup_root=ResourceQOS(blkio_qos=BlkIOQOSConfig(enable=False)),
+    )
+
+
+def _block(qos: str) -> str:
+    """LSE pods have no block of their own."""
+    return LSR if qos == LSE else qos
+
+
+def _fields(block: CPUQOS | MemoryQOS | ResctrlQOS) -> dict[str, Any]:
+    return {name: getattr(block, name) for name in block.__struct_fields__}

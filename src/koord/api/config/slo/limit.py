@@ -1,0 +1,50 @@
+"""Ranges of strategy fields as data, so that admission and the controllers state each number once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from koord.api.config.field_error import FieldError, within
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """The allowed values of one or more fields, by attribute name."""
+
+    fields: tuple[str, ...]
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+
+
+class Ordered(msgspec.Struct, frozen=True, kw_only=True):
+    """`lower` must be below `upper` where both are given.
+
+    Upstream also refuses a pair of which only one is given, and with that its own memory-evict example; we do not.
+    """
+
+    lower: str
+    upper: str
+
+
+def broken(
+    strategy: msgspec.Struct, limits: Sequence[Limit], pairs: Sequence[Ordered] = (), path: str = ""
+) -> list[FieldError]:
+    """All limits that the strategy breaks, with wire names below `path`."""
+    names = {f.name: f"{path}{f.encode_name}" for f in msgspec.structs.fields(strategy)}
+    errors = [
+        error
+        for limit in limits
+        for field in limit.fields
+        for error in within(names[field], getattr(strategy, field), low=limit.low, high=limit.high, above=limit.above)
+    ]
+    for pair in pairs:
+        lower, upper = getattr(strategy, pair.lower), getattr(strategy, pair.upper)
+        if lower is not None and upper is not None and not lower < upper:
+            errors.append(FieldError(names[pair.upper], upper, f"must be greater than {names[pair.lower]} ({lower})"))
+    return errors
+
+
+def percent(*fields: str) -> Limit:
+    return Limit(fields=fields, low=0, high=100)

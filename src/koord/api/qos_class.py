@@ -1,0 +1,42 @@
+"""The QoS classes and priority classes of the protocol, with their numeric bands. Resolution is in koord.policy.qos."""
+
+from __future__ import annotations
+
+import msgspec
+
+NONE = ""
+
+LSE = "LSE"
+LSR = "LSR"
+LS = "LS"
+BE = "BE"
+SYSTEM = "SYSTEM"
+QOS_CLASSES = (LSE, LSR, LS, BE, SYSTEM)
+
+PROD = "koord-prod"
+MID = "koord-mid"
+BATCH = "koord-batch"
+FREE = "koord-free"
+PRIORITY_CLASSES = (PROD, MID, BATCH, FREE)
+
+# Kubernetes' own, from status.qosClass
+GUARANTEED = "Guaranteed"
+BURSTABLE = "Burstable"
+BEST_EFFORT = "BestEffort"
+
+
+class Band(msgspec.Struct, frozen=True, kw_only=True):
+    """The spec.priority values of one class, what a pod without a value counts as, and the shipped PriorityClass."""
+
+    low: int
+    high: int
+    default: int
+    shipped: int
+
+
+BANDS: dict[str, Band] = {
+    PROD: Band(low=9000, high=9999, default=9500, shipped=9000),
+    MID: Band(low=7000, high=7999, default=7500, shipped=7000),
+    BATCH: Band(low=5000, high=5999, default=5500, shipped=5000),
+    FREE: Band(low=3000, high=3999, default=3500, shipped=3000),
+}

@@ -1,0 +1,1 @@
+"""Pure decisions that two or more programs share."""

@@ -1,0 +1,1 @@
+"""Which class a pod is in, and what follows from it."""

@@ -1,0 +1,83 @@
+"""Resolve a pod's QoS class and priority class from its labels, its priority and Kubernetes' own QoS.
+
+Raw values are what the user stated; values with default fill in what Kubernetes implies. spec.priorityClassName is
+never consulted: only numbers and labels count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from koord.api.protocol import L_PRIORITY_CLASS, L_QOS_CLASS
+from koord.api.qos_class import (
+    BANDS,
+    BATCH,
+    BE,
+    BEST_EFFORT,
+    BURSTABLE,
+    FREE,
+    GUARANTEED,
+    LS,
+    LSE,
+    LSR,
+    MID,
+    NONE,
+    PRIORITY_CLASSES,
+    PROD,
+    QOS_CLASSES,
+    SYSTEM,
+)
+
+_BY_KUBE_QOS = {GUARANTEED: LSR, BURSTABLE: LS, BEST_EFFORT: BE}
+_PRIORITY_BY_QOS = {SYSTEM: PROD, LSE: PROD, LSR: PROD, LS: PROD, BE: BATCH}
+# Upstream's documents advise LSE with prod only; its webhook allows more, and so do we.
+_FORBIDDEN = frozenset({(LSR, MID), (LSR, BATCH), (LSR, FREE), (LSR, NONE), (BE, PROD), (BE, NONE)})
+
+
+def qos_raw(labels: Mapping[str, str]) -> str:
+    """The class that the label states; an unknown or misspelled one is none."""
+    stated = labels.get(L_QOS_CLASS, NONE)
+    return stated if stated in QOS_CLASSES else NONE
+
+
+def qos_with_default(labels: Mapping[str, str], kube_qos: str) -> str:
+    """The stated class, or the one that Kubernetes' own QoS implies. `kube_qos` is status.qosClass or computed."""
+    return qos_raw(labels) or _BY_KUBE_QOS.get(kube_qos, NONE)
+
+
+def priority_class_of_value(priority: int | None) -> str:
+    """The band that a priority falls in; the gaps between bands belong to no class."""
+    if priority is None:
+        return NONE
+    return next((name for name, band in BANDS.items() if band.low <= priority <= band.high), NONE)
+
+
+def priority_class_raw(labels: Mapping[str, str], priority: int | None) -> str:
+    """The label when it is there, and then spec.priority is not asked, not even when the label's value is unknown."""
+    stated = labels.get(L_PRIORITY_CLASS)
+    if stated is not None:
+        return stated if stated in PRIORITY_CLASSES else NONE
+    return priority_class_of_value(priority)
+
+
+def priority_class_with_default(labels: Mapping[str, str], priority: int | None, kube_qos: str) -> str:
+    """The raw class, or the one that the pod's QoS implies."""
+    return priority_class_raw(labels, priority) or _PRIORITY_BY_QOS.get(qos_with_default(labels, kube_qos), NONE)
+
+
+def priority_value_with_default(labels: Mapping[str, str], priority: int | None, kube_qos: str) -> int:
+    """The pod's own priority unless absent or 0, then the default value of its class; 0 for a pod without class."""
+    if priority:
+        return priority
+    band = BANDS.get(priority_class_with_default(labels, priority, kube_qos))
+    return band.default if band else 0
+
+
+def is_legal(qos: str, priority_class: str) -> bool:
+    """Whether the pod webhook lets this pair of raw classes in."""
+    return (qos, priority_class) not in _FORBIDDEN
+
+
+def illegal_combination(qos: str, priority_class: str) -> str:
+    """The refusal's wording."""
+    return f"{L_QOS_CLASS}={qos} and priorityClass={priority_class} cannot be used in combination"
