@@ -34,7 +34,7 @@ def ask(plane: controlplane.ControlPlane, path: str, accept: str = "application/
 
 
 def read_schemas(plane: controlplane.ControlPlane) -> tuple[dict[str, Any], list[str]]:
-    """Every definition (v3 knows defaults and one-ofs, v2 has a few types that v3 leaves out) and the group versions."""
+    """Every definition (v3 knows defaults, v2 has a few types that v3 leaves out) and the group versions."""
     schemas: dict[str, Any] = dict(ask(plane, "/openapi/v2")["definitions"])
     versions = sorted(p for p in ask(plane, "/openapi/v3")["paths"] if p == "api/v1" or p.count("/") == 2)
     versions = [p for p in versions if p.startswith(("api/", "apis/"))]

@@ -1,4 +1,4 @@
-"""Join what OpenAPI says of a built-in type (names, types, merge keys) with what its Go source says (pointer, omitempty).
+"""Join what OpenAPI says of built-in types (names, types, merge keys) with what Go sources say (pointer, omitempty).
 
 Pure: text and documents in, one table out. Sentences are left out, so the table holds facts only.
 """
@@ -177,8 +177,7 @@ def resources(discovery: list[Document], lists: Mapping[str, Document]) -> list[
         for served in group["versions"]:
             prefix = f"apis/{name}/{served['version']}" if name else f"api/{served['version']}"
             hashes = {r["name"]: r.get("storageVersionHash", "") for r in lists[prefix]["resources"]}
-            for resource in served.get("resources", []):
-                rows.append(_resource(name, served["version"], resource, hashes))
+            rows += [_resource(name, served["version"], found, hashes) for found in served.get("resources", [])]
     return rows
 
 

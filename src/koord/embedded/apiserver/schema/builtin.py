@@ -38,6 +38,8 @@ _SPECIAL: dict[str, tuple[Kind, str]] = {
 }
 _SCALARS: dict[str, Kind] = {"string": "string", "integer": "integer", "number": "number", "boolean": "boolean"}
 
+_GO_SCALARS = {("string", ""): "string", ("boolean", ""): "bool", ("integer", "int32"): "int32"}
+
 
 class Subresource(msgspec.Struct, frozen=True):
     name: str
@@ -132,6 +134,7 @@ class Builtin:
     def _field(self, field: dict[str, Any]) -> Node:
         node = self._place(field)
         node.go = field["go"]
+        _name_elements(node)
         node.pointer = field["go"].startswith("*")
         node.via = field.get("via", "")
         omit = field.get("omit", "")
@@ -172,6 +175,17 @@ class Builtin:
         if "patch-strategy" in schema:
             node.patch_strategy = frozenset(schema["patch-strategy"].split(","))
         return node
+
+
+def _name_elements(node: Node) -> None:
+    """Give the elements of lists and maps their Go type: what follows the brackets, or a plain one."""
+    element = node.items or node.values
+    if element is None or element.go:
+        return
+    go = node.go.lstrip("*")
+    element.go = go.partition("]")[2] if "]" in go else _GO_SCALARS[element.kind, element.format]
+    element.pointer = element.go.startswith("*")
+    _name_elements(element)
 
 
 def _go_name(definition: str) -> str:

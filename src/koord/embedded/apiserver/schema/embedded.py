@@ -1,0 +1,109 @@
+"""Whole resources inside custom ones (x-kubernetes-embedded-resource): their metadata and type are those of objects."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from koord.embedded.apiserver.refusal import FieldError, invalid_value, required
+from koord.embedded.apiserver.schema import decoding
+from koord.embedded.apiserver.schema.builtin import OBJECT_META, builtin
+from koord.embedded.apiserver.schema.node import Node
+
+_LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"
+_BAD_KIND = (
+    "may have mixed case, but should otherwise match: a DNS-1035 label must consist of lower case alphanumeric "
+    "characters or '-', start with an alphabetic character, and end with an alphanumeric character "
+    f"(e.g. 'my-name',  or 'abc-123', regex used for validation is '{_LABEL}')"
+)
+
+
+class Coerced(Exception):
+    """Metadata or type that cannot be read at all: the request ends with this complaint, before validation."""
+
+    def __init__(self, error: FieldError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def coerce(value: Any, node: Node | None, path: str = "") -> list[str]:
+    """Bring embedded metadata into the shape of ObjectMeta, in place; the answer is the paths that it does not have."""
+    if node is None:
+        return []
+    unknown: list[str] = []
+    if isinstance(value, dict):
+        if node.embedded:
+            unknown += _coerce_meta(value, path)
+        for key in sorted(value):
+            if node.embedded and key in ("apiVersion", "kind", "metadata"):
+                continue
+            known = node.fields.get(key)
+            if known is not None:
+                unknown += coerce(value[key], known, f"{path}.{key}" if path else key)
+            elif node.values is not None:
+                unknown += coerce(value[key], node.values, f"{path}[{key}]")
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            unknown += coerce(item, node.items, f"{path}[{at}]")
+    return unknown
+
+
+def _coerce_meta(value: dict[str, Any], path: str) -> list[str]:
+    for key in ("apiVersion", "kind"):
+        if key in value and not isinstance(value[key], str):
+            raise Coerced(invalid_value(f"{path}.{key}", value[key], "must be a string"))
+    if "metadata" not in value:
+        return []
+    found = read_meta(value["metadata"])
+    if found.error:
+        raise Coerced(invalid_value(f"{path}.metadata", value["metadata"], found.error))
+    value["metadata"] = found.value
+    return [f"{path}.metadata.{name}" for name in unquoted(found.unknown)]
+
+
+def read_meta(metadata: Any) -> decoding.Decoded:
+    """ObjectMeta as Go decodes it, keys in order because the server meets them sorted."""
+    if isinstance(metadata, dict):
+        metadata = dict(sorted(metadata.items()))
+    if metadata is None:
+        metadata = {}
+    return decoding.decode(metadata, builtin().definition(OBJECT_META))
+
+
+def unquoted(messages: tuple[str, ...]) -> list[str]:
+    return [m.removeprefix('unknown field "').removesuffix('"') for m in messages]
+
+
+def validate(value: Any, node: Node | None, path: str) -> list[FieldError]:
+    """Complaints about the type of embedded resources; what names they may carry is the concern of each kind."""
+    if node is None:
+        return []
+    errors: list[FieldError] = []
+    if isinstance(value, dict):
+        if node.embedded:
+            errors += _type_errors(value, path)
+        for key in sorted(value):
+            known = node.fields.get(key)
+            if known is not None:
+                errors += validate(value[key], known, f"{path}.{key}" if path else key)
+            elif node.values is not None:
+                errors += validate(value[key], node.values, f"{path}[{key}]")
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            errors += validate(item, node.items, f"{path}[{at}]")
+    return errors
+
+
+def _type_errors(value: dict[str, Any], path: str) -> list[FieldError]:
+    errors = [required(f"{path}.{key}") for key in ("apiVersion", "kind") if key not in value]
+    version, kind = value.get("apiVersion"), value.get("kind")
+    for key, text in (("apiVersion", version), ("kind", kind)):
+        if key in value and not isinstance(text, str):
+            errors.append(invalid_value(f"{path}.{key}", text, "must be a string"))
+        elif text == "":
+            errors.append(invalid_value(f"{path}.{key}", text, "must not be empty"))
+    if isinstance(version, str) and version.count("/") > 1:
+        errors.append(invalid_value(f"{path}.apiVersion", version, f"unexpected GroupVersion string: {version}"))
+    if isinstance(kind, str) and kind and not (len(kind) <= 63 and re.fullmatch(_LABEL, kind.lower())):
+        errors.append(invalid_value(f"{path}.kind", kind, _BAD_KIND))
+    return errors

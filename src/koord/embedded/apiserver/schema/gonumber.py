@@ -1,0 +1,31 @@
+"""Numbers as Go's JSON tools see and print them."""
+
+from __future__ import annotations
+
+import math
+
+_JSON_MAX = (1 << 53) - 1
+
+
+def go_float(number: float) -> str:
+    """A number as Go's %v prints it."""
+    if isinstance(number, int):
+        return str(number)
+    if number.is_integer() and abs(number) < 1e21:
+        return str(int(number))
+    text = repr(number)
+    mantissa, e, exponent = text.partition("e")
+    if not e:
+        return text
+    power = int(exponent)
+    return f"{mantissa.removesuffix('.0')}e{'-' if power < 0 else '+'}{abs(power):02}"
+
+
+def integral(number: float) -> bool:
+    """Whether a number may stand where an integer is asked for; floats within rounding distance of one may."""
+    if isinstance(number, int):
+        return -(1 << 63) <= number < 1 << 63
+    if not math.isfinite(number) or abs(number) > _JSON_MAX:
+        return False
+    near = math.trunc(number)
+    return near == number or (near != 0 and abs(number - near) / (abs(number) + abs(near)) < 1e-9)

@@ -1,0 +1,34 @@
+"""The wire form of quantities and times after a round trip through the server; koord.values reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from koord.values import instant
+from koord.values.quantity import Quantity
+
+# Times in exactly the form that comes back. Days past 28 are left to the real parser, which knows the months.
+_MOMENT = (
+    r"^(?!0001-01-01T00:00:00)[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+)
+CANONICAL_SECONDS = _MOMENT + r"Z$"
+CANONICAL_MICROSECONDS = _MOMENT + r"\.[0-9]{6}Z$"
+_ZERO = instant.parse("0001-01-01T00:00:00Z")
+
+
+def canonical_quantity(value: Any) -> str:
+    """`1000m` comes back as `1`, `1024Mi` as `1Gi`. Raises ValueError in the server's words for what is no quantity."""
+    if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return str(Quantity.parse(value))
+    # Go hands the JSON text itself to the parser, whatever it is.
+    return str(Quantity.parse(msgspec.json.encode(value).decode()))
+
+
+def canonical_time(text: str, *, micro: bool) -> str | None:
+    """UTC with whole seconds, or with six decimals for MicroTime; None for the zero time, which is written as null."""
+    moment = instant.parse_micro(text) if micro else instant.parse(text)
+    if moment == _ZERO:
+        return None
+    return instant.micro_text(moment) if micro else instant.text(moment)

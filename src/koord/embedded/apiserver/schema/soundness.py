@@ -1,0 +1,301 @@
+"""Whether a CRD's schema is structural and sound, as the API server judges it when the CRD is written.
+
+Two passes, in the server's order: the shape that makes a schema structural, then the schema's own rules and the
+extensions. Rules in CEL (x-kubernetes-validations) are refused: this server has no CEL, and a rule that is accepted
+and never run would be worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from koord.embedded.apiserver.refusal import FieldError, forbidden_field, invalid_value, not_supported, required
+from koord.embedded.apiserver.schema import formats, goregex
+from koord.embedded.apiserver.schema.default_soundness import default_errors
+from koord.embedded.apiserver.schema.extension_soundness import extension_errors
+from koord.embedded.apiserver.schema.structural import compile_schema
+
+Schema = Mapping[str, Any]
+
+# With one version, or several with one schema, the server speaks of the schema at this place.
+SHARED_PATH = "spec.validation.openAPIV3Schema"
+CEL_REFUSAL = "CEL rules are not supported by the embedded server"
+
+_TYPES = ("array", "boolean", "integer", "number", "object", "string")
+_UNSUPPORTED = ("id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref")
+# What a schema may say at the root when status is a subresource, under the names that the message lists.
+_ROOT_WITH_STATUS = (
+    "Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern "
+    "MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields "
+    "XValidations"
+)
+_EXTENSION_NAMES = {
+    "x-kubernetes-preserve-unknown-fields": "XPreserveUnknownFields",
+    "x-kubernetes-validations": "XValidations",
+}
+
+
+def schema_errors(schema: Schema, path: str = SHARED_PATH, *, status: bool = False) -> list[FieldError]:
+    """Every complaint about one openAPIV3Schema. `status`: the version has the status subresource."""
+    errors = _root_errors(schema, path, status=status)
+    if not _has_unsupported(schema):
+        found = sorted(_structural(schema, "root", path), key=str)
+        found += [] if found else default_errors(compile_schema(schema), path)
+        errors += found
+    errors += _openapi(schema, path, root=True)
+    return errors
+
+
+def schema_warnings(schema: Schema) -> list[str]:
+    """What the server warns of while it accepts the schema: formats that it does not check."""
+    found: list[str] = []
+    for sub in _walk(schema):
+        form = sub.get("format")
+        if sub.get("type") == "string" and form and not formats.known(form):
+            found.append(f'unrecognized format "{form}"')
+    return found
+
+
+def _walk(schema: Schema) -> Iterator[Schema]:
+    yield schema
+    for _, sub in _children(schema, ""):
+        yield from _walk(sub)
+
+
+def _children(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
+    """Schemas right below, each with its path."""
+    for key in sorted(schema.get("properties") or {}):
+        yield f"{path}.properties[{key}]", schema["properties"][key]
+    for name in ("additionalProperties", "items", "not"):
+        if isinstance(schema.get(name), dict):
+            yield f"{path}.{name}", schema[name]
+    for name in ("allOf", "oneOf", "anyOf"):
+        for at, sub in enumerate(schema.get(name) or ()):
+            yield f"{path}.{name}[{at}]", sub
+
+
+def _has_unsupported(schema: Schema) -> bool:
+    """Such a schema has no structural form to judge; the second pass names the reason."""
+    return any(
+        any(sub.get(name) for name in (*_UNSUPPORTED, "$schema"))
+        or isinstance(sub.get("items"), list)
+        or sub.get("x-kubernetes-preserve-unknown-fields") is False
+        for sub in _walk(schema)
+    )
+
+
+def _root_errors(schema: Schema, path: str, *, status: bool) -> list[FieldError]:
+    errors: list[FieldError] = []
+    if status:
+        allowed = _ROOT_WITH_STATUS.split()
+        for name, value in schema.items():
+            title = _EXTENSION_NAMES.get(name, name[:1].upper() + name[1:])
+            if title not in allowed and value not in (None, "", False, [], {}):
+                where = "at the root of the schema if the status subresource is enabled"
+                problem = f"only [{_ROOT_WITH_STATUS}] fields are allowed {where}"
+                errors.append(invalid_value(path, dict(schema), problem))
+                break
+        if schema.get("type") not in (None, "", "object"):
+            problem = (
+                'only "object" is allowed as the type at the root of the schema if the status subresource is enabled'
+            )
+            errors.append(invalid_value(f"{path}.type", schema["type"], problem))
+    if schema.get("nullable"):
+        errors.append(forbidden_field(f"{path}.nullable", "nullable cannot be true at the root"))
+    return errors
+
+
+_MISSING_TYPE = {
+    "root": "must not be empty at the root",
+    "item": "must not be empty for specified array items",
+    "field": "must not be empty for specified object fields",
+}
+
+
+def _structural(schema: Schema, level: str, path: str) -> Iterator[FieldError]:
+    """`level`: root, item or field, which decides how a missing type is put."""
+    kind = schema.get("type") or ""
+    items = schema.get("items")
+    if kind == "array" and not items and items != {}:
+        yield required(f"{path}.items", "must be specified")
+    if isinstance(items, dict):
+        yield from _structural(items, "item", f"{path}.items")
+    fields = schema.get("properties") or {}
+    for key, sub in fields.items():
+        yield from _structural(sub, "field", f"{path}.properties[{key}]")
+    if schema.get("additionalProperties") is not None:
+        if level == "root":
+            yield forbidden_field(f"{path}.additionalProperties", "must not be used at the root")
+        if isinstance(schema["additionalProperties"], dict):
+            yield from _structural(schema["additionalProperties"], "field", f"{path}.additionalProperties")
+    yield from _extension_conflicts(schema, path)
+    yield from _value_rules(schema, path)
+    yield from _resource_shape(schema, level, path)
+    if level == "root":
+        yield from _completeness(schema, schema, path, path)
+
+
+def _extension_conflicts(schema: Schema, path: str) -> Iterator[FieldError]:
+    if schema.get("x-kubernetes-int-or-string"):
+        for name in ("x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource"):
+            if schema.get(name):
+                yield invalid_value(f"{path}.{name}", True, "must be false if x-kubernetes-int-or-string is true")
+
+
+def _resource_shape(schema: Schema, level: str, path: str) -> Iterator[FieldError]:
+    kind = schema.get("type") or ""
+    fields = schema.get("properties") or {}
+    inner = bool(schema.get("x-kubernetes-embedded-resource"))
+    open_ended = schema.get("x-kubernetes-preserve-unknown-fields")
+    if inner and kind != "object":
+        problem = "must be object if x-kubernetes-embedded-resource is true"
+        yield invalid_value(f"{path}.type", kind, problem) if kind else required(f"{path}.type", problem)
+    elif not kind and not schema.get("x-kubernetes-int-or-string") and not open_ended:
+        yield required(f"{path}.type", _MISSING_TYPE[level])
+    if inner and schema.get("additionalProperties") is not None:
+        problem = "must not be used if x-kubernetes-embedded-resource is set"
+        yield forbidden_field(f"{path}.additionalProperties", problem)
+    if level == "root" and kind not in ("", "object"):
+        yield invalid_value(f"{path}.type", kind, "must be object at the root")
+    if inner or level == "root":
+        for key in ("kind", "apiVersion"):
+            if key in fields and fields[key].get("type") != "string":
+                at = f"{path}.properties[{key}].type"
+                yield invalid_value(at, fields[key].get("type") or "", "must be string")
+        if "metadata" in fields and fields["metadata"].get("type") != "object":
+            at = f"{path}.properties[metadata].type"
+            yield invalid_value(at, fields["metadata"].get("type") or "", "must be object")
+    if level == "root" and "metadata" in fields and not _only_names(fields["metadata"]):
+        problem = "must not specify anything other than name and generateName, but metadata is implicitly specified"
+        yield forbidden_field(f"{path}.properties[metadata]", problem)
+    if inner and not open_ended and not fields:
+        problem = (
+            "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields"
+        )
+        yield required(f"{path}.properties", problem)
+
+
+def _only_names(metadata: Schema) -> bool:
+    if set(metadata.get("properties") or {}) - {"name", "generateName"}:
+        return False
+    # A description counts as saying something; a type and a default are judged elsewhere.
+    return not any(v for k, v in metadata.items() if k not in ("type", "default", "properties"))
+
+
+_NESTED_FORBIDDEN = (
+    ("type", "must be empty to be structural"),
+    ("additionalProperties", "must be undefined to be structural"),
+    ("default", "must be undefined to be structural"),
+    ("title", "must be empty to be structural"),
+    ("description", "must be empty to be structural"),
+    ("nullable", "must be false to be structural"),
+    ("x-kubernetes-preserve-unknown-fields", "must be false to be structural"),
+    ("x-kubernetes-embedded-resource", "must be false to be structural"),
+    ("x-kubernetes-int-or-string", "must be false to be structural"),
+    ("x-kubernetes-list-map-keys", "must be empty to be structural"),
+    ("x-kubernetes-list-type", "must be undefined to be structural"),
+    ("x-kubernetes-map-type", "must be undefined to be structural"),
+    ("x-kubernetes-validations", "must be empty to be structural"),
+)
+_INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
+
+
+def _value_rules(schema: Schema, path: str, *, skip_any: bool = False, nested: bool = False) -> Iterator[FieldError]:
+    """The combinators may restrict values but not describe structure; int-or-string's two idioms are let through."""
+    skip_any = skip_any or (not nested and schema.get("anyOf") == _INT_OR_STRING)
+    all_of = schema.get("allOf") or ()
+    for at, sub in enumerate(() if skip_any else schema.get("anyOf") or ()):
+        yield from _nested(sub, f"{path}.anyOf[{at}]")
+    for at, sub in enumerate(all_of):
+        idiom = not nested and at == 0 and sub.get("anyOf") == _INT_OR_STRING
+        yield from _nested(sub, f"{path}.allOf[{at}]", skip_any=idiom)
+    for at, sub in enumerate(schema.get("oneOf") or ()):
+        yield from _nested(sub, f"{path}.oneOf[{at}]")
+    if schema.get("not") is not None:
+        yield from _nested(schema["not"], f"{path}.not")
+    pattern = schema.get("pattern")
+    if pattern and (problem := goregex.check(pattern)):
+        yield invalid_value(f"{path}.pattern", pattern, f"must be a valid regular expression, but isn't: {problem}")
+
+
+def _nested(schema: Schema, path: str, *, skip_any: bool = False) -> Iterator[FieldError]:
+    yield from _value_rules(schema, path, skip_any=skip_any, nested=True)
+    if isinstance(schema.get("items"), dict):
+        yield from _nested(schema["items"], f"{path}.items")
+    for key, sub in (schema.get("properties") or {}).items():
+        yield from _nested(sub, f"{path}.properties[{key}]")
+    for name, problem in _NESTED_FORBIDDEN:
+        if schema.get(name) not in (None, "", False, []):
+            yield forbidden_field(f"{path}.{name}", problem)
+    if "metadata" in (schema.get("properties") or {}):
+        yield forbidden_field(f"{path}.properties[metadata]", "must not be specified in a nested context")
+
+
+def _completeness(rules: Schema, schema: Schema | None, at: str, path: str) -> Iterator[FieldError]:
+    """What a combinator speaks of must be described outside it."""
+    for name in ("allOf", "anyOf", "oneOf", "not"):
+        found = rules.get(name)
+        for index, sub in enumerate([found] if isinstance(found, dict) else found or ()):
+            where = f"{path}.{name}" if name == "not" else f"{path}.{name}[{index}]"
+            yield from _covered(sub, schema, at, where)
+
+
+def _covered(rules: Schema, schema: Schema | None, at: str, path: str) -> Iterator[FieldError]:
+    if schema is None:
+        yield required(at, f"because it is defined in {path}")
+        return
+    yield from _completeness(rules, schema, at, path)
+    if isinstance(rules.get("items"), dict):
+        yield from _covered(rules["items"], schema.get("items"), f"{at}.items", f"{path}.items")
+    for key, sub in (rules.get("properties") or {}).items():
+        place, where = f"{at}.properties[{key}]", f"{path}.properties[{key}]"
+        yield from _covered(sub, (schema.get("properties") or {}).get(key), place, where)
+
+
+def _openapi(
+    schema: Schema, path: str, *, root: bool = False, no_default: str = "", inside_meta: bool = False
+) -> list[FieldError]:
+    """The second pass: keywords that the server does not take, and the rules of the extensions."""
+    errors = list(_keywords(schema, path, no_default, inside_meta=inside_meta))
+    more = schema.get("additionalProperties")
+    if schema.get("uniqueItems"):
+        problem = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
+        errors.append(forbidden_field(f"{path}.uniqueItems", problem))
+    if more is not None and more is not True and schema.get("properties"):
+        problem = "additionalProperties and properties are mutual exclusive"
+        errors.append(forbidden_field(f"{path}.additionalProperties", problem))
+    for where, sub in _children(schema, path):
+        reason, meta = no_default, inside_meta
+        name = (
+            where.removeprefix(f"{path}.properties[").removesuffix("]") if ".properties[" in where[len(path) :] else ""
+        )
+        if name in ("apiVersion", "kind", "metadata") and (root or schema.get("x-kubernetes-embedded-resource")):
+            meta = True
+            reason = f"must not be set in top-level {name}" if root else reason
+        elif where == f"{path}.additionalProperties" and inside_meta:
+            reason = "must not be set inside additionalProperties applying to object metadata"
+        errors += _openapi(sub, where, no_default=reason, inside_meta=meta)
+    errors += extension_errors(schema, path)
+    for at, rule in enumerate(schema.get("x-kubernetes-validations") or ()):
+        where = f"{path}.x-kubernetes-validations[{at}].rule"
+        stated = (rule.get("rule") or "").strip()
+        errors.append(forbidden_field(where, CEL_REFUSAL) if stated else required(where, "rule is not specified"))
+    return errors
+
+
+def _keywords(schema: Schema, path: str, no_default: str, *, inside_meta: bool) -> Iterator[FieldError]:
+    kind = schema.get("type") or ""
+    if kind and kind not in _TYPES:
+        yield not_supported(f"{path}.type", kind, _TYPES)
+    if schema.get("default") is not None and no_default:
+        yield forbidden_field(f"{path}.default", no_default)
+    for name in _UNSUPPORTED:
+        if schema.get(name) not in (None, "", {}):
+            yield forbidden_field(f"{path}.{name}", f"{name} is not supported")
+    if kind == "null":
+        yield forbidden_field(f"{path}.type", "type cannot be set to null, use nullable as an alternative")
+    if isinstance(schema.get("items"), list):
+        yield forbidden_field(f"{path}.items", "items must be a schema object and not an array")
+    if inside_meta and schema.get("x-kubernetes-embedded-resource"):
+        yield forbidden_field(f"{path}.x-kubernetes-embedded-resource", "must not be used inside of resource meta")

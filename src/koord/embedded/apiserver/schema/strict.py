@@ -1,0 +1,109 @@
+"""Fields that a type does not have and keys that an object names twice, in the words of strict decoding."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from koord.embedded.apiserver.schema import compiled
+from koord.embedded.apiserver.schema.custom import decode_custom
+from koord.embedded.apiserver.schema.decoding import MAX_UNKNOWN, decode_slowly
+from koord.embedded.apiserver.schema.node import Node
+
+
+def unknown_fields(obj: Any, node: Node) -> list[str]:
+    """`unknown field "spec.foo"` for each field that the kind does not have; none when a value has the wrong type."""
+    if node.go_type:
+        return [] if compiled.convert(obj, node) is not None else list(decode_slowly(obj, node).unknown)
+    return list(decode_custom(obj, node).unknown) if isinstance(obj, dict) else []
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object with every key it was written with, repeated ones too."""
+
+
+def decode_json_strict(raw: bytes) -> tuple[Any, list[str]]:
+    """The value and a `duplicate field "path"` for each repeated key. Raises msgspec.DecodeError on broken JSON.
+
+    Input that comes back byte for byte when written again has no repeated keys: that is the quick answer for what
+    programs send. People's JSON is read a second time.
+    """
+    value = msgspec.json.decode(raw)
+    if msgspec.json.format(raw, indent=-1) == msgspec.json.encode(value):
+        return value, []
+    found: dict[str, None] = {}
+    _repeats(_pairs(raw), "", found)
+    return value, [f"duplicate field {_quoted(path)}" for path in found]
+
+
+def strict_errors(raw: bytes, node: Node) -> list[str]:
+    """Everything strict decoding says of a JSON body, in the order in which the server says it.
+
+    A built-in type is read once, so unknown and repeated fields come in the order of the text and nothing is said of
+    what is inside an unknown field. A custom object is first read as it is, then pruned.
+    """
+    if node.go_type:
+        found: dict[str, None] = {}
+        _both(_pairs(raw), node, "", found)
+        return list(found)[:MAX_UNKNOWN]
+    value, repeated = decode_json_strict(raw)
+    return repeated + unknown_fields(value, node)
+
+
+def refusal_text(kind: str, version: str, errors: list[str]) -> str:
+    """The message of the 400 that strict validation ends with."""
+    return cannot_be_handled(kind, version, f"strict decoding error: {', '.join(errors)}")
+
+
+def cannot_be_handled(kind: str, version: str, problem: str) -> str:
+    return f'{kind} in version "{version}" cannot be handled as a {kind}: {problem}'
+
+
+def warning_header(message: str) -> str:
+    """The value of a Warning header, as fieldValidation=Warn sends one for each message."""
+    escaped = message.replace("\\", "\\\\").replace('"', '\\"')
+    return f'299 - "{escaped}"'
+
+
+def _quoted(path: str) -> str:
+    return msgspec.json.encode(path).decode()
+
+
+def _pairs(raw: bytes) -> Any:
+    return json.loads(raw, object_pairs_hook=_Pairs)
+
+
+def _repeats(value: Any, path: str, found: dict[str, None]) -> None:
+    if isinstance(value, _Pairs):
+        seen: set[str] = set()
+        for key, item in value:
+            at = f"{path}.{key}" if path else key
+            if key in seen:
+                found[at] = None
+            seen.add(key)
+            _repeats(item, at, found)
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            _repeats(item, f"{path}[{place}]", found)
+
+
+def _both(value: Any, node: Node | None, path: str, found: dict[str, None]) -> None:
+    if node is None or node.kind == "any":
+        return  # types with their own decoder are not looked into
+    if isinstance(value, _Pairs):
+        seen: set[str] = set()
+        for key, item in value:
+            at = f"{path}.{key}" if path else key
+            known = node.fields.get(key) if node.kind == "object" else node.values
+            if known is None:
+                found[f"unknown field {_quoted(at)}"] = None
+                continue
+            if key in seen:
+                found[f"duplicate field {_quoted(at)}"] = None
+            seen.add(key)
+            _both(item, known, at, found)
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            _both(item, node.items, f"{path}[{place}]", found)
