@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Literal
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,8 @@ from tests.kube.scripted import ScriptedServer, Stream
 SLOWEST, FASTEST = 0.85, 1.15
 WIND_DOWN_S = 1.0
 STORY_S = 600
+
+LinkState = Literal["well", "slow", "lossy", "cut"]
 
 
 class DriftingClock:
@@ -43,8 +46,7 @@ class BadLink:
     """A candidate's way to the server. What was sent may arrive late, after the sender has given up."""
 
     def __init__(self, server: ScriptedServer, rng: random.Random) -> None:
-        self.broken = False
-        self.calm = False
+        self.state: LinkState = "well"
         self._server = server
         self._rng = rng
 
@@ -52,8 +54,8 @@ class BadLink:
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Answer] = loop.create_future()
         there, back = self._delay(), self._delay()
-        lost_there = self.broken and self._rng.random() < 0.7
-        lost_back = self.broken
+        lost_there = self.state == "cut" or (self.state == "lossy" and self._rng.random() < 0.3)
+        lost_back = lost_there or (self.state == "lossy" and self._rng.random() < 0.5)
 
         def arrive() -> None:
             answer = self._server.handle(request)
@@ -70,7 +72,7 @@ class BadLink:
 
         if not lost_there:
             loop.call_later(there, arrive)
-        if lost_there or lost_back:
+        if lost_back:
             loop.call_later(there + self._rng.choice([0.0, 1.0, 30.0]), settle, None)
         return await reply
 
@@ -81,9 +83,7 @@ class BadLink:
         return None
 
     def _delay(self) -> float:
-        if self.calm:
-            return 0.01
-        return self._rng.choice([0.0, 0.01, 0.5, 3.0, 8.0, 25.0 if self.broken else 1.0])
+        return self._rng.choice([0.0, 0.5, 4.0, 11.0, 25.0]) if self.state in ("slow", "lossy") else 0.01
 
 
 @settings(max_examples=120, deadline=None)
@@ -122,12 +122,14 @@ def test_never_two_leaders_and_someone_leads_after_healing(seed: int, candidates
 
         for number in range(candidates):
             links.append(BadLink(server, rng))
-            clocks.append(DriftingClock(true, rng.uniform(SLOWEST, FASTEST), rng.uniform(-1e6, 1e6)))
+            clocks.append(DriftingClock(true, rng.choice([SLOWEST, 1.0, FASTEST]), rng.uniform(-1e6, 1e6)))
             tasks.append(candidate(number))
         while true.monotonic() < STORY_S:
             await asyncio.sleep(rng.uniform(0, 20))
-            victim = rng.randrange(candidates)
-            links[victim].broken = rng.random() < 0.6
+            leaders = [number for number in range(candidates) if any(who.startswith(f"c{number}-") for who in leading)]
+            victim = rng.choice(leaders) if leaders and rng.random() < 0.5 else rng.randrange(candidates)
+            states: list[LinkState] = ["well", "well", "slow", "lossy", "cut"]
+            links[victim].state = rng.choice(states)
             if restarts and rng.random() < 0.3:
                 tasks[victim].cancel()
                 await asyncio.wait({tasks[victim]})
@@ -135,7 +137,7 @@ def test_never_two_leaders_and_someone_leads_after_healing(seed: int, candidates
                 tasks[victim] = candidate(victim)
             _none_failed(tasks)
         for link in links:
-            link.broken, link.calm = False, True
+            link.state = "well"
         for _ in range(240):
             await asyncio.sleep(1)
             if leading:
