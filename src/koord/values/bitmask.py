@@ -1,0 +1,88 @@
+"""Immutable masks over the NUMA nodes of one machine, with the ordering that topology hints are merged by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+
+import msgspec
+
+WIDTH = 64
+
+
+class BitMask(msgspec.Struct, frozen=True):
+    """A set of small numbers as the bits of one integer. Iterates in ascending order."""
+
+    value: int = 0
+
+    @staticmethod
+    def of(*bits: int) -> BitMask:
+        return EMPTY.set(*bits)
+
+    def set(self, *bits: int) -> BitMask:
+        return BitMask(self.value | _join(bits))
+
+    def clear(self, *bits: int) -> BitMask:
+        return BitMask(self.value & ~_join(bits))
+
+    def __and__(self, other: BitMask) -> BitMask:
+        return BitMask(self.value & other.value)
+
+    def __or__(self, other: BitMask) -> BitMask:
+        return BitMask(self.value | other.value)
+
+    def __contains__(self, bit: object) -> bool:
+        return isinstance(bit, int) and 0 <= bit < WIDTH and self.value >> bit & 1 == 1
+
+    def __iter__(self) -> Iterator[int]:
+        rest = self.value
+        while rest:
+            low = rest & -rest
+            yield low.bit_length() - 1
+            rest ^= low
+
+    def __len__(self) -> int:
+        return self.value.bit_count()
+
+    def any_set(self, bits: Iterable[int]) -> bool:
+        return any(bit in self for bit in bits)
+
+    def is_narrower_than(self, other: BitMask) -> bool:
+        """Fewer bits set; among equally many, the lower number, so that node 0 is tried before node 1."""
+        mine, theirs = self.value.bit_count(), other.value.bit_count()
+        return self.value < other.value if mine == theirs else mine < theirs
+
+    def is_less_than(self, other: BitMask) -> bool:
+        return self.value < other.value
+
+    def is_greater_than(self, other: BitMask) -> bool:
+        return self.value > other.value
+
+    def __str__(self) -> str:
+        """Binary digits in groups of two. A lone bit at the foot of a group stays in the group below: "0010" is bit 1,
+        bit 2 is "100": this is how the kubelet writes masks, and its messages carry them."""
+        for shift in range(WIDTH - 2, 0, -2):
+            if self.value > 1 << shift:
+                return f"{self.value:0{shift + 2}b}"
+        return f"{self.value:02b}"
+
+
+EMPTY = BitMask()
+FULL = BitMask((1 << WIDTH) - 1)
+
+
+def masks_over(bits: Iterable[int]) -> Iterator[BitMask]:
+    """Every non-empty subset of the bits, fewest first, each size in the order of the bits given."""
+    pool = tuple(bits)
+    for size in range(1, len(pool) + 1):
+        for chosen in combinations(pool, size):
+            yield BitMask.of(*chosen)
+
+
+def _join(bits: Iterable[int]) -> int:
+    value = 0
+    for bit in bits:
+        if not 0 <= bit < WIDTH:
+            raise ValueError(f"bit number must be in range 0-{WIDTH - 1}, got {bit}")
+        value |= 1 << bit
+    return value

@@ -1,0 +1,69 @@
+"""Go's way of putting text and numbers into error messages, for messages that must read as Kubernetes' own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+_ESCAPES = {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\a": "\\a",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\v": "\\v",
+}
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+
+
+def quoted(text: str) -> str:
+    """The text as Go's %q prints it."""
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def quoted_bytes(text: str) -> str:
+    """The text as Go's time package quotes it: whatever is not plain ASCII is shown as bytes."""
+    shown = (
+        f"\\{char}"
+        if char in '"\\'
+        else char
+        if " " <= char < "\x80"
+        else "".join(f"\\x{b:02x}" for b in char.encode())
+        for char in text
+    )
+    return f'"{"".join(shown)}"'
+
+
+def in_json(value: str | Sequence[str] | None) -> str:
+    """The value as Go's JSON encoder prints it: a nil list is null, and HTML signs are escaped."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def integer(text: str) -> int | None:
+    """The int64 that Go's strconv reads from the text, or None: no spaces, no underscores, no other scripts."""
+    if not _INTEGER.fullmatch(text) or len(text) > 1000:
+        return None
+    value = int(text)
+    return value if -(2**63) <= value < 2**63 else None
+
+
+def integer_refusal(text: str) -> str:
+    """Why strconv.Atoi refuses a text for which `integer` is None."""
+    reason = "value out of range" if _INTEGER.fullmatch(text) else "invalid syntax"
+    return f"strconv.Atoi: parsing {quoted(text)}: {reason}"
