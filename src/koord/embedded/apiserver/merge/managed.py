@@ -50,7 +50,7 @@ def track_update(
     `reset`. `now` is RFC 3339 in UTC with whole seconds; None writes no time, as the scale subresource does.
     """
     held = entries.managed_of(old)
-    managers = _start(held, new, subresource)
+    managers = _start(held, new, subresource, custom=not node.go_type)
     if not managers and old is not None and old.get("metadata", {}).get("uid"):
         return []  # an object that has lost its managers is left alone until the first apply
     before = entries.bare(old) if old is not None else zero(node)
@@ -124,10 +124,13 @@ def surrender(
     return left
 
 
-def _start(held: list[Obj] | None, new: Obj, subresource: str) -> Managers:
-    """The managers to start from: the stored ones, unless the request edits or resets them."""
+def _start(held: list[Obj] | None, new: Obj, subresource: str, *, custom: bool) -> Managers:
+    """The managers to start from: the stored ones, unless the request edits or resets them.
+
+    An empty list resets a built-in object; in a custom one the real server cannot tell it from no list.
+    """
     given = entries.managed_of(new)
-    if subresource or given is None or given == held:
+    if subresource or given is None or given == held or (custom and not given):
         return entries.stored(held)
     if _resets(given):
         return {}
