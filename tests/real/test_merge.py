@@ -185,10 +185,13 @@ def content(obj: Obj) -> Obj:
 
 # Fields that the server fills in when a write leaves them out; defaults are not part of merging.
 DEFAULTED = frozenset(
-    "dnsPolicy restartPolicy schedulerName terminationGracePeriodSeconds protocol imagePullPolicy type strategy"
-    " terminationMessagePath terminationMessagePolicy sessionAffinity rollingUpdate maxSurge maxUnavailable replicas"
-    " revisionHistoryLimit progressDeadlineSeconds targetPort clusterIP clusterIPs ipFamilies ipFamilyPolicy"
-    " internalTrafficPolicy port".split()
+    {
+        *("dnsPolicy", "restartPolicy", "schedulerName", "terminationGracePeriodSeconds", "imagePullPolicy"),
+        *("terminationMessagePath", "terminationMessagePolicy", "protocol", "targetPort", "port", "replicas"),
+        *("strategy", "type", "rollingUpdate", "maxSurge", "maxUnavailable", "revisionHistoryLimit"),
+        *("progressDeadlineSeconds", "sessionAffinity", "clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"),
+        "internalTrafficPolicy",
+    }
 )
 
 
@@ -273,7 +276,7 @@ class Seeded:
         if full or self.pick(True, False):
             out["data"] = self.strings(nulls=nulls)
         if self.pick(True, False, False):
-            out["binaryData"] = {k: "eA==" for k in self.some(["x", "y"])}
+            out["binaryData"] = dict.fromkeys(self.some(["x", "y"]), "eA==")
         return out
 
     def service(self, *, full: bool, nulls: bool) -> Obj:
@@ -511,9 +514,9 @@ class Checked:
         elif kind == "apply":
             self.apply(make(full=True, nulls=False), manager, force=seeded.pick(True, False))
         else:
-            body = merge_patch(self.live, make(full=True, nulls=True))
-            assert isinstance(body, dict)
-            self.put(body, manager)
+            changed = merge_patch(self.live, make(full=True, nulls=True))
+            assert isinstance(changed, dict)
+            self.put(changed, manager)
 
 
 @pytest.mark.parametrize(

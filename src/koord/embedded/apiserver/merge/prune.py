@@ -11,12 +11,17 @@ from koord.embedded.apiserver.merge.versions import Versions
 from koord.embedded.apiserver.schema.node import Node
 
 
-def pruned(merged: Obj, managers: Managers, last: Obj | None, versions: Versions) -> Obj:
-    """The merged object without what the applier's last configuration (`last`, its old entry) alone had put there."""
+def pruned(merged: Obj, managers: Managers, last: Obj | None, own: Fields, versions: Versions) -> Obj:
+    """The merged object without what only the applier's last configuration had put there.
+
+    `last` is the applier's old entry, `own` what its new configuration mentions.
+    """
     mine = entries.fields_of(last) if last else EMPTY
     if last is None or not mine:
         return merged
     version = last["apiVersion"]
+    if versions.same(version) and not fieldset.difference(mine, own):
+        return merged  # it let go of nothing: the common case, and the rest is costly
     there = versions.at(merged, version)
     if there is None:
         return merged
