@@ -27,7 +27,7 @@ def default_errors(node: Node, path: str, *, root: bool = True) -> list[FieldErr
 def _one(node: Node, path: str) -> list[FieldError]:
     value = copy.deepcopy(node.default)
     if prune(value, node, root=node.embedded):
-        return [invalid_value(path, node.default, "must not have unknown fields")]
+        return [invalid_value(path, embedded.ordered(node.default), "must not have unknown fields")]
     try:
         embedded.coerce(value, node, path)
     except embedded.Coerced as stop:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
+
 from koord.embedded.apiserver.refusal import FieldError, invalid_value, required
 from koord.embedded.apiserver.schema import decoding
 from koord.embedded.apiserver.schema.builtin import OBJECT_META, builtin
@@ -56,7 +58,7 @@ def _coerce_meta(value: dict[str, Any], path: str) -> list[str]:
         return []
     found = read_meta(value["metadata"])
     if found.error:
-        raise Coerced(invalid_value(f"{path}.metadata", value["metadata"], found.error))
+        raise Coerced(invalid_value(f"{path}.metadata", ordered(value["metadata"]), found.error))
     value["metadata"] = found.value
     return [f"{path}.metadata.{name}" for name in unquoted(found.unknown)]
 
@@ -68,6 +70,11 @@ def read_meta(metadata: Any) -> decoding.Decoded:
     if metadata is None:
         metadata = {}
     return decoding.decode(metadata, builtin().definition(OBJECT_META))
+
+
+def ordered(value: Any) -> Any:
+    """The value with its keys sorted, as Go shows a map inside a message."""
+    return msgspec.json.decode(msgspec.json.encode(value, order="sorted"))
 
 
 def unquoted(messages: tuple[str, ...]) -> list[str]:

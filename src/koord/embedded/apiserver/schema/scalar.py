@@ -9,10 +9,13 @@ import msgspec
 from koord.values import instant
 from koord.values.quantity import Quantity
 
-# Times in exactly the form that comes back. Days past 28 are left to the real parser, which knows the months.
-_MOMENT = (
-    r"^(?!0001-01-01T00:00:00)[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
-)
+# Times in exactly the form that comes back. The 29th of February is left to the real parser, which knows the years.
+_DAY = (
+    "((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"
+    "|(0[13-9]|1[0-2])-(29|30)"
+    "|(0[13578]|1[02])-31)"
+)  # fmt: skip
+_MOMENT = rf"^(?!0001-01-01T00:00:00)(?!0000)[0-9]{{4}}-{_DAY}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
 CANONICAL_SECONDS = _MOMENT + r"Z$"
 CANONICAL_MICROSECONDS = _MOMENT + r"\.[0-9]{6}Z$"
 _ZERO = instant.parse("0001-01-01T00:00:00Z")

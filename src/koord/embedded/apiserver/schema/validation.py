@@ -191,7 +191,7 @@ class _Judge:
         if not allowed or (value is not None and any(same(value, one) for one in allowed)):
             return []
         shown = [one if isinstance(one, str) else msgspec.json.encode(one).decode() for one in allowed]
-        return [not_supported(self._at(path), value, shown)]
+        return [not_supported(self._at(path), embedded.ordered(value), shown)]
 
     def _object(self, value: dict[str, Any], node: Node, path: str, old: Any) -> tuple[list[FieldError], int]:
         errors: list[FieldError] = []
@@ -329,5 +329,5 @@ def _repeats(value: list[Any], node: Node, path: str) -> list[FieldError]:
         text = msgspec.json.encode(key, order="sorted").decode()
         seen[text] = seen.get(text, 0) + 1
         if seen[text] == 2:
-            errors.append(duplicate(f"{path}[{at}]", key))
+            errors.append(duplicate(f"{path}[{at}]", embedded.ordered(key)))
     return errors
