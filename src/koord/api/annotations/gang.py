@@ -86,7 +86,7 @@ def group_id(ids: Sequence[str]) -> str:
 
 
 def waiting_time(annotations: Mapping[str, str]) -> int | None:
-    """The permit timeout in nanoseconds; None when missing, unreadable or not above zero: the plugin's default holds."""
+    """The permit timeout in nanoseconds. Missing, unreadable or not above zero is None: the default holds."""
     try:
         stated = duration.parse(annotations.get(A_GANG_WAITING_TIME, ""))
     except duration.DurationError:

@@ -7,6 +7,13 @@ from typing import Any
 
 import msgspec
 
+from koord.api.meta import LabelSelector
+from koord.values import duration
+
+_WITH_VALUES = ("In", "NotIn")
+_WITHOUT_VALUES = ("Exists", "DoesNotExist")
+_OPERATORS = (*_WITH_VALUES, *_WITHOUT_VALUES)
+
 
 class FieldError(msgspec.Struct, frozen=True):
     """Which field, what it holds, and what it may hold."""
@@ -58,4 +65,33 @@ def unique(field: str, values: Iterable[str]) -> list[FieldError]:
         if value in seen:
             errors.append(FieldError(f"{field}[{index}]", value, "is a duplicate"))
         seen.add(value)
+    return errors
+
+
+def duration_at_least(field: str, value: str | None, lowest: int = 0) -> list[FieldError]:
+    """`value` is Go duration text, `lowest` counts nanoseconds. An absent value is never wrong."""
+    if value is None:
+        return []
+    try:
+        stated = duration.parse(value)
+    except duration.DurationError as error:
+        return [FieldError(field, value, str(error))]
+    if stated >= lowest:
+        return []
+    return [FieldError(field, value, f"must be {duration.text(lowest)} or longer")]
+
+
+def selector_errors(field: str, selector: LabelSelector | None) -> list[FieldError]:
+    """Operators and values of a label selector; None selects nothing and is well formed."""
+    errors = []
+    for index, requirement in enumerate(selector.match_expressions if selector else ()):
+        here = f"{field}.matchExpressions[{index}]"
+        if not requirement.key:
+            errors.append(required(f"{here}.key"))
+        errors += one_of(f"{here}.operator", requirement.operator, _OPERATORS)
+        if requirement.operator in _WITH_VALUES and not requirement.values:
+            errors.append(required(f"{here}.values"))
+        if requirement.operator in _WITHOUT_VALUES and requirement.values:
+            rule = f"must be empty with operator {requirement.operator}"
+            errors.append(FieldError(f"{here}.values", requirement.values, rule))
     return errors

@@ -1,0 +1,86 @@
+"""What every Kubernetes component configures alike: leader election, its client, profiling."""
+
+from __future__ import annotations
+
+import msgspec
+
+from koord.api.config.field_error import FieldError, duration_at_least, required, within
+from koord.api.marker import Duration
+from koord.api.model import Model
+from koord.values import duration
+
+JITTER = 1.2  # a retry may be stretched by this, and must still come before the deadline
+
+
+class LeaderElection(Model, frozen=True, kw_only=True):
+    leader_elect: bool | None = None
+    lease_duration: Duration | None = None
+    renew_deadline: Duration | None = None
+    retry_period: Duration | None = None
+    resource_lock: str = ""
+    resource_name: str = ""
+    resource_namespace: str = ""
+
+
+class ClientConnection(Model, frozen=True, kw_only=True):
+    kubeconfig: str = ""
+    accept_content_types: str = ""
+    content_type: str = ""
+    qps: float = 0.0
+    burst: int = 0
+
+
+def defaulted_election(given: LeaderElection, name: str, namespace: str) -> LeaderElection:
+    return LeaderElection(
+        leader_elect=True if given.leader_elect is None else given.leader_elect,
+        lease_duration=given.lease_duration or "15s",
+        renew_deadline=given.renew_deadline or "10s",
+        retry_period=given.retry_period or "2s",
+        resource_lock=given.resource_lock or "leases",
+        resource_name=given.resource_name or name,
+        resource_namespace=given.resource_namespace or namespace,
+    )
+
+
+def defaulted_client(given: ClientConnection) -> ClientConnection:
+    """JSON all the way: upstream prefers protobuf, which buys a Python client nothing."""
+    return msgspec.structs.replace(
+        given,
+        content_type=given.content_type or "application/json",
+        qps=given.qps or 50.0,
+        burst=given.burst or 100,
+    )
+
+
+def validate_election(given: LeaderElection, path: str = "leaderElection") -> list[FieldError]:
+    """Of a defaulted one; nothing is checked of an election that is switched off."""
+    if not given.leader_elect:
+        return []
+    errors = []
+    for name, value in (
+        ("leaseDuration", given.lease_duration),
+        ("renewDeadline", given.renew_deadline),
+        ("retryPeriod", given.retry_period),
+    ):
+        errors += [required(f"{path}.{name}")] if value is None else duration_at_least(f"{path}.{name}", value, 1)
+    if given.resource_lock != "leases":
+        errors.append(FieldError(f"{path}.resourceLock", given.resource_lock, "must be 'leases'"))
+    for name, value in (("resourceName", given.resource_name), ("resourceNamespace", given.resource_namespace)):
+        errors += [] if value else [required(f"{path}.{name}")]
+    return errors or _order(given, path)
+
+
+def _order(given: LeaderElection, path: str) -> list[FieldError]:
+    lease, renew, retry = (
+        duration.parse(text or "0s") for text in (given.lease_duration, given.renew_deadline, given.retry_period)
+    )
+    if lease <= renew:
+        return [FieldError(f"{path}.leaseDuration", given.lease_duration, "must be greater than renewDeadline")]
+    if renew <= retry * JITTER:
+        rule = f"must be greater than retryPeriod times {JITTER}"
+        return [FieldError(f"{path}.renewDeadline", given.renew_deadline, rule)]
+    return []
+
+
+def validate_client(given: ClientConnection, path: str = "clientConnection") -> list[FieldError]:
+    return within(f"{path}.burst", given.burst, low=0)

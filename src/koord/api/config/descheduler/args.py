@@ -1,0 +1,66 @@
+"""What the arguments of descheduler plugins share: namespaces, pod selectors, thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from koord.api.config.field_error import FieldError, each_within, selector_errors
+from koord.api.meta import LabelSelector
+from koord.api.model import Model
+
+API_VERSION = "descheduler/v1alpha2"
+
+
+class PluginArgs(Model, frozen=True, kw_only=True):
+    api_version: str = ""
+    kind: str = ""
+
+
+class Namespaces(Model, frozen=True, kw_only=True):
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+class PodSelector(Model, frozen=True, kw_only=True):
+    name: str = ""
+    selector: LabelSelector | None = None
+
+
+def validate_namespaces(given: Namespaces | None, path: str) -> list[FieldError]:
+    if given is None or not (given.include and given.exclude):
+        return []
+    return [FieldError(path, [*given.include, *given.exclude], "must not have both include and exclude")]
+
+
+def validate_pod_selectors(given: tuple[PodSelector, ...], path: str = "podSelectors") -> list[FieldError]:
+    return [e for i, pod in enumerate(given) for e in selector_errors(f"{path}[{i}].selector", pod.selector)]
+
+
+def not_above(lower: Mapping[str, float], upper: Mapping[str, float], path: str, bound: str) -> list[FieldError]:
+    """Each value of `lower` at most the same resource's in `upper`; resources that only one names are not compared."""
+    return [
+        FieldError(f"{path}[{name}]", value, f"must not be greater than {bound} ({upper[name]})")
+        for name, value in lower.items()
+        if name in upper and value > upper[name]
+    ]
+
+
+def validate_thresholds(
+    high: Mapping[str, float],
+    low: Mapping[str, float],
+    prod_high: Mapping[str, float],
+    prod_low: Mapping[str, float],
+    path: str = "",
+) -> list[FieldError]:
+    """The four ceilings of load-based plugins against 0 and against each other."""
+    named = {
+        "highThresholds": high,
+        "lowThresholds": low,
+        "prodHighThresholds": prod_high,
+        "prodLowThresholds": prod_low,
+    }
+    errors = [e for name, given in named.items() for e in each_within(f"{path}{name}", given, low=0)]
+    errors += not_above(low, high, f"{path}lowThresholds", "highThresholds")
+    errors += not_above(prod_high, high, f"{path}prodHighThresholds", "highThresholds")
+    errors += not_above(prod_low, prod_high, f"{path}prodLowThresholds", "prodHighThresholds")
+    return errors

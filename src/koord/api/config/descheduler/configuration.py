@@ -1,0 +1,159 @@
+"""DeschedulerConfiguration: profiles, their plugins by extension point, and the process around them."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import msgspec
+
+from koord.api.config.component import (
+    ClientConnection,
+    LeaderElection,
+    defaulted_client,
+    defaulted_election,
+    validate_client,
+    validate_election,
+)
+from koord.api.config.descheduler.args import API_VERSION
+from koord.api.config.descheduler.catalog import CATALOG, typed_args
+from koord.api.config.field_error import FieldError, duration_at_least, required, selector_errors, unique, within
+from koord.api.config.plugin_set import PluginConfig, PluginSet, enabled, merged, validate_configs
+from koord.api.marker import Duration
+from koord.api.meta import LabelSelector
+from koord.api.model import Model
+from koord.api.protocol import DESCHEDULER_NAME, NAMESPACE
+
+KIND = "DeschedulerConfiguration"
+PORT = 10251
+SECURE_PORT = 10258
+
+
+class Plugins(Model, frozen=True, kw_only=True):
+    deschedule: PluginSet = PluginSet()
+    balance: PluginSet = PluginSet()
+    evict: PluginSet = PluginSet()
+    filter: PluginSet = PluginSet()
+
+
+class Profile(Model, frozen=True, kw_only=True):
+    name: str = ""
+    plugins: Plugins | None = None
+    plugin_config: tuple[PluginConfig, ...] = ()
+    node_selector: LabelSelector | None = None
+
+
+class DeschedulerConfiguration(Model, frozen=True, kw_only=True):
+    """An interval of 0 runs once and stops."""
+
+    api_version: str = ""
+    kind: str = ""
+    leader_election: LeaderElection = LeaderElection()
+    client_connection: ClientConnection = ClientConnection()
+    enable_profiling: bool | None = None
+    enable_contention_profiling: bool | None = None
+    healthz_bind_address: str | None = None
+    metrics_bind_address: str | None = None
+    descheduling_interval: Duration = ""
+    dry_run: bool = False
+    node_selector: LabelSelector | None = None
+    max_no_of_pods_to_evict_per_node: int | None = None
+    max_no_of_pods_to_evict_per_namespace: int | None = None
+    max_no_of_pods_to_evict_total: int | None = None
+    profiles: tuple[Profile, ...] = ()
+
+
+DEFAULT_PLUGINS = Plugins(evict=enabled("MigrationController"), filter=enabled("MigrationController"))
+
+
+def defaulted(given: DeschedulerConfiguration) -> DeschedulerConfiguration:
+    profiles = given.profiles or (Profile(),)
+    if len(profiles) == 1 and not profiles[0].name:
+        profiles = (msgspec.structs.replace(profiles[0], name=DESCHEDULER_NAME),)
+    profiling = True if given.enable_profiling is None else given.enable_profiling
+    contention = given.enable_contention_profiling
+    return msgspec.structs.replace(
+        given,
+        api_version=API_VERSION,
+        kind=KIND,
+        leader_election=defaulted_election(given.leader_election, DESCHEDULER_NAME, NAMESPACE),
+        client_connection=defaulted_client(given.client_connection),
+        enable_profiling=profiling,
+        enable_contention_profiling=profiling if contention is None else contention,
+        healthz_bind_address=bind_address(given.healthz_bind_address),
+        metrics_bind_address=bind_address(given.metrics_bind_address),
+        descheduling_interval=given.descheduling_interval or "0s",
+        profiles=tuple(_profile(p) for p in profiles),
+    )
+
+
+def bind_address(given: str | None) -> str:
+    """All addresses and the usual port, where the text leaves them out. A bare address is completed with the port."""
+    if given is None:
+        return f"0.0.0.0:{PORT}"
+    try:
+        address = ipaddress.ip_address(given)
+    except ValueError:
+        return f"0.0.0.0{given}" if given.startswith(":") else given
+    return f"[{given}]:{PORT}" if address.version == 6 else f"{given}:{PORT}"
+
+
+def _profile(profile: Profile) -> Profile:
+    """Plugins merged over the defaults, and an empty config for each enabled plugin of ours that has none."""
+    given = profile.plugins or Plugins()
+    plugins = Plugins(
+        deschedule=_merged(DEFAULT_PLUGINS.deschedule, given.deschedule),
+        balance=_merged(DEFAULT_PLUGINS.balance, given.balance),
+        evict=_merged(DEFAULT_PLUGINS.evict, given.evict),
+        filter=_merged(DEFAULT_PLUGINS.filter, given.filter),
+    )
+    configured = {config.name for config in profile.plugin_config}
+    points = (plugins.deschedule, plugins.balance, plugins.evict, plugins.filter)
+    missing = dict.fromkeys(p.name for s in points for p in s.enabled if p.name in CATALOG and p.name not in configured)
+    filled = (*profile.plugin_config, *(PluginConfig(name=name) for name in missing))
+    return msgspec.structs.replace(profile, plugins=plugins, plugin_config=filled)
+
+
+def _merged(defaults: PluginSet, custom: PluginSet) -> PluginSet:
+    """As the scheduler merges; nothing is left to be disabled afterwards."""
+    return PluginSet(enabled=merged(defaults, custom).enabled)
+
+
+def validate(config: DeschedulerConfiguration) -> list[FieldError]:
+    """Of a defaulted configuration. Arguments of every known plugin are checked, not only the evictor's as upstream."""
+    errors = validate_election(config.leader_election) + validate_client(config.client_connection)
+    errors += duration_at_least("deschedulingInterval", config.descheduling_interval)
+    errors += selector_errors("nodeSelector", config.node_selector)
+    errors += within("maxNoOfPodsToEvictPerNode", config.max_no_of_pods_to_evict_per_node, low=0)
+    errors += within("maxNoOfPodsToEvictPerNamespace", config.max_no_of_pods_to_evict_per_namespace, low=0)
+    errors += within("maxNoOfPodsToEvictTotal", config.max_no_of_pods_to_evict_total, low=0)
+    errors += _address("healthzBindAddress", config.healthz_bind_address)
+    errors += _address("metricsBindAddress", config.metrics_bind_address)
+    if not config.profiles:
+        errors.append(required("profiles"))
+    errors += unique("profiles", (profile.name for profile in config.profiles if profile.name))
+    for index, profile in enumerate(config.profiles):
+        errors += _profile_errors(profile, f"profiles[{index}]")
+    return errors
+
+
+def _profile_errors(profile: Profile, path: str) -> list[FieldError]:
+    errors = [] if profile.name else [required(f"{path}.name")]
+    errors += selector_errors(f"{path}.nodeSelector", profile.node_selector)
+    errors += validate_configs(profile.plugin_config, f"{path}.pluginConfig")
+    evictors = [plugin.name for plugin in (profile.plugins or Plugins()).evict.enabled]
+    if len(evictors) != 1:
+        errors.append(FieldError(f"{path}.plugins.evict.enabled", evictors, "must be exactly one plugin"))
+    for index, config in enumerate(profile.plugin_config):
+        if config.name in CATALOG:
+            args = typed_args(config.name, config.args)
+            wrong = args if isinstance(args, list) else []
+            here = f"{path}.pluginConfig[{index}].args"
+            errors += [FieldError(f"{here}.{e.field}", e.value, e.rule) for e in wrong]
+    return errors
+
+
+def _address(field: str, given: str | None) -> list[FieldError]:
+    host, colon, port = (given or "").rpartition(":")
+    if host and colon and port.isascii() and port.isdigit() and 0 <= int(port) <= 65535:
+        return []
+    return [FieldError(field, given, "must be host:port")]

@@ -1,0 +1,150 @@
+"""Arguments of LowNodeLoad: who is overloaded, who has room, and how sure one must be before moving pods."""
+
+from __future__ import annotations
+
+import msgspec
+
+from koord.api.config.descheduler.args import (
+    Namespaces,
+    PluginArgs,
+    PodSelector,
+    validate_namespaces,
+    validate_pod_selectors,
+    validate_thresholds,
+)
+from koord.api.config.field_error import FieldError, duration_at_least, selector_errors, within
+from koord.api.marker import Duration
+from koord.api.meta import LabelSelector
+from koord.api.model import Model
+from koord.api.resource_name import CPU, MEMORY
+
+DEFAULT_POOL = "__default_node_pool__"
+
+
+class AnomalyCondition(Model, frozen=True, kw_only=True):
+    timeout: Duration | None = None
+    consecutive_abnormalities: int = 0
+    consecutive_normalities: int = 0
+
+
+class NodePool(Model, frozen=True, kw_only=True):
+    name: str = ""
+    node_selector: LabelSelector | None = None
+    use_deviation_thresholds: bool = False
+    high_thresholds: dict[str, float] = {}
+    low_thresholds: dict[str, float] = {}
+    prod_high_thresholds: dict[str, float] = {}
+    prod_low_thresholds: dict[str, float] = {}
+    resource_weights: dict[str, int] = {}
+    anomaly_condition: AnomalyCondition | None = None
+
+
+class LowNodeLoadArgs(PluginArgs, frozen=True, kw_only=True):
+    paused: bool | None = None
+    dry_run: bool | None = None
+    number_of_nodes: int | None = None
+    node_metric_expiration_seconds: int | None = None
+    evictable_namespaces: Namespaces | None = None
+    node_selector: LabelSelector | None = None
+    pod_selectors: tuple[PodSelector, ...] = ()
+    node_fit: bool | None = None
+    use_deviation_thresholds: bool | None = None
+    high_thresholds: dict[str, float] = {}
+    low_thresholds: dict[str, float] = {}
+    prod_high_thresholds: dict[str, float] = {}
+    prod_low_thresholds: dict[str, float] = {}
+    resource_weights: dict[str, int] = {}
+    anomaly_condition: AnomalyCondition | None = None
+    detector_cache_timeout: Duration | None = None
+    node_pools: tuple[NodePool, ...] = ()
+
+
+def defaulted(args: LowNodeLoadArgs) -> LowNodeLoadArgs:
+    weights = _weights(args)
+    anomaly = _anomaly(args.anomaly_condition)
+    made = msgspec.structs.replace(
+        args,
+        paused=args.paused or False,
+        dry_run=args.dry_run or False,
+        number_of_nodes=args.number_of_nodes or 0,
+        node_metric_expiration_seconds=_or(args.node_metric_expiration_seconds, 180),
+        node_fit=True if args.node_fit is None else args.node_fit,
+        use_deviation_thresholds=args.use_deviation_thresholds or False,
+        resource_weights=weights,
+        anomaly_condition=anomaly,
+        detector_cache_timeout=args.detector_cache_timeout or "5m",
+    )
+    return msgspec.structs.replace(made, node_pools=tuple(_pool(pool, made, anomaly) for pool in args.node_pools))
+
+
+def _weights(args: LowNodeLoadArgs) -> dict[str, int]:
+    """1 for cpu, memory and every resource that has a ceiling or a floor, unless a positive weight is given."""
+    named = {CPU, MEMORY, *args.high_thresholds, *args.low_thresholds}
+    ones = {name: 1 for name in sorted(named) if args.resource_weights.get(name, 0) <= 0}
+    return {**args.resource_weights, **ones}
+
+
+def _anomaly(given: AnomalyCondition | None) -> AnomalyCondition:
+    """Upstream fills only the first zero counter of a given condition and then refuses the other; both are filled here.
+
+    A timeout left out stays out: the detector has its own.
+    """
+    if given is None:
+        return AnomalyCondition(timeout="1m", consecutive_abnormalities=5, consecutive_normalities=3)
+    return msgspec.structs.replace(
+        given,
+        consecutive_abnormalities=given.consecutive_abnormalities or 5,
+        consecutive_normalities=given.consecutive_normalities or 3,
+    )
+
+
+def _pool(pool: NodePool, args: LowNodeLoadArgs, anomaly: AnomalyCondition) -> NodePool:
+    """What a pool leaves out is the top level's, except deviation, which each pool says for itself."""
+    own = pool.anomaly_condition
+    return msgspec.structs.replace(
+        pool,
+        high_thresholds=pool.high_thresholds or args.high_thresholds,
+        low_thresholds=pool.low_thresholds or args.low_thresholds,
+        prod_high_thresholds=pool.prod_high_thresholds or args.prod_high_thresholds,
+        prod_low_thresholds=pool.prod_low_thresholds or args.prod_low_thresholds,
+        resource_weights=pool.resource_weights or args.resource_weights,
+        anomaly_condition=anomaly
+        if own is None
+        else AnomalyCondition(
+            timeout=own.timeout or anomaly.timeout,
+            consecutive_abnormalities=own.consecutive_abnormalities or anomaly.consecutive_abnormalities,
+            consecutive_normalities=own.consecutive_normalities or anomaly.consecutive_normalities,
+        ),
+    )
+
+
+def validate(args: LowNodeLoadArgs) -> list[FieldError]:
+    """Of defaulted arguments."""
+    errors = within("numberOfNodes", args.number_of_nodes, low=0)
+    errors += within("nodeMetricExpirationSeconds", args.node_metric_expiration_seconds, above=0)
+    errors += validate_namespaces(args.evictable_namespaces, "evictableNamespaces")
+    errors += selector_errors("nodeSelector", args.node_selector)
+    errors += validate_pod_selectors(args.pod_selectors)
+    errors += duration_at_least("detectorCacheTimeout", args.detector_cache_timeout)
+    errors += _judged(args, "")
+    for index, pool in enumerate(args.node_pools):
+        errors += selector_errors(f"nodePools[{index}].nodeSelector", pool.node_selector)
+        errors += _judged(pool, f"nodePools[{index}].")
+    return errors
+
+
+def _judged(given: LowNodeLoadArgs | NodePool, path: str) -> list[FieldError]:
+    errors = validate_thresholds(
+        given.high_thresholds, given.low_thresholds, given.prod_high_thresholds, given.prod_low_thresholds, path
+    )
+    condition = given.anomaly_condition
+    if condition is not None:
+        here = f"{path}anomalyCondition"
+        errors += within(f"{here}.consecutiveAbnormalities", condition.consecutive_abnormalities, above=0)
+        errors += within(f"{here}.consecutiveNormalities", condition.consecutive_normalities, above=0)
+        errors += duration_at_least(f"{here}.timeout", condition.timeout)
+    return errors
+
+
+def _or(given: int | None, default: int) -> int:
+    return default if given is None else given

@@ -1,0 +1,69 @@
+"""Which plugins run at a point: defaults, what a profile enables and disables, and how the two are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from koord.api.config.field_error import FieldError, required, unique
+from koord.api.model import Model
+
+ALL = "*"
+
+
+class Plugin(Model, frozen=True, kw_only=True):
+    name: str = ""
+    weight: int | None = None  # score points only
+
+
+class PluginSet(Model, frozen=True, kw_only=True):
+    enabled: tuple[Plugin, ...] = ()
+    disabled: tuple[Plugin, ...] = ()
+
+    def disables(self, name: str) -> bool:
+        return any(plugin.name in (name, ALL) for plugin in self.disabled)
+
+
+class PluginConfig(Model, frozen=True, kw_only=True):
+    """`args` stays plain: its kind is the plugin's name and Args, which may be one that we do not know."""
+
+    name: str = ""
+    args: dict[str, Any] = {}
+
+
+def enabled(*names: str, **weights: int) -> PluginSet:
+    """A set of plugins in order, with weights where they matter."""
+    return PluginSet(enabled=tuple(Plugin(name=name, weight=weights.get(name)) for name in names))
+
+
+def merged(defaults: PluginSet, custom: PluginSet) -> PluginSet:
+    """Defaults that are not disabled keep their place, with the custom entry where one is given; the rest follow."""
+    replacing = {plugin.name: plugin for plugin in custom.enabled}
+    kept = [replacing.get(p.name, p) for p in defaults.enabled if not custom.disables(p.name)]
+    placed = {plugin.name for plugin in kept}
+    return PluginSet(
+        enabled=(*kept, *(plugin for plugin in custom.enabled if plugin.name not in placed)),
+        disabled=(*custom.disabled, *defaults.disabled),
+    )
+
+
+def expanded(multi_point: PluginSet, at_point: PluginSet, implements: Callable[[str], bool]) -> tuple[Plugin, ...]:
+    """The plugins of one point, in Kubernetes' order.
+
+    First those that both sets name, as the point orders them; then the others of the multi-point set that have this
+    point and are not disabled at it; then the others that the point names.
+    """
+    everywhere = {plugin.name for plugin in multi_point.enabled}
+    here = {plugin.name for plugin in at_point.enabled}
+    first = [plugin for plugin in at_point.enabled if plugin.name in everywhere and implements(plugin.name)]
+    spread = [
+        plugin
+        for plugin in multi_point.enabled
+        if plugin.name not in here and not at_point.disables(plugin.name) and implements(plugin.name)
+    ]
+    return (*first, *spread, *(plugin for plugin in at_point.enabled if plugin.name not in everywhere))
+
+
+def validate_configs(configs: tuple[PluginConfig, ...], path: str) -> list[FieldError]:
+    nameless = [required(f"{path}[{i}].name") for i, config in enumerate(configs) if not config.name]
+    return nameless + unique(path, (config.name for config in configs if config.name))

@@ -1,0 +1,174 @@
+"""KubeSchedulerConfiguration: profiles, their plugins by extension point, and the process around them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from koord.api.config.component import (
+    ClientConnection,
+    LeaderElection,
+    defaulted_client,
+    defaulted_election,
+    validate_client,
+    validate_election,
+)
+from koord.api.config.field_error import FieldError, required, unique, within
+from koord.api.config.plugin_set import PluginConfig, PluginSet, enabled, merged, validate_configs
+from koord.api.config.scheduler.args import API_VERSION
+from koord.api.config.scheduler.catalog import CATALOG, typed_args
+from koord.api.model import Model
+from koord.api.protocol import NAMESPACE, SCHEDULER
+
+KIND = "KubeSchedulerConfiguration"
+
+
+class Plugins(Model, frozen=True, kw_only=True):
+    pre_enqueue: PluginSet = PluginSet()
+    queue_sort: PluginSet = PluginSet()
+    pre_filter: PluginSet = PluginSet()
+    filter: PluginSet = PluginSet()
+    post_filter: PluginSet = PluginSet()
+    pre_score: PluginSet = PluginSet()
+    score: PluginSet = PluginSet()
+    reserve: PluginSet = PluginSet()
+    permit: PluginSet = PluginSet()
+    pre_bind: PluginSet = PluginSet()
+    bind: PluginSet = PluginSet()
+    post_bind: PluginSet = PluginSet()
+    multi_point: PluginSet = PluginSet()
+
+
+class Profile(Model, frozen=True, kw_only=True):
+    scheduler_name: str | None = None
+    percentage_of_nodes_to_score: int | None = None
+    plugins: Plugins | None = None
+    plugin_config: tuple[PluginConfig, ...] = ()
+
+
+class KubeSchedulerConfiguration(Model, frozen=True, kw_only=True):
+    api_version: str = ""
+    kind: str = ""
+    parallelism: int | None = None
+    leader_election: LeaderElection = LeaderElection()
+    client_connection: ClientConnection = ClientConnection()
+    enable_profiling: bool | None = None
+    enable_contention_profiling: bool | None = None
+    percentage_of_nodes_to_score: int | None = None
+    pod_initial_backoff_seconds: int | None = None
+    pod_max_backoff_seconds: int | None = None
+    delay_cache_until_active: bool = False
+    profiles: tuple[Profile, ...] = ()
+    extenders: tuple[dict[str, Any], ...] = ()
+
+
+# Kubernetes 1.35, in its order; everything else about these plugins follows from the points that they implement.
+DEFAULT_MULTI_POINT = enabled(
+    "SchedulingGates",
+    "PrioritySort",
+    "NodeUnschedulable",
+    "NodeName",
+    "TaintToleration",
+    "NodeAffinity",
+    "NodePorts",
+    "NodeResourcesFit",
+    "VolumeRestrictions",
+    "NodeVolumeLimits",
+    "VolumeBinding",
+    "VolumeZone",
+    "PodTopologySpread",
+    "InterPodAffinity",
+    "DynamicResources",
+    "DefaultPreemption",
+    "NodeResourcesBalancedAllocation",
+    "ImageLocality",
+    "DefaultBinder",
+    TaintToleration=3,
+    NodeAffinity=2,
+    NodeResourcesFit=1,
+    PodTopologySpread=2,
+    InterPodAffinity=2,
+    DynamicResources=2,
+    NodeResourcesBalancedAllocation=1,
+    ImageLocality=1,
+)
+
+
+def defaulted(given: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
+    """Everything filled in; each profile's plugins are merged over Kubernetes' own."""
+    profiles = given.profiles or (Profile(),)
+    if len(profiles) == 1 and profiles[0].scheduler_name is None:
+        profiles = (msgspec.structs.replace(profiles[0], scheduler_name=SCHEDULER),)
+    profiling = True if given.enable_profiling is None else given.enable_profiling
+    contention = given.enable_contention_profiling
+    return msgspec.structs.replace(
+        given,
+        api_version=API_VERSION,
+        kind=KIND,
+        parallelism=given.parallelism or 16,
+        leader_election=defaulted_election(given.leader_election, SCHEDULER, NAMESPACE),
+        client_connection=defaulted_client(given.client_connection),
+        enable_profiling=profiling,
+        enable_contention_profiling=profiling if contention is None else contention,
+        percentage_of_nodes_to_score=given.percentage_of_nodes_to_score or 0,
+        pod_initial_backoff_seconds=_or(given.pod_initial_backoff_seconds, 1),
+        pod_max_backoff_seconds=_or(given.pod_max_backoff_seconds, 10),
+        profiles=tuple(msgspec.structs.replace(p, plugins=effective_plugins(p)) for p in profiles),
+    )
+
+
+def effective_plugins(profile: Profile) -> Plugins:
+    """A profile's plugins with the defaults merged in, and DefaultPreBind where the profile does not refuse it.
+
+    A default disabled at multiPoint is gone everywhere; the sets of single points have no defaults of their own.
+    """
+    given = profile.plugins or Plugins()
+    made = msgspec.structs.replace(given, multi_point=merged(DEFAULT_MULTI_POINT, given.multi_point))
+    bound = made.pre_bind
+    named = any(p.name == "DefaultPreBind" for p in bound.enabled)
+    if profile.plugins is None or named or bound.disables("DefaultPreBind"):
+        return made
+    appended = msgspec.structs.replace(bound, enabled=(*bound.enabled, *enabled("DefaultPreBind").enabled))
+    return msgspec.structs.replace(made, pre_bind=appended)
+
+
+def validate(config: KubeSchedulerConfiguration) -> list[FieldError]:
+    """Of a defaulted configuration."""
+    errors = within("parallelism", config.parallelism, above=0)
+    errors += within("percentageOfNodesToScore", config.percentage_of_nodes_to_score, low=0, high=100)
+    errors += within("podInitialBackoffSeconds", config.pod_initial_backoff_seconds, above=0)
+    first = config.pod_initial_backoff_seconds
+    errors += within("podMaxBackoffSeconds", config.pod_max_backoff_seconds, low=first)
+    errors += validate_election(config.leader_election) + validate_client(config.client_connection)
+    errors += unique("profiles", (p.scheduler_name or "" for p in config.profiles))
+    for index, profile in enumerate(config.profiles):
+        errors += _profile(profile, f"profiles[{index}]")
+    return errors + _one_queue(config)
+
+
+def _profile(profile: Profile, path: str) -> list[FieldError]:
+    errors = [] if profile.scheduler_name else [required(f"{path}.schedulerName")]
+    errors += within(f"{path}.percentageOfNodesToScore", profile.percentage_of_nodes_to_score, low=0, high=100)
+    errors += validate_configs(profile.plugin_config, f"{path}.pluginConfig")
+    for index, config in enumerate(profile.plugin_config):
+        if config.name in CATALOG:
+            args = typed_args(config.name, config.args)
+            wrong = args if isinstance(args, list) else []
+            here = f"{path}.pluginConfig[{index}].args"
+            errors += [FieldError(f"{here}.{e.field}", e.value, e.rule) for e in wrong]
+    return errors
+
+
+def _one_queue(config: KubeSchedulerConfiguration) -> list[FieldError]:
+    """All profiles feed one queue, so they must sort it alike."""
+    sorts = [(p.plugins or Plugins()).queue_sort.enabled for p in config.profiles]
+    return [
+        FieldError(f"profiles[{i}].plugins.queueSort", [p.name for p in sort], "must be the same in all profiles")
+        for i, sort in enumerate(sorts)
+        if sort != sorts[0]
+    ]
+
+
+def _or(given: int | None, default: int) -> int:
+    return default if given is None else given
