@@ -12,17 +12,15 @@ from datetime import datetime
 from random import Random
 from typing import Any, Literal, TypeVar
 
-import msgspec
-
 from koord.api.builtin import LEASES
 from koord.api.coordination import Lease
 from koord.kube import lease
 from koord.kube.client import Client
 from koord.kube.lease import LeaseConfig, Record, Sighting
 from koord.kube.noise import QuietLog
+from koord.kube.outage import OUTAGE
 from koord.kube.ratelimit import jittered
 from koord.kube.refused import Refused
-from koord.kube.transport import Unreachable
 from koord.telemetry.clock import Clock, now
 
 T = TypeVar("T")
@@ -234,7 +232,7 @@ class Election:
                 self._failed("request", f"no answer within {seconds:.1f} s")
                 return None
             return task.result()
-        except (Unreachable, msgspec.DecodeError) as error:
+        except OUTAGE as error:
             self._failed("request", error)
             return None
         finally:

@@ -23,9 +23,9 @@ from koord.api.resource import Resource
 from koord.kube.client import Client
 from koord.kube.correlator import NAME_BYTES, Correlator, Story, StoryKey, body_of, bounded
 from koord.kube.noise import QuietLog
+from koord.kube.outage import OUTAGE
 from koord.kube.ratelimit import jittered
 from koord.kube.refused import Refused
-from koord.kube.transport import Unreachable
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -227,7 +227,7 @@ class Recorder:
         count = story.count
         try:
             result = await self._send(story)
-        except (Unreachable, msgspec.DecodeError) as error:
+        except OUTAGE as error:
             self._quiet.warning("event %s/%s not written: %s", story.namespace, story.name, error)
             return False
         if isinstance(result, Refused) and result.already_exists:

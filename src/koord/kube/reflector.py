@@ -17,9 +17,9 @@ from koord.api.resource import Resource
 from koord.kube.client import Client
 from koord.kube.listing import Listing
 from koord.kube.noise import QuietLog
+from koord.kube.outage import OUTAGE
 from koord.kube.ratelimit import Backoff
 from koord.kube.refused import Refused
-from koord.kube.transport import Unreachable
 from koord.kube.verb import VersionMatch
 from koord.kube.watch import BOOKMARK, ERROR, Watch, WatchEvent
 from koord.telemetry.clock import Clock
@@ -69,6 +69,8 @@ class ReflectorCounts(msgspec.Struct, kw_only=True):
     last_failure: str = ""
 
 
+_CUT: tuple[type[Exception], ...] = (TimeoutError, *OUTAGE)
+
 # What to do after a stream: open the next one now, or after a pause, or list first.
 _Next = Literal["again", "pause", "list"]
 
@@ -117,7 +119,7 @@ class Reflector(Generic[O]):
                 resource_version=at,
                 resource_version_match=match,
             )
-        except (Unreachable, msgspec.DecodeError) as error:
+        except OUTAGE as error:
             self._failed("list", error)
             return False
         if isinstance(found, Refused):
@@ -150,7 +152,7 @@ class Reflector(Generic[O]):
                     return self._rejected(opened)
                 self.counts.watches += 1
                 failure = await self._follow(opened)
-        except (Unreachable, TimeoutError, msgspec.DecodeError) as error:
+        except _CUT as error:
             self._failed("watch", error)
             return "pause"
         if failure is not None:
