@@ -109,6 +109,11 @@ class Store:
             self._hot.popleft().cool()
         return Event(type, record, previous)
 
+    def check(self) -> None:
+        """Raise JournalFailed when the disk has failed: nothing may be acknowledged from then on."""
+        if self._journal is not None:
+            self._journal.check()
+
     async def settled(self, revision: int) -> None:
         """Return when `revision` is as safe as this store promises: at once in memory, after fsync when durable."""
         if self._journal is not None:

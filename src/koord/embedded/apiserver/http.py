@@ -1,0 +1,190 @@
+"""The door for everyone else: HTTPS with bearer tokens, one handler for all paths, watches as chunked lines."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import ssl
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from aiohttp import web
+from aiohttp.http import RawRequestMessage
+from aiohttp.streams import StreamReader
+from aiohttp.web_protocol import RequestHandler
+
+from koord.embedded.apiserver.refusal import Refusal
+from koord.embedded.apiserver.rest import answering
+from koord.embedded.apiserver.rest.watching import Stream
+from koord.embedded.apiserver.server import Server
+from koord.kube.transport import JSON, Answer, Request
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 3 << 20
+# A watcher whose socket takes nothing for this long is cut off; it costs others nothing meanwhile.
+STALLED_S = 30.0
+WRITE_BUFFER_BYTES = 1 << 20
+_CACHE = "no-cache, private"
+_NO_QUERY: Mapping[str, str] = {}
+
+
+class NotLoopback(ValueError):
+    """The server was asked to listen where others could reach it."""
+
+
+class HttpDoor:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._tokens = {token.encode(): user for token, user in server.tokens.items()}
+        self._known: dict[str, str] = {}  # Authorization header -> user, for headers seen and found good
+        self._runner: web.ServerRunner | None = None
+        self.url = ""
+
+    async def open(self, host: str, port: int, context: ssl.SSLContext | None, *, allow_remote: bool = False) -> str:
+        """Listen and return the URL. Port 0 lets the system choose. Raises NotLoopback unless `allow_remote`."""
+        if not allow_remote and not _is_loopback(host):
+            raise NotLoopback(f"{host} is not a loopback address; allow remote clients explicitly to listen there")
+        low_level = web.Server(
+            self._handle,
+            request_factory=_request,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=90.0,
+        )
+        self._runner = web.ServerRunner(low_level)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, ssl_context=context, backlog=1024)
+        await site.start()
+        bound = self._runner.addresses[0]
+        shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+        self.url = f"{'https' if context else 'http'}://{shown}:{bound[1]}"
+        return self.url
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    # One request -------------------------------------------------------------------------------------------------
+
+    async def _handle(self, raw: web.BaseRequest) -> web.StreamResponse:
+        headers = raw.headers
+        user = self._user(headers.get("Authorization", ""))
+        if user is None:
+            return _response(answering.refused(Refusal(401, "Unauthorized", "Unauthorized")))
+        path, _, tail = raw.raw_path.partition("?")
+        request = Request(
+            method=raw.method,
+            path=unquote(path) if "%" in path else path,
+            query=dict(parse_qsl(tail, keep_blank_values=True)) if tail else _NO_QUERY,
+            content_type=headers.get("Content-Type", JSON),
+            accept=headers.get("Accept", ""),
+            user=user,
+            user_agent=headers.get("User-Agent", ""),
+            body=await _body(raw) if raw.body_exists else b"",
+        )
+        if request.body is _TOO_LARGE:
+            refusal = Refusal(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY_BYTES}")
+            response = _response(answering.refused(refusal))
+            response.force_close()
+            return response
+        if raw.method == "GET" and (tail or "/watch/" in path) and self._server.is_watch(request):
+            return await self._watch(raw, request)
+        answer = await self._server.handle(request)
+        if raw.method == "HEAD":
+            return web.Response(status=answer.status, content_type="application/json")
+        return _response(answer)
+
+    def _user(self, header: str) -> str | None:
+        known = self._known.get(header)
+        if known is not None:
+            return known
+        scheme, _, token = header.partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        given = token.strip().encode()
+        for good, user in self._tokens.items():
+            if hmac.compare_digest(good, given):
+                self._known[header] = user
+                return user
+        return None
+
+    # Watches -----------------------------------------------------------------------------------------------------
+
+    async def _watch(self, raw: web.BaseRequest, request: Request) -> web.StreamResponse:
+        stream = await self._server.watch(request)
+        if isinstance(stream, Answer):
+            return _response(stream)
+        response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": _CACHE})
+        response.enable_chunked_encoding()
+        try:
+            await response.prepare(raw)
+            transport = raw.transport
+            if transport is not None:
+                transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+            await self._pump(stream, response, transport)
+        except ConnectionError:
+            pass  # the client went away: that is how watches end
+        finally:
+            stream.close_now()
+        return response
+
+    async def _pump(self, stream: Stream, response: web.StreamResponse, transport: asyncio.Transport | None) -> None:
+        while frames := await stream.batch():
+            lines = b"".join([frame.line() for frame in frames])
+            if transport is None or transport.is_closing():
+                return
+            try:
+                async with asyncio.timeout(STALLED_S):
+                    await response.write(lines)
+            except TimeoutError:
+                log.warning("watch cut off: its client has read nothing for %.0f s", STALLED_S)
+                transport.abort()
+                return
+        await response.write_eof()
+
+
+class _TooLarge:
+    """Stands for a body that was not read to its end."""
+
+
+_TOO_LARGE = _TooLarge()
+
+
+async def _body(raw: web.BaseRequest) -> Any:
+    if (raw.content_length or 0) > MAX_BODY_BYTES:
+        return _TOO_LARGE
+    try:
+        return await raw.read()
+    except web.HTTPRequestEntityTooLarge:
+        return _TOO_LARGE
+
+
+def _request(
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: RequestHandler,
+    writer: Any,
+    task: asyncio.Task[None],
+) -> web.BaseRequest:
+    return web.BaseRequest(message, payload, protocol, writer, task, protocol._loop, client_max_size=MAX_BODY_BYTES)
+
+
+def _response(answer: Answer) -> web.Response:
+    headers = {"Content-Type": answer.content_type, "Cache-Control": _CACHE}
+    if answer.headers:
+        headers.update(answer.headers)
+    return web.Response(status=answer.status, body=answer.body.raw(), headers=headers)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

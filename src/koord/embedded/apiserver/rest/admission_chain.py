@@ -1,0 +1,77 @@
+"""What stands between a decoded request and the store: an ordered chain that may change the object, then one that may
+only refuse. The plugins themselves live in `admission`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+from koord.embedded.apiserver.catalog import ServedResource
+
+Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+
+
+class Attributes:
+    """One write as admission sees it. Mutating plugins change `obj` in place or put another object in its place."""
+
+    __slots__ = (
+        "dry_run",
+        "name",
+        "namespace",
+        "obj",
+        "old",
+        "operation",
+        "options",
+        "resource",
+        "subresource",
+        "user",
+        "warnings",
+    )
+
+    def __init__(
+        self,
+        operation: Operation,
+        resource: ServedResource,
+        name: str,
+        namespace: str,
+        obj: dict[str, Any] | None,
+        old: dict[str, Any] | None,
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+        user: str = "",
+        options: dict[str, Any] | None = None,
+        warnings: list[str] | None = None,
+    ) -> None:
+        self.operation: Operation = operation
+        self.resource = resource
+        self.name = name
+        self.namespace = namespace
+        self.obj = obj  # private to this request; None for DELETE
+        self.old = old  # shared with the store: never change it; None for CREATE
+        self.subresource = subresource
+        self.dry_run = dry_run
+        self.user = user
+        self.options = options or {}  # CreateOptions, UpdateOptions, ... in their JSON shape
+        self.warnings = [] if warnings is None else warnings  # go out as Warning headers
+
+
+class Plugin(Protocol):
+    """Refuses by raising Refusal. A plugin that really waits (a webhook) makes the write check again afterwards that
+    nobody else changed the object; one that does not wait costs nothing but its own work."""
+
+    async def admit(self, attributes: Attributes) -> None: ...
+
+
+class AdmissionChain:
+    def __init__(self, mutating: Sequence[Plugin] = (), validating: Sequence[Plugin] = ()) -> None:
+        self.mutating = tuple(mutating)
+        self.validating = tuple(validating)
+
+    async def mutate(self, attributes: Attributes) -> None:
+        for plugin in self.mutating:
+            await plugin.admit(attributes)
+
+    async def validate(self, attributes: Attributes) -> None:
+        for plugin in self.validating:
+            await plugin.admit(attributes)

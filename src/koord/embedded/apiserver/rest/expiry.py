@@ -1,0 +1,39 @@
+"""Objects that are forgotten an hour after their last write: Events, and nothing else."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from koord.embedded.apiserver.store import Record, Store
+from koord.telemetry.clock import Clock
+
+EVENT_TTL_S = 3600.0
+EXPIRING = frozenset(("events",))
+
+
+class Expiry:
+    """One lifetime for all, so deadlines come in the order of writes and a queue is enough."""
+
+    def __init__(self, store: Store, clock: Clock, ttl_s: float = EVENT_TTL_S) -> None:
+        self._store = store
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._queue: deque[tuple[float, str, str, str, int]] = deque()
+        for resource in EXPIRING:  # what a journal brought back gets a full hour again
+            for record in store.collection(resource).scan():
+                self.note(resource, record)
+
+    def note(self, resource: str, record: Record) -> None:
+        """A write of an expiring resource; each write starts the hour anew."""
+        due = self._clock.time() + self._ttl_s
+        self._queue.append((due, resource, record.namespace, record.name, record.revision))
+
+    def sweep(self) -> float | None:
+        """Forget what is due. Seconds until the next one is, or None when nothing is waiting."""
+        now = self._clock.time()
+        while self._queue and self._queue[0][0] <= now:
+            _, resource, namespace, name, revision = self._queue.popleft()
+            record = self._store.collection(resource).get(namespace, name)
+            if record is not None and record.revision == revision:
+                self._store.delete(resource, namespace, name)
+        return self._queue[0][0] - now if self._queue else None

@@ -1,0 +1,234 @@
+"""A request's body as plain JSON, and then as one kind: which formats are taken, and how bad ones are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import yaml
+
+from koord.embedded.apiserver import refusal
+from koord.embedded.apiserver.catalog import Catalog, ServedResource
+from koord.embedded.apiserver.refusal import bad_request, unsupported_media
+from koord.embedded.apiserver.rest.options import FieldValidation
+from koord.kube.transport import JSON, Request
+
+Obj = dict[str, Any]
+_YAML_TYPES = ("application/yaml", "text/yaml", "application/x-yaml")
+_SHOWN = 30  # bytes of a bad body that a refusal quotes
+_KIND_STRUCT = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as JSON has it: what looks like a date stays a string."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower() if content_type else JSON
+
+
+def parse_yaml(raw: bytes) -> Any:
+    """Raises ValueError with a sentence when it is not YAML."""
+    try:
+        return yaml.load(raw, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"error converting YAML to JSON: {error}") from None
+
+
+def parse_json(raw: bytes) -> Any:
+    """Raises ValueError in the words of Go's decoder when it is not JSON."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise ValueError(_go_complaint(raw)) from None
+
+
+def _go_complaint(raw: bytes) -> str:
+    text = raw.decode("utf-8", "replace")
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        at = error.pos
+        while at < len(text) and text[at] in " \t\r\n":
+            at += 1
+        if at >= len(text):
+            return "unexpected end of JSON input"
+        where = {
+            "Expecting property name enclosed in double quotes": "looking for beginning of object key string",
+            "Expecting value": "looking for beginning of value",
+            "Expecting ',' delimiter": "after object key:value pair",
+            "Expecting ':' delimiter": "after object key",
+            "Extra data": "after top-level value",
+        }.get(error.msg, "in string literal")
+        return f"invalid character {text[at]!r} {where}"
+    return "invalid UTF-8 in string literal"
+
+
+def _summary(raw: bytes) -> str:
+    if not raw:
+        return "<empty>"
+    shown = raw[:_SHOWN]
+    text = shown.decode("utf-8", "replace") if raw[:1] == b"{" else shown.hex()
+    return text + " ..." if len(raw) > _SHOWN else text
+
+
+def plain_body(request: Request, kind: str) -> Any:
+    """The body as dicts and lists: shared when it came in-process, private when it came as bytes."""
+    body = request.body
+    if body is None:
+        body = b""
+    if not isinstance(body, bytes | bytearray | memoryview):
+        return body
+    raw = bytes(body)
+    media = media_type(request.content_type)
+    try:
+        if media == JSON:
+            return parse_json(raw)
+        if media in _YAML_TYPES:
+            return parse_yaml(raw)
+    except ValueError as error:
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
+            f"json parse error: {error} ({_summary(raw)})"
+        ) from None
+    raise unsupported_media(
+        "the body of the request was in an unknown format - accepted media types include: "
+        "application/json, application/yaml"
+    )
+
+
+def _shown_body(request: Request, plain: Any) -> bytes:
+    return request.body if isinstance(request.body, bytes) else msgspec.json.encode(plain)
+
+
+def check_kind(resource: ServedResource, catalog: Catalog, request: Request, plain: Any) -> Obj:
+    """The body as an object that says it is of this kind, or says nothing about it."""
+    if plain is None:
+        plain = {}
+    if not isinstance(plain, dict):
+        sort = {list: "array", str: "string", bool: "bool"}.get(type(plain), "number")
+        raw = _shown_body(request, plain)
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}): couldn't get version/kind; "
+            f"json parse error: json: cannot unmarshal {sort} into Go value of type {_KIND_STRUCT} ({_summary(raw)})"
+        )
+    kind, version = plain.get("kind") or "", plain.get("apiVersion") or ""
+    if kind == resource.kind and version == resource.api_version:
+        return plain
+    if not isinstance(kind, str) or not isinstance(version, str):
+        raise bad_request(f"the object provided is unrecognized (must be of type {resource.kind})")
+    if resource.custom:
+        _check_custom(resource, request, plain, kind, version)
+    elif (kind and kind != resource.kind) or (version and version != resource.api_version):
+        _refuse_builtin(resource, catalog, request, plain, kind, version)
+    return plain
+
+
+def _check_custom(resource: ServedResource, request: Request, plain: Obj, kind: str, version: str) -> None:
+    if not kind:
+        raw = _shown_body(request, plain)
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}): Object 'Kind' is missing in "
+            f"'{raw.decode('utf-8', 'replace')}' ({_summary(raw)})"
+        )
+    if version != resource.api_version:
+        raise bad_request(
+            f"the API version in the data ({version}) does not match the expected API version ({resource.api_version})"
+        )
+    name = str((plain.get("metadata") or {}).get("name", ""))
+    error = refusal.invalid_value("kind", kind, f"must be {resource.kind}")
+    raise refusal.invalid(kind, resource.group, name, [error])
+
+
+def _refuse_builtin(
+    resource: ServedResource, catalog: Catalog, request: Request, plain: Obj, kind: str, version: str
+) -> None:
+    kind, version = kind or resource.kind, version or resource.api_version
+    if version.count("/") > 1:
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}): unexpected GroupVersion string: "
+            f"{version} ({_summary(_shown_body(request, plain))})"
+        )
+    group, _, number = version.rpartition("/")
+    if catalog.by_kind(group, number, kind) is not None:
+        mine = resource.group.partition(".")[0] or "core"
+        why = f"converting ({number}.{kind}) to ({mine}.{resource.kind}): unknown conversion"
+    else:
+        why = f'no kind "{kind}" is registered for version "{version}" in scheme "pkg/runtime/scheme.go:111"'
+    raise bad_request(f'{kind} in version "{number}" cannot be handled as a {resource.kind}: {why}')
+
+
+def read_object(
+    resource: ServedResource, plain: Obj, validation: FieldValidation, duplicates: tuple[str, ...], warnings: list[str]
+) -> Obj:
+    """A private object of the kind, without what the kind does not have; complaints become warnings or a refusal."""
+    found = resource.decode(plain)
+    if found.error:
+        raise bad_request(
+            f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {found.error}'
+        )
+    complaints = (*duplicates, *found.unknown)
+    if complaints and validation != "Ignore":
+        if validation == "Strict":
+            raise bad_request(
+                f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
+                f"strict decoding error: {', '.join(complaints)}"
+            )
+        warnings += complaints
+    return framed(found.value, resource.kind, resource.api_version)
+
+
+def framed(obj: Obj, kind: str, api_version: str) -> Obj:
+    """With kind and apiVersion set and first, which is where lists expect them in the stored bytes."""
+    if obj.get("kind") == kind and obj.get("apiVersion") == api_version and next(iter(obj)) == "kind":
+        return obj
+    rest = {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
+    return {"kind": kind, "apiVersion": api_version, **rest}
+
+
+def duplicate_keys(request: Request, plain: Any) -> tuple[str, ...]:
+    """`duplicate field "data.a"` for keys that an object names twice; only bytes can have them.
+
+    Writing the decoded object again gives the same length unless something was dropped (or spelled unusually), so
+    that the slow search runs on few bodies.
+    """
+    raw = request.body
+    if not isinstance(raw, bytes) or media_type(request.content_type) != JSON:
+        return ()
+    if len(msgspec.json.encode(plain)) == len(raw.rstrip()):
+        return ()
+    return tuple(dict.fromkeys(_duplicates(raw)))
+
+
+def _duplicates(raw: bytes) -> list[str]:
+    def pairs(found: list[tuple[str, Any]]) -> _Pairs:
+        return _Pairs(found)
+
+    complaints: list[str] = []
+    _walk(json.loads(raw, object_pairs_hook=pairs), "", complaints)
+    return complaints
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object as it was written, doubles included."""
+
+
+def _walk(value: Any, path: str, complaints: list[str]) -> None:
+    if isinstance(value, _Pairs):
+        seen: set[str] = set()
+        for key, below in value:
+            inner = f"{path}.{key}" if path else key
+            if key in seen:
+                complaints.append(f'duplicate field "{inner}"')
+            seen.add(key)
+            _walk(below, inner, complaints)
+    elif isinstance(value, list):
+        for index, below in enumerate(value):
+            _walk(below, f"{path}[{index}]", complaints)

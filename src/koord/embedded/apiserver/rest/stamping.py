@@ -1,0 +1,123 @@
+"""The part of metadata that the server owns: set on create, put back on update, whatever the client sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.embedded.apiserver.catalog import ServedResource
+
+Obj = dict[str, Any]
+
+# The order in which kube-apiserver writes them. resourceVersion is filled in by the store.
+_ORDER = (
+    "name",
+    "generateName",
+    "namespace",
+    "selfLink",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+)
+MAX_GENERATED_BASE = 63 - 5
+
+
+def in_order(meta: Obj) -> Obj:
+    return {key: meta[key] for key in _ORDER if key in meta}
+
+
+def stamp_new(meta: Obj, name: str, namespace: str, uid: str, now: str) -> Obj:
+    """Metadata of an object that is about to be created; `generation` is the strategy's to set."""
+    made: Obj = {"name": name}
+    if meta.get("generateName"):
+        made["generateName"] = meta["generateName"]
+    if namespace:
+        made["namespace"] = namespace
+    made["uid"] = uid
+    made["resourceVersion"] = ""
+    if meta.get("generation"):
+        made["generation"] = meta["generation"]
+    made["creationTimestamp"] = now
+    for key in ("labels", "annotations", "ownerReferences", "finalizers", "managedFields"):
+        if meta.get(key):
+            made[key] = meta[key]
+    return made
+
+
+def restore(new: Obj, old: Obj) -> Obj:
+    """Metadata of an update with what a client cannot change taken from the stored object."""
+    made = dict(new)
+    if not made.get("uid"):
+        made["uid"] = old["uid"]
+    made["creationTimestamp"] = old["creationTimestamp"]
+    made["resourceVersion"] = old["resourceVersion"]
+    made.pop("selfLink", None)
+    _copy(made, old, "generation")
+    if "deletionTimestamp" in old:
+        made["deletionTimestamp"] = old["deletionTimestamp"]
+    if "deletionGracePeriodSeconds" in old and made.get("deletionGracePeriodSeconds") is None:
+        made["deletionGracePeriodSeconds"] = old["deletionGracePeriodSeconds"]
+    for key in ("labels", "annotations", "ownerReferences", "finalizers"):
+        if key in made and not made[key]:
+            del made[key]
+    return in_order(made)
+
+
+def _copy(into: Obj, source: Obj, key: str) -> None:
+    if key in source:
+        into[key] = source[key]
+    else:
+        into.pop(key, None)
+
+
+# Kinds whose creator may set the status: kubelets register nodes with it.
+_STATUS_ON_CREATE = frozenset(("nodes",))
+# Kinds whose status door does not take labels.
+_LABELS_KEPT = frozenset(("deployments.apps",))
+
+
+def prepare_namespace(obj: Obj) -> None:
+    """A namespace is born active, with the finalizer through which its content is emptied, and labelled by its name."""
+    obj["spec"] = {"finalizers": ["kubernetes"]}
+    obj["status"] = {"phase": "Active"}
+    obj["metadata"] = in_order({"labels": {}, **obj["metadata"]})
+    obj["metadata"]["labels"] = {**obj["metadata"]["labels"], "kubernetes.io/metadata.name": obj["metadata"]["name"]}
+
+
+def drop_status(obj: Obj, resource: ServedResource) -> None:
+    if resource.has_status and resource.storage not in _STATUS_ON_CREATE:
+        obj.pop("status", None)
+
+
+def keep_status(new: Obj, old: Obj, resource: ServedResource) -> None:
+    """A write through the main door leaves the status as it is."""
+    if resource.has_status:
+        _copy(new, old, "status")
+
+
+def keep_but_status(new: Obj, old: Obj, resource: ServedResource) -> None:
+    """A write through the status door leaves all but the status as it is (and metadata, for built-in kinds)."""
+    status = new.get("status")
+    for key in list(new):
+        if key not in old and key != "status":
+            del new[key]
+    for key, value in old.items():
+        if key not in ("status", "metadata"):
+            new[key] = value
+    if status is not None:
+        new["status"] = new.pop("status")
+    meta = new["metadata"]
+    if resource.custom:
+        new["metadata"] = {**old["metadata"]}
+        _copy(new["metadata"], meta, "managedFields")
+    elif resource.storage in _LABELS_KEPT:
+        _copy(meta, old["metadata"], "labels")
+    elif resource.storage == "pods":
+        _copy(meta, old["metadata"], "ownerReferences")
