@@ -77,7 +77,7 @@ class ScriptedServer:
         self.compacted = 0
         self.streams: list[Stream] = []
         self.requests: list[Request] = []
-        self.faults: list[Answer | Unreachable] = []  # what the next requests meet instead of an answer
+        self.faults: list[Answer | Exception] = []  # what the next requests meet instead of an answer
         self.watch_faults: list[Answer | Unreachable] = []
         self.down = False
         self.end_at_once = False  # every new watch is empty and over
@@ -141,7 +141,7 @@ class ScriptedServer:
         await self._arrive(request)
         if self.faults:
             fault = self.faults.pop(0)
-            if isinstance(fault, Unreachable):
+            if isinstance(fault, Exception):
                 raise fault
             return fault
         return self.handle(request)

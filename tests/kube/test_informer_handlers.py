@@ -90,8 +90,14 @@ def test_a_handler_that_raises_is_named_counted_and_does_not_stop_others(caplog:
         assert heard == ["a", "b"]
         assert subscription.errors == things.handler_errors == 2
 
+        for number in range(100):
+            server.create("ns", f"more{number}")
+        await asyncio.sleep(1)
+        assert subscription.errors == 102
+
     with caplog.at_level(logging.ERROR):
         play(story)
+    assert len(caplog.records) == 5, "the log is not filled by one bad handler"
     assert "broken failed on added Thing ns/a" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import msgspec
 import pytest
 
 from koord.kube.cache import Change
+from koord.kube.connection import BadConfig
 from koord.kube.informers import Informers
 from koord.kube.transport import Answer, PlainBody, Unreachable
 from tests.kube.scripted import THINGS, ScriptedServer, Thing, answer, failure
@@ -222,6 +224,18 @@ def test_a_watch_that_the_server_keeps_failing_is_begun_anew_with_a_list() -> No
             server.error(500, "InternalError")
             await asyncio.sleep(61)
         assert things.counts.lists == 2
+
+    play(story)
+
+
+def test_credentials_that_cannot_be_used_for_a_while_are_an_outage_and_not_the_end() -> None:
+    async def story(server: ScriptedServer, informers: Informers) -> None:
+        server.create("ns", "a")
+        server.faults = [BadConfig("token", "", "it cannot be read", "wait"), msgspec.DecodeError("half an answer")]
+        things = informers.of(THINGS)
+        await informers.synced(timeout=30)
+        assert len(things) == 1
+        assert things.counts.failures == 2
 
     play(story)
 

@@ -31,7 +31,10 @@ Ended = Literal["lost", "finished"]
 
 
 class Election:
-    """`run` returns "lost" when leadership was lost and "finished" when the work ended by itself; it may run again."""
+    """`run` returns "lost" when leadership was lost and "finished" when the work ended by itself; it may run again.
+
+    Give it a client of its own: renewals must not queue behind a busy program's rate limit.
+    """
 
     def __init__(
         self,

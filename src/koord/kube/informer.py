@@ -114,7 +114,7 @@ class Informer(Generic[O]):
 
         With `filter` it sees a smaller world: an object that begins to match is added, one that ceases is deleted.
         """
-        subscription = Subscription(handler, filter)
+        subscription = Subscription(handler, filter, self._clock)
         if self._filled:
             # Changes that are still being told to others are in the cache already; this handler is not in their round.
             for obj in self._cache.list():

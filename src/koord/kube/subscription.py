@@ -10,6 +10,8 @@ import msgspec
 
 from koord.api.meta import Object
 from koord.kube.cache import Change
+from koord.kube.noise import QuietLog
+from koord.telemetry.clock import Clock
 
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
@@ -17,14 +19,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class Subscription(Generic[O]):
-    __slots__ = ("_filter", "_handler", "_live", "errors", "name")
+    __slots__ = ("_filter", "_handler", "_live", "_quiet", "errors", "name")
 
-    def __init__(self, handler: Callable[[Change[O]], object], filter: Callable[[O], bool] | None) -> None:
+    def __init__(
+        self, handler: Callable[[Change[O]], object], filter: Callable[[O], bool] | None, clock: Clock
+    ) -> None:
         self.name: str = getattr(handler, "__qualname__", None) or repr(handler)
         self.errors = 0
         self._handler = handler
         self._filter = filter
         self._live = True
+        self._quiet = QuietLog(_LOG, clock)  # a handler that fails on everything fails 50,000 times in one list
 
     def tell(self, change: Change[O]) -> None:
         """A handler that raises is logged by name and counted; it misses this change, others do not."""
@@ -34,16 +39,17 @@ class Subscription(Generic[O]):
             seen = change if self._filter is None else filtered(change, self._filter)
             if seen is not None:
                 self._handler(seen)
-        except Exception:  # noqa: BLE001  other people's code: what it raises is theirs, and is said
+        except Exception as error:  # noqa: BLE001  other people's code: what it raises is theirs, and is said
             self.errors += 1
             meta = change.object.metadata
-            _LOG.exception(
+            self._quiet.error(
                 "handler %s failed on %s %s %s/%s",
                 self.name,
                 change.kind,
                 type(change.object).__name__,
                 meta.namespace,
                 meta.name,
+                exc_info=error,
             )
 
     def close(self) -> None:
