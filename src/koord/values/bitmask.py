@@ -59,8 +59,8 @@ class BitMask(msgspec.Struct, frozen=True):
         return self.value > other.value
 
     def __str__(self) -> str:
-        """Binary digits in groups of two. A lone bit at the foot of a group stays in the group below: "0010" is bit 1,
-        bit 2 is "100": this is how the kubelet writes masks, and its messages carry them."""
+        """Binary digits, as the kubelet's messages carry them: padded to an even width, save for one bit alone at the
+        foot of a pair ("11", "0101", but "100")."""
         for shift in range(WIDTH - 2, 0, -2):
             if self.value > 1 << shift:
                 return f"{self.value:0{shift + 2}b}"

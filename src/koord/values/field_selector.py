@@ -70,7 +70,9 @@ def _parsed(text: str) -> FieldSelector:
         if match is None:
             raise SelectorError(f"invalid selector: '{text}'; can't understand '{part}'")
         field, sign, value = match.groups()
-        terms.append(Term(field, _unescape(value), sign != "!="))
+        term = Term(field, _unescape(value), sign != "!=")
+        if field or term.value:  # a lone sign asks about nothing, and "!=" must not exclude everything
+            terms.append(term)
     return FieldSelector(tuple(terms))
 
 

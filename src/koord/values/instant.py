@@ -96,10 +96,10 @@ def _zone(text: str, layout: str, at: int) -> tuple[timedelta, int]:
     if zone[0] == "Z":
         return timedelta(0), zone.end()
     hours, minutes = int(zone[2]), int(zone[3])
-    if hours > 24:
-        raise _out_of_range(text, "time zone offset hour")
     if minutes > 60:
         raise _out_of_range(text, "time zone offset minute")
+    if hours > 24:
+        raise _out_of_range(text, "time zone offset hour")
     offset = timedelta(hours=hours, minutes=minutes)
     return (offset if zone[1] == "+" else -offset), zone.end()
 
