@@ -141,9 +141,8 @@ def definitions(schemas: Mapping[str, Document], source: GoSource) -> Document:
     """Definition name -> {fields (in Go's order), required, gvk, ...}. A field unknown to either side is an error."""
     table: Document = {}
     for name in sorted(schemas):
-        schema = _leaf({k: v for k, v in schemas[name].items() if k not in ("properties", "group-version-kind")})
-        kinds = schema.pop("group-version-kind", None)
-        entry: Document = {k: v for k, v in schema.items() if not (k == "type" and v == "object")}
+        entry = _leaf({k: v for k, v in schemas[name].items() if k != "properties"})
+        kinds = entry.pop("group-version-kind", None)
         if kinds:
             entry["gvk"] = [[k["group"], k["version"], k["kind"]] for k in kinds]
         properties = schemas[name].get("properties")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+from collections.abc import Mapping
 from importlib import resources as package_files
 from typing import Any
 
@@ -104,10 +105,9 @@ class Builtin:
         name = self._names.get((group, version, kind))
         return self.definition(name) if name else None
 
-    def extra(self, name: str) -> dict[str, Any]:
-        """What OpenAPI says of a definition beyond its fields (x-kubernetes-unions)."""
-        entry = self._definitions[name]
-        return {f"x-kubernetes-{k}": entry[k] for k in ("unions",) if k in entry}
+    def table(self, name: str) -> Mapping[str, Any]:
+        """A definition as the generated table has it, for those who publish it again."""
+        return self._definitions[name]
 
     def definition(self, name: str) -> Node:
         node = self._nodes.get(name)

@@ -1,0 +1,190 @@
+"""Paths of OpenAPI documents: which requests each resource takes, with the parameters that clients look for.
+
+kubectl asks whether PATCH knows `fieldValidation` before it leaves validation to the server, and `kubectl explain`
+finds a resource's kind through its paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from koord.embedded.apiserver.schema.builtin import META, BuiltinResource, Subresource
+
+Document = dict[str, Any]
+
+_WRITE = ("dryRun", "fieldManager", "fieldValidation")
+_LIST = (
+    "allowWatchBookmarks",
+    "continue",
+    "fieldSelector",
+    "labelSelector",
+    "limit",
+    "resourceVersion",
+    "resourceVersionMatch",
+    "sendInitialEvents",
+    "timeoutSeconds",
+    "watch",
+)
+_DELETE = (
+    "dryRun",
+    "gracePeriodSeconds",
+    "ignoreStoreReadErrorWithClusterBreakingPotential",
+    "orphanDependents",
+    "propagationPolicy",
+)
+_DELETE_ALL = (*_DELETE, *(name for name in _LIST if name not in ("allowWatchBookmarks", "watch")))
+_LOG = (
+    "container",
+    "follow",
+    "insecureSkipTLSVerifyBackend",
+    "limitBytes",
+    "previous",
+    "sinceSeconds",
+    "stream",
+    "tailLines",
+    "timestamps",
+)
+_TYPES = {
+    **dict.fromkeys(("allowWatchBookmarks", "force", "sendInitialEvents", "watch", "orphanDependents"), "boolean"),
+    **dict.fromkeys(("follow", "insecureSkipTLSVerifyBackend", "previous", "timestamps"), "boolean"),
+    "ignoreStoreReadErrorWithClusterBreakingPotential": "boolean",
+    **dict.fromkeys(("gracePeriodSeconds", "limit", "timeoutSeconds"), "integer"),
+    **dict.fromkeys(("limitBytes", "sinceSeconds", "tailLines"), "integer"),
+}
+_PATCHES = ("application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json")
+_STRATEGIC = "application/strategic-merge-patch+json"
+# verb -> (method, x-kubernetes-action, word in the operation's id, query parameters, answers)
+_VERBS: Mapping[str, tuple[str, str, str, tuple[str, ...], tuple[str, ...]]] = {
+    "list": ("get", "list", "list", _LIST, ("200",)),
+    "create": ("post", "post", "create", _WRITE, ("200", "201", "202")),
+    "deletecollection": ("delete", "deletecollection", "delete", _DELETE_ALL, ("200",)),
+    "get": ("get", "get", "read", (), ("200",)),
+    "update": ("put", "put", "replace", _WRITE, ("200", "201")),
+    "patch": ("patch", "patch", "patch", (*_WRITE, "force"), ("200", "201")),
+    "delete": ("delete", "delete", "delete", _DELETE, ("200", "202")),
+}
+# The real server describes some requests for custom kinds otherwise, although it takes the same.
+_CUSTOM_QUERY = {"get": ("resourceVersion",), "deletecollection": _LIST}
+_ANSWERS = {"200": "OK", "201": "Created", "202": "Accepted", "401": "Unauthorized"}
+
+
+class Described(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource for the documents. `schema` is the CRD's openAPIV3Schema, None for a built-in kind."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool
+    verbs: tuple[str, ...]
+    list_kind: str
+    subresources: tuple[Subresource, ...] = ()
+    schema: Mapping[str, Any] | None = None
+
+
+def described(resource: BuiltinResource) -> Described:
+    return Described(
+        group=resource.group,
+        version=resource.version,
+        kind=resource.kind,
+        plural=resource.plural,
+        namespaced=resource.namespaced,
+        verbs=resource.verbs,
+        list_kind=f"{resource.kind}List",
+        subresources=resource.subresources,
+    )
+
+
+class Naming:
+    """Where the schema of a kind is found, or None for a kind that has none (the options of exec and proxy)."""
+
+    def __init__(self, names: Mapping[tuple[str, str, str], str]) -> None:
+        self._names = names
+
+    def of(self, group: str, version: str, kind: str) -> str | None:
+        return self._names.get((group, version, kind))
+
+
+def operations(resource: Described, naming: Naming) -> Iterator[tuple[str, str, Document]]:
+    """(path, method, operation) with schemas as plain names under `schema` keys; the dialect spells them out."""
+    root = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
+    below = f"{root}/namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else f"{root}/{resource.plural}"
+    for verb in ("list", "create", "deletecollection"):
+        if verb in resource.verbs:
+            yield _operation(below, verb, resource, naming)
+    if resource.namespaced and "list" in resource.verbs:
+        yield _operation(f"{root}/{resource.plural}", "list", resource, naming)
+    for verb in ("get", "update", "patch", "delete"):
+        if verb in resource.verbs:
+            yield _operation(f"{below}/{{name}}", verb, resource, naming)
+    for sub in resource.subresources:
+        for verb in sub.verbs:
+            if verb in _VERBS:
+                yield _operation(f"{below}/{{name}}/{sub.name}", verb, resource, naming, sub)
+
+
+def _operation(
+    path: str, verb: str, resource: Described, naming: Naming, sub: Subresource | None = None
+) -> tuple[str, str, Document]:
+    method, action, word, query, answers = _VERBS[verb]
+    kind = sub.kind if sub else resource.kind
+    group = (sub.group if sub else "") or resource.group
+    version = (sub.version if sub else "") or resource.version
+    body = naming.of(group, version, kind)
+    answer = body
+    custom = resource.schema is not None
+    if custom:
+        query = _CUSTOM_QUERY.get(verb, query)
+    if sub and sub.name == "log":
+        query, answer = _LOG, None
+    if body is None and sub:  # a stream or a relay: what goes through it is no object
+        action, word, query, answers = "connect", f"connect {method.capitalize()}", (), ("200",)
+    if verb == "list":
+        answer = naming.of(resource.group, resource.version, resource.list_kind)
+    elif verb in ("delete", "deletecollection") and sub is None:
+        body, answer = META + "DeleteOptions", META + "Status"
+    operation: Document = {
+        "operationId": _identity(word, verb, path, resource, sub),
+        "parameters": [*_path_parameters(path), *(_parameter(name) for name in query)],
+        "responses": {code: {"description": _ANSWERS[code], "schema": answer} for code in answers}
+        | {"401": {"description": _ANSWERS["401"], "schema": None}},
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
+    }
+    if action == "connect":
+        return path, method, operation
+    if verb == "patch":
+        operation["body"] = (META + "Patch", _PATCHES if custom else (*_PATCHES, _STRATEGIC), True)
+    elif body and (verb in ("create", "update", "delete") or (verb == "deletecollection" and not custom)):
+        media = ("application/json", "application/yaml") if custom else ("*/*",)
+        operation["body"] = (body, media, verb in ("create", "update"))
+    return path, method, operation
+
+
+def _identity(word: str, verb: str, path: str, resource: Described, sub: Subresource | None) -> str:
+    group = resource.group.removesuffix(".k8s.io") or "core"
+    title = "".join(part[:1].upper() + part[1:] for part in group.replace("-", ".").split("."))
+    version = resource.version[:1].upper() + resource.version[1:]
+    scope = "Namespaced" if "{namespace}" in path else ""
+    if verb == "deletecollection":
+        scope = f"Collection{scope}"
+    word, _, detail = word.partition(" ")
+    version += detail
+    tail = "ForAllNamespaces" if resource.namespaced and "{namespace}" not in path else ""
+    extra = sub.name[:1].upper() + sub.name[1:] if sub else ""
+    return f"{word}{title}{version}{scope}{resource.kind}{extra}{tail}"
+
+
+def _path_parameters(path: str) -> list[Document]:
+    return [
+        {"name": name, "in": "path", "required": True, "type": "string"}
+        for name in ("name", "namespace")
+        if f"{{{name}}}" in path
+    ]
+
+
+def _parameter(name: str) -> Document:
+    return {"name": name, "in": "query", "type": _TYPES.get(name, "string")}

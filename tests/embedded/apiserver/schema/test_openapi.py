@@ -1,0 +1,110 @@
+"""OpenAPI documents say what the real server's say, sentences aside."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koord.embedded.apiserver.schema.builtin import Subresource, builtin
+from koord.embedded.apiserver.schema.openapi import document_hash, v2_document, v3_document, v3_index
+from koord.embedded.apiserver.schema.openapi_paths import Described, described
+from koord.embedded.apiserver.schema.openapi_schemas import referenced
+
+HERE = Path(__file__).parent
+PROBES = json.loads((HERE / "openapi_probes.json").read_text())
+SCHEMA = json.loads((HERE / "custom_probes.json").read_text())["schema"]
+CUSTOM = Described(
+    group="schema.example.com",
+    version="v1",
+    kind="Custom",
+    plural="customs",
+    namespaced=True,
+    verbs=("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"),
+    list_kind="CustomList",
+    schema=SCHEMA,
+)
+V3 = v3_document(builtin(), [CUSTOM])
+V2 = v2_document(builtin(), [*map(described, builtin().resources()), CUSTOM])
+
+
+@pytest.mark.parametrize("kind", ["Custom", "CustomList"])
+def test_custom_schema_as_the_server_publishes_it(kind: str) -> None:
+    assert V3["components"]["schemas"][f"com.example.schema.v1.{kind}"] == PROBES["v3"][kind]
+    assert V2["definitions"][f"com.example.schema.v1.{kind}"] == PROBES["v2"][kind]
+
+
+def test_custom_paths_as_the_server_publishes_them() -> None:
+    found: dict[str, Any] = {}
+    for path, methods in V3["paths"].items():
+        found[path] = {
+            method: {
+                "operationId": said["operationId"],
+                "action": said["x-kubernetes-action"],
+                "gvk": said["x-kubernetes-group-version-kind"],
+                "query": sorted(p["name"] for p in said["parameters"]),
+                "bodies": sorted(said.get("requestBody", {}).get("content", {})),
+            }
+            for method, said in methods.items()
+        }
+    assert found == PROBES["paths"]
+
+
+def groups() -> dict[str, list[Described]]:
+    found: dict[str, list[Described]] = {}
+    for resource in builtin().resources():
+        path = f"apis/{resource.group}/{resource.version}" if resource.group else f"api/{resource.version}"
+        found.setdefault(path, []).append(described(resource))
+    return found
+
+
+@pytest.mark.parametrize("path", groups())
+def test_every_reference_leads_somewhere(path: str) -> None:
+    document = v3_document(builtin(), groups()[path])
+    assert set(referenced(document)) <= set(document["components"]["schemas"])
+
+
+def test_version_two_is_closed_as_well() -> None:
+    assert set(referenced(V2)) <= set(V2["definitions"])
+
+
+def test_kubectl_finds_field_validation_on_patch() -> None:
+    pods = v3_document(builtin(), groups()["api/v1"])["paths"]["/api/v1/namespaces/{namespace}/pods/{name}"]
+    assert "fieldValidation" in [p["name"] for p in pods["patch"]["parameters"]]
+    assert pods["patch"]["x-kubernetes-group-version-kind"] == {"group": "", "version": "v1", "kind": "Pod"}
+    assert "application/strategic-merge-patch+json" in pods["patch"]["requestBody"]["content"]
+
+
+def test_merge_keys_are_published() -> None:
+    spec = V2["definitions"]["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"]
+    assert spec["x-kubernetes-patch-merge-key"] == "name"
+    assert spec["x-kubernetes-list-map-keys"] == ["name"]
+
+
+def test_streams_are_connections() -> None:
+    pods = v3_document(builtin(), groups()["api/v1"])["paths"]["/api/v1/namespaces/{namespace}/pods/{name}/exec"]
+    assert pods["post"]["x-kubernetes-action"] == "connect"
+    assert "requestBody" not in pods["post"]
+
+
+def test_status_of_a_custom_kind_has_a_path() -> None:
+    with_status = Described(
+        group="a.b",
+        version="v1",
+        kind="K",
+        plural="ks",
+        namespaced=False,
+        verbs=("get",),
+        list_kind="KList",
+        subresources=(Subresource("status", "K", ("get", "patch", "update")),),
+        schema={"type": "object"},
+    )
+    paths = v3_document(builtin(), [with_status])["paths"]
+    assert set(paths) == {"/apis/a.b/v1/ks/{name}", "/apis/a.b/v1/ks/{name}/status"}
+
+
+def test_the_index_names_documents_by_their_bytes() -> None:
+    first, second = v3_index({"api/v1": b"{}"}), v3_index({"api/v1": b"{ }"})
+    assert first["paths"]["api/v1"]["serverRelativeURL"] == f"/openapi/v3/api/v1?hash={document_hash(b'{}')}"
+    assert len(document_hash(b"{}")) == 128
+    assert first != second
