@@ -111,7 +111,6 @@ class Container(Part, frozen=True, kw_only=True):
     liveness_probe: Probe | None = None
     readiness_probe: Probe | None = None
     startup_probe: Probe | None = None
-    image_pull_policy: str = ""
     security_context: SecurityContext | None = None
 
 
