@@ -395,7 +395,13 @@ class Checked:
         self.stored = 0
         self.refused = 0
 
-    def patch(self, content_type: str, body: Any, manager: str, merge: Callable[[Obj], Obj | PatchFailed]) -> None:
+    def patch(
+        self,
+        content_type: str,
+        body: Any,
+        manager: str,
+        merge: Callable[[Obj], Obj | PatchFailed],
+    ) -> None:
         ours = merge(self.live)
         code, answer = self.door.call("PATCH", f"/{self.name}", body, content_type, manager)
         if isinstance(ours, PatchFailed):
@@ -548,3 +554,127 @@ def test_random_writes_end_in_the_same_object_with_the_same_owners(
         for _ in range(writes // 3):
             checked.write(make)
         assert checked.stored > writes // 9, "most writes were refused: the test says little"
+
+
+def strategic(checked: Checked, body: Obj, manager: str, subresource: str) -> Obj:
+    """A strategic merge patch through a side door, with the owners that we expect of it."""
+    door = checked.door
+    code, answer = door.call("PATCH", f"/{checked.name}/{subresource}", body, STRATEGIC_PATCH, manager)
+    assert code == 200, answer
+    after = door.call("GET", f"/{checked.name}")[1]
+    expected = track_update(
+        checked.live,
+        after,
+        manager=manager,
+        node=door.node,
+        api_version=door.api_version,
+        now=latest(after),
+        subresource=subresource,
+        ownable=ownable(door.group, door.kind, subresource),
+    )
+    assert expected == after["metadata"]["managedFields"]
+    checked.live = after
+    return after
+
+
+def test_side_doors_own_what_they_can_change(doors: dict[str, Door]) -> None:
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+    pod = doors["Pod"].create({"metadata": {"name": "sides"}, "spec": {"containers": [container]}}, "creator")
+    checked = Checked(doors["Pod"], pod, Seeded(1))
+    resized = {"name": "c", "resources": {"requests": {"cpu": "2"}}}
+    strategic(checked, {"spec": {"containers": [resized]}}, "sizer", "resize")
+    debug = {"ephemeralContainers": [{"name": "e", "image": "i"}]}
+    strategic(checked, {"spec": debug}, "debugger", "ephemeralcontainers")
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    strategic(checked, {"metadata": {"labels": {"q": "1"}}, "status": status}, "kubelet", "status")
+    found = strategic(checked, {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, "other", "status")
+    assert [e["manager"] for e in found["metadata"]["managedFields"]][-1] != "creator"
+
+
+def test_scale_writes_an_entry_without_time(doors: dict[str, Door]) -> None:
+    door = doors["Deployment"]
+    body = {**Seeded(3).deployment(full=True, nulls=False)}
+    body["metadata"] = {"name": "scaled"}
+    checked = Checked(door, door.create(body, "creator"), Seeded(1))
+    replicas = checked.live["spec"]["replicas"] + 1
+    code, _ = door.call("PATCH", "/scaled/scale", {"spec": {"replicas": replicas}}, MERGE_PATCH, "scaler")
+    assert code == 200
+    after = door.call("GET", "/scaled")[1]
+    expected = track_update(
+        checked.live,
+        after,
+        manager="scaler",
+        node=door.node,
+        api_version=door.api_version,
+        now=None,
+        subresource="scale",
+    )
+    assert expected == after["metadata"]["managedFields"]
+
+
+def test_more_than_ten_updaters_share_an_entry(doors: dict[str, Door]) -> None:
+    door = doors["ConfigMap"]
+    checked = Checked(door, door.create({"metadata": {"name": "capped"}, "data": {"k0": "1"}}, "m0"), Seeded(1))
+    for i in range(1, 14):
+        body = {"data": {f"k{i}": "1"}}
+        checked.patch(MERGE_PATCH, body, f"m{i}", lambda live, body=body: merge_patch(live, body))  # type: ignore[misc]
+    assert checked.stored == 13
+    assert "ancient-changes" in [e["manager"] for e in checked.live["metadata"]["managedFields"]]
+
+
+def test_applying_what_is_not_there_creates_it(doors: dict[str, Door]) -> None:
+    for kind in ("ConfigMap", "Deployment", "Widget"):
+        door, seeded = doors[kind], Seeded(7)
+        config = getattr(seeded, kind.lower())(full=True, nulls=False)
+        body = {"apiVersion": door.api_version, "kind": kind, **config, "metadata": {"name": "applied"}}
+        code, answer = door.call("PATCH", "/applied?fieldManager=m", body, APPLY_PATCH)
+        assert code == 201, answer
+        ours = apply(
+            None,
+            body,
+            manager="m",
+            force=False,
+            node=door.node,
+            now=latest(answer),
+            api_version=door.api_version,
+            kind=kind,
+            ownable=ownable(door.group, kind),
+        )
+        assert isinstance(ours, Applied)
+        assert ours.obj["metadata"].get("managedFields", []) == answer["metadata"].get("managedFields", [])
+
+
+def test_kubectl_takes_over_from_client_side_apply(doors: dict[str, Door]) -> None:
+    door = doors["ConfigMap"]
+    last = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "moved"}, "data": {"a": "1", "b": "1"}}
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps(last)}
+    body = {**last, "metadata": {"name": "moved", "annotations": annotations}, "data": {"a": "1", "b": "2"}}
+    checked = Checked(door, door.create(body, "kubectl-client-side-apply"), Seeded(1))
+    for data, manager in (({"a": "3"}, "other"), ({"a": "3", "b": "3"}, "kubectl"), ({"a": "3"}, "kubectl")):
+        checked.apply({"metadata": {}, "data": data}, manager, force=False)
+    assert (checked.refused, checked.stored) == (2, 1)
+    assert checked.live["data"] == {"a": "3", "b": "2"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"bogus": 1}, id="unknown-field"),
+        pytest.param({"replicas": "x"}, id="string-for-number"),
+        pytest.param({"paused": "x"}, id="string-for-boolean"),
+        pytest.param({"template": {"spec": {"containers": [{"name": "c", "image": 5}]}}}, id="number-for-string"),
+        pytest.param({"template": {"spec": {"containers": [{"name": "c", "args": "x"}]}}}, id="string-for-list"),
+        pytest.param({"template": {"spec": {"containers": [{"name": "c"}, {"name": "c"}]}}}, id="double-key"),
+        pytest.param({"template": {"spec": {"containers": ["x"]}}}, id="string-for-item"),
+        pytest.param({"template": {"spec": {"containers": [None]}}}, id="null-for-item"),
+        pytest.param({"template": {"spec": {"nodeSelector": {"a": {"b": 1}}}}}, id="map-for-string"),
+        pytest.param({"template": []}, id="list-for-map"),
+    ],
+)
+def test_configurations_of_the_wrong_shape_are_refused_in_the_same_words(doors: dict[str, Door], change: Obj) -> None:
+    door = doors["Deployment"]
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "shapeless"}, "spec": change}
+    code, answer = door.call("PATCH", "/shapeless?fieldManager=m", body, APPLY_PATCH)
+    ours = apply(None, body, manager="m", force=False, node=door.node, now="", api_version="apps/v1", kind="Deployment")
+    assert isinstance(ours, PatchFailed)
+    assert (ours.code, ours.message) == (code, answer["message"])

@@ -39,16 +39,6 @@ _SPECIAL: dict[tuple[str, str, str], tuple[str, ...]] = {
     ("networking.k8s.io", "ServiceCIDR", ""): (),
     ("networking.k8s.io", "ServiceCIDR", "status"): (),
 }
-# (group, kind, subresource) -> the only paths that may be owned; `*` is any item.
-_ONLY: dict[tuple[str, str, str], tuple[str, ...]] = {
-    ("", "Pod", "ephemeralcontainers"): ("spec.ephemeralContainers",),
-    ("", "Pod", "resize"): (
-        "spec.containers.*.resources",
-        "spec.containers.*.resizePolicy",
-        "spec.initContainers.*.resources",
-        "spec.initContainers.*.resizePolicy",
-    ),
-}
 
 
 def everything(fields: Fields) -> Fields:
@@ -59,10 +49,6 @@ def everything(fields: Fields) -> Fields:
 @lru_cache(maxsize=4096)
 def ownable(group: str, kind: str, subresource: str = "", *, has_status: bool = True) -> Filter:
     """The filter for one door. `has_status` is False for a custom kind without the status subresource."""
-    only = _ONLY.get((group, kind, subresource))
-    if only is not None:
-        patterns = [tuple(path.split(".")) for path in only]
-        return lambda fields: _matching(fields, patterns)
     paths = _paths(group, kind, subresource) if has_status or subresource else ()
     if not paths:
         return everything
@@ -78,26 +64,9 @@ def _paths(group: str, kind: str, subresource: str) -> tuple[str, ...]:
         return ("status",)
     if subresource == "status":
         return ("metadata", "spec") if (group, kind) in _METADATA_TOO else ("spec",)
+    # The real server also means to limit pods/resize and pods/ephemeralcontainers, but its limits are never asked for:
+    # these doors come to own all that was sent through them, stored or not.
     return ()
-
-
-def _matching(fields: Fields, patterns: list[tuple[str, ...]]) -> Fields:
-    """What lies on the way to one of the patterns, at it, or below it."""
-    out: Fields = {}
-    for step, tree in fields.items():
-        deeper = [path[1:] for path in patterns if path[0] == "*" or step == f"f:{path[0]}"]
-        if not deeper or step == SELF:
-            continue
-        if not tree or () in deeper:
-            out[step] = tree
-            continue
-        kept = _matching(tree, deeper)
-        if SELF in tree:
-            kept = {SELF: MEMBER, **kept} if kept else MEMBER
-        elif not kept:
-            continue
-        out[step] = kept
-    return out
 
 
 STRIPPED: Fields = {
