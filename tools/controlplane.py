@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import secrets
@@ -56,6 +57,12 @@ class ControlPlane:
         with urllib.request.urlopen(request, context=self.ssl(), timeout=10) as answer:
             body: bytes = answer.read()
             return body
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to end this child when its parent dies, however it dies: a killed test leaves nothing behind."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def _kubeconfig(url: str, ca: Path, token: str) -> str:
@@ -141,8 +148,11 @@ def running(
     try:
         for name, command in (("etcd", etcd), ("kube-apiserver", [*apiserver, *extra_args])):
             log = (folder / f"{name}.log").open("wb")
-            # Pdeathsig is not in the standard library: a new session plus the finally below ends them in every test.
-            processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True))
+            processes.append(
+                subprocess.Popen(
+                    command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_end_with_parent
+                )
+            )
             log.close()
             plane.pids[name] = processes[-1].pid
         _wait(plane, processes, 90)

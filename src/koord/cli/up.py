@@ -1,0 +1,143 @@
+"""`koord up`: a whole cluster in this process, ready in seconds, gone with Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from koord.cli.component import COMPONENTS, chosen
+from koord.embedded.apiserver.http import NotLoopback
+from koord.embedded.apiserver.store import JournalFailed
+from koord.embedded.cluster import Cluster, Settings
+
+
+def _fail(text: str) -> NoReturn:
+    click.echo(f"koord: {text}", err=True)
+    sys.exit(1)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        _fail(f"--listen {text}: expected HOST:PORT, for example 127.0.0.1:6443")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _kubeconfig_path(given: Path | None, data_dir: Path | None) -> Path:
+    if given is not None:
+        return given
+    if data_dir is not None:
+        return data_dir / "kubeconfig"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "koord" / "kubeconfig"
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Mode 0600 from its first byte on, and never half written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(text)
+        partial.replace(path)
+    except OSError as error:
+        _fail(f"cannot write kubeconfig {path}: {error.strerror}")
+
+
+def _settings_of(pairs: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            _fail(f"--set {pair}: expected KEY=VALUE, for example scheduler.v=4")
+        found[key] = value
+    return found
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(0, 100_000), default=3, show_default=True, help="Simulated nodes.")
+@click.option("--profile", type=click.Path(path_type=Path), help="YAML file with pools of nodes, instead of --nodes.")
+@click.option(
+    "--listen", default="127.0.0.1:6443", show_default=True, metavar="HOST:PORT", help="Port 0: any free port."
+)
+@click.option("--allow-remote", is_flag=True, help="Permit --listen on addresses that other machines can reach.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Keep the cluster here. Default: in memory only.")
+@click.option("--durable", is_flag=True, help="With --data-dir: answer a write only when it is on disk.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Where to write the kubeconfig (mode 0600).")
+@click.option("--components", default="all", show_default=True, metavar="A,B,C", help=f"Of: {', '.join(COMPONENTS)}.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Setting of a program, e.g. scheduler.v=4.")
+@click.option("--seed", type=int, help="Seed for simulated behaviour. Default: a new one each time.")
+def up(
+    nodes: int,
+    profile: Path | None,
+    listen: str,
+    allow_remote: bool,
+    data_dir: Path | None,
+    durable: bool,
+    kubeconfig: Path | None,
+    components: str,
+    sets: tuple[str, ...],
+    seed: int | None,
+) -> None:
+    """Run a whole cluster in this process: API server, workload controllers and simulated nodes.
+
+    Prints one line when it is ready and runs until Ctrl-C.
+    """
+    host, port = _address(listen)
+    if durable and data_dir is None:
+        _fail("--durable needs --data-dir: there is nothing to make durable in memory")
+    made = chosen(components, nodes=nodes, profile=profile, settings=_settings_of(sets))
+    if isinstance(made, str):
+        _fail(made)
+    settings = Settings(
+        host=host, port=port, allow_remote=allow_remote, data_dir=data_dir, durable=durable, component_seed=seed
+    )
+    path = _kubeconfig_path(kubeconfig, data_dir)
+    cluster = Cluster(settings, made)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(cluster, path))
+    except NotLoopback as error:
+        _fail(f"{error} (--allow-remote)")
+    except JournalFailed as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"cannot listen on {listen}: {error.strerror or error}; choose another address with --listen")
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed: its TLS costs half of the standard loop's."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _serve(cluster: Cluster, kubeconfig: Path) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await cluster.start()
+    try:
+        _write_private(kubeconfig, cluster.kubeconfig())
+        click.echo(f"koord: ready {cluster.url} kubeconfig={kubeconfig}")
+        click.echo(
+            f"\nTry:\n  export KUBECONFIG={kubeconfig}\n  kubectl get nodes\n  kubectl create deployment web --image=nginx --replicas=5"
+        )
+        sys.stdout.flush()
+        await stop.wait()
+    finally:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await cluster.stop()

@@ -1,0 +1,174 @@
+"""One process, one cluster: the API server with its doors, and the components that run on it.
+
+Components are programs that know only the Kubernetes API; the cluster hands each a client and stops them in reverse
+order. It knows nothing of flags or files beyond what its settings say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import yaml
+
+from koord.api.builtin import CUSTOM_RESOURCE_DEFINITIONS
+from koord.api.crd import crd_manifests
+from koord.embedded.apiserver import tls
+from koord.embedded.apiserver.http import HttpDoor
+from koord.embedded.apiserver.inprocess import InProcessTransport
+from koord.embedded.apiserver.server import Server
+from koord.embedded.apiserver.store import Journal, Store
+from koord.kube.client import Client
+from koord.kube.informers import Informers
+from koord.kube.refused import Refused
+from koord.telemetry.clock import Clock, WallClock
+
+ADMIN = "system:admin"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    host: str = "127.0.0.1"
+    port: int = 6443  # 0: the system chooses
+    http: bool = True  # False: only programs in this process can reach the server
+    allow_remote: bool = False
+    data_dir: Path | None = None  # None: everything is in memory
+    durable: bool = False
+    seed: int | None = None  # for uids and names: a run in virtual time repeats when its seed does
+    component_seed: int | None = None  # for what components leave to chance; uids stay unpredictable
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """What a component is given."""
+
+    client: Client
+    informers: Informers
+    clock: Clock
+    seed: int
+
+
+class Component(Protocol):
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+Maker = Callable[[Context], Awaitable[Component] | Component]
+
+
+class Cluster:
+    """`start` returns when the server answers and every component runs; `stop` ends all of it in reverse order."""
+
+    def __init__(
+        self, settings: Settings, components: Sequence[tuple[str, Maker]] = (), *, clock: Clock | None = None
+    ) -> None:
+        self._settings = settings
+        self._makers = tuple(components)
+        self._running: list[tuple[str, Component]] = []
+        self.clock = clock or WallClock()
+        self._identity: tls.Identity | None = None
+        self.token = ""
+        self.server: Server | None = None
+        self.door: HttpDoor | None = None
+        self.client: Client | None = None
+        self.informers: Informers | None = None
+
+    @property
+    def url(self) -> str:
+        return self.door.url if self.door else ""
+
+    async def start(self) -> None:
+        settings = self._settings
+        journal = Journal(settings.data_dir, durable=settings.durable) if settings.data_dir else None
+        self.token = self._kept_token()
+        chance = random.Random(settings.seed) if settings.seed is not None else None
+        self.server = Server(Store(journal), clock=self.clock, chance=chance, tokens={self.token: ADMIN})
+        try:
+            await self.server.start()
+            await self._open_door()
+            self.client = Client(InProcessTransport(self.server, ADMIN), clock=self.clock, qps=0, burst=0)
+            self.informers = Informers(self.client, self.clock, seed=settings.seed)
+            await self._install_kinds()
+            await self._start_components()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _open_door(self) -> None:
+        settings = self._settings
+        assert self.server is not None
+        if not settings.http:
+            return
+        hosts = [*tls.HOSTS, *({settings.host} - {"0.0.0.0", "::"} - set(tls.HOSTS))]
+        pki = settings.data_dir / "pki" if settings.data_dir else None
+        self._identity = tls.load_or_create(pki, hosts) if pki else tls.create(hosts)
+        door = HttpDoor(self.server)
+        await door.open(settings.host, settings.port, self._identity.context(), allow_remote=settings.allow_remote)
+        self.door = door
+
+    async def _install_kinds(self) -> None:
+        assert self.client is not None
+        for manifest in crd_manifests():
+            answer = await self.client.apply(CUSTOM_RESOURCE_DEFINITIONS, manifest, field_manager="koord", force=True)
+            if isinstance(answer, Refused):
+                raise RuntimeError(f"cannot install {manifest['metadata']['name']}: {answer.message}")
+
+    async def _start_components(self) -> None:
+        assert self.client is not None
+        assert self.informers is not None
+        settings = self._settings
+        chosen = settings.component_seed if settings.component_seed is not None else settings.seed
+        seed = chosen if chosen is not None else secrets.randbits(32)
+        context = Context(client=self.client, informers=self.informers, clock=self.clock, seed=seed)
+        for name, maker in self._makers:
+            made = maker(context)
+            component = await made if asyncio.iscoroutine(made) else made
+            self._running.append((name, component))  # type: ignore[arg-type]
+            await component.start()  # type: ignore[union-attr]
+        self.informers.start()
+
+    async def stop(self) -> None:
+        """End components, informers, the door and the server, whatever of them had started."""
+        while self._running:
+            _, component = self._running.pop()
+            await component.stop()
+        if self.informers is not None:
+            await self.informers.stop()
+        if self.client is not None:
+            await self.client.close()
+        if self.server is not None:
+            self.server.closed = True
+        if self.door is not None:
+            await self.door.close()
+        if self.server is not None:
+            await self.server.close()
+
+    def _kept_token(self) -> str:
+        """A random token; with a data directory it is kept, so that kubeconfigs survive a restart."""
+        folder = self._settings.data_dir
+        if folder is None:
+            return secrets.token_urlsafe(24)
+        kept = folder / "token"
+        if not kept.exists():
+            kept.touch(mode=0o600)
+            kept.write_text(secrets.token_urlsafe(24))
+        return kept.read_text().strip()
+
+    def kubeconfig(self) -> str:
+        """A kubeconfig for this cluster, with the token in it: write it where only its owner can read."""
+        if self._identity is None:
+            raise RuntimeError("this cluster has no HTTP door, so a kubeconfig would lead nowhere")
+        cluster = {"server": self.url, "certificate-authority-data": self._identity.authority.certificate}
+        document: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "koord", "cluster": cluster}],
+            "users": [{"name": "koord", "user": {"token": self.token}}],
+            "contexts": [{"name": "koord", "context": {"cluster": "koord", "user": "koord"}}],
+            "current-context": "koord",
+        }
+        return yaml.safe_dump(msgspec.to_builtins(document), sort_keys=False)
