@@ -22,4 +22,8 @@ def chosen(
     stray = [key for key in settings if key.partition(".")[0] not in COMPONENTS]
     if stray:
         return f"--set {stray[0]}: the part before the dot must be one of {', '.join(COMPONENTS)}"
-    return [(name, made) for name in names for made in ()]
+    return [(name, _maker(name, nodes, profile)) for name in names]
+
+
+def _maker(name: str, nodes: int, profile: Path | None) -> Maker:
+    raise LookupError(f"no maker for {name}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -17,6 +16,14 @@ from koord.cli.component import COMPONENTS, chosen
 from koord.embedded.apiserver.http import NotLoopback
 from koord.embedded.apiserver.store import JournalFailed
 from koord.embedded.cluster import Cluster, Settings
+
+STOP_S = 5
+NEXT = """
+Try:
+  export KUBECONFIG={kubeconfig}
+  kubectl get nodes
+  kubectl create deployment web --image=nginx --replicas=5
+  kubectl get pods -w"""
 
 
 def _fail(text: str) -> NoReturn:
@@ -132,12 +139,12 @@ async def _serve(cluster: Cluster, kubeconfig: Path) -> None:
     try:
         _write_private(kubeconfig, cluster.kubeconfig())
         click.echo(f"koord: ready {cluster.url} kubeconfig={kubeconfig}")
-        click.echo(
-            f"\nTry:\n  export KUBECONFIG={kubeconfig}\n  kubectl get nodes\n  kubectl create deployment web --image=nginx --replicas=5"
-        )
+        click.echo(NEXT.format(kubeconfig=kubeconfig))
         sys.stdout.flush()
         await stop.wait()
     finally:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(5):
+        try:
+            async with asyncio.timeout(STOP_S):
                 await cluster.stop()
+        except TimeoutError:
+            _fail(f"did not stop within {STOP_S} s; what was acknowledged is safe, the rest was cut off")
