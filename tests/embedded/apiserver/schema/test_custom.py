@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.embedded.apiserver.refusal import FieldError
-from koord.embedded.apiserver.schema.custom import decode_custom, settled
+from koord.embedded.apiserver.schema.custom import decode_custom, decode_custom_slowly, settled
 from koord.embedded.apiserver.schema.defaulting import apply_defaults
+from koord.embedded.apiserver.schema.fitting import fits
 from koord.embedded.apiserver.schema.prune import prune
 from koord.embedded.apiserver.schema.strict import cannot_be_handled, strict_errors
 from koord.embedded.apiserver.schema.structural import compile_schema
-from koord.embedded.apiserver.schema.validation import validate, validate_update
+from koord.embedded.apiserver.schema.validation import validate, validate_slowly, validate_update
 
 HERE = Path(__file__).parent
 CUSTOM = json.loads((HERE / "custom_probes.json").read_text())
@@ -52,6 +53,37 @@ def test_value_is_judged_in_the_servers_words(case: dict[str, Any]) -> None:
     assert causes(validate(found.value, VALUE_NODE)) == case["causes"]
     if not case["causes"]:
         assert found.value["spec"] == case["result"]
+
+
+SCHEMAS = {**VALUES["properties"], **CUSTOM["schema"]["properties"]["spec"]["properties"]}
+ALONE = {
+    name: compile_schema({"type": "object", "properties": {"spec": {"type": "object", "properties": {name: schema}}}})
+    for name, schema in SCHEMAS.items()
+}
+
+
+def agrees(value: dict[str, Any], name: str) -> None:
+    """What the quick answer lets through, the full walks would have left untouched and without complaint."""
+    if fits(value, ALONE[name]):
+        slow = decode_custom_slowly(value, ALONE[name])
+        assert not slow.error
+        assert not slow.unknown
+        assert json.dumps(slow.value) == json.dumps(value)
+        # Repeats in sets and keyed lists are judged apart.
+        assert [e for e in validate_slowly(value, ALONE[name]) if e.reason != "FieldValueDuplicate"] == []
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, id=f"{c['field']}-{json.dumps(c['value'])}") for c in VALUES["cases"]]
+)
+def test_the_quick_answer_is_the_full_answer(case: dict[str, Any]) -> None:
+    agrees({"spec": {case["field"]: case["value"]}}, case["field"])
+
+
+def test_the_quick_answer_is_often_given() -> None:
+    good = [c for c in VALUES["cases"] if not c["causes"] and c["result"] == {c["field"]: c["value"]}]
+    quick = [c for c in good if fits({"spec": {c["field"]: c["value"]}}, ALONE[c["field"]])]
+    assert len(quick) > len(good) * 2 / 3
 
 
 RATCHET = CUSTOM["ratchet"]
@@ -125,6 +157,12 @@ def test_any_json_can_be_judged(value: Any, old: Any) -> None:
 @given(objects)
 def test_an_unchanged_object_may_always_be_written(value: dict[str, Any]) -> None:
     assert validate_update(value, copy.deepcopy(value), VALUE_NODE) == []
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(SCHEMAS)), documents)
+def test_the_quick_answer_is_the_full_answer_for_anything(name: str, value: Any) -> None:
+    agrees({"spec": {name: value}}, name)
 
 
 def test_floats_settle_only_where_go_writes_no_fraction() -> None:

@@ -19,6 +19,7 @@ from koord.embedded.apiserver.schema import compiled
 from koord.embedded.apiserver.schema.builtin import JSON_SCHEMA, MICRO_TIME, SCHEMA_UNIONS, builtin
 from koord.embedded.apiserver.schema.node import Node
 from koord.embedded.apiserver.schema.scalar import canonical_quantity, canonical_time
+from koord.values.quotation import quoted
 
 MAX_UNKNOWN = 100  # Go's decoder stops collecting there
 _LIMITS = {"int32": 31, "int64": 63}
@@ -311,7 +312,7 @@ def decode_slowly(value: Any, node: Node) -> Decoded:
         return Decoded(None, (), str(stop))
     if walk.saved:
         return Decoded(None, (), walk.saved)
-    return Decoded(out, tuple(f"unknown field {msgspec.json.encode(p).decode()}" for p in walk.unknown))
+    return Decoded(out, tuple(f"unknown field {quoted(p)}" for p in walk.unknown))
 
 
 def normalise(value: Any, node: Node) -> Any:

@@ -11,6 +11,7 @@ from koord.embedded.apiserver.schema import compiled
 from koord.embedded.apiserver.schema.custom import decode_custom
 from koord.embedded.apiserver.schema.decoding import MAX_UNKNOWN, decode_slowly
 from koord.embedded.apiserver.schema.node import Node
+from koord.values.quotation import quoted
 
 
 def unknown_fields(obj: Any, node: Node) -> list[str]:
@@ -35,7 +36,7 @@ def decode_json_strict(raw: bytes) -> tuple[Any, list[str]]:
         return value, []
     found: dict[str, None] = {}
     _repeats(_pairs(raw), "", found)
-    return value, [f"duplicate field {_quoted(path)}" for path in found]
+    return value, [f"duplicate field {quoted(path)}" for path in found]
 
 
 def strict_errors(raw: bytes, node: Node) -> list[str]:
@@ -67,10 +68,6 @@ def warning_header(message: str) -> str:
     return f'299 - "{escaped}"'
 
 
-def _quoted(path: str) -> str:
-    return msgspec.json.encode(path).decode()
-
-
 def _pairs(raw: bytes) -> Any:
     return json.loads(raw, object_pairs_hook=_Pairs)
 
@@ -98,10 +95,10 @@ def _both(value: Any, node: Node | None, path: str, found: dict[str, None]) -> N
             at = f"{path}.{key}" if path else key
             known = node.fields.get(key) if node.kind == "object" else node.values
             if known is None:
-                found[f"unknown field {_quoted(at)}"] = None
+                found[f"unknown field {quoted(at)}"] = None
                 continue
             if key in seen:
-                found[f"duplicate field {_quoted(at)}"] = None
+                found[f"duplicate field {quoted(at)}"] = None
             seen.add(key)
             _both(item, known, at, found)
     elif isinstance(value, list):

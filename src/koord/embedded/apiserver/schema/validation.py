@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.refusal import FieldError, _shown, duplicate, invalid_value, not_supported, required
+from koord.embedded.apiserver.refusal import FieldError, duplicate, invalid_value, not_supported, required
 from koord.embedded.apiserver.schema import embedded, formats, goregex
+from koord.embedded.apiserver.schema.fitting import fits, has_identities
 from koord.embedded.apiserver.schema.gonumber import go_float, integral
 from koord.embedded.apiserver.schema.node import Node
+from koord.values.quotation import quoted
 
 _TYPES = {"object": "object", "map": "object", "list": "array", "int-or-string": "integer,string"}
 _NOWHERE = "<nil>"  # how the server prints the field of a complaint that has none
@@ -22,6 +24,12 @@ _ABSENT: Any = object()
 
 def validate(obj: Any, node: Node, field: str = "") -> list[FieldError]:
     """Complaints about a whole object on create; `field` is the path of the value when it is part of something else."""
+    if not field and fits(obj, node):
+        return list_errors(obj, node, field) if has_identities(node) else []
+    return validate_slowly(obj, node, field)
+
+
+def validate_slowly(obj: Any, node: Node, field: str = "") -> list[FieldError]:
     return [
         *_Judge(field).judge(obj, node, "", _ABSENT)[0],
         *embedded.validate(obj, node, field),
@@ -31,6 +39,8 @@ def validate(obj: Any, node: Node, field: str = "") -> list[FieldError]:
 
 def validate_update(obj: Any, old: Any, node: Node, field: str = "") -> list[FieldError]:
     """As `validate`, but a value that was there before and did not change is not held against the update."""
+    if not field and fits(obj, node) and not has_identities(node):
+        return []
     found = _Judge(field).judge(obj, node, "", old)[0]
     for judge in (embedded.validate, list_errors):
         known = set(judge(old, node, field))
@@ -107,9 +117,9 @@ class _Judge:
         return [] if fits or not expected else [self._wrong_type(path, expected, actual)]
 
     def _wrong_type(self, path: str, expected: str, shown: str) -> FieldError:
-        quoted = _shown(shown)
-        text = f"Invalid value: {quoted}: {path} in body must be of type {expected}: {quoted}"
-        return FieldError(self._at(path), "FieldValueTypeInvalid", text)
+        text = quoted(shown)
+        message = f"Invalid value: {text}: {path} in body must be of type {expected}: {text}"
+        return FieldError(self._at(path), "FieldValueTypeInvalid", message)
 
     def _invalid(self, path: str, value: Any, problem: str) -> FieldError:
         return invalid_value(self._at(path), value, f"{path} in body {problem}")
