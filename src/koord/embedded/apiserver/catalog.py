@@ -51,6 +51,7 @@ class ServedResource(msgspec.Struct, kw_only=True, eq=False):
     strategy: Strategy = Strategy()
     decode: Callable[[Any], Decoded]
     custom: bool = False
+    schema: Mapping[str, Any] | None = None  # a custom kind's openAPIV3Schema, for the documents
     storage: str = ""  # key of the collection: versions of one resource share it
     conversion: Conversion | None = None  # None: stored as served
     unconditional_update: bool = True  # a PUT without resourceVersion is taken
@@ -178,6 +179,10 @@ _CONDITIONAL_ONLY = frozenset(
         "csinodes.storage.k8s.io",
     )
 )
+_WARNINGS = {
+    "componentstatuses": "v1 ComponentStatus is deprecated in v1.19+",
+    "endpoints": "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+}
 _ORPHANS_BY_DEFAULT = frozenset(("replicationcontrollers", "jobs.batch"))
 
 
@@ -223,4 +228,5 @@ def _builtin(
         unconditional_update=qualified not in _CONDITIONAL_ONLY,
         returns_deleted=qualified in _RETURNS_DELETED,
         orphans_by_default=qualified in _ORPHANS_BY_DEFAULT,
+        warning=_WARNINGS.get(qualified, ""),
     )

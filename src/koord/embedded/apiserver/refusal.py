@@ -98,7 +98,7 @@ class Refusal(Exception):
         }
         if not self.reason:
             del body["reason"]
-        if self.details:
+        if self.details is not None:
             body["details"] = self.details
         body["code"] = self.code
         return body

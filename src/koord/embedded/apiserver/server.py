@@ -24,6 +24,7 @@ from koord.embedded.apiserver.rest.conversion import BUILTIN_CONVERSIONS
 from koord.embedded.apiserver.rest.discovery import Discovery
 from koord.embedded.apiserver.rest.expiry import Expiry
 from koord.embedded.apiserver.rest.health import Health
+from koord.embedded.apiserver.rest.openapi import OpenApi
 from koord.embedded.apiserver.rest.options import flag, list_options
 from koord.embedded.apiserver.rest.printing import NameAndAge, Objects, Printer, Tables
 from koord.embedded.apiserver.rest.route import Route
@@ -80,6 +81,7 @@ class Server:
         self._printer = printer or NameAndAge(self.clock)
         self._verbs = Verbs(self._parts, self._tables, self.tokens)
         self._discovery = Discovery(self.catalog)
+        self._openapi = OpenApi(builtin(), self.catalog)
         self._health = Health(builtin().release, {"store": self._store_health})
         self._sweeper: asyncio.Task[None] | None = None
         self.closed = False
@@ -195,9 +197,12 @@ class Server:
             raise refusal.no_such_path() if found.name else refusal.method_not_allowed()
 
     def _other(self, request: Request) -> Answer:
-        answer = self._discovery.answer(request) or self._health.answer(request)
+        answer = self._discovery.answer(request) or self._health.answer(request) or self._openapi.answer(request)
         if answer is not None:
             return answer
         if request.path in ("", "/"):
-            return answering.json_answer(200, {"paths": sorted(self._discovery.paths() + self._health.paths())})
+            return answering.json_answer(200, {"paths": self._paths()})
         return answering.text(404, "404 page not found\n")
+
+    def _paths(self) -> list[str]:
+        return sorted([*self._discovery.paths(), *self._health.paths(), "/openapi/v2", "/openapi/v3"])

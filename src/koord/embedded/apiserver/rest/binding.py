@@ -6,6 +6,7 @@ from typing import Any
 
 from koord.embedded.apiserver import refusal
 from koord.embedded.apiserver.refusal import Refusal, bad_request
+from koord.embedded.apiserver.rest.stamping import in_order
 
 Obj = dict[str, Any]
 
@@ -41,7 +42,7 @@ def bound(pod: Obj, binding: Obj, node: str, now: str) -> Obj:
             meta[key] = {**meta.get(key, {}), **given[key]}
     status = {**pod.get("status", {})}
     status["conditions"] = _scheduled(status.get("conditions", []), now)
-    return {**pod, "metadata": meta, "spec": {**spec, "nodeName": node}, "status": status}
+    return {**pod, "metadata": in_order(meta), "spec": {**spec, "nodeName": node}, "status": status}
 
 
 def _scheduled(conditions: list[Obj], now: str) -> list[Obj]:

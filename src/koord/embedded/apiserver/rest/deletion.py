@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from koord.embedded.apiserver.rest.options import DeleteOptions
+from koord.embedded.apiserver.rest.stamping import in_order
 
 Obj = dict[str, Any]
 ORPHAN = "orphan"
@@ -55,9 +56,9 @@ def decide_deletion(obj: Obj, options: DeleteOptions, facts: Facts) -> Plan:
     if not facts.graceful or "deletionTimestamp" not in meta:
         if not finalizers:
             changed = finalizers != obj["metadata"].get("finalizers", [])
-            return Plan({**obj, "metadata": meta} if changed else None, remove=True)
+            return Plan({**obj, "metadata": in_order(meta)} if changed else None, remove=True)
         _mark(meta, facts.now)
-    return Plan({**obj, "metadata": meta}, remove=not finalizers and not waits)
+    return Plan({**obj, "metadata": in_order(meta)}, remove=not finalizers and not waits)
 
 
 def _grace(obj: Obj, meta: Obj, options: DeleteOptions, facts: Facts) -> Literal["pending", "waits", "now"]:
@@ -116,7 +117,7 @@ def mark_namespace(obj: Obj, now: str) -> Obj:
     """A namespace dies through its own spec.finalizers, so it is told apart: no grace period, but a phase."""
     if "deletionTimestamp" in obj["metadata"]:
         return obj
-    meta = {**obj["metadata"], "deletionTimestamp": now}
+    meta = in_order({**obj["metadata"], "deletionTimestamp": now})
     return {**obj, "metadata": meta, "status": {**obj.get("status", {}), "phase": "Terminating"}}
 
 

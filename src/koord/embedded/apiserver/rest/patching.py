@@ -1,4 +1,4 @@
-"""PATCH: which patch types a resource takes, what they make of an object, and server-side apply, which may create it."""
+"""PATCH: which patch types a resource takes, what they make of an object, and server-side apply, which may create."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _shown(media: str, patch: Any, merged: Obj) -> str:
     """The value that a refusal quotes: Go prints a strategic patch as a map, the others as the patched document."""
     if media == STRATEGIC_PATCH:
         return _go_map(patch)
-    return msgspec.json.encode(merged, order="deterministic").decode()
+    return msgspec.json.encode({key: merged[key] for key in sorted(merged)}).decode()
 
 
 def _go_map(value: Any) -> str:

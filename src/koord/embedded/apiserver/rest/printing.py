@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from koord.embedded.apiserver.catalog import ServedResource
-from koord.embedded.apiserver.refusal import Refusal
+from koord.embedded.apiserver.refusal import Refusal, bad_request
 from koord.embedded.apiserver.rest.answering import body_of
 from koord.embedded.apiserver.rest.negotiation import Form
 from koord.embedded.apiserver.rest.watching import WatchFrame
@@ -98,7 +98,10 @@ def _included(obj: Obj, include: str, version: str) -> Obj | None:
             return obj
         case "" | "Metadata":
             return partial(obj, version)
-    raise Refusal(400, "BadRequest", f"unrecognized includeObject value: {include!r}".replace("'", '"'))
+    raise bad_request(
+        f'Unable to convert to Table as requested: includeObject: Invalid value: "{include}": '
+        "must be 'Metadata', 'Object', 'None', or empty"
+    )
 
 
 class Tables:

@@ -12,6 +12,8 @@ from koord.embedded.apiserver import refusal
 from koord.embedded.apiserver.catalog import Catalog, ServedResource
 from koord.embedded.apiserver.refusal import bad_request, unsupported_media
 from koord.embedded.apiserver.rest.options import FieldValidation
+from koord.embedded.apiserver.schema import strict
+from koord.embedded.apiserver.schema.decoding import Decoded
 from koord.kube.transport import JSON, Request
 
 Obj = dict[str, Any]
@@ -166,23 +168,32 @@ def _refuse_builtin(
 
 
 def read_object(
-    resource: ServedResource, plain: Obj, validation: FieldValidation, duplicates: tuple[str, ...], warnings: list[str]
+    resource: ServedResource, request: Request, plain: Obj, validation: FieldValidation, warnings: list[str]
 ) -> Obj:
     """A private object of the kind, without what the kind does not have; complaints become warnings or a refusal."""
     found = resource.decode(plain)
     if found.error:
-        raise bad_request(
-            f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {found.error}'
-        )
-    complaints = (*duplicates, *found.unknown)
-    if complaints and validation != "Ignore":
-        if validation == "Strict":
-            raise bad_request(
-                f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
-                f"strict decoding error: {', '.join(complaints)}"
-            )
+        raise bad_request(strict.cannot_be_handled(resource.kind, resource.version, found.error))
+    if validation != "Ignore":
+        complaints = _complaints(resource, request, plain, found)
+        if complaints and validation == "Strict":
+            raise bad_request(strict.refusal_text(resource.kind, resource.version, complaints))
         warnings += complaints
     return framed(found.value, resource.kind, resource.api_version)
+
+
+def _complaints(resource: ServedResource, request: Request, plain: Obj, found: Decoded) -> list[str]:
+    """Unknown fields, and keys that an object names twice; only bytes can have the latter.
+
+    Writing the decoded object again gives the same length unless something was dropped (or spelled unusually), so
+    that the slow search runs on few bodies.
+    """
+    raw = request.body
+    if not isinstance(raw, bytes) or media_type(request.content_type) != JSON:
+        return list(found.unknown)
+    if not found.unknown and len(msgspec.json.encode(plain)) == len(raw.rstrip()):
+        return []
+    return strict.strict_errors(raw, resource.node)
 
 
 def framed(obj: Obj, kind: str, api_version: str) -> Obj:
@@ -191,44 +202,3 @@ def framed(obj: Obj, kind: str, api_version: str) -> Obj:
         return obj
     rest = {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
     return {"kind": kind, "apiVersion": api_version, **rest}
-
-
-def duplicate_keys(request: Request, plain: Any) -> tuple[str, ...]:
-    """`duplicate field "data.a"` for keys that an object names twice; only bytes can have them.
-
-    Writing the decoded object again gives the same length unless something was dropped (or spelled unusually), so
-    that the slow search runs on few bodies.
-    """
-    raw = request.body
-    if not isinstance(raw, bytes) or media_type(request.content_type) != JSON:
-        return ()
-    if len(msgspec.json.encode(plain)) == len(raw.rstrip()):
-        return ()
-    return tuple(dict.fromkeys(_duplicates(raw)))
-
-
-def _duplicates(raw: bytes) -> list[str]:
-    def pairs(found: list[tuple[str, Any]]) -> _Pairs:
-        return _Pairs(found)
-
-    complaints: list[str] = []
-    _walk(json.loads(raw, object_pairs_hook=pairs), "", complaints)
-    return complaints
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """An object as it was written, doubles included."""
-
-
-def _walk(value: Any, path: str, complaints: list[str]) -> None:
-    if isinstance(value, _Pairs):
-        seen: set[str] = set()
-        for key, below in value:
-            inner = f"{path}.{key}" if path else key
-            if key in seen:
-                complaints.append(f'duplicate field "{inner}"')
-            seen.add(key)
-            _walk(below, inner, complaints)
-    elif isinstance(value, list):
-        for index, below in enumerate(value):
-            _walk(below, f"{path}[{index}]", complaints)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from koord.embedded.apiserver.catalog import ServedResource
+from koord.embedded.apiserver.rest.copying import clone
 
 Obj = dict[str, Any]
 
@@ -83,17 +85,33 @@ _STATUS_ON_CREATE = frozenset(("nodes",))
 _LABELS_KEPT = frozenset(("deployments.apps",))
 
 
+def label_namespace(meta: Obj, name: str) -> None:
+    meta["labels"] = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": name}
+
+
 def prepare_namespace(obj: Obj) -> None:
-    """A namespace is born active, with the finalizer through which its content is emptied, and labelled by its name."""
+    """A namespace is born active, with the finalizer through which its content is emptied."""
     obj["spec"] = {"finalizers": ["kubernetes"]}
     obj["status"] = {"phase": "Active"}
-    obj["metadata"] = in_order({"labels": {}, **obj["metadata"]})
-    obj["metadata"]["labels"] = {**obj["metadata"]["labels"], "kubernetes.io/metadata.name": obj["metadata"]["name"]}
 
 
 def drop_status(obj: Obj, resource: ServedResource) -> None:
-    if resource.has_status and resource.storage not in _STATUS_ON_CREATE:
+    """A creator does not set the status: what is left is what Go writes for a status with nothing in it."""
+    if not resource.has_status or resource.storage in _STATUS_ON_CREATE:
+        return
+    empty = _empty_status(resource)
+    if empty is None:
         obj.pop("status", None)
+    else:
+        obj["status"] = clone(empty)
+
+
+@functools.lru_cache(maxsize=1024)
+def _empty_status(resource: ServedResource) -> Obj | None:
+    if resource.custom:
+        return None
+    status: Obj | None = resource.decode({}).value.get("status")
+    return status
 
 
 def keep_status(new: Obj, old: Obj, resource: ServedResource) -> None:

@@ -151,8 +151,7 @@ class Verbs:
         resource, request = call.resource, call.request
         plain = reading.plain_body(request, resource.kind)
         checked = reading.check_kind(resource, self._parts.catalog, request, plain)
-        doubles = reading.duplicate_keys(request, plain) if validation != "Ignore" else ()
-        return reading.read_object(resource, checked, validation, doubles, call.warnings)
+        return reading.read_object(resource, request, checked, validation, call.warnings)
 
     async def _replace(self, call: Call, door: Door) -> Outcome:
         options = write_options(call.request.query, "UpdateOptions")

@@ -61,10 +61,12 @@ class Writer:
         """None when the name is taken."""
         parts, resource = self._parts, call.resource
         strategy = resource.strategy
+        name = obj["metadata"].get("name", "")
         strategy.default(obj)
+        if resource.storage == "namespaces":
+            stamping.label_namespace(obj["metadata"], name)
         if not applied:
             ownership.track(call, parts, None, obj, options)
-        name = obj["metadata"].get("name", "")
         admission = parts.admission
         attributes = Attributes(
             "CREATE",
@@ -127,6 +129,8 @@ class Writer:
             pinned = self._check_identity(call, new, old, record, own_uid)
             if not applied:
                 resource.strategy.default(new)
+                if resource.storage == "namespaces":
+                    stamping.label_namespace(new["metadata"], call.name)
                 ownership.track(call, parts, old, new, options)
             admitted = await self._admit_update(call, door, new, old, options)
             if collection.get(call.namespace, call.name) is record:
