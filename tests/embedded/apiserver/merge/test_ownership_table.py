@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.embedded.apiserver.merge import fieldset
+from koord.embedded.apiserver.merge.apply import Applied, apply
 from koord.embedded.apiserver.merge.managed import manager_name, track_update
 from koord.embedded.apiserver.merge.reset import ownable
 from koord.embedded.apiserver.merge.sameness import equal_ignoring_managed, kept_times
@@ -270,6 +271,86 @@ def test_a_custom_kind_without_status_subresource_owns_its_status() -> None:
 )
 def test_manager_name(field_manager: str, agent: str, name: str) -> None:
     assert manager_name(field_manager, agent) == name
+
+
+def test_a_field_that_became_atomic_is_owned_as_a_whole() -> None:
+    def kind(*, atomic: bool) -> Node:
+        parts = Node(kind="map", values=Node(kind="string"), atomic=atomic)
+        spec = Node(kind="object", fields={"parts": parts, "size": Node(kind="integer")})
+        return Node(kind="object", fields={"metadata": builtin().definition(OBJECT_META), "spec": spec})
+
+    old = {"metadata": {"name": "w"}, "spec": {"parts": {"a": "1"}}}
+    managed = track_update(None, old, manager="m", node=kind(atomic=False), api_version="t/v1", now=T0)
+    assert managed[0]["fieldsV1"] == {"f:spec": {".": {}, "f:parts": {".": {}, "f:a": {}}}}
+    old["metadata"] = {"name": "w", "uid": "u", "managedFields": managed}
+    new = {**old, "spec": {"parts": {"a": "1"}, "size": 1}}
+    found = track_update(old, new, manager="n", node=kind(atomic=True), api_version="t/v1", now=T1)
+    assert found[0]["fieldsV1"] == {"f:spec": {".": {}, "f:parts": {}}}
+
+
+TEXT = Node(kind="string")
+SIZED = Node(kind="object", fields={"size": Node(kind="integer"), "note": Node(kind="string")})
+COUNTED = Node(kind="object", fields={"count": Node(kind="integer"), "note": Node(kind="string")})
+META = builtin().definition(OBJECT_META)
+KINDS = {
+    "t/v1": Node(kind="object", fields={"apiVersion": TEXT, "kind": TEXT, "metadata": META, "spec": SIZED}),
+    "t/v2": Node(kind="object", fields={"apiVersion": TEXT, "kind": TEXT, "metadata": META, "spec": COUNTED}),
+}
+
+
+def converted(obj: Obj, version: str) -> tuple[Obj, Node] | None:
+    """`size` of v1 is `count` in v2; no other version is served."""
+    if version not in KINDS:
+        return None
+    names = {"size": "count"} if version == "t/v2" else {"count": "size"}
+    spec = {names.get(k, k): v for k, v in (obj.get("spec") or {}).items()}
+    return {**obj, "apiVersion": version, "spec": spec}, KINDS[version]
+
+
+def test_owners_at_another_version_lose_the_field_under_its_name_there() -> None:
+    managed = [
+        {**entry("one", {"f:spec": {"f:note": {}, "f:size": {}}}), "apiVersion": "t/v1"},
+        {**entry("gone", {"f:spec": {"f:note": {}}}), "apiVersion": "t/v0"},
+    ]
+    old = {"apiVersion": "t/v2", "metadata": {"uid": "u", "managedFields": managed}, "spec": {"count": 1, "note": "x"}}
+    new = {**old, "spec": {"count": 2, "note": "x"}}
+    found = track_update(old, new, manager="two", node=KINDS["t/v2"], api_version="t/v2", now=T1, convert=converted)
+    assert [(e["manager"], e["apiVersion"], e["fieldsV1"]) for e in found] == [
+        ("one", "t/v1", {"f:spec": {"f:note": {}}}),
+        ("two", "t/v2", {"f:spec": {"f:count": {}}}),
+    ]
+
+
+def test_an_applier_that_changes_version_removes_what_it_had_under_the_old_name() -> None:
+    first = apply(
+        None,
+        {"apiVersion": "t/v1", "kind": "W", "metadata": {"name": "w"}, "spec": {"size": 1, "note": "x"}},
+        manager="m",
+        force=False,
+        node=KINDS["t/v1"],
+        now=T0,
+        api_version="t/v1",
+        kind="W",
+        convert=converted,
+    )
+    assert isinstance(first, Applied)
+    live = converted(first.obj, "t/v2")
+    assert live is not None
+    second = apply(
+        live[0],
+        {"apiVersion": "t/v2", "kind": "W", "metadata": {"name": "w"}, "spec": {"note": "x"}},
+        manager="m",
+        force=False,
+        node=KINDS["t/v2"],
+        now=T1,
+        api_version="t/v2",
+        kind="W",
+        convert=converted,
+    )
+    assert isinstance(second, Applied)
+    assert second.obj["spec"] == {"note": "x"}
+    [owned] = second.obj["metadata"]["managedFields"]
+    assert (owned["apiVersion"], owned["fieldsV1"]) == ("t/v2", {"f:spec": {"f:note": {}}})
 
 
 def test_equality_ignores_managed_fields_only() -> None:

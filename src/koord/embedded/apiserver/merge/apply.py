@@ -15,7 +15,7 @@ from koord.embedded.apiserver.merge.conflict import Conflicts, conflicts
 from koord.embedded.apiserver.merge.conform import complaint
 from koord.embedded.apiserver.merge.entries import APPLY, Key, Managers
 from koord.embedded.apiserver.merge.fieldset import Fields
-from koord.embedded.apiserver.merge.managed import Change, filtered, surrender, track_update
+from koord.embedded.apiserver.merge.managed import Change, filtered, reshaped, surrender, track_update
 from koord.embedded.apiserver.merge.outcome import Obj, PatchFailed, bad_patch, server_error
 from koord.embedded.apiserver.merge.prune import pruned
 from koord.embedded.apiserver.merge.reset import STRIPPED, Filter, everything
@@ -66,7 +66,7 @@ def apply(
     run = _Run(
         before=entries.bare(live) if live is not None else {},
         config=entries.bare(config),
-        managers=entries.stored(held),
+        managers=reshaped(entries.stored(held), node),
         key=entries.own_key(manager, APPLY, api_version, subresource),
         versions=Versions(api_version, node, convert),
         ownable=ownable,

@@ -7,6 +7,7 @@ from koord.embedded.apiserver.merge.compare import Comparison, compare
 from koord.embedded.apiserver.merge.entries import UPDATE, Key, Managers
 from koord.embedded.apiserver.merge.outcome import Obj
 from koord.embedded.apiserver.merge.reset import STRIPPED, Filter, everything
+from koord.embedded.apiserver.merge.shape import fitting
 from koord.embedded.apiserver.merge.versions import Convert, Versions
 from koord.embedded.apiserver.merge.walk import zero
 from koord.embedded.apiserver.schema.node import Node
@@ -50,7 +51,7 @@ def track_update(
     `reset`. `now` is RFC 3339 in UTC with whole seconds; None writes no time, as the scale subresource does.
     """
     held = entries.managed_of(old)
-    managers = _start(held, new, subresource, custom=not node.go_type)
+    managers = reshaped(_start(held, new, subresource, custom=not node.go_type), node)
     if not managers and old is not None and old.get("metadata", {}).get("uid"):
         return []  # an object that has lost its managers is left alone until the first apply
     before = entries.bare(old) if old is not None else zero(node)
@@ -68,6 +69,18 @@ def track_update(
             own = fieldset.union(own, entries.fields_of(managers[key]))
         managers[key] = entries.entry_of(key, api_version, own, now)
     return entries.written(_capped(managers))
+
+
+def reshaped(managers: Managers, node: Node) -> Managers:
+    """Managers after a custom kind's schema made atomic what was owned piece by piece; built-in schemas stay."""
+    if node.go_type:
+        return managers
+    out: Managers = {}
+    for key, entry in managers.items():
+        fields = entries.fields_of(entry)
+        fitted = fitting(fields, node)
+        out[key] = entry if fitted is fields else entries.with_fields(entry, fitted)
+    return out
 
 
 class Change:

@@ -179,3 +179,18 @@ def removed(value: Any, fields: Fields, node: Node) -> Any:
     if is_map(node) or node.kind == "list" or isinstance(value, list):
         return None
     return value
+
+
+def fitting(fields: Fields, node: Node) -> Fields:
+    """The set with everything below an atomic field drawn together into that field."""
+    out: Fields | None = None
+    for step, tree in fields.items():
+        if not tree or step == SELF:
+            continue
+        inner = items_of(node) if node.kind == "list" else below(node, step[2:])
+        whole = inner.atomic or (inner.kind == "list" and inner.list_type == "atomic")
+        fitted = MEMBER if whole else fitting(tree, inner)
+        if fitted is not tree:
+            out = dict(fields) if out is None else out
+            out[step] = fitted
+    return fields if out is None else out
