@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from koord.api.marker import NULLABLE, REQUIRED, ResourceList, Rule
+from koord.api.marker import NULLABLE, REQUIRED, ResourceList, Rule, always
 from koord.api.meta import Condition, LabelSelector, Object
 from koord.api.part import Part
 
@@ -15,19 +15,19 @@ CONDITIONS = ("LowConfidence", "NoObjectsMatched", "FetchingHistory", "ConfigDep
 
 
 class CrossVersionObjectReference(Part, frozen=True, kw_only=True):
-    kind: Annotated[str, REQUIRED] = ""
-    name: Annotated[str, REQUIRED] = ""
+    kind: Annotated[str, REQUIRED] = always("")
+    name: Annotated[str, REQUIRED] = always("")
     api_version: str = ""
 
 
 class RecommendationTarget(Part, frozen=True, kw_only=True):
-    type: Annotated[str, Rule(required=True, enum=(TARGET_WORKLOAD, TARGET_POD_SELECTOR))] = ""
+    type: Annotated[str, Rule(required=True, enum=(TARGET_WORKLOAD, TARGET_POD_SELECTOR))] = always("")
     workload: CrossVersionObjectReference | None = None
     pod_selector: LabelSelector | None = None
 
 
 class RecommendationSpec(Part, frozen=True, kw_only=True):
-    target: Annotated[RecommendationTarget, REQUIRED] = RecommendationTarget()
+    target: Annotated[RecommendationTarget, REQUIRED] = always(RecommendationTarget())
 
 
 class RecommendedContainerStatus(Part, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated
 
 from koord.api.affinity import Taint
-from koord.api.marker import NULLABLE, REQUIRED, SCHEMALESS, Duration, Int32, ResourceList, Rule
+from koord.api.marker import NULLABLE, REQUIRED, SCHEMALESS, Duration, Int32, ResourceList, Rule, always
 from koord.api.meta import LabelSelector, Object, OwnerReference
 from koord.api.part import ObjectReference, Part, RawTemplate
 from koord.api.pod import PodTemplateSpec
@@ -52,7 +52,7 @@ class PreAllocationPolicy(Part, frozen=True, kw_only=True):
 
 class ReservationSpec(Part, frozen=True, kw_only=True):
     template: Annotated[PodTemplateSpec, REQUIRED, SCHEMALESS] | None = None
-    owners: Annotated[tuple[ReservationOwner, ...], Rule(required=True, min_items=1)] = ()
+    owners: Annotated[tuple[ReservationOwner, ...], Rule(required=True, min_items=1)] = always(())
     ttl: Annotated[Duration, Rule(default="24h")] | None = None
     expires: Annotated[datetime, NULLABLE] | None = None
     pre_allocation: bool = False
@@ -137,8 +137,8 @@ class PreemptedReservation(Part, frozen=True, kw_only=True):
 
 
 class PodMigrationJobCondition(Part, frozen=True, kw_only=True):
-    type: Annotated[str, REQUIRED] = ""
-    status: Annotated[str, REQUIRED] = ""
+    type: Annotated[str, REQUIRED] = always("")
+    status: Annotated[str, REQUIRED] = always("")
     last_probe_time: Annotated[datetime, NULLABLE] | None = None
     last_transition_time: Annotated[datetime, NULLABLE] | None = None
     reason: str = ""
@@ -165,26 +165,26 @@ class PodMigrationJob(Object, frozen=True, kw_only=True):
 
 
 class NetworkTopologyLayer(Part, frozen=True, kw_only=True):
-    topology_layer: Annotated[str, REQUIRED] = ""
+    topology_layer: Annotated[str, REQUIRED] = always("")
     parent_topology_layer: str = ""
     label_key: tuple[str, ...] = ()  # any of these node labels names the domain
 
 
 class ClusterNetworkTopologySpec(Part, frozen=True, kw_only=True):
-    network_topology_spec: Annotated[tuple[NetworkTopologyLayer, ...], REQUIRED] = ()
+    network_topology_spec: Annotated[tuple[NetworkTopologyLayer, ...], REQUIRED] = always(())
 
 
 class TopologyInfo(Part, frozen=True, kw_only=True):
-    topology_layer: Annotated[str, REQUIRED] = ""
-    topology_name: Annotated[str, REQUIRED] = ""
+    topology_layer: Annotated[str, REQUIRED] = always("")
+    topology_name: Annotated[str, REQUIRED] = always("")
 
 
 class TopologyDetail(Part, frozen=True, kw_only=True):
-    topology_info: Annotated[TopologyInfo, REQUIRED] = TopologyInfo()
+    topology_info: Annotated[TopologyInfo, REQUIRED] = always(TopologyInfo())
     parent_topology_info: TopologyInfo | None = None
     child_topology_layer: str = ""
     child_topology_names: tuple[str, ...] = ()
-    node_num: Annotated[Int32, REQUIRED] = 0
+    node_num: Annotated[Int32, REQUIRED] = always(0)
 
 
 class ClusterNetworkTopologyStatus(Part, frozen=True, kw_only=True):

@@ -52,9 +52,19 @@ Duration = str  # as Go prints it: "5m0s"; koord.values reads it
 
 
 def always(value: T) -> T:
-    """A default that is written out even when nothing changed it: Go fields without omitempty.
+    """An immutable default that is written out even when nothing changed it: Go fields without omitempty.
 
     msgspec leaves out a field that still holds its default, except when the default comes from a factory.
     """
     made: T = msgspec.field(default_factory=lambda: value)
     return made
+
+
+def always_resources() -> ResourceList:
+    """As `always`, for a map: each object gets its own. A plain `dict` factory would be left out when empty."""
+    made: ResourceList = msgspec.field(default_factory=_no_resources)
+    return made
+
+
+def _no_resources() -> ResourceList:
+    return {}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from koord.api.marker import REQUIRED
+from koord.api.marker import REQUIRED, always
 from koord.api.meta import LabelSelector, Object
 from koord.api.part import Part
 
 
 class ElasticQuotaProfileSpec(Part, frozen=True, kw_only=True):
-    quota_name: Annotated[str, REQUIRED] = ""
+    quota_name: Annotated[str, REQUIRED] = always("")
     quota_labels: dict[str, str] = {}
     resource_ratio: str | None = None  # decimal text such as "0.9", times the pool's total
     node_selector: Annotated[LabelSelector, REQUIRED] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import field
 
 from koord.api.annotations.codec import Malformed, read, written
-from koord.api.marker import always
+from koord.api.marker import always, always_resources
 from koord.api.part import Part, QuantityText, ResourceList
 from koord.api.protocol import A_DEVICE_ALLOCATED
 
@@ -28,7 +28,7 @@ class DeviceAllocation(Part, frozen=True, kw_only=True):
     """One device. `minor` and `resources` are always written, even when empty."""
 
     minor: int = always(0)
-    resources: ResourceList = field(default_factory=dict)
+    resources: ResourceList = always_resources()
     id: str = ""
     extension: AllocationExtension | None = None
 

@@ -61,7 +61,8 @@ def _offered(value: GPUPartitionTable) -> list[QuantityText]:
 
 
 def dump_table(value: Mapping[int, Sequence[GPUPartition]]) -> str:
-    return written(value)
+    """Go sorts the keys of a map as text, numbers too."""
+    return written({str(size): partitions for size, partitions in value.items()})
 
 
 def partition_policy(labels: Mapping[str, str]) -> str:
