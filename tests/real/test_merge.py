@@ -173,7 +173,8 @@ def settled(obj: Any) -> Any:
     if isinstance(obj, dict):
         kept = {k: settled(v) for k, v in obj.items() if not k.startswith("$")}
         return {k: v for k, v in kept.items() if v not in (None, {}, [], "")}
-    return [settled(v) for v in obj] if isinstance(obj, list) else obj
+    # A null among strings decodes to an empty string.
+    return ["" if v is None else settled(v) for v in obj] if isinstance(obj, list) else obj
 
 
 def content(obj: Obj) -> Obj:
