@@ -398,7 +398,7 @@ def test_unreadable_text_is_a_value_that_names_the_key(codec: Codec, text: str) 
 
 
 @pytest.mark.parametrize("codec", [pytest.param(c, id=i) for c, i in zip(CODECS, IDS) if c.shape is not None])
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_any_value_survives_and_has_one_text(codec: Codec, data: st.DataObject) -> None:
     value = data.draw(values(codec.shape))
