@@ -16,6 +16,7 @@ from koord.embedded.apiserver.refusal import STALE, Refusal, bad_request
 from koord.embedded.apiserver.rest import metadata, ownership, stamping
 from koord.embedded.apiserver.rest.admission_chain import Attributes
 from koord.embedded.apiserver.rest.call import Call, Outcome, Parts
+from koord.embedded.apiserver.rest.copying import clone
 from koord.embedded.apiserver.rest.deletion import dies_with_update
 from koord.embedded.apiserver.rest.door import Door
 from koord.embedded.apiserver.rest.expiry import EXPIRING
@@ -48,14 +49,23 @@ class Writer:
             raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
         if name and meta.get("name", name) != name:
             raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
-        generated = not meta.get("name") and meta.get("generateName")
-        for _ in range(NAME_TRIES if generated else 1):
-            if generated:
-                meta["name"] = meta["generateName"][: stamping.MAX_GENERATED_BASE] + self._parts.stamp.suffix()
+        if meta.get("name") or not meta.get("generateName"):
             outcome = await self._create(call, obj, options, applied)
+        else:
+            outcome = await self._create_generated(call, obj, options)
+        if outcome is None:
+            raise refusal.already_exists(call.resource.plural, call.resource.group, meta["name"])
+        return outcome
+
+    async def _create_generated(self, call: Call, obj: Obj, options: WriteOptions) -> Outcome | None:
+        meta = obj["metadata"]
+        prefix = meta["generateName"][: stamping.MAX_GENERATED_BASE]
+        for _ in range(NAME_TRIES):
+            meta["name"] = prefix + self._parts.stamp.suffix()
+            outcome = await self._create(call, clone(obj), options, False)
             if outcome is not None:
                 return outcome
-        raise refusal.already_exists(call.resource.plural, call.resource.group, meta["name"])
+        return None
 
     async def _create(self, call: Call, obj: Obj, options: WriteOptions, applied: bool) -> Outcome | None:
         """None when the name is taken."""

@@ -1,0 +1,146 @@
+"""A server on a clock that tests move, spoken to in the fewest words. Kinds have no defaults or validation here."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from koord.embedded.apiserver.kinds.strategy import Strategy
+from koord.embedded.apiserver.rest.admission_chain import AdmissionChain
+from koord.embedded.apiserver.rest.watching import Stream, WatchFrame
+from koord.embedded.apiserver.server import Server, builtin_catalog
+from koord.embedded.apiserver.store import Store
+from koord.kube.transport import (
+    APPLY_PATCH,
+    JSON,
+    JSON_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    Answer,
+    Request,
+)
+from koord.telemetry.clock import ManualClock
+
+NS = "/api/v1/namespaces/default"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+PARTIAL = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+PARTIAL_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+MERGE, STRATEGIC, JSON6902, APPLY = MERGE_PATCH, STRATEGIC_PATCH, JSON_PATCH, APPLY_PATCH
+
+POD_FIELDS = {
+    "spec.nodeName": lambda pod: pod["spec"].get("nodeName", ""),
+    "status.phase": lambda pod: pod.get("status", {}).get("phase", ""),
+}
+STRATEGIES: Mapping[tuple[str, str], Strategy] = {
+    ("", "Pod"): Strategy(fields=POD_FIELDS),
+    ("coordination.k8s.io", "Lease"): Strategy(creates_on_update=True),
+}
+
+
+class Api:
+    """Verbs that answer (status, body as dicts)."""
+
+    def __init__(self, server: Server, clock: ManualClock, chance: random.Random) -> None:
+        self.server = server
+        self.chance = chance
+        self.clock = clock
+        self.last: Answer | None = None
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        accept: str = JSON,
+        content_type: str = JSON,
+        tracked: bool = True,
+        agent: str = "",
+    ) -> tuple[int, Any]:
+        path, _, tail = path.partition("?")
+        query = dict(pair.partition("=")[::2] for pair in tail.split("&") if pair)
+        request = Request(
+            method=method,
+            path=path,
+            query=query,
+            body=body,
+            accept=accept,
+            content_type=content_type,
+            user="tester",
+            user_agent=agent,
+        )
+        self.last = await self.server.handle(request, tracked=tracked)
+        return self.last.status, self.last.body.plain()
+
+    async def get(self, path: str, **more: Any) -> tuple[int, Any]:
+        return await self.ask("GET", path, **more)
+
+    async def post(self, path: str, body: Any, **more: Any) -> tuple[int, Any]:
+        return await self.ask("POST", path, body, **more)
+
+    async def put(self, path: str, body: Any, **more: Any) -> tuple[int, Any]:
+        return await self.ask("PUT", path, body, **more)
+
+    async def patch(self, path: str, body: Any, content_type: str = MERGE, **more: Any) -> tuple[int, Any]:
+        return await self.ask("PATCH", path, body, content_type=content_type, **more)
+
+    async def delete(self, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
+        return await self.ask("DELETE", path, body, **more)
+
+    async def watch(self, path: str, *, accept: str = JSON) -> Stream | Answer:
+        path, _, tail = path.partition("?")
+        query = dict(pair.partition("=")[::2] for pair in tail.split("&") if pair)
+        return await self.server.watch(Request(method="GET", path=path, query=query, accept=accept, user="tester"))
+
+    async def open(self, path: str, *, accept: str = JSON) -> Stream:
+        stream = await self.watch(path, accept=accept)
+        assert isinstance(stream, Stream), stream.body.plain()
+        return stream
+
+
+def seen(frames: list[WatchFrame]) -> list[tuple[str, str]]:
+    return [(frame.type, frame.body.plain()["metadata"].get("name", "")) for frame in frames]
+
+
+async def fresh(
+    *,
+    admission: AdmissionChain | None = None,
+    strategies: Mapping[tuple[str, str], Strategy] = STRATEGIES,
+    store: Store | None = None,
+) -> Api:
+    """A started server without its background task: the caller needs no loop of its own to end it."""
+    clock, chance = ManualClock(), random.Random(7)
+    server = Server(
+        store=store,
+        catalog=builtin_catalog(strategies),
+        clock=clock,
+        chance=chance,
+        admission=admission,
+        tokens={"secret": "tester"},
+    )
+    api = Api(server, clock, chance)
+    status, _ = await api.post("/api/v1/namespaces", {"metadata": {"name": "default"}})
+    assert status == 201
+    return api
+
+
+def pod(name: str, labels: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    meta: dict[str, Any] = {"name": name}
+    if labels:
+        meta["labels"] = dict(labels)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": meta,
+        "spec": {"containers": [{"name": "main", "image": "example/app:1"}], **spec},
+    }
+
+
+def config_map(name: str, data: Mapping[str, str] | None = None, **meta: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, **meta},
+        "data": dict(data or {"k": "v"}),
+    }
