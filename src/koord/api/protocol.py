@@ -217,6 +217,7 @@ NAMESPACE = "koordinator-system"
 SCHEDULER = "koord-scheduler"
 DESCHEDULER_NAME = "koord-descheduler"
 SLO_CONFIG_MAP = "slo-controller-config"
+L_CONFIG_MAP_TYPE = "koordinator.sh/configmap-type"  # on a ConfigMap that the webhook shall check; value: its name
 POD_VALIDATOR_CONFIG_MAP = "pod-enhanced-validator-config"
 GPU_TEMPLATES_CONFIG_MAP = "gpu-shared-resource-templates"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from koord.api.config.field_error import FieldError, one_of, required, within
+from koord.api.marker import always
 from koord.api.model import Model
 from koord.api.resource_name import CPU, MEMORY
 
@@ -29,8 +30,8 @@ class ResourceWeight(Model, frozen=True, kw_only=True):
 
 
 class UtilizationShapePoint(Model, frozen=True, kw_only=True):
-    utilization: int = 0
-    score: int = 0
+    utilization: int = always(0)
+    score: int = always(0)
 
 
 class RequestedToCapacityRatio(Model, frozen=True, kw_only=True):
