@@ -58,6 +58,10 @@ def test_matching_takes_absent_for_empty() -> None:
     assert EVERYTHING.matches({})
 
 
+def test_terms_compare_for_equality_unless_told() -> None:
+    assert FieldSelector.parse("a=b").terms == (Term("a", "b"),)
+
+
 def test_what_a_server_asks_of_it() -> None:
     selector = FieldSelector.parse("metadata.name=x,spec.nodeName!=y")
     assert selector.fields() == ["metadata.name", "spec.nodeName"]

@@ -27,6 +27,7 @@ moments = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=zones)
         pytest.param("2024-01-02T03:04:05,5Z", "2024-01-02T03:04:05Z", id="comma"),
         pytest.param("2024-01-02T03:04:05+02:00", "2024-01-02T01:04:05Z", id="east"),
         pytest.param("2024-01-02T03:04:05-11:30", "2024-01-02T14:34:05Z", id="west"),
+        pytest.param("2024-01-03T01:00:00+24:60", "2024-01-02T00:00:00Z", id="farthest-zone-that-Go-allows"),
         pytest.param("2024-01-02T3:04:05Z", "2024-01-02T03:04:05Z", id="hour-of-one-digit"),
         pytest.param("2024-02-29T00:00:00Z", "2024-02-29T00:00:00Z", id="leap-day"),
         pytest.param("0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z", id="first-year-keeps-its-zeros"),

@@ -167,6 +167,7 @@ def test_object_form_has_its_own_operators(operator: str) -> None:
         pytest.param(("zone", "Gt", ["5"]), "5", False, id="not-greater"),
         pytest.param(("zone", "Gt", ["5"]), "six", False, id="greater-than-a-word"),
         pytest.param(("zone", "Lt", ["5"]), "4", True, id="less"),
+        pytest.param(("zone", "Lt", ["5"]), "5", False, id="not-less"),
         pytest.param(("zone", "Lt", ["5"]), "1_0", False, id="number-in-python-only"),
         pytest.param(("zone", "Lt", ["5"]), None, False, id="less-absent"),
         pytest.param(("zone", "Gt", ["5"]), "9223372036854775808", False, id="beyond-int64"),

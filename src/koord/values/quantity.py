@@ -64,12 +64,16 @@ class Quantity:
 
     def value(self) -> int:
         """Whole units, rounded away from zero, within int64."""
-        return (
-            self._unscaled if self._scale == 0 and -MAX_INT64 <= self._unscaled <= MAX_INT64 else self.scaled_value(0)
-        )
+        amount = self._unscaled
+        if self._scale == 0 and -MAX_INT64 <= amount <= MAX_INT64:
+            return amount
+        return self.scaled_value(0)
 
     def milli_value(self) -> int:
         """Thousandths, rounded away from zero, within int64."""
+        amount = self._unscaled
+        if self._scale == MILLI and -MAX_INT64 <= amount <= MAX_INT64:
+            return amount
         return self.scaled_value(MILLI)
 
     def scaled_value(self, scale: int) -> int:
