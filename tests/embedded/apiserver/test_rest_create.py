@@ -22,7 +22,9 @@ async def api() -> Api:
 
 
 async def test_created_object_carries_what_the_server_owns(api: Api) -> None:
-    status, body = await api.post(f"{NS}/configmaps", config_map("a", uid="mine", creationTimestamp="2000-01-01T00:00:00Z"))
+    status, body = await api.post(
+        f"{NS}/configmaps", config_map("a", uid="mine", creationTimestamp="2000-01-01T00:00:00Z")
+    )
     assert status == 201
     meta = body["metadata"]
     assert UID.fullmatch(meta["uid"])

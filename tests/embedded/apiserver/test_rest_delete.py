@@ -1,4 +1,4 @@
-"""DELETE: preconditions, propagation, finalizers, the grace of pods, namespaces, collections, and the answers' forms."""
+"""DELETE: preconditions, propagation, finalizers, the grace of pods, namespaces, collections, and what is answered."""
 
 from __future__ import annotations
 

@@ -62,7 +62,9 @@ REFUSED_PUTS: list[Any] = [
         "field is immutable",
         id="own-death",
     ),
-    pytest.param({"resourceVersion": "abc"}, 500, 'strconv.ParseUint: parsing "abc": invalid syntax', id="not-a-number"),
+    pytest.param(
+        {"resourceVersion": "abc"}, 500, 'strconv.ParseUint: parsing "abc": invalid syntax', id="not-a-number"
+    ),
     pytest.param(
         {"labels": {"x": "not valid"}},
         422,
@@ -143,7 +145,13 @@ REFUSED_PATCHES: list[Any] = [
         "the server rejected our request due to an error in our request",
         id="failed-test",
     ),
-    pytest.param(MERGE, b"{bad", 400, "error decoding patch: invalid character 'b' looking for beginning of object key string", id="not-json"),
+    pytest.param(
+        MERGE,
+        b"{bad",
+        400,
+        "error decoding patch: invalid character 'b' looking for beginning of object key string",
+        id="not-json",
+    ),
     pytest.param(MERGE, {"metadata": {"resourceVersion": "1"}}, 409, STALE_TEXT, id="stale-version"),
     pytest.param(
         STRATEGIC,
@@ -176,7 +184,7 @@ async def test_force_belongs_to_apply(api: Api) -> None:
     assert (status, body["details"]["causes"][0]["field"]) == (422, "fieldManager")
 
 
-class Test_server_side_apply:  # noqa: N801 - reads as a sentence in reports
+class Test_server_side_apply:
     @staticmethod
     def config(name: str = "ap", **data: str) -> dict[str, Any]:
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
@@ -219,7 +227,9 @@ class Test_server_side_apply:  # noqa: N801 - reads as a sentence in reports
         config["metadata"]["uid"] = "x"
         status, body = await api.patch(f"{NS}/configmaps/ap?fieldManager=me", config, APPLY)
         assert status == 409
-        assert body["message"].endswith("uid mismatch: the provided object specified uid x, and no existing object was found")
+        assert body["message"].endswith(
+            "uid mismatch: the provided object specified uid x, and no existing object was found"
+        )
 
 
 class Intruder:

@@ -107,9 +107,13 @@ class Server:
                 await self._sweeper
         await self.store.close()
 
+    def expire(self) -> float | None:
+        """Forget Events that are due; seconds until the next one is. The server does it by itself once started."""
+        return self._parts.expiry.sweep()
+
     async def _sweep(self) -> None:
         while True:
-            due = self._parts.expiry.sweep()
+            due = self.expire()
             await self.clock.sleep(60.0 if due is None else min(max(due, 1.0), 60.0))
 
     def _store_health(self) -> str:
