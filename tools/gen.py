@@ -1,4 +1,4 @@
-"""Regenerate what is derived: the field table of built-in kinds and, from the API types, the CRD manifests.
+"""Regenerate what is derived: field and protobuf tables of built-in kinds and, from the API types, the CRD manifests.
 
 Starts a real control plane, asks it what it serves, reads the matching Go sources, and writes data files whose bytes
 depend on those inputs alone.
@@ -11,15 +11,17 @@ import importlib.util
 import json
 import subprocess
 import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tools import controlplane, gen_fields
+from tools import controlplane, gen_fields, gen_protobuf
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "src/koord/embedded/apiserver/schema/builtin.json.gz"
+MESSAGES = ROOT / "src/koord/embedded/apiserver/protobuf/messages.json.gz"
 CRDS = ROOT / "config/crds"
 GO_MODULE = ROOT / "assets/kubernetes"
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -43,17 +45,21 @@ def read_schemas(plane: controlplane.ControlPlane) -> tuple[dict[str, Any], list
     return schemas, versions
 
 
-def read_sources(packages: set[str]) -> gen_fields.GoSource:
-    """The Go files of the packages, from the module versions that the control plane is built from."""
-    modules = sorted({"/".join(p.split("/")[:2]) for p in packages})
+def module_folders(modules: Iterable[str]) -> dict[str, str]:
+    """Where the Go modules lie, in the versions that the control plane is built from."""
     listed = subprocess.run(
-        ["go", "list", "-mod=readonly", "-m", "-f", "{{.Path}} {{.Dir}}", *modules],
+        ["go", "list", "-mod=readonly", "-m", "-f", "{{.Path}} {{.Dir}}", *sorted(modules)],
         cwd=GO_MODULE,
         check=True,
         capture_output=True,
         text=True,
     )
-    folders = dict(line.split(" ", 1) for line in listed.stdout.splitlines())
+    return dict(line.split(" ", 1) for line in listed.stdout.splitlines())
+
+
+def read_sources(packages: set[str]) -> gen_fields.GoSource:
+    """The Go files of the packages."""
+    folders = module_folders({"/".join(p.split("/")[:2]) for p in packages})
     texts: dict[str, dict[str, str]] = {}
     for package in sorted(packages):
         module = "/".join(package.split("/")[:2])
@@ -64,6 +70,11 @@ def read_sources(packages: set[str]) -> gen_fields.GoSource:
             if not file.name.endswith("_test.go") and not file.name.startswith(("zz_generated", "generated."))
         }
     return gen_fields.GoSource(texts)
+
+
+def write_packed(path: Path, table: dict[str, Any]) -> None:
+    text = json.dumps(table, separators=(",", ":"), ensure_ascii=True).encode()
+    path.write_bytes(gzip.compress(text, compresslevel=9, mtime=0))
 
 
 def write_table() -> None:
@@ -78,9 +89,20 @@ def write_table() -> None:
         "resources": gen_fields.resources(discovery, lists),
         "definitions": gen_fields.definitions(schemas, source),
     }
-    text = json.dumps(table, separators=(",", ":"), ensure_ascii=True).encode()
-    TABLE.write_bytes(gzip.compress(text, compresslevel=9, mtime=0))
+    write_packed(TABLE, table)
     print(f"{TABLE.relative_to(ROOT)}: {len(table['definitions'])} types, {len(table['resources'])} resources")
+
+
+def write_messages() -> None:
+    """The protobuf form of every type in the field table."""
+    sources = []
+    for folder in module_folders(gen_protobuf.MODULES).values():
+        for proto in sorted(Path(folder).rglob("generated.proto")):
+            go = [file.read_text() for file in sorted(proto.parent.glob("*.go")) if file.name != "generated.pb.go"]
+            sources.append(gen_protobuf.Source(proto.read_text(), go))
+    table = gen_protobuf.messages(sources, json.loads(gzip.decompress(TABLE.read_bytes()))["definitions"])
+    write_packed(MESSAGES, table)
+    print(f"{MESSAGES.relative_to(ROOT)}: {len(table)} messages")
 
 
 def write_crds() -> None:
@@ -102,6 +124,7 @@ def write_crds() -> None:
 
 def main() -> None:
     write_table()
+    write_messages()
     write_crds()
 
 
