@@ -34,6 +34,13 @@ class ScalePaths(msgspec.Struct, frozen=True):
     selector: str = ".spec.selector"  # a LabelSelector, a plain map, or for custom kinds a string
 
 
+class PrinterColumn(msgspec.Struct, frozen=True):
+    """A column that a custom kind brings along: its heading in a Table, and its cell for an object at a time."""
+
+    heading: Mapping[str, Any]
+    cell: Callable[[Obj, float], Any]
+
+
 class ServedResource(msgspec.Struct, kw_only=True, eq=False):
     group: str  # "" is the core group
     version: str
@@ -52,6 +59,7 @@ class ServedResource(msgspec.Struct, kw_only=True, eq=False):
     decode: Callable[[Any], Decoded]
     custom: bool = False
     schema: Mapping[str, Any] | None = None  # a custom kind's openAPIV3Schema, for the documents
+    columns: tuple[PrinterColumn, ...] = ()  # a custom kind's, after Name
     storage: str = ""  # key of the collection: versions of one resource share it
     conversion: Conversion | None = None  # None: stored as served
     unconditional_update: bool = True  # a PUT without resourceVersion is taken

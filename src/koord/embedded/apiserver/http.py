@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import ipaddress
 import logging
+import re
 import ssl
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from aiohttp import web
 from aiohttp.http import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
+from multidict import CIMultiDict
 
 from koord.embedded.apiserver.refusal import Refusal
 from koord.embedded.apiserver.rest import answering
@@ -29,6 +31,7 @@ MAX_BODY_BYTES = 3 << 20
 STALLED_S = 30.0
 WRITE_BUFFER_BYTES = 1 << 20
 _CACHE = "no-cache, private"
+_WARNINGS = re.compile(r', (?=299 - ")')
 _NO_QUERY: Mapping[str, str] = {}
 
 
@@ -175,9 +178,11 @@ def _request(
 
 
 def _response(answer: Answer) -> web.Response:
-    headers = {"Content-Type": answer.content_type, "Cache-Control": _CACHE}
-    if answer.headers:
-        headers.update(answer.headers)
+    headers: CIMultiDict[str] = CIMultiDict({"Content-Type": answer.content_type, "Cache-Control": _CACHE})
+    for name, value in answer.headers.items():
+        # Clients take a header line for each warning; a quote inside a text is escaped, so this splits between texts.
+        for line in _WARNINGS.split(value) if name == "Warning" else (value,):
+            headers.add(name, line)
     return web.Response(status=answer.status, body=answer.body.raw(), headers=headers)
 
 

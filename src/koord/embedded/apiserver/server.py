@@ -15,6 +15,8 @@ import msgspec
 
 from koord.embedded.apiserver import refusal
 from koord.embedded.apiserver.catalog import Catalog, ServedResource, builtin_resources
+from koord.embedded.apiserver.crd import definition
+from koord.embedded.apiserver.crd.definitions import Definitions
 from koord.embedded.apiserver.kinds.strategy import Strategy
 from koord.embedded.apiserver.refusal import Refusal
 from koord.embedded.apiserver.rest import answering, negotiation, route
@@ -48,7 +50,8 @@ def builtin_catalog(strategies: Mapping[tuple[str, str], Strategy] | None = None
     def decoder(node: Node) -> Any:
         return functools.partial(decode, node=node)
 
-    return Catalog(builtin_resources(builtin(), decoder, strategies or {}, BUILTIN_CONVERSIONS))
+    chosen = {(definition.GROUP, definition.KIND): definition.DEFINITION, **(strategies or {})}
+    return Catalog(builtin_resources(builtin(), decoder, chosen, BUILTIN_CONVERSIONS))
 
 
 class Server:
@@ -82,6 +85,8 @@ class Server:
         self._verbs = Verbs(self._parts, self._tables, self.tokens)
         self._discovery = Discovery(self.catalog)
         self._openapi = OpenApi(builtin(), self.catalog)
+        self._definitions = Definitions(self._parts)
+        self._own_groups = frozenset(resource.group for resource in self.catalog.resources() if not resource.custom)
         self._health = Health(builtin().release, {"store": self._store_health})
         self._sweeper: asyncio.Task[None] | None = None
         self.closed = False
@@ -89,7 +94,8 @@ class Server:
     # Life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Create what every cluster has, and start forgetting old Events."""
+        """Serve what is defined, create what every cluster has, and start forgetting old Events."""
+        self._definitions.start()
         for name in SYSTEM_NAMESPACES:
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             request = Request(method="POST", path="/api/v1/namespaces", body=body, user_agent="kube-apiserver")
@@ -132,6 +138,8 @@ class Server:
             found = route.resource_route(request.path)
             if found is None:
                 return self._other(request)
+            if self._is_nowhere(found):
+                return answering.text(404, "404 page not found\n")
             form = negotiation.negotiate(request.accept)
             call = self._call(found, request, tracked, warnings)
             answer = await self._verbs.run(call, form)
@@ -164,6 +172,8 @@ class Server:
             found = route.resource_route(request.path)
             if found is None:
                 raise refusal.no_such_path()
+            if self._is_nowhere(found):
+                return answering.text(404, "404 page not found\n")
             form = negotiation.negotiate(request.accept)
             call = self._call(found, request, False, [])
             if "watch" not in call.resource.verbs:
@@ -185,6 +195,12 @@ class Server:
 
     def _tables(self, call: Call, form: negotiation.Form) -> Tables:
         return Tables(self._printer, call.resource, form, call.request.query.get("includeObject", ""))
+
+    def _is_nowhere(self, found: Route) -> bool:
+        """Whether a path is outside the built-in groups and of no definition: nobody is there to refuse it properly."""
+        return found.group not in self._own_groups and (
+            self.catalog.find(found.group, found.version, found.plural) is None
+        )
 
     def _call(self, found: Route, request: Request, tracked: bool, warnings: list[str]) -> Call:
         resource = self.catalog.find(found.group, found.version, found.plural)

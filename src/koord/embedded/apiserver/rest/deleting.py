@@ -8,6 +8,7 @@ import msgspec
 
 from koord.embedded.apiserver import refusal
 from koord.embedded.apiserver.catalog import ServedResource
+from koord.embedded.apiserver.crd import definition, ending
 from koord.embedded.apiserver.refusal import STALE
 from koord.embedded.apiserver.rest.admission_chain import Attributes
 from koord.embedded.apiserver.rest.call import Call, Parts
@@ -72,6 +73,8 @@ class Deleter:
             marked = mark_namespace(obj, now)
             if obj.get("spec", {}).get("finalizers"):
                 return Plan(None if marked is obj else marked, remove=False)
+        if resource.storage == definition.STORAGE:
+            return ending.mark_definition(obj, now)
         facts = Facts(now, resource.storage == "pods", resource.orphans_by_default)
         return decide_deletion(obj, options, facts)
 

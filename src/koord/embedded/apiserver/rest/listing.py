@@ -70,6 +70,8 @@ def _next_page(call: Call, collection: Collection, options: ListOptions, selecti
 
 def _page(call: Call, records: Iterable[Record], revision: int, limit: int, selection: Selection) -> Page:
     metadata: Obj = {"resourceVersion": str(revision)}
+    if call.resource.custom:
+        metadata["continue"] = ""  # lists of custom objects always say it
     matching: Iterator[Record] = iter(records)
     if selection.selects:
         matching = filter(selection.matches, matching)

@@ -51,15 +51,19 @@ def track(call: Call, parts: Parts, old: Obj | None, new: Obj, options: WriteOpt
         new["metadata"].pop("managedFields", None)
         return
     resource = call.resource
-    managed = track_update(
-        old,
-        new,
-        manager=manager_of(call, options),
-        node=resource.node,
-        api_version=resource.api_version,
-        now=None if call.subresource == "scale" else parts.stamp.now(),
-        subresource=call.subresource,
-        ownable=ownable(resource.group, resource.kind, call.subresource, has_status=resource.has_status),
-        convert=converter(parts.catalog, resource),
-    )
+    try:
+        managed = track_update(
+            old,
+            new,
+            manager=manager_of(call, options),
+            node=resource.node,
+            api_version=resource.api_version,
+            now=None if call.subresource == "scale" else parts.stamp.now(),
+            subresource=call.subresource,
+            ownable=ownable(resource.group, resource.kind, call.subresource, has_status=resource.has_status),
+            convert=converter(parts.catalog, resource),
+        )
+    except ValueError:
+        # A keyed list without its keys cannot be owned by element. Validation is about to refuse it, with the place.
+        managed = list(held or ())
     entries.put(new, managed)

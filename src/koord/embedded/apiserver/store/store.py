@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ class Store:
         self._encoder = msgspec.json.Encoder()
         self._collections: dict[str, Collection] = {}
         self._hot: deque[Record] = deque()
+        self._listeners: dict[str, tuple[Callable[[Event], None], ...]] = {}
         self.revision = 1
         if journal is not None:
             self._recover(journal)
@@ -54,6 +55,20 @@ class Store:
             for watcher in tuple(collection._watchers):
                 watcher.close()
 
+    def listen(self, resource: str, listener: Callable[[Event], None]) -> None:
+        """Call `listener` inside every change of a collection, after it is in memory and handed to the journal.
+
+        For parts of the server whose state must be true when the write returns; a listener may write in turn.
+        """
+        self._listeners[resource] = (*self._listeners.get(resource, ()), listener)
+
+    def unlisten(self, resource: str, listener: Callable[[Event], None]) -> None:
+        left = tuple(kept for kept in self._listeners.get(resource, ()) if kept != listener)
+        if left:
+            self._listeners[resource] = left
+        else:
+            self._listeners.pop(resource, None)
+
     def put(
         self,
         resource: str,
@@ -70,6 +85,8 @@ class Store:
         collection.apply(event)
         if self._journal is not None:
             self._journal.write(resource, event.record)
+        for listener in self._listeners.get(resource, ()):
+            listener(event)
         return event.record
 
     def delete(self, resource: str, namespace: str, name: str) -> Record | None:
@@ -84,6 +101,8 @@ class Store:
         collection.apply(event)
         if self._journal is not None:
             self._journal.remove(resource, event.record)
+        for listener in self._listeners.get(resource, ()):
+            listener(event)
         return event.record
 
     def _event(

@@ -1,0 +1,48 @@
+"""How an object moves between the versions of its definition: with conversion None, only the apiVersion changes.
+
+What the schema of the version at hand does not name is dropped on the way, and what was stored under an older schema
+is read with the defaults of the present one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from koord.embedded.apiserver.catalog import Conversion
+from koord.embedded.apiserver.rest.copying import clone
+from koord.embedded.apiserver.schema.defaulting import apply_defaults
+from koord.embedded.apiserver.schema.node import Node
+from koord.embedded.apiserver.schema.prune import prune
+
+Obj = dict[str, Any]
+
+
+def conversion(nodes: Mapping[str, Node], served: str, stored: str) -> Conversion:
+    """`nodes` by apiVersion; `served` and `stored` are apiVersions."""
+
+    def to_storage(obj: Obj) -> Obj:
+        return _moved(obj, stored)
+
+    def from_storage(obj: Obj) -> Obj:
+        return _moved(obj, served)
+
+    def _moved(obj: Obj, target: str) -> Obj:
+        new = clone(obj)
+        was = nodes.get(new.get("apiVersion", ""))
+        if was is not None:
+            apply_defaults(new, was)
+        new["apiVersion"] = target
+        prune(new, nodes[target])
+        return new
+
+    return Conversion(to_storage, from_storage)
+
+
+def is_settled(obj: Obj, node: Node, api_version: str) -> bool:
+    """Whether a stored object can be served as it lies there."""
+    if obj.get("apiVersion") != api_version:
+        return False
+    new = clone(obj)
+    apply_defaults(new, node)
+    return not prune(new, node) and new == obj

@@ -1,0 +1,133 @@
+"""Which of a definition's names it may have, and what that says about it: conditions NamesAccepted and Established.
+
+Names are taken per group, first come first served; a name that another definition holds is not given away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+Obj = dict[str, Any]
+
+NAMES_ACCEPTED = "NamesAccepted"
+ESTABLISHED = "Established"
+APPROVAL = "api-approved.kubernetes.io"
+APPROVAL_CONDITION = "KubernetesAPIApprovalPolicyConformant"
+_ORDER = ("plural", "singular", "shortNames", "kind", "listKind", "categories")
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What the other definitions of a group hold: words for paths and commands, and kinds."""
+
+    resources: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
+
+
+def taken(others: Iterable[Obj]) -> Taken:
+    """`others`: the other definitions of the same group."""
+    resources: set[str] = set()
+    kinds: set[str] = set()
+    for other in others:
+        names = (other.get("status") or {}).get("acceptedNames") or {}
+        resources |= {names.get("plural", ""), names.get("singular", ""), *names.get("shortNames", ())}
+        kinds |= {names.get("kind", ""), names.get("listKind", "")}
+    return Taken(frozenset(resources - {""}), frozenset(kinds - {""}))
+
+
+class Acceptance(msgspec.Struct, frozen=True):
+    names: Obj
+    conditions: tuple[Obj, ...]  # without times
+
+
+def decide_names(definition: Obj, held: Taken) -> Acceptance:
+    """The names that are accepted now, keeping an earlier one where the wanted one is taken."""
+    wanted = definition["spec"].get("names") or {}
+    status = definition.get("status") or {}
+    names = dict(status.get("acceptedNames") or {})
+    problem: tuple[str, str] | None = None
+    for field, title in (("plural", "Plural"), ("singular", "Singular")):
+        problem = _take(names, wanted, field, title, held.resources) or problem
+    shorts = [name for name in wanted.get("shortNames", ()) if name in held.resources]
+    if shorts:
+        listed = ", ".join(f'"{name}" is already in use' for name in shorts)
+        problem = ("ShortNamesConflict", listed if len(shorts) == 1 else f"[{listed}]")
+    else:
+        _keep(names, wanted, "shortNames")
+    for field, title in (("kind", "Kind"), ("listKind", "ListKind")):
+        problem = _take(names, wanted, field, title, held.kinds) or problem
+    _keep(names, wanted, "categories")
+    ordered = {"plural": "", **{key: names[key] for key in _ORDER if names.get(key)}}
+    ordered.setdefault("kind", "")
+    return Acceptance({key: ordered[key] for key in _ORDER if key in ordered}, _conditions(definition, problem))
+
+
+def _take(names: Obj, wanted: Obj, field: str, title: str, held: frozenset[str]) -> tuple[str, str] | None:
+    name = wanted.get(field, "")
+    if name in held:
+        return (f"{title}Conflict", f'"{name}" is already in use')
+    names[field] = name
+    return None
+
+
+def _keep(names: Obj, wanted: Obj, field: str) -> None:
+    if wanted.get(field):
+        names[field] = list(wanted[field])
+    else:
+        names.pop(field, None)
+
+
+def _conditions(definition: Obj, problem: tuple[str, str] | None) -> tuple[Obj, ...]:
+    accepted = (
+        condition(NAMES_ACCEPTED, "True", "NoConflicts", "no conflicts found")
+        if problem is None
+        else condition(NAMES_ACCEPTED, "False", *problem)
+    )
+    if problem is None:
+        established = condition(ESTABLISHED, "True", "InitialNamesAccepted", "the initial names have been accepted")
+    elif is_established(definition):  # once served, a definition stays served
+        return (*_approval(definition), accepted)
+    else:
+        established = condition(ESTABLISHED, "False", "NotAccepted", "not all names are accepted")
+    return (*_approval(definition), accepted, established)
+
+
+def protected(group: str) -> bool:
+    """Groups below k8s.io and kubernetes.io belong to the project: a definition there names its review."""
+    return group in ("k8s.io", "kubernetes.io") or group.endswith((".k8s.io", ".kubernetes.io"))
+
+
+def _approval(definition: Obj) -> tuple[Obj, ...]:
+    if not protected(definition["spec"].get("group", "")):
+        return ()
+    value = (definition["metadata"].get("annotations") or {}).get(APPROVAL, "")
+    if value.startswith("unapproved"):
+        message = f'not approved: "{value}"'
+        return (condition(APPROVAL_CONDITION, "False", "UnapprovedAnnotation", message),)
+    return (condition(APPROVAL_CONDITION, "True", "ApprovedAnnotation", f"approved in {value}"),)
+
+
+def condition(type: str, status: str, reason: str, message: str) -> Obj:
+    return {"type": type, "status": status, "lastTransitionTime": None, "reason": reason, "message": message}
+
+
+def with_condition(conditions: Iterable[Obj], new: Obj, now: str) -> list[Obj]:
+    """The list with one condition set; its time moves only when its status does."""
+    kept = list(conditions)
+    for at, old in enumerate(kept):
+        if old["type"] == new["type"]:
+            time = old["lastTransitionTime"] if old["status"] == new["status"] else now
+            kept[at] = {**new, "lastTransitionTime": time}
+            return kept
+    return [*kept, {**new, "lastTransitionTime": now}]
+
+
+def has_condition(definition: Obj, type: str, status: str = "True") -> bool:
+    found = (definition.get("status") or {}).get("conditions") or ()
+    return any(c["type"] == type and c["status"] == status for c in found)
+
+
+def is_established(definition: Obj) -> bool:
+    return has_condition(definition, ESTABLISHED)
