@@ -11,6 +11,7 @@ import yaml
 from koord.embedded.apiserver import refusal
 from koord.embedded.apiserver.catalog import Catalog, ServedResource
 from koord.embedded.apiserver.refusal import bad_request, unsupported_media
+from koord.embedded.apiserver.rest import protobuf
 from koord.embedded.apiserver.rest.options import FieldValidation
 from koord.embedded.apiserver.schema import strict
 from koord.embedded.apiserver.schema.decoding import Decoded
@@ -95,6 +96,12 @@ def plain_body(request: Request, kind: str) -> Any:
             return parse_json(raw)
         if media in _YAML_TYPES:
             return parse_yaml(raw)
+        if media == protobuf.MEDIA_TYPE:
+            return protobuf.parse(raw)
+    except protobuf.Unreadable as error:
+        raise bad_request(str(error)) from None
+    except protobuf.Malformed as error:
+        raise bad_request(f"the object provided is unrecognized (must be of type {kind}): {error}") from None
     except ValueError as error:
         raise bad_request(
             f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
@@ -102,8 +109,21 @@ def plain_body(request: Request, kind: str) -> Any:
         ) from None
     raise unsupported_media(
         "the body of the request was in an unknown format - accepted media types include: "
-        "application/json, application/yaml"
+        "application/json, application/yaml, application/vnd.kubernetes.protobuf"
     )
+
+
+def plain_options(request: Request) -> Any:
+    """The body of a DELETE, which is not the object but what to do with it."""
+    if not isinstance(request.body, bytes):
+        return request.body
+    media = media_type(request.content_type)
+    try:
+        if media == protobuf.MEDIA_TYPE:
+            return protobuf.parse(request.body)
+        return parse_yaml(request.body) if media in _YAML_TYPES else parse_json(request.body)
+    except ValueError as error:
+        raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
 
 
 def _shown_body(request: Request, plain: Any) -> bytes:

@@ -186,13 +186,7 @@ class Verbs:
         body = call.request.body
         if body is None or body == b"":
             return None
-        if not isinstance(body, bytes):
-            return body
-        try:
-            media = reading.media_type(call.request.content_type)
-            return reading.parse_json(body) if media == "application/json" else reading.parse_yaml(body)
-        except ValueError as error:
-            raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
+        return reading.plain_options(call.request)
 
     # Questions and errands ---------------------------------------------------------------------------------------
 
