@@ -1,0 +1,69 @@
+"""Protobuf's own bytes: numbers, lengths, and how to step over what is not known. What they mean is `message`'s.
+
+Refusals are in the words of the code that Kubernetes generates for Go.
+"""
+
+from __future__ import annotations
+
+VARINT, FIXED64, BYTES, START_GROUP, END_GROUP, FIXED32 = range(6)
+_WORD = (1 << 64) - 1
+_SIGN = 1 << 63
+
+
+class Malformed(ValueError):
+    """The bytes are not what they claim to be. The message is the server's."""
+
+
+def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """An unsigned number of 64 bits, and where it ends; bits above them are dropped, as Go does."""
+    value = shift = 0
+    while True:
+        if shift >= 64:
+            raise Malformed("proto: integer overflow")
+        if at >= end:
+            raise Malformed("unexpected EOF")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & _WORD, at
+        shift += 7
+
+
+def chunk(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Where a length-delimited value starts and ends."""
+    size, at = varint(data, at, end)
+    if size & _SIGN:
+        raise Malformed("proto: negative length found during unmarshaling")
+    if size > end - at:
+        raise Malformed("unexpected EOF")
+    return at, at + size
+
+
+def skip(data: bytes, at: int, end: int, wire: int) -> int:
+    """The end of a value whose tag has been read. Groups inside groups are counted, not called for."""
+    depth = 0
+    while True:
+        if wire == VARINT:
+            _, at = varint(data, at, end)
+        elif wire == BYTES:
+            _, at = chunk(data, at, end)
+        elif wire in (FIXED64, FIXED32):
+            at += 8 if wire == FIXED64 else 4
+            if at > end:
+                raise Malformed("unexpected EOF")
+        elif wire == START_GROUP:
+            depth += 1
+        elif wire == END_GROUP:
+            depth -= 1  # below zero cannot be: a group's end outside a group is refused before anything is skipped
+        else:
+            raise Malformed(f"proto: illegal wireType {wire}")
+        if depth == 0:
+            return at
+        tag, at = varint(data, at, end)
+        wire = tag & 7
+
+
+def signed(value: int, bits: int) -> int:
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> (bits - 1) else value
