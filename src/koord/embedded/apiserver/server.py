@@ -41,7 +41,25 @@ from koord.telemetry.clock import Clock, WallClock
 
 log = logging.getLogger(__name__)
 
-SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+# What every cluster has from its first moment: path -> objects.
+SYSTEM_OBJECTS: Mapping[str, tuple[dict[str, Any], ...]] = {
+    "/api/v1/namespaces": tuple(
+        {"metadata": {"name": name}} for name in ("default", "kube-system", "kube-public", "kube-node-lease")
+    ),
+    "/apis/scheduling.k8s.io/v1/priorityclasses": (
+        {
+            "metadata": {"name": "system-node-critical"},
+            "value": 2_000_001_000,
+            "description": "Used for system critical pods that must not be moved from their current node.",
+        },
+        {
+            "metadata": {"name": "system-cluster-critical"},
+            "value": 2_000_000_000,
+            "description": "Used for system critical pods that must run in the cluster, but can be moved to another "
+            "node if necessary.",
+        },
+    ),
+}
 
 
 def builtin_catalog(strategies: Mapping[tuple[str, str], Strategy] | None = None) -> Catalog:
@@ -96,12 +114,14 @@ class Server:
     async def start(self) -> None:
         """Serve what is defined, create what every cluster has, and start forgetting old Events."""
         self._definitions.start()
-        for name in SYSTEM_NAMESPACES:
-            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-            request = Request(method="POST", path="/api/v1/namespaces", body=body, user_agent="kube-apiserver")
-            answer = await self.handle(request)
-            if not answer.ok and answer.status != 409:
-                raise RuntimeError(f"cannot create namespace {name}: {answer.body.plain()}")
+        for path, objects in SYSTEM_OBJECTS.items():
+            for body in objects:
+                request = Request(
+                    method="POST", path=path, body=body, user="system:apiserver", user_agent="kube-apiserver"
+                )
+                answer = await self.handle(request)
+                if not answer.ok and answer.status != 409:
+                    raise RuntimeError(f"cannot create {body['metadata']['name']}: {answer.body.plain()}")
         self._sweeper = asyncio.create_task(self._sweep(), name="event-expiry")
 
     async def close(self) -> None:
