@@ -1,0 +1,370 @@
+"""Deployments: move pods from one template to the next through ReplicaSets."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from koord.api.apps import Deployment, DeploymentStatus, ReplicaSet
+from koord.api.builtin import DEPLOYMENTS, PODS, REPLICA_SETS
+from koord.api.core import Pod
+from koord.api.meta import LabelSelector
+from koord.api.model import to_dict
+from koord.embedded.workloads import revision, rollout, rollout_status
+from koord.embedded.workloads.context import Context
+from koord.embedded.workloads.ownership import (
+    apply_claims,
+    controlled_by,
+    decide_claims,
+    index_by_controller,
+    index_by_selector,
+    orphans,
+    owned,
+    reference,
+    selecting,
+)
+from koord.embedded.workloads.pod_state import finished
+from koord.embedded.workloads.rollout import Family, Sizes, size
+from koord.embedded.workloads.selecting import selector_of
+from koord.embedded.workloads.status import difference, write_status
+from koord.embedded.workloads.template import POD_TEMPLATE_HASH, labels_of, same_template, template_hash
+from koord.kube import recorder
+from koord.kube.cache import Change, Key, key_of
+from koord.kube.controller import Done, Outcome, Requeue, Retry
+from koord.kube.refused import Refused
+from koord.kube.verb import Plain
+from koord.kube.workqueue import WorkQueue
+from koord.values.selector import Selector
+
+DEFAULT_HISTORY = 10
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    deployment: Deployment
+    sets: tuple[ReplicaSet, ...]
+    old_pods_remain: bool = False  # of any set but the current one; asked for only when recreating
+    now: datetime
+
+
+class SetChange(msgspec.Struct, frozen=True, kw_only=True):
+    set: ReplicaSet
+    replicas: int | None = None
+    annotations: dict[str, str] = {}
+    min_ready_seconds: int | None = None
+
+
+class NewSet(msgspec.Struct, frozen=True, kw_only=True):
+    replicas: int
+    revision: int
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    make: NewSet | None = None
+    changes: tuple[SetChange, ...] = ()
+    remove: tuple[ReplicaSet, ...] = ()
+    revision: str = ""  # that the Deployment should carry; "" leaves it
+    status: DeploymentStatus
+
+
+def decide(seen: View) -> Plan:
+    now = seen.now
+    deployment = rollout_status.with_pause(seen.deployment, now)
+    family = rollout.family_of(deployment, seen.sets)
+    number = revision.next_revision(family.old)
+    if deployment.metadata.deletion_timestamp is not None:
+        return Plan(status=rollout_status.counted(deployment, family, now))
+    scaling = deployment.spec.paused or rollout.is_scaling(deployment, family)
+    # A rollout that only changes its size makes no progress and misses no deadline.
+    judge = rollout_status.counted if scaling else rollout_status.rollout_status
+    status = judge(deployment, family, now)
+    if scaling:
+        sizes: Sizes | None = rollout.scale(deployment, family)
+    elif deployment.spec.strategy.type == rollout.RECREATE:
+        sizes = rollout.recreate(deployment, family, seen.old_pods_remain)
+    else:
+        sizes = None if family.new is None else rollout.roll(deployment, family)
+    if sizes is None:
+        make = NewSet(replicas=rollout.first_size(deployment, family), revision=number)
+        return Plan(make=make, revision=str(number), status=status)
+    new = family.new
+    carried = str(max(number, revision.revision_of(new))) if new is not None else ""
+    remove: tuple[ReplicaSet, ...] = ()
+    if deployment.spec.paused or rollout_status.complete(deployment, status):
+        remove = surplus(deployment, family)
+    return Plan(
+        changes=_changes(deployment, family, sizes, number),
+        remove=remove,
+        revision=carried,
+        status=_found(deployment, family, status, now),
+    )
+
+
+def _changes(deployment: Deployment, family: Family, sizes: Sizes, number: int) -> tuple[SetChange, ...]:
+    """One write for each set: its size, what it should remember of it, and what the current one should be told."""
+    bounds = rollout.bounds_of(deployment)
+    remembered = revision.sizes(bounds.replicas, bounds.most)
+    changes = []
+    for s in family.all:
+        replicas = sizes.get(s.metadata.name)
+        annotations: dict[str, str] = {}
+        # Of the sets that keep their size only living ones and the current one are told: they are asked about it.
+        if replicas is not None or size(s) > 0 or s is family.new:
+            have = s.metadata.annotations
+            annotations = {key: value for key, value in remembered.items() if have.get(key) != value}
+        wait = None
+        if s is family.new:
+            annotations |= revision.annotation_changes(deployment, s, number)
+            if s.spec.min_ready_seconds != deployment.spec.min_ready_seconds:
+                wait = deployment.spec.min_ready_seconds
+        if replicas is not None or annotations or wait is not None:
+            changes.append(SetChange(set=s, replicas=replicas, annotations=annotations, min_ready_seconds=wait))
+    return tuple(changes)
+
+
+def _found(deployment: Deployment, family: Family, status: DeploymentStatus, now: datetime) -> DeploymentStatus:
+    if (
+        family.new is None
+        or rollout_status.deadline_s(deployment) is None
+        or rollout_status.condition(status.conditions, rollout_status.PROGRESSING) is not None
+    ):
+        return status
+    message = f'Found new replica set "{family.new.metadata.name}"'
+    conditions = rollout_status.with_condition(
+        status.conditions, rollout_status.PROGRESSING, "True", "FoundNewReplicaSet", message, now
+    )
+    return msgspec.structs.replace(status, conditions=conditions)
+
+
+def surplus(deployment: Deployment, family: Family) -> tuple[ReplicaSet, ...]:
+    """Old sets past the history limit, lowest revision first; one that still has pods is kept."""
+    limit = deployment.spec.revision_history_limit
+    limit = DEFAULT_HISTORY if limit is None else limit
+    kept = [s for s in family.old if s.metadata.deletion_timestamp is None]
+    excess = len(kept) - limit
+    if excess <= 0:
+        return ()
+    ordered = sorted(kept, key=lambda s: (revision.revision_of(s), rollout.age_order(s)))
+    idle = [
+        s
+        for s in ordered[:excess]
+        if size(s) == 0 and s.status.replicas == 0 and s.metadata.generation <= s.status.observed_generation
+    ]
+    return tuple(idle)
+
+
+def new_set(deployment: Deployment, wanted: NewSet, now: datetime) -> Plain:
+    template = deployment.spec.template
+    digest = template_hash(template, deployment.status.collision_count)
+    labels = {**labels_of(template), POD_TEMPLATE_HASH: digest}
+    given = deployment.spec.selector or LabelSelector()
+    selector = to_dict(msgspec.structs.replace(given, match_labels={**given.match_labels, POD_TEMPLATE_HASH: digest}))
+    bounds = rollout.bounds_of(deployment)
+    annotations = {
+        **revision.first_annotations(deployment, wanted.revision),
+        **revision.sizes(bounds.replicas, bounds.most),
+    }
+    meta = deployment.metadata
+    spec: Plain = {
+        "replicas": wanted.replicas,
+        "selector": selector,
+        "template": {**template, "metadata": {**(template.get("metadata") or {}), "labels": labels}},
+    }
+    if deployment.spec.min_ready_seconds:
+        spec["minReadySeconds"] = deployment.spec.min_ready_seconds
+    return {
+        "metadata": {
+            "name": f"{meta.name}-{digest}",
+            "namespace": meta.namespace,
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": [reference(DEPLOYMENTS, deployment)],
+        },
+        "spec": spec,
+    }
+
+
+class Deployments:
+    name = "deployment"
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._client = context.client
+        self._deployments = context.informers.of(DEPLOYMENTS)
+        self._sets = context.informers.of(REPLICA_SETS)
+        self._pods = context.informers.of(PODS)
+        self._queue: WorkQueue[Key] = WorkQueue(context.clock, name=self.name)
+        index_by_controller(self._sets)
+        index_by_controller(self._pods)
+        index_by_selector(self._deployments, _selector)
+        self._deployments.on(lambda change: self._queue.add(key_of(change.object)))
+        self._sets.on(self._set_changed)
+        self._pods.on(self._pod_changed)
+
+    def _set_changed(self, change: Change[ReplicaSet]) -> None:
+        meta = change.object.metadata
+        for seen in (change.object, change.old):
+            owner = controlled_by(seen.metadata, DEPLOYMENTS) if seen is not None else None
+            if owner is not None:
+                self._queue.add((meta.namespace, owner.name))
+        if change.kind != "deleted" and not any(ref.controller for ref in meta.owner_references):
+            for candidate in selecting(self._deployments, meta, _selector):
+                self._queue.add(key_of(candidate))
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        """Recreating waits for the last old pod to end; single pods matter to nobody else here."""
+        pod = change.object
+        if change.kind != "deleted" and not finished(pod):
+            return
+        owner = controlled_by(pod.metadata, REPLICA_SETS)
+        replica_set = self._sets.get(pod.metadata.namespace, owner.name) if owner is not None else None
+        above = controlled_by(replica_set.metadata, DEPLOYMENTS) if replica_set is not None else None
+        deployment = self._deployments.get(pod.metadata.namespace, above.name) if above is not None else None
+        if deployment is not None and deployment.spec.strategy.type == rollout.RECREATE:
+            self._queue.add(key_of(deployment))
+
+    async def run(self) -> None:
+        await self._context.work(self.name, self._queue, self.reconcile, (self._deployments, self._sets, self._pods))
+
+    async def reconcile(self, key: Key) -> Outcome:
+        deployment = self._deployments.get(*key)
+        if deployment is None:
+            return Done()
+        selector = _selector(deployment)
+        claims = decide_claims(
+            deployment,
+            selector,
+            owned(self._sets, deployment.metadata.uid),
+            orphans(self._sets, key[0], selector),
+        )
+        if claims.adopt or claims.release:
+            refused = await apply_claims(self._client, DEPLOYMENTS, deployment, REPLICA_SETS, claims)
+            return Done() if refused is None else Requeue(refused.message)
+        seen = self.observe(deployment, claims.held)
+        return await self.apply(deployment, decide(seen), seen.now)
+
+    def observe(self, deployment: Deployment, sets: tuple[ReplicaSet, ...]) -> View:
+        remain = False
+        if deployment.spec.strategy.type == rollout.RECREATE:
+            old = rollout.family_of(deployment, sets).old
+            remain = any(not finished(pod) for s in old for pod in owned(self._pods, s.metadata.uid))
+        return View(deployment=deployment, sets=sets, old_pods_remain=remain, now=self._context.now())
+
+    async def apply(self, deployment: Deployment, plan: Plan, now: datetime) -> Outcome:
+        """Sets first, then the Deployment's own number and status. A write that is refused means: look again."""
+        status = plan.status
+        if plan.make is not None:
+            made = await self._make(deployment, plan.make, status, now)
+            if isinstance(made, Requeue):
+                return made
+            status = made
+        for change in plan.changes:
+            refused = await self._change(deployment, change)
+            if refused is not None:
+                return Requeue(refused.message)
+        for s in plan.remove:
+            meta = s.metadata
+            answer = await self._client.delete(
+                REPLICA_SETS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version
+            )
+            if isinstance(answer, Refused) and not answer.not_found:
+                return Requeue(answer.message)
+        meta = deployment.metadata
+        number = revision.revision_patch(deployment, plan.revision)
+        if number is not None:
+            written = await self._client.patch(
+                DEPLOYMENTS, meta.name, number, meta.namespace, kind="merge", uid=meta.uid
+            )
+            if isinstance(written, Refused) and not written.not_found:
+                return Requeue(written.message)
+        patch = difference(deployment.status, status)
+        told = await write_status(self._client, DEPLOYMENTS, deployment, patch)
+        if isinstance(told, Refused) and not told.not_found:
+            return Requeue(told.message)
+        wait = rollout_status.next_look_s(deployment, status, now)
+        return Done() if wait is None else Retry(wait)
+
+    async def _make(
+        self, deployment: Deployment, wanted: NewSet, status: DeploymentStatus, now: datetime
+    ) -> DeploymentStatus | Requeue:
+        body = new_set(deployment, wanted, now)
+        name = body["metadata"]["name"]
+        answer = await self._client.create(REPLICA_SETS, body)
+        has_deadline = rollout_status.deadline_s(deployment) is not None
+        if isinstance(answer, Refused):
+            if answer.already_exists:
+                return await self._met(deployment, name)
+            message = f'Failed to create new replica set "{name}": {answer.message}'
+            self._tell(deployment, "ReplicaSetCreateError", message, warning=True)
+            if has_deadline:
+                conditions = rollout_status.with_condition(
+                    status.conditions, rollout_status.PROGRESSING, "False", "ReplicaSetCreateError", answer.message, now
+                )
+                failed = msgspec.structs.replace(status, conditions=conditions)
+                await write_status(self._client, DEPLOYMENTS, deployment, difference(deployment.status, failed))
+            return Requeue(answer.message)
+        if wanted.replicas:
+            self._tell(deployment, "ScalingReplicaSet", f"Scaled up replica set {name} from 0 to {wanted.replicas}")
+        if not has_deadline:
+            return status
+        conditions = rollout_status.with_condition(
+            status.conditions,
+            rollout_status.PROGRESSING,
+            "True",
+            "NewReplicaSetCreated",
+            f'Created new replica set "{name}"',
+            now,
+        )
+        return msgspec.structs.replace(status, conditions=conditions)
+
+    async def _met(self, deployment: Deployment, name: str) -> Requeue:
+        """The name is taken: by the very set we want, which the cache does not show yet, or by a stranger's."""
+        meta = deployment.metadata
+        live = await self._client.get(REPLICA_SETS, name, meta.namespace)
+        if isinstance(live, Refused):
+            return Requeue(live.message)
+        owner = controlled_by(live.metadata, DEPLOYMENTS)
+        if owner is not None and owner.uid == meta.uid and same_template(live.spec.template, deployment.spec.template):
+            return Requeue(f"replica set {name} is not in the cache yet")
+        collisions = (deployment.status.collision_count or 0) + 1
+        patch = {"collisionCount": collisions}
+        await write_status(self._client, DEPLOYMENTS, deployment, patch, exactly=True)
+        return Requeue(f"replica set {name} belongs to another template")
+
+    async def _change(self, deployment: Deployment, change: SetChange) -> Refused | None:
+        meta = change.set.metadata
+        patch: Plain = {}
+        if change.annotations:
+            patch["metadata"] = {"annotations": change.annotations}
+        spec: Plain = {}
+        if change.replicas is not None:
+            spec["replicas"] = change.replicas
+        if change.min_ready_seconds is not None:
+            spec["minReadySeconds"] = change.min_ready_seconds
+        if spec:
+            patch["spec"] = spec
+        answer = await self._client.patch(
+            REPLICA_SETS,
+            meta.name,
+            patch,
+            meta.namespace,
+            kind="merge",
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+        )
+        if isinstance(answer, Refused):
+            return answer
+        before = size(change.set)
+        if change.replicas is not None and change.replicas != before:
+            way = "up" if change.replicas > before else "down"
+            message = f"Scaled {way} replica set {meta.name} from {before} to {change.replicas}"
+            self._tell(deployment, "ScalingReplicaSet", message)
+        return None
+
+    def _tell(self, deployment: Deployment, reason: str, message: str, *, warning: bool = False) -> None:
+        about = recorder.reference(DEPLOYMENTS, deployment)
+        self._context.recorder.record(about, "Warning" if warning else "Normal", reason, message)
+
+
+def _selector(deployment: Deployment) -> Selector:
+    return selector_of(deployment.spec.selector)

@@ -1,0 +1,34 @@
+"""Whether a cache shows an object at least as new as the last one written: deciding on older news would undo it."""
+
+from __future__ import annotations
+
+from koord.api.meta import Object
+
+
+class Written:
+    """By UID, the version that the last write made. Versions of one server are numbers that grow."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, int] = {}
+
+    def note(self, obj: Object) -> None:
+        version = _number(obj.metadata.resource_version)
+        if version > self._versions.get(obj.metadata.uid, 0):
+            self._versions[obj.metadata.uid] = version
+
+    def outdated(self, obj: Object) -> bool:
+        """True while the event of our own write is still on its way; it will wake whoever waits for it."""
+        version = self._versions.get(obj.metadata.uid)
+        if version is None:
+            return False
+        if _number(obj.metadata.resource_version) >= version:
+            del self._versions[obj.metadata.uid]
+            return False
+        return True
+
+    def forget(self, uid: str) -> None:
+        self._versions.pop(uid, None)
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdigit() else 0

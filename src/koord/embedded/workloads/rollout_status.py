@@ -1,0 +1,174 @@
+"""A Deployment's status and conditions, in the words that `kubectl rollout status` and people know. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from koord.api.apps import Deployment, DeploymentCondition, DeploymentStatus
+from koord.embedded.workloads.rollout import Family, bounds_of, total, wanted
+
+AVAILABLE = "Available"
+PROGRESSING = "Progressing"
+REPLICA_FAILURE = "ReplicaFailure"
+NEW_AVAILABLE = "NewReplicaSetAvailable"
+TIMED_OUT = "ProgressDeadlineExceeded"
+PAUSED = "DeploymentPaused"
+DEFAULT_DEADLINE_S = 600
+NO_DEADLINE = (1 << 31) - 1
+
+
+def deadline_s(deployment: Deployment) -> int | None:
+    given = deployment.spec.progress_deadline_seconds
+    if given is None:
+        return DEFAULT_DEADLINE_S
+    return None if given == NO_DEADLINE else given
+
+
+def condition(conditions: tuple[DeploymentCondition, ...], type: str) -> DeploymentCondition | None:
+    return next((found for found in conditions if found.type == type), None)
+
+
+def with_condition(
+    conditions: tuple[DeploymentCondition, ...], type: str, status: str, reason: str, message: str, now: datetime
+) -> tuple[DeploymentCondition, ...]:
+    """Unchanged when status and reason are; the time of transition moves only with the status."""
+    old = condition(conditions, type)
+    if old is not None and old.status == status and old.reason == reason:
+        return conditions
+    return _put(conditions, type, status, reason, message, now)
+
+
+def _put(
+    conditions: tuple[DeploymentCondition, ...], type: str, status: str, reason: str, message: str, now: datetime
+) -> tuple[DeploymentCondition, ...]:
+    old = condition(conditions, type)
+    since = old.last_transition_time if old is not None and old.status == status else now
+    made = DeploymentCondition(
+        type=type, status=status, reason=reason, message=message, last_update_time=now, last_transition_time=since
+    )
+    return (*(found for found in conditions if found.type != type), made)
+
+
+def _without(conditions: tuple[DeploymentCondition, ...], type: str) -> tuple[DeploymentCondition, ...]:
+    return tuple(found for found in conditions if found.type != type)
+
+
+def counted(deployment: Deployment, family: Family, now: datetime) -> DeploymentStatus:
+    """The numbers, and whether enough is available."""
+    sets = family.all
+    new, old = family.new, deployment.status
+    ready_to_serve = sum(s.status.available_replicas for s in sets)
+    terminating = [s.status.terminating_replicas for s in sets]
+    enough = ready_to_serve >= bounds_of(deployment).least_available
+    conditions = with_condition(
+        old.conditions,
+        AVAILABLE,
+        "True" if enough else "False",
+        "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
+        "Deployment has minimum availability." if enough else "Deployment does not have minimum availability.",
+        now,
+    )
+    return DeploymentStatus(
+        observed_generation=deployment.metadata.generation,
+        replicas=sum(s.status.replicas for s in sets),
+        updated_replicas=new.status.replicas if new is not None else 0,
+        ready_replicas=sum(s.status.ready_replicas for s in sets),
+        available_replicas=ready_to_serve,
+        unavailable_replicas=max(0, total(sets) - ready_to_serve),
+        terminating_replicas=None if None in terminating else sum(n or 0 for n in terminating),
+        collision_count=old.collision_count,
+        conditions=conditions,
+    )
+
+
+def complete(deployment: Deployment, status: DeploymentStatus) -> bool:
+    replicas = wanted(deployment)
+    return (
+        status.updated_replicas == replicas
+        and status.replicas == replicas
+        and status.available_replicas == replicas
+        and status.observed_generation >= deployment.metadata.generation
+    )
+
+
+def _moved(old: DeploymentStatus, new: DeploymentStatus) -> bool:
+    return (
+        new.updated_replicas > old.updated_replicas
+        or new.replicas - new.updated_replicas < old.replicas - old.updated_replicas
+        or new.ready_replicas > old.ready_replicas
+        or new.available_replicas > old.available_replicas
+    )
+
+
+def _timed_out(deployment: Deployment, conditions: tuple[DeploymentCondition, ...], now: datetime) -> bool:
+    found, limit = condition(conditions, PROGRESSING), deadline_s(deployment)
+    if found is None or limit is None or found.reason == NEW_AVAILABLE:
+        return False
+    if found.reason == TIMED_OUT:
+        return True
+    return found.last_update_time is not None and found.last_update_time + timedelta(seconds=limit) < now
+
+
+def rollout_status(deployment: Deployment, family: Family, now: datetime) -> DeploymentStatus:
+    """The numbers and how the rollout goes."""
+    status = counted(deployment, family, now)
+    conditions = status.conditions
+    what = f'ReplicaSet "{family.new.metadata.name}"' if family.new else f'Deployment "{deployment.metadata.name}"'
+    known = condition(conditions, PROGRESSING)
+    over = known is not None and known.reason == NEW_AVAILABLE and status.replicas == status.updated_replicas
+    if deadline_s(deployment) is None:
+        conditions = _without(conditions, PROGRESSING)
+    elif not over:
+        if complete(deployment, status):
+            message = f"{what} has successfully progressed."
+            conditions = with_condition(conditions, PROGRESSING, "True", NEW_AVAILABLE, message, now)
+        elif _moved(deployment.status, status):
+            # Written anew every time: the deadline counts from the last sign of progress.
+            conditions = _put(conditions, PROGRESSING, "True", "ReplicaSetUpdated", f"{what} is progressing.", now)
+        elif _timed_out(deployment, conditions, now):
+            message = f"{what} has timed out progressing."
+            conditions = with_condition(conditions, PROGRESSING, "False", TIMED_OUT, message, now)
+    return msgspec.structs.replace(status, conditions=_with_failure(conditions, family, now))
+
+
+def _with_failure(
+    conditions: tuple[DeploymentCondition, ...], family: Family, now: datetime
+) -> tuple[DeploymentCondition, ...]:
+    """A set that cannot make its pods is the Deployment's trouble; the current set's comes first."""
+    sets = ([family.new] if family.new is not None else []) + list(family.old)
+    for s in sets:
+        for found in s.status.conditions:
+            if found.type == REPLICA_FAILURE and found.status == "True":
+                return with_condition(conditions, REPLICA_FAILURE, "True", found.reason, found.message, now)
+    return _without(conditions, REPLICA_FAILURE)
+
+
+def with_pause(deployment: Deployment, now: datetime) -> Deployment:
+    """Pausing stops the deadline's clock and resuming starts it anew; a rollout that timed out stays so."""
+    conditions = deployment.status.conditions
+    known = condition(conditions, PROGRESSING)
+    if deadline_s(deployment) is None or (known is not None and known.reason == TIMED_OUT):
+        return deployment
+    paused_before = known is not None and known.reason == PAUSED
+    if deployment.spec.paused and not paused_before:
+        conditions = with_condition(conditions, PROGRESSING, "Unknown", PAUSED, "Deployment is paused", now)
+    elif not deployment.spec.paused and paused_before:
+        resumed = "DeploymentResumed"
+        conditions = with_condition(conditions, PROGRESSING, "Unknown", resumed, "Deployment is resumed", now)
+    if conditions is deployment.status.conditions:
+        return deployment
+    status = msgspec.structs.replace(deployment.status, conditions=conditions)
+    return msgspec.structs.replace(deployment, status=status)
+
+
+def next_look_s(deployment: Deployment, status: DeploymentStatus, now: datetime) -> float | None:
+    """When the deadline should be looked at, if it is running."""
+    known, limit = condition(status.conditions, PROGRESSING), deadline_s(deployment)
+    if limit is None or known is None or known.last_update_time is None or deployment.spec.paused:
+        return None
+    if known.reason in (NEW_AVAILABLE, TIMED_OUT) or complete(deployment, status):
+        return None
+    due = known.last_update_time + timedelta(seconds=limit + 1)
+    return max(1.0, (due - now).total_seconds())

@@ -1,0 +1,36 @@
+"""Label selectors of workloads, and how to find by index who selects an object without asking everyone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from koord.api.meta import LabelSelector
+from koord.values.requirement import SelectorError
+from koord.values.selector import NOTHING, Operator, Selector
+
+
+def selector_of(spec: LabelSelector | None) -> Selector:
+    """An absent selector selects nothing. A malformed one, which servers refuse to store, does too."""
+    if spec is None:
+        return NOTHING
+    try:
+        return Selector.of(spec.match_labels, [(e.key, e.operator, e.values) for e in spec.match_expressions])
+    except SelectorError:
+        return NOTHING
+
+
+def pin(namespace: str, selector: Selector) -> str:
+    """An index value under which the selector is found by every object that it can match (see `pins`)."""
+    if selector.nothing:
+        return ""
+    for requirement in selector.requirements:
+        if requirement.operator is Operator.EQUALS and requirement.values:
+            return f"{namespace} {requirement.key}={requirement.values[0]}"
+    return f"{namespace} *"
+
+
+def pins(namespace: str, labels: Mapping[str, str]) -> Iterator[str]:
+    """All index values under which a selector that matches these labels may stand."""
+    yield f"{namespace} *"
+    for key, value in labels.items():
+        yield f"{namespace} {key}={value}"

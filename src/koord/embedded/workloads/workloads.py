@@ -1,0 +1,67 @@
+"""All the controllers of a cluster, or a chosen few, started and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from random import Random
+from types import MappingProxyType
+
+from koord.embedded.workloads.context import Context, Runner
+from koord.embedded.workloads.deployment import Deployments
+from koord.embedded.workloads.job import Jobs
+from koord.embedded.workloads.replicaset import ReplicaSets
+from koord.kube.client import Client
+from koord.kube.informers import Informers
+from koord.kube.recorder import Recorder
+from koord.telemetry.clock import Clock
+
+_LOG = logging.getLogger(__name__)
+
+REPORTER = "kube-controller-manager"
+ROSTER: Mapping[str, Callable[[Context], Runner]] = MappingProxyType(
+    {
+        "deployment": Deployments,
+        "replicaset": ReplicaSets,
+        "job": Jobs,
+    }
+)
+
+
+class Workloads:
+    """`start` returns at once: controllers begin to work when the informers, which are the caller's, have synced."""
+
+    def __init__(
+        self, client: Client, informers: Informers, clock: Clock, seed: int, *, only: Collection[str] | None = None
+    ) -> None:
+        unknown = sorted(set(only or ()) - set(ROSTER))
+        if unknown:
+            raise ValueError(f"no such controllers: {', '.join(unknown)}; there are {', '.join(ROSTER)}")
+        self._recorder = Recorder(client, clock, controller=REPORTER, instance=REPORTER, rng=Random(f"{seed} events"))
+        context = Context(client, informers, clock, self._recorder, seed)
+        self._runners = [make(context) for name, make in ROSTER.items() if only is None or name in only]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        self._recorder.start()
+        for runner in self._runners:
+            task = asyncio.create_task(runner.run(), name=f"workloads-{runner.name}")
+            task.add_done_callback(_say_if_died)
+            self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """End every controller where it stands. Raises what one died of, if one did."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        await self._recorder.stop()
+        died = [end for end in ends if isinstance(end, Exception)]
+        if died:
+            raise ExceptionGroup("workload controllers died", died)
+
+
+def _say_if_died(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _LOG.critical("%s died: nobody does its work", task.get_name(), exc_info=error)
