@@ -11,6 +11,7 @@ from koord.embedded.apiserver.refusal import Refusal, bad_request
 from koord.embedded.apiserver.rest.admission_chain import Attributes
 from koord.embedded.apiserver.rest.binding import bound, check_binding
 from koord.embedded.apiserver.rest.call import Call, Parts
+from koord.embedded.apiserver.rest.copying import clone
 from koord.embedded.apiserver.rest.deleting import Deleter, check_preconditions
 from koord.embedded.apiserver.rest.door import STATUS
 from koord.embedded.apiserver.rest.eviction import budgets_of, decide_eviction, disruption_target
@@ -99,7 +100,7 @@ class PodHandover:
         call = msgspec.structs.replace(call, request=request)
 
         def change(live: Obj) -> Obj:
-            return {**live, "metadata": {**budget["metadata"]}, "status": status}
+            return clone({**live, "metadata": budget["metadata"], "status": status})
 
         try:
             await self._writer.update(call, STATUS, change, WriteOptions(), own_uid=True)

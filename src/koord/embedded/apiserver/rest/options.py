@@ -74,6 +74,19 @@ def write_options(query: Mapping[str, str], kind: str) -> WriteOptions:
     return WriteOptions(dry_run is not None, manager, validation or "Warn", flag(query, "force"))
 
 
+def wire_options(kind: str, options: WriteOptions) -> dict[str, Any]:
+    """The options of a write as webhooks see them."""
+    body: dict[str, Any] = {"kind": kind, "apiVersion": "meta.k8s.io/v1"}
+    if options.dry_run:
+        body["dryRun"] = ["All"]
+    if options.force is not None:
+        body["force"] = options.force
+    if options.field_manager:
+        body["fieldManager"] = options.field_manager
+    body["fieldValidation"] = options.field_validation
+    return body
+
+
 class ListOptions(msgspec.Struct, frozen=True):
     labels: str = ""
     fields: str = ""

@@ -6,6 +6,7 @@ from typing import Any
 
 from koord.embedded.apiserver import refusal
 from koord.embedded.apiserver.catalog import ScalePaths
+from koord.embedded.apiserver.rest.copying import clone
 from koord.values.requirement import SelectorError
 from koord.values.selector import Selector
 
@@ -60,17 +61,13 @@ def scale_of(obj: Obj, paths: ScalePaths) -> Obj:
 
 
 def rescaled(obj: Obj, scale: Obj, paths: ScalePaths) -> Obj:
-    """A private top of `obj` with the replicas that `scale` asks for. Raises when they make no sense."""
+    """A private copy of `obj` with the replicas that `scale` asks for. Raises when they make no sense."""
     replicas = scale.get("spec", {}).get("replicas", 0)
     name = scale.get("metadata", {}).get("name", "")
     if replicas < 0:
         error = refusal.invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
         raise refusal.invalid("Scale", "autoscaling", name, [error])
-    new = {**obj, "metadata": {**obj["metadata"]}}
-    place: Obj = new
-    for part in paths.replicas.strip(".").split(".")[:-1]:
-        place[part] = {**place.get(part, {})}
-        place = place[part]
+    new = clone(obj)
     write_path(new, paths.replicas, replicas)
     given = scale.get("metadata", {})
     new["metadata"]["resourceVersion"] = given.get("resourceVersion") or ""

@@ -20,7 +20,7 @@ from koord.embedded.apiserver.rest.copying import clone
 from koord.embedded.apiserver.rest.deletion import dies_with_update
 from koord.embedded.apiserver.rest.door import Door
 from koord.embedded.apiserver.rest.expiry import EXPIRING
-from koord.embedded.apiserver.rest.options import WriteOptions
+from koord.embedded.apiserver.rest.options import WriteOptions, wire_options
 from koord.embedded.apiserver.store import Record
 
 Obj = dict[str, Any]
@@ -87,7 +87,7 @@ class Writer:
             None,
             dry_run=options.dry_run,
             user=call.request.user,
-            options={"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
+            options=wire_options("CreateOptions", options),
             warnings=call.warnings,
         )
         if admission.mutating:
@@ -161,7 +161,7 @@ class Writer:
             subresource=call.subresource,
             dry_run=options.dry_run,
             user=call.request.user,
-            options={"kind": "UpdateOptions", "apiVersion": "meta.k8s.io/v1"},
+            options=wire_options("PatchOptions" if call.request.method == "PATCH" else "UpdateOptions", options),
             warnings=call.warnings,
         )
         if admission.mutating:
