@@ -125,6 +125,39 @@ def test_text_is_the_one_the_api_server_shows(written: str, shown: str) -> None:
     assert str(Quantity.parse(written)) == shown
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        pytest.param("+123456789012345678", "+123456789012345678", id="eighteen-digits"),
+        pytest.param("+1234567890123456789", "1234567890123456789", id="nineteen-digits"),
+        pytest.param("+12345678901Ki", "+12345678901Ki", id="longest-kibi"),
+        pytest.param("+123456789012Ki", "123456789012Ki", id="longer-kibi"),
+        pytest.param("+12345Gi", "+12345Gi", id="longest-gibi"),
+        pytest.param("+1234567Gi", "1234567Gi", id="longer-gibi"),
+    ],
+)
+def test_a_needless_sign_is_kept_on_short_literals_only(written: str, shown: str) -> None:
+    assert str(Quantity.parse(written)) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "format"),
+    [
+        ("1", Format.DECIMAL_SI),
+        ("1m", Format.DECIMAL_SI),
+        ("1E", Format.DECIMAL_SI),
+        ("1e3", Format.DECIMAL_EXPONENT),
+        ("1E3", Format.DECIMAL_EXPONENT),
+        ("1Ki", Format.BINARY_SI),
+        ("1.5Ki", Format.BINARY_SI),
+        ("0.0Ki", Format.BINARY_SI),
+        ("0.0001Ki", Format.DECIMAL_SI),
+    ],
+)
+def test_format(text: str, format: Format) -> None:
+    assert Quantity.parse(text).format is format
+
+
 @pytest.mark.parametrize("shown", [shown for shown in READ_BACK.values() if shown != "10e999999"])
 def test_shown_text_is_stable(shown: str) -> None:
     assert str(Quantity.parse(shown)) == shown

@@ -28,7 +28,7 @@ def test_quoted(text: str, shown: str) -> None:
     [
         pytest.param("plain ~\x7f", '"plain ~\x7f"', id="ascii"),
         pytest.param('"\\', '"\\"\\\\"', id="quote-and-backslash"),
-        pytest.param("é\n", '"\\xc3\\xa9\\x0a"', id="bytes"),
+        pytest.param("é\n\x80", '"\\xc3\\xa9\\x0a\\xc2\\x80"', id="bytes"),
     ],
 )
 def test_quoted_bytes(text: str, shown: str) -> None:
