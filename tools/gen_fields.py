@@ -13,8 +13,7 @@ Document = dict[str, Any]
 
 STRUCT = re.compile(r"^type (\w+) struct \{\n(.*?)^\}", re.M | re.S)
 NAMED = re.compile(r"^type (\w+) (=? ?)((?:\[\]|map\[|\*)?[\w.\[\]*]+)$", re.M)
-FIELD = re.compile(r"^\t(?:(\w+)\s+)?([\w.*\[\]{}]+)\s+`[^`]*?json:\"([^\"]*)\"([^`]*)`", re.M)
-PROTOBUF = re.compile(r"protobuf:\"\w+,(\d+),")
+FIELD = re.compile(r"^\t(?:(\w+)\s+)?([\w.*\[\]{}]+)\s+`[^`]*?json:\"([^\"]*)\"[^`]*`", re.M)
 IMPORT = re.compile(r"^(?:\t|import )(?:(\w+) )?\"([\w./-]+)\"$", re.M)
 BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.S)
 BUILTIN_GO = {"string", "bool", "int", "int32", "int64", "uint64", "uint32", "float64", "byte", "interface{}", "any"}
@@ -36,10 +35,7 @@ OPAQUE = {
 
 
 class GoField(dict[str, str]):
-    """`name` on the wire, `go` (the type as Go's reflection prints it), `omit` (e, z), `via` (inlined struct), `pb`.
-
-    `pb` is the field's number in protobuf; an inlined struct is a message of its own there, so it may be "2.1".
-    """
+    """`name` on the wire, `go` (the type as Go's reflection prints it), `omit` (e, z) and `via` (inlined struct)."""
 
 
 def package_of(definition: str) -> str:
@@ -90,27 +86,20 @@ class GoSource:
         return found
 
     def _read(self, path: str, imports: Mapping[str, str], body: str) -> Iterator[GoField]:
-        for name, expression, tag, rest in FIELD.findall(body):
+        for name, expression, tag in FIELD.findall(body):
             wire, *options = tag.split(",")
-            number = PROTOBUF.search(rest)
             if wire == "-":
                 continue
             if "inline" in options or (not wire and not name):
                 alias, dot, inner = expression.lstrip("*").rpartition(".")
                 package = imports[alias] if dot else path
                 for field in self.fields(package, inner):
-                    spliced = GoField({**field, "via": ".".join(filter(None, (inner, field.get("via", ""))))})
-                    inner_number = spliced.pop("pb", None)
-                    if inner_number is not None and number is not None:  # without a number it stays out of protobuf
-                        spliced["pb"] = f"{number[1]}.{inner_number}"
-                    yield spliced
+                    yield GoField({**field, "via": ".".join(filter(None, (inner, field.get("via", ""))))})
                 continue
             field = GoField(name=wire or name, go=_reflected(expression, path, imports))
             omit = ("e" if "omitempty" in options else "") + ("z" if "omitzero" in options else "")
             if omit:
                 field["omit"] = omit
-            if number is not None:
-                field["pb"] = number[1]
             yield field
 
 

@@ -46,13 +46,17 @@ def open_envelope(body: bytes, api_version: str, kind: str) -> Envelope:
     return Envelope(said, type_meta.get("kind") or kind, found.get("raw", b""))
 
 
-def content(envelope: Envelope) -> dict[str, Any] | None:
-    """The object inside as Go would write it to JSON; None for a kind without a message. Raises Malformed."""
+def content(envelope: Envelope) -> dict[str, Any]:
+    """The object inside as Go would write it to JSON. Raises Malformed.
+
+    A kind without a message comes back as its name alone: whoever wanted another kind will say so.
+    """
     group, _, version = envelope.api_version.rpartition("/")
     definition = _definition(group, version, envelope.kind)
+    named = {"kind": envelope.kind, "apiVersion": envelope.api_version}
     if definition is None or definition not in messages():
-        return None
-    return {"kind": envelope.kind, "apiVersion": envelope.api_version, **decode(definition, envelope.raw)}
+        return named
+    return {**named, **decode(definition, envelope.raw)}
 
 
 def _definition(group: str, version: str, kind: str) -> str | None:

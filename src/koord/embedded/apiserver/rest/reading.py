@@ -10,8 +10,9 @@ import yaml
 
 from koord.embedded.apiserver import refusal
 from koord.embedded.apiserver.catalog import Catalog, ServedResource
-from koord.embedded.apiserver.refusal import bad_request, unsupported_media
-from koord.embedded.apiserver.rest import protobuf
+from koord.embedded.apiserver.protobuf import envelope as protobuf
+from koord.embedded.apiserver.protobuf.wire import Malformed
+from koord.embedded.apiserver.refusal import Refusal, bad_request, unsupported_media
 from koord.embedded.apiserver.rest.options import FieldValidation
 from koord.embedded.apiserver.schema import strict
 from koord.embedded.apiserver.schema.decoding import Decoded
@@ -82,7 +83,7 @@ def _summary(raw: bytes) -> str:
     return text + " ..." if len(raw) > _SHOWN else text
 
 
-def plain_body(request: Request, kind: str) -> Any:
+def plain_body(request: Request, resource: ServedResource) -> Any:
     """The body as dicts and lists: shared when it came in-process, private when it came as bytes."""
     body = request.body
     if body is None:
@@ -96,21 +97,36 @@ def plain_body(request: Request, kind: str) -> Any:
             return parse_json(raw)
         if media in _YAML_TYPES:
             return parse_yaml(raw)
-        if media == protobuf.MEDIA_TYPE:
-            return protobuf.parse(raw)
-    except protobuf.Unreadable as error:
-        raise bad_request(str(error)) from None
-    except protobuf.Malformed as error:
-        raise bad_request(f"the object provided is unrecognized (must be of type {kind}): {error}") from None
     except ValueError as error:
         raise bad_request(
-            f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
+            f"the object provided is unrecognized (must be of type {resource.kind}): couldn't get version/kind; "
             f"json parse error: {error} ({_summary(raw)})"
         ) from None
-    raise unsupported_media(
-        "the body of the request was in an unknown format - accepted media types include: "
-        "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+    if media != protobuf.MEDIA_TYPE or resource.custom:
+        raise _unknown_format(protobuf=not resource.custom)
+    return _protobuf_body(raw, resource)
+
+
+def _unknown_format(*, protobuf: bool) -> Refusal:
+    types = "application/json, application/yaml" + (", application/vnd.kubernetes.protobuf" if protobuf else "")
+    return unsupported_media(
+        f"the body of the request was in an unknown format - accepted media types include: {types}"
     )
+
+
+def _protobuf_body(raw: bytes, resource: ServedResource) -> Obj:
+    try:
+        envelope = protobuf.open_envelope(raw, resource.api_version, resource.kind)
+    except Malformed as error:
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}): {error} ({_summary(raw)})"
+        ) from None
+    try:
+        return protobuf.content(envelope)
+    except Malformed as error:
+        raise bad_request(
+            f'{envelope.kind} in version "{envelope.version}" cannot be handled as a {resource.kind}: {error}'
+        ) from None
 
 
 def plain_options(request: Request) -> Any:
@@ -118,10 +134,15 @@ def plain_options(request: Request) -> Any:
     if not isinstance(request.body, bytes):
         return request.body
     media = media_type(request.content_type)
+    if media == protobuf.MEDIA_TYPE:
+        try:
+            return protobuf.content(protobuf.open_envelope(request.body, "v1", "DeleteOptions"))
+        except Malformed as error:
+            raise bad_request(str(error)) from None
+    if media != JSON and media not in _YAML_TYPES:
+        raise _unknown_format(protobuf=True)
     try:
-        if media == protobuf.MEDIA_TYPE:
-            return protobuf.parse(request.body)
-        return parse_yaml(request.body) if media in _YAML_TYPES else parse_json(request.body)
+        return parse_json(request.body) if media == JSON else parse_yaml(request.body)
     except ValueError as error:
         raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
 

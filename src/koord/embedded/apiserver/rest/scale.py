@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koord.embedded.apiserver import refusal
-from koord.embedded.apiserver.rest import reading
+from koord.embedded.apiserver.rest import errand, reading
 from koord.embedded.apiserver.rest.answering import json_answer
 from koord.embedded.apiserver.rest.call import Call, Outcome, Parts
 from koord.embedded.apiserver.rest.door import MAIN
@@ -13,8 +13,6 @@ from koord.embedded.apiserver.rest.options import WriteOptions, write_options
 from koord.embedded.apiserver.rest.patching import bad_patched, merge, patch_body, patch_options, patch_type
 from koord.embedded.apiserver.rest.scaling import rescaled, scale_of
 from koord.embedded.apiserver.rest.writing import Writer, served
-from koord.embedded.apiserver.schema.builtin import builtin
-from koord.embedded.apiserver.schema.decoding import decode
 from koord.kube.transport import APPLY_PATCH, Answer
 
 Obj = dict[str, Any]
@@ -30,8 +28,9 @@ class ScaleVerbs:
             return json_answer(200, self._scale(call, self._found(call)))
         if verb == "update":
             options = write_options(call.request.query, "UpdateOptions")
-            plain = reading.plain_body(call.request, "Scale")
-            scale = self._read(call, plain if isinstance(plain, dict) else {}, options)
+            plain = reading.plain_body(call.request, errand.scale())
+            checked = reading.check_kind(errand.scale(), self._parts.catalog, call.request, plain)
+            scale = reading.read_object(errand.scale(), call.request, checked, options.field_validation, call.warnings)
             self._check_name(call, scale)
             return await self._write(call, lambda _: scale, options, own_uid=True)
         media = patch_type(call)
@@ -44,7 +43,7 @@ class ScaleVerbs:
         patch = patch_body(call.request, media)
 
         def change(now: Obj) -> Obj:
-            return self._read(call, merge(call, media, now, patch), options, patched=True)
+            return self._read(call, merge(call, media, now, patch), options)
 
         return await self._write(call, change, options, own_uid=False)
 
@@ -72,14 +71,10 @@ class ScaleVerbs:
             raise refusal.not_found(call.resource.plural, call.resource.group, call.name)
         return served(call.resource, record)
 
-    def _read(self, call: Call, plain: Obj, options: WriteOptions, *, patched: bool = False) -> Obj:
-        node = builtin().node_for("autoscaling", "v1", "Scale")
-        assert node is not None, "Scale is built in"
-        found = decode(plain, node)
+    def _read(self, call: Call, plain: Obj, options: WriteOptions) -> Obj:
+        found = errand.scale().decode(plain)
         if found.error:
-            if patched:
-                raise bad_patched(str(plain), found.error)
-            raise refusal.bad_request(f'Scale in version "v1" cannot be handled as a Scale: {found.error}')
+            raise bad_patched(str(plain), found.error)
         if found.unknown and options.field_validation == "Strict":
             raise refusal.bad_request(f"strict decoding error: {', '.join(found.unknown)}")
         if options.field_validation == "Warn":

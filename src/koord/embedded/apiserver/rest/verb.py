@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from koord.embedded.apiserver import refusal
+from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.refusal import Refusal, bad_request
-from koord.embedded.apiserver.rest import answering, reading
+from koord.embedded.apiserver.rest import answering, errand, reading
 from koord.embedded.apiserver.rest.answering import ListBody, body_of, json_answer
 from koord.embedded.apiserver.rest.call import Call, Outcome, Parts
 from koord.embedded.apiserver.rest.copying import clone
@@ -19,6 +20,7 @@ from koord.embedded.apiserver.rest.door import MAIN, Door, door_of
 from koord.embedded.apiserver.rest.listing import list_page
 from koord.embedded.apiserver.rest.negotiation import Form
 from koord.embedded.apiserver.rest.options import (
+    WriteOptions,
     delete_options,
     list_options,
     revision_of,
@@ -104,7 +106,7 @@ class Verbs:
             return await self._bind(call)
         if resource.storage == "pods" and name == "eviction":
             options = write_options(call.request.query, "CreateOptions")
-            await self._pods.evict(call, self._small_body(call, "Eviction"), options)
+            await self._pods.evict(call, self._errand(call, options, errand.evictions()), options)
             return json_answer(201, answering.CREATED_STATUS)
         return self._not_served(call)
 
@@ -149,7 +151,7 @@ class Verbs:
 
     def _body(self, call: Call, validation: Any) -> Obj:
         resource, request = call.resource, call.request
-        plain = reading.plain_body(request, resource.kind)
+        plain = reading.plain_body(request, resource)
         checked = reading.check_kind(resource, self._parts.catalog, request, plain)
         return reading.read_object(resource, request, checked, validation, call.warnings)
 
@@ -190,16 +192,14 @@ class Verbs:
 
     # Questions and errands ---------------------------------------------------------------------------------------
 
-    def _small_body(self, call: Call, kind: str) -> Obj:
-        """A body that is no stored kind: a Binding, an Eviction."""
-        plain = reading.plain_body(call.request, kind)
-        if plain is None:
-            plain = {}
-        if not isinstance(plain, dict):
-            raise bad_request(f"the object provided is unrecognized (must be of type {kind})")
-        if plain.get("kind", kind) not in (kind, ""):
-            raise bad_request(f"the object provided is unrecognized (must be of type {kind})")
-        return plain
+    def _errand(self, call: Call, options: WriteOptions, kinds: Sequence[ServedResource]) -> Obj:
+        """The body as one of the versions of a kind that is not stored."""
+        request = call.request
+        plain = reading.plain_body(request, kinds[0])
+        said = plain.get("apiVersion") if isinstance(plain, dict) else None
+        kind = next((kind for kind in kinds if kind.api_version == said), kinds[0])
+        checked = reading.check_kind(kind, self._parts.catalog, request, plain)
+        return reading.read_object(kind, request, checked, options.field_validation, call.warnings)
 
     def _review(self, call: Call) -> Answer:
         options = write_options(call.request.query, "CreateOptions")
@@ -211,7 +211,7 @@ class Verbs:
 
     async def _bind(self, call: Call) -> Answer:
         options = write_options(call.request.query, "CreateOptions")
-        binding = self._small_body(call, "Binding")
+        binding = self._errand(call, options, errand.bindings())
         pods = self._parts.catalog.find("", "v1", "pods")
         assert pods is not None, "pods are built in"
         name = call.name or binding.get("metadata", {}).get("name", "")
