@@ -16,7 +16,7 @@ from koord.embedded.apiserver.protobuf.wire import Malformed
 from koord.embedded.apiserver.server import builtin_catalog
 from tests.embedded.apiserver.rest_harness import NS, fresh
 
-PROBES: dict[str, Any] = json.loads(Path(__file__).with_name("protobuf_probes.json").read_text())
+PROBES: dict[str, Any] = json.loads(Path(__file__).with_name("protobuf").joinpath("served.json").read_text())
 CATALOG = builtin_catalog()
 
 
