@@ -17,6 +17,7 @@ from koord.embedded.apiserver import refusal
 from koord.embedded.apiserver.catalog import Catalog, ServedResource, builtin_resources
 from koord.embedded.apiserver.crd import definition
 from koord.embedded.apiserver.crd.definitions import Definitions
+from koord.embedded.apiserver.kinds import STRATEGIES
 from koord.embedded.apiserver.kinds.strategy import Strategy
 from koord.embedded.apiserver.refusal import Refusal
 from koord.embedded.apiserver.rest import answering, negotiation, route
@@ -63,12 +64,12 @@ SYSTEM_OBJECTS: Mapping[str, tuple[dict[str, Any], ...]] = {
 
 
 def builtin_catalog(strategies: Mapping[tuple[str, str], Strategy] | None = None) -> Catalog:
-    """All built-in resources; `strategies` by (group, kind)."""
+    """All built-in resources; `strategies` by (group, kind) in place of the usual ones."""
 
     def decoder(node: Node) -> Any:
         return functools.partial(decode, node=node)
 
-    chosen = {(definition.GROUP, definition.KIND): definition.DEFINITION, **(strategies or {})}
+    chosen = {(definition.GROUP, definition.KIND): definition.DEFINITION, **(STRATEGIES if strategies is None else strategies)}
     return Catalog(builtin_resources(builtin(), decoder, chosen, BUILTIN_CONVERSIONS))
 
 

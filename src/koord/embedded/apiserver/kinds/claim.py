@@ -1,0 +1,75 @@
+"""PersistentVolumeClaimSpec: a claim of its own, the template of an ephemeral volume, or one of a StatefulSet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.embedded.apiserver.kinds import label
+from koord.embedded.apiserver.kinds.rule import Errors, fields, filled, named, needed, one_of
+from koord.embedded.apiserver.refusal import FieldError, forbidden_field, invalid_value, not_supported, required
+from koord.values import names
+from koord.values.quantity import Quantity
+
+Obj = dict[str, Any]
+ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
+VOLUME_MODES = ("Block", "Filesystem")
+_SUBDOMAIN = named(names.dns1123_subdomain)
+
+
+def default_claim(spec: Obj) -> None:
+    spec.setdefault("volumeMode", "Filesystem")
+
+
+def adopt_source(spec: Obj) -> None:
+    """dataSource and dataSourceRef are two names of one thing; whichever is given fills the other."""
+    source, ref = spec.get("dataSource"), spec.get("dataSourceRef")
+    if source and not ref:
+        spec["dataSourceRef"] = dict(source)
+    elif ref and not source and not ref.get("namespace"):
+        spec["dataSource"] = dict(ref)
+
+
+def access_modes(found: list[str] | None, path: str, detail: str) -> list[FieldError]:
+    if not found:
+        return [required(path, detail)]
+    errors: list[FieldError] = [not_supported(path, mode, ACCESS_MODES) for mode in found if mode not in ACCESS_MODES]
+    if "ReadWriteOncePod" in found and len(set(found)) > 1:
+        text = "may not use ReadWriteOncePod with other access modes"
+        errors.append(forbidden_field(path, text))
+    return errors
+
+
+def positive(text: str, path: str) -> Errors:
+    return [] if Quantity.parse(text).sign() > 0 else [invalid_value(path, text, "must be greater than zero")]
+
+
+_REST = fields(
+    {
+        "storageClassName": lambda value, path: _SUBDOMAIN(value, path) if value else (),
+        "volumeMode": one_of(*VOLUME_MODES),
+        "dataSource": fields({"kind": needed(filled()), "name": needed(filled())}),
+        "dataSourceRef": fields({"kind": needed(filled()), "name": needed(filled())}),
+        "volumeAttributesClassName": lambda value, path: _SUBDOMAIN(value, path) if value else (),
+    }
+)
+
+
+def _group_of_sources(spec: Obj, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for key in ("dataSource", "dataSourceRef"):
+        source = spec.get(key)
+        if source and not source.get("apiGroup") and source.get("kind") != "PersistentVolumeClaim":
+            detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup"
+            errors.append(invalid_value(f"{path}.{key}", source.get("kind", ""), detail))
+    return errors
+
+
+def claim_spec(spec: Obj, path: str) -> list[FieldError]:
+    errors = access_modes(spec.get("accessModes"), f"{path}.accessModes", "at least 1 access mode is required")
+    errors += label.selector(spec.get("selector"), f"{path}.selector")
+    storage = (spec.get("resources", {}).get("requests") or {}).get("storage")
+    at = f"{path}.resources[storage]"
+    errors += [required(at)] if storage is None else positive(storage, at)
+    errors += _REST(spec, path)
+    errors += _group_of_sources(spec, path)
+    return errors

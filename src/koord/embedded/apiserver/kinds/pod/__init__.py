@@ -1,0 +1,78 @@
+"""Pods: the strategy that the parts of this folder make up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.api.model import convert
+from koord.api.pod import PodSpec
+from koord.api.pod_qos import qos_class
+from koord.embedded.apiserver.kinds.pod.defaults import default_pod
+from koord.embedded.apiserver.kinds.pod.spec import pod_only_errors, spec_errors
+from koord.embedded.apiserver.kinds.pod.update import prepare_update, update_errors
+from koord.embedded.apiserver.kinds.strategy import Strategy
+from koord.embedded.apiserver.refusal import FieldError
+
+Obj = dict[str, Any]
+
+
+def _quality(spec: Obj) -> str:
+    listed = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    if "resources" not in spec and not any(container.get("resources") for container in listed):
+        return "BestEffort"
+    return qos_class(convert(spec, PodSpec))
+
+
+def _prepare_create(pod: Obj) -> None:
+    meta, spec = pod["metadata"], pod["spec"]
+    meta["generation"] = 1
+    status: Obj = {"phase": "Pending", "qosClass": _quality(spec)}
+    if spec.get("schedulingGates"):
+        status["conditions"] = [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "lastProbeTime": None,
+                "lastTransitionTime": meta["creationTimestamp"],
+                "reason": "SchedulingGated",
+                "message": "Scheduling is blocked due to non-empty scheduling gates",
+            }
+        ]
+    pod["status"] = status
+
+
+def _create_errors(pod: Obj) -> list[FieldError]:
+    return spec_errors(pod["spec"], "spec", pod["metadata"]["name"]) + pod_only_errors(pod)
+
+
+def _grace(pod: Obj) -> int:
+    """Pods that no kubelet knows of, or that are over, go at once."""
+    spec = pod.get("spec", {})
+    if not spec.get("nodeName") or pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
+        return 0
+    seconds = spec.get("terminationGracePeriodSeconds")
+    return 30 if seconds is None else max(int(seconds), 1)
+
+
+def _first_address(pod: Obj) -> str:
+    return str(pod.get("status", {}).get("podIP", ""))
+
+
+POD = Strategy(
+    default=default_pod,
+    prepare_create=_prepare_create,
+    prepare_update=prepare_update,
+    validate_create=_create_errors,
+    validate_update=update_errors,
+    default_grace_seconds=_grace,
+    fields={
+        "spec.nodeName": lambda pod: str(pod["spec"].get("nodeName", "")),
+        "spec.restartPolicy": lambda pod: str(pod["spec"].get("restartPolicy", "")),
+        "spec.schedulerName": lambda pod: str(pod["spec"].get("schedulerName", "")),
+        "spec.serviceAccountName": lambda pod: str(pod["spec"].get("serviceAccountName", "")),
+        "spec.hostNetwork": lambda pod: "true" if pod["spec"].get("hostNetwork") else "false",
+        "status.phase": lambda pod: str(pod.get("status", {}).get("phase", "")),
+        "status.podIP": _first_address,
+        "status.nominatedNodeName": lambda pod: str(pod.get("status", {}).get("nominatedNodeName", "")),
+    },
+)

@@ -1,0 +1,338 @@
+"""Containers of a pod: names, images, ports, mounts, and what only init or ephemeral containers may not do."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koord.embedded.apiserver.kinds import amount
+from koord.embedded.apiserver.kinds.pod import environment, probe, security
+from koord.embedded.apiserver.kinds.rule import FINE, PORT_NUMBER, Errors, Rule, address, fields, one_of
+from koord.embedded.apiserver.refusal import (
+    FieldError,
+    duplicate,
+    forbidden_field,
+    invalid_value,
+    not_found_field,
+    not_supported,
+    required,
+)
+from koord.values import names
+
+Obj = dict[str, Any]
+_PROTOCOLS = ("SCTP", "TCP", "UDP")
+_ONLY_RESTARTABLE = ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe")
+_RESTARTS = ("Always", "Never", "OnFailure")
+_NOT_EPHEMERAL = ("ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resources", "resizePolicy")
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What a container's fields refer to in the rest of its pod."""
+
+    volumes: Mapping[str, Obj]
+    claims: frozenset[str]
+    grace: int | None
+    restart_policy: str
+    os_name: str
+    host_network: bool
+    host_users: bool
+
+
+@functools.lru_cache(maxsize=4096)
+def label_reasons(name: str) -> tuple[str, ...]:
+    return tuple(names.dns1123_label(name))
+
+
+def ports(found: list[Obj], path: str, host_network: bool) -> list[FieldError]:
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    for i, port in enumerate(found):
+        at = f"{path}[{i}]"
+        name = port.get("name")
+        if name:
+            reasons = names.port_name(name)
+            errors += [invalid_value(f"{at}.name", name, reason) for reason in reasons]
+            if not reasons and name in seen:
+                errors.append(duplicate(f"{at}.name", name))
+            seen.add(name)
+        number, host = port.get("containerPort", 0), port.get("hostPort", 0)
+        if not number:
+            errors.append(required(f"{at}.containerPort"))
+        else:
+            errors += PORT_NUMBER(number, f"{at}.containerPort")
+        if host:
+            errors += PORT_NUMBER(host, f"{at}.hostPort")
+            if host_network and host != number:
+                detail = "must match `containerPort` when `hostNetwork` is true"
+                errors.append(invalid_value(f"{at}.hostPort", host, detail))
+        protocol = port.get("protocol", "")
+        if not protocol:
+            errors.append(required(f"{at}.protocol"))
+        elif protocol not in _PROTOCOLS:
+            errors.append(not_supported(f"{at}.protocol", protocol, _PROTOCOLS))
+        if port.get("hostIP"):
+            errors += address(port["hostIP"], f"{at}.hostIP")
+    return errors
+
+
+def host_port_conflicts(containers: list[Obj], path: str) -> list[FieldError]:
+    """Two containers of one pod cannot have the same port of the host."""
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    for i, container in enumerate(containers):
+        for j, port in enumerate(container.get("ports") or ()):
+            if port.get("hostPort"):
+                text = f"{port.get('protocol', '')}/{port.get('hostIP', '')}/{port['hostPort']}"
+                if text in seen:
+                    errors.append(duplicate(f"{path}[{i}].ports[{j}].hostPort", text))
+                seen.add(text)
+    return errors
+
+
+def _mounts(container: Obj, path: str, around: Surroundings) -> list[FieldError]:
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    devices = {device.get("name", "") for device in container.get("volumeDevices") or ()}
+    device_paths = {device.get("devicePath", "") for device in container.get("volumeDevices") or ()}
+    for i, mount in enumerate(container["volumeMounts"]):
+        at = f"{path}[{i}]"
+        name, place = mount.get("name", ""), mount.get("mountPath", "")
+        if not name:
+            errors.append(required(f"{at}.name"))
+        if name in devices:
+            errors.append(invalid_value(f"{at}.name", name, "must not already exist in volumeDevices"))
+        if name not in around.volumes:
+            errors.append(not_found_field(f"{at}.name", name))
+        if not place:
+            errors.append(required(f"{at}.mountPath"))
+        elif place in seen:
+            errors.append(invalid_value(f"{at}.mountPath", place, "must be unique"))
+        seen.add(place)
+        if place and place in device_paths:
+            errors.append(invalid_value(f"{at}.mountPath", place, "must not already exist as a path in volumeDevices"))
+        if mount.get("subPath"):
+            errors += security.local_path(mount["subPath"], f"{path}.subPath")
+        if mount.get("subPathExpr"):
+            if mount.get("subPath"):
+                detail = "subPathExpr and subPath are mutually exclusive"
+                errors.append(invalid_value(f"{at}.subPathExpr", mount["subPathExpr"], detail))
+            errors += security.local_path(mount["subPathExpr"], f"{path}.subPathExpr")
+        if mount.get("mountPropagation") is not None:
+            errors += _propagation(mount["mountPropagation"], container, path)
+        if mount.get("recursiveReadOnly") is not None:
+            errors += _recursive(mount, at)
+    return errors
+
+
+def _propagation(value: str, container: Obj, path: str) -> list[FieldError]:
+    at = f"{path}.mountPropagation"
+    known = ("Bidirectional", "HostToContainer", "None")
+    if value not in known:
+        return [not_supported(at, value, known)]
+    if value == "Bidirectional" and not (container.get("securityContext") or {}).get("privileged"):
+        return [forbidden_field(at, "Bidirectional mount propagation is available only to privileged containers")]
+    return []
+
+
+def _recursive(mount: Obj, path: str) -> list[FieldError]:
+    at, value = f"{path}.recursiveReadOnly", mount["recursiveReadOnly"]
+    known = ("Disabled", "Enabled", "IfPossible")
+    if value not in known:
+        return [not_supported(at, value, known)]
+    errors = []
+    if value != "Disabled":
+        if not mount.get("readOnly"):
+            errors.append(forbidden_field(at, "may only be specified when readOnly is true"))
+        if mount.get("mountPropagation") not in (None, "None"):
+            detail = "may only be specified when mountPropagation is None or not specified"
+            errors.append(forbidden_field(at, detail))
+    return errors
+
+
+def _devices(container: Obj, path: str, around: Surroundings) -> list[FieldError]:
+    errors: list[FieldError] = []
+    names_seen: set[str] = set()
+    paths_seen: set[str] = set()
+    mounted = {mount.get("mountPath", "") for mount in container.get("volumeMounts") or ()}
+    mounts = {mount.get("name", "") for mount in container.get("volumeMounts") or ()}
+    for i, device in enumerate(container["volumeDevices"]):
+        at = f"{path}[{i}]"
+        name, place = device.get("name", ""), device.get("devicePath", "")
+        if not name:
+            errors.append(required(f"{at}.name"))
+        if name in names_seen:
+            errors.append(invalid_value(f"{at}.name", name, "must be unique"))
+        volume = around.volumes.get(name)
+        if volume is not None and not (volume.get("persistentVolumeClaim") or volume.get("ephemeral")):
+            detail = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
+            errors.append(invalid_value(f"{at}.name", name, detail))
+        if volume is None:
+            errors.append(not_found_field(f"{at}.name", name))
+        if not place:
+            errors.append(required(f"{at}.devicePath"))
+        if place in paths_seen:
+            errors.append(invalid_value(f"{at}.devicePath", place, "must be unique"))
+        if place and ".." in place.split("/"):
+            errors.append(invalid_value(f"{at}.devicePath", place, "can not contain backsteps ('..')"))
+        elif place:
+            paths_seen.add(place)
+        if name:
+            names_seen.add(name)
+        if name and name in mounts:
+            errors.append(invalid_value(f"{at}.name", name, "must not already exist in volumeMounts"))
+        if place and place in mounted:
+            errors.append(invalid_value(f"{at}.devicePath", place, "must not already exist as a path in volumeMounts"))
+    return errors
+
+
+def _resize_policy(found: list[Obj], path: str, restart_policy: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    for i, policy in enumerate(found):
+        resource, restart = policy.get("resourceName", ""), policy.get("restartPolicy", "")
+        if resource in seen:
+            errors.append(duplicate(f"{path}[{i}]", resource))
+        seen.add(resource)
+        if not resource:
+            errors.append(required(path))
+        elif resource not in ("cpu", "memory"):
+            errors.append(not_supported(path, resource, ("cpu", "memory")))
+        if not restart:
+            errors.append(required(path))
+        elif restart not in ("NotRequired", "RestartContainer"):
+            errors.append(not_supported(path, restart, ("NotRequired", "RestartContainer")))
+        if restart_policy == "Never" and restart == "RestartContainer":
+            detail = "must be 'NotRequired' when `restartPolicy` is 'Never'"
+            errors.append(invalid_value(path, restart, detail))
+    return errors
+
+
+_SIMPLE: Rule = fields(
+    {
+        "terminationMessagePolicy": one_of("File", "FallbackToLogsOnError"),
+        "imagePullPolicy": one_of("Always", "IfNotPresent", "Never"),
+        "env": environment.variables,
+        "envFrom": environment.sources,
+    }
+)
+
+
+def common(container: Obj, path: str, around: Surroundings) -> list[FieldError]:
+    """What holds for containers of every sort."""
+    errors: list[FieldError] = []
+    name, image = container.get("name", ""), container.get("image", "")
+    if not name:
+        errors.append(required(f"{path}.name"))
+    else:
+        errors += [invalid_value(f"{path}.name", name, reason) for reason in label_reasons(name)]
+    if not image:
+        errors.append(required(f"{path}.image"))
+    elif image != image.strip():
+        errors.append(invalid_value(f"{path}.image", image, "must not have leading or trailing whitespace"))
+    if container.get("ports"):
+        errors += ports(container["ports"], f"{path}.ports", around.host_network)
+    errors += _SIMPLE(container, path)
+    if container.get("volumeMounts"):
+        errors += _mounts(container, f"{path}.volumeMounts", around)
+    if container.get("volumeDevices"):
+        errors += _devices(container, f"{path}.volumeDevices", around)
+    resources = container.get("resources")
+    if resources:
+        errors += amount.requirements(resources, f"{path}.resources", around.claims)
+    if container.get("resizePolicy"):
+        errors += _resize_policy(container["resizePolicy"], f"{path}.resizePolicy", around.restart_policy)
+    if container.get("securityContext"):
+        errors += security.container_context(
+            container["securityContext"], f"{path}.securityContext", host_users=around.host_users
+        )
+    return errors
+
+
+def _acts(container: Obj, path: str, around: Surroundings) -> list[FieldError]:
+    """Lifecycle handlers and probes."""
+    errors: list[FieldError] = []
+    if container.get("lifecycle"):
+        errors += probe.lifecycle(container["lifecycle"], f"{path}.lifecycle", around.grace, around.os_name)
+    errors += probe.probes(container, path)
+    return errors
+
+
+def _restart(container: Obj, path: str) -> list[FieldError]:
+    policy, rules = container.get("restartPolicy"), container.get("restartPolicyRules")
+    errors: list[FieldError] = []
+    if policy is not None and policy not in _RESTARTS:
+        errors.append(not_supported(f"{path}.restartPolicy", policy, _RESTARTS))
+    if rules and policy is None:
+        detail = "must specify restartPolicy when restart rules are used"
+        errors.append(required(f"{path}.restartPolicy", detail))
+    return errors
+
+
+def containers(found: list[Obj] | None, path: str, around: Surroundings, taken: set[str]) -> Errors:
+    """The main containers. `taken` collects the names that are in use."""
+    if not found:
+        return [required(path)]
+    errors: list[FieldError] = []
+    for i, container in enumerate(found):
+        at = f"{path}[{i}]"
+        errors += common(container, at, around)
+        name = container.get("name", "")
+        if name and name in taken:
+            errors.append(duplicate(f"{at}.name", name))
+        taken.add(name)
+        if len(container) > 6:
+            errors += _acts(container, at, around)
+            errors += _restart(container, at)
+    errors += host_port_conflicts(found, path)
+    return errors
+
+
+def init_containers(found: list[Obj], path: str, around: Surroundings, taken: set[str]) -> Errors:
+    errors: list[FieldError] = []
+    for i, container in enumerate(found):
+        at = f"{path}[{i}]"
+        errors += common(container, at, around)
+        restartable = container.get("restartPolicy") == "Always"
+        errors += _restart(container, at)
+        name = container.get("name", "")
+        if name and name in taken:
+            errors.append(duplicate(f"{at}.name", name))
+        taken.add(name)
+        errors += host_port_conflicts([container], f"{path}[{i}]") if container.get("ports") else FINE
+        if restartable:
+            errors += _acts(container, at, around)
+            continue
+        detail = "may not be set for init containers without restartPolicy=Always"
+        errors += [forbidden_field(f"{at}.{key}", detail) for key in _ONLY_RESTARTABLE if container.get(key)]
+    return errors
+
+
+def ephemeral_containers(
+    found: list[Obj], path: str, around: Surroundings, taken: set[str], targets: set[str]
+) -> Errors:
+    errors: list[FieldError] = []
+    for i, container in enumerate(found):
+        at = f"{path}[{i}]"
+        errors += common(container, at, around)
+        name = container.get("name", "")
+        if name and name in taken:
+            errors.append(duplicate(f"{at}.name", name))
+        taken.add(name)
+        target = container.get("targetContainerName")
+        if target and target not in targets:
+            errors.append(not_found_field(f"{at}.targetContainerName", target))
+        errors += [
+            forbidden_field(f"{at}.{key}", "cannot be set for an Ephemeral Container")
+            for key in _NOT_EPHEMERAL
+            if container.get(key)
+        ]
+        errors += [
+            forbidden_field(f"{at}.volumeMounts[{j}].{key}", "cannot be set for an Ephemeral Container")
+            for j, mount in enumerate(container.get("volumeMounts") or ())
+            for key in ("subPath", "subPathExpr")
+            if mount.get(key)
+        ]
+    return errors

@@ -1,0 +1,130 @@
+"""What kube-apiserver fills into a pod's spec, its containers and their probes. Volumes are in `volume_defaults`."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from koord.embedded.apiserver.kinds.pod.volume_defaults import default_volumes
+from koord.values.quantity import Quantity
+
+Obj = dict[str, Any]
+CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+
+
+def default_pod(pod: Obj) -> None:
+    default_spec(pod.setdefault("spec", {"containers": None}))
+
+
+def default_template(owner: Obj, key: str = "template") -> None:
+    template = owner.setdefault(key, {})
+    template.setdefault("metadata", {})
+    default_spec(template.setdefault("spec", {"containers": None}), template=True)
+
+
+def default_spec(spec: Obj, *, template: bool = False) -> None:
+    """In place. `template`: requests are not taken from limits in templates of pods."""
+    spec.setdefault("restartPolicy", "Always")
+    spec.setdefault("terminationGracePeriodSeconds", 30)
+    spec.setdefault("dnsPolicy", "ClusterFirst")
+    spec.setdefault("schedulerName", "default-scheduler")
+    spec.setdefault("securityContext", {})
+    if not template:
+        spec.setdefault("enableServiceLinks", True)
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount")
+    if account:  # two names of one field
+        spec["serviceAccountName"] = spec["serviceAccount"] = account
+    for key in CONTAINER_LISTS:
+        for container in spec.get(key) or ():
+            default_container(container)
+            if not template and spec.get("hostNetwork"):
+                _host_ports(container)
+            if not template and key != "ephemeralContainers":
+                _requests_from_limits(container.get("resources") or {})
+    if "volumes" in spec:
+        default_volumes(spec["volumes"])
+    if not template and spec.get("resources"):
+        _pod_requests(spec)
+
+
+def default_container(container: Obj) -> None:
+    container.setdefault("terminationMessagePath", "/dev/termination-log")
+    container.setdefault("terminationMessagePolicy", "File")
+    if "imagePullPolicy" not in container:
+        container["imagePullPolicy"] = pull_policy(container.get("image", ""))
+    if len(container) <= 6:  # name, image, resources and the three above: nothing else to look at
+        return
+    for port in container.get("ports") or ():
+        port.setdefault("protocol", "TCP")
+    for variable in container.get("env") or ():
+        if "valueFrom" in variable and "fieldRef" in variable["valueFrom"]:
+            variable["valueFrom"]["fieldRef"].setdefault("apiVersion", "v1")
+    for key in _PROBES:
+        if key in container:
+            _default_probe(container[key])
+    for handler in container.get("lifecycle", {}).values():
+        if isinstance(handler, dict) and "httpGet" in handler:
+            _default_http(handler["httpGet"])
+
+
+def _default_probe(probe: Obj) -> None:
+    probe.setdefault("timeoutSeconds", 1)
+    probe.setdefault("periodSeconds", 10)
+    probe.setdefault("successThreshold", 1)
+    probe.setdefault("failureThreshold", 3)
+    if "httpGet" in probe:
+        _default_http(probe["httpGet"])
+    if "grpc" in probe:
+        probe["grpc"].setdefault("service", "")
+
+
+def _default_http(get: Obj) -> None:
+    get.setdefault("path", "/")
+    get.setdefault("scheme", "HTTP")
+
+
+def _host_ports(container: Obj) -> None:
+    for port in container.get("ports") or ():
+        if not port.get("hostPort") and port.get("containerPort"):
+            port["hostPort"] = port["containerPort"]
+
+
+def _requests_from_limits(resources: Obj) -> None:
+    limits = resources.get("limits")
+    if limits:
+        requests = resources.setdefault("requests", {})
+        for name, amount in limits.items():
+            requests.setdefault(name, amount)
+
+
+def _pod_requests(spec: Obj) -> None:
+    """Pod-level requests: what the containers ask for together, or else the pod's own limit."""
+    resources = spec["resources"]
+    limits = resources.get("limits") or {}
+    requests = dict(resources.get("requests") or {})
+    for name, limit in limits.items():
+        if name in requests:
+            continue
+        total = _containers_request(spec, name)
+        requests[name] = limit if total is None else str(total)
+    if requests:
+        resources["requests"] = requests
+
+
+def _containers_request(spec: Obj, name: str) -> Quantity | None:
+    total: Quantity | None = None
+    for container in spec.get("containers") or ():
+        asked = container.get("resources", {}).get("requests", {}).get(name)
+        if asked is not None:
+            total = Quantity.parse(asked) if total is None else total + Quantity.parse(asked)
+    return total
+
+
+@functools.lru_cache(maxsize=4096)
+def pull_policy(image: str) -> str:
+    """An image without a tag, or tagged latest, may change under its name; a digest cannot."""
+    if "@" in image:
+        return "IfNotPresent"
+    tag = image.rpartition("/")[2].partition(":")[2]
+    return "Always" if tag in ("", "latest") else "IfNotPresent"

@@ -1,0 +1,148 @@
+"""Environment variables of containers, and the references to pod fields that volumes share with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.embedded.apiserver.kinds.rule import FINE, Errors, each, fields, filled, first_of, named, needed
+from koord.embedded.apiserver.refusal import FieldError, invalid_value, not_supported, required
+from koord.values import names
+
+Obj = dict[str, Any]
+_ENV_FIELDS = frozenset(
+    """metadata.name metadata.namespace metadata.uid spec.nodeName spec.serviceAccountName
+    status.hostIP status.hostIPs status.podIP status.podIPs""".split()
+)
+VOLUME_FIELDS = frozenset(
+    ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations")
+)
+# Every path that Kubernetes knows; which of them a place takes is another question.
+_CONVERTIBLE = _ENV_FIELDS | VOLUME_FIELDS | {"spec.restartPolicy", "spec.schedulerName", "status.phase"}
+_MAPS = ("metadata.annotations", "metadata.labels")
+RESOURCES = tuple(f"{kind}.{name}" for kind in ("limits", "requests") for name in ("cpu", "ephemeral-storage", "memory"))
+_SOURCES = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
+_DIVISORS = {
+    "cpu": (("1m", "1"), "only divisor's values 1m and 1 are supported with the cpu resource"),
+    "memory": (
+        ("1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"),
+        "only divisor's values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the memory "
+        "resource",
+    ),
+}
+_DIVISORS["ephemeral-storage"] = (
+    _DIVISORS["memory"][0],
+    "only divisor's values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the local "
+    "ephemeral storage resource",
+)
+
+
+def field_ref(found: Obj, path: str, known: frozenset[str]) -> Errors:
+    """A reference to a field of the pod itself."""
+    name, version = found.get("fieldPath", ""), found.get("apiVersion", "")
+    if not version:
+        return [required(f"{path}.apiVersion")]
+    if not name:
+        return [required(f"{path}.fieldPath")]
+    at = f"{path}.fieldPath"
+    if name.endswith("']"):
+        return _subscript(name, at, known)
+    if name not in _CONVERTIBLE:
+        return [invalid_value(at, name, f"error converting fieldPath: field label not supported: {name}")]
+    if name not in known:
+        return [not_supported(at, name, sorted(known))]
+    return FINE
+
+
+def _subscript(name: str, path: str, known: frozenset[str]) -> Errors:
+    base, _, key = name[:-2].partition("['")
+    if base == "metadata.annotations":
+        return [invalid_value(path, key, reason) for reason in names.qualified_name(key.lower())]
+    if base == "metadata.labels":
+        return [invalid_value(path, key, reason) for reason in names.qualified_name(key)]
+    return [invalid_value(path, base, "does not support subscript")]
+
+
+def resource_ref(found: Obj, path: str, *, volume: bool) -> Errors:
+    """A reference to an amount of a container; in a volume it must say which container."""
+    if volume and not found.get("containerName"):
+        return [required(f"{path}.containerName")]
+    name = found.get("resource", "")
+    if not name:
+        return [required(f"{path}.resource")]
+    kind, _, short = name.partition(".")
+    if name not in RESOURCES:
+        if kind in ("limits", "requests") and short.startswith("hugepages-"):
+            return FINE
+        return [not_supported(f"{path}.resource", name, RESOURCES)]
+    divisors, detail = _DIVISORS[short]
+    if found.get("divisor", "0") not in ("0", *divisors):
+        return [invalid_value(f"{path}.divisor", name, detail)]
+    return FINE
+
+
+_key = needed(first_of(filled(), named(names.config_map_key)))
+_KEY_REF = fields({"name": needed(named(names.dns1123_subdomain)), "key": _key})
+_FILE_REF = fields(
+    {"volumeName": needed(first_of(filled(), named(names.dns1123_label))), "path": needed(filled()), "key": needed(filled())}
+)
+
+
+def _value_from(found: Obj, path: str, value: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    chosen = 0
+    if found.get("fieldRef") is not None:
+        chosen += 1
+        errors += field_ref(found["fieldRef"], f"{path}.fieldRef", _ENV_FIELDS)
+    if found.get("resourceFieldRef") is not None:
+        chosen += 1
+        errors += resource_ref(found["resourceFieldRef"], f"{path}.resourceFieldRef", volume=False)
+    for key in ("configMapKeyRef", "secretKeyRef"):
+        if found.get(key) is not None:
+            chosen += 1
+            errors += _KEY_REF(found[key], f"{path}.{key}")
+    if found.get("fileKeyRef") is not None:
+        chosen += 1
+        errors += _FILE_REF(found["fileKeyRef"], f"{path}.fileKeyRef")
+    if not chosen:
+        errors.append(invalid_value(path, "", _SOURCES))
+    elif value:
+        errors.append(invalid_value(path, "", "may not be specified when `value` is not empty"))
+    elif chosen > 1:
+        errors.append(invalid_value(path, "", "may not have more than one field specified at a time"))
+    return errors
+
+
+def variable(found: Obj, path: str) -> Errors:
+    name = found.get("name", "")
+    errors: list[FieldError] = []
+    if not name:
+        errors.append(required(f"{path}.name"))
+    else:
+        errors += [invalid_value(f"{path}.name", name, reason) for reason in names.relaxed_env_var_name(name)]
+    if found.get("valueFrom") is not None:
+        errors += _value_from(found["valueFrom"], f"{path}.valueFrom", found.get("value", ""))
+    return errors
+
+
+variables = each(variable)
+_SOURCE_REF = fields({"name": needed(first_of(filled(), named(names.dns1123_subdomain)))})
+
+
+def sources(found: list[Obj], path: str) -> list[FieldError]:
+    """envFrom: whole config maps and secrets."""
+    errors: list[FieldError] = []
+    for i, source in enumerate(found):
+        at = f"{path}[{i}]"
+        if source.get("prefix"):
+            errors += [
+                invalid_value(f"{at}.prefix", source["prefix"], reason)
+                for reason in names.relaxed_env_var_name(source["prefix"])
+            ]
+        chosen = [key for key in ("configMapRef", "secretRef") if source.get(key) is not None]
+        for key in chosen:
+            errors += _SOURCE_REF(source[key], f"{at}.{key}")
+        if not chosen:
+            errors.append(invalid_value(path, "", "must specify one of: `configMapRef` or `secretRef`"))
+        elif len(chosen) > 1:
+            errors.append(invalid_value(path, "", "may not have more than one field specified at a time"))
+    return errors

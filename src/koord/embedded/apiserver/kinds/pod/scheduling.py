@@ -1,0 +1,230 @@
+"""What a pod says about where it may run: affinity, tolerations, spreading, gates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.embedded.apiserver.kinds import label
+from koord.embedded.apiserver.kinds.rule import Errors, each, fields
+from koord.embedded.apiserver.refusal import (
+    FieldError,
+    duplicate,
+    forbidden_field,
+    invalid_value,
+    not_supported,
+    required,
+)
+from koord.values import names
+
+Obj = dict[str, Any]
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+# Node affinity -----------------------------------------------------------------------------------------------------
+
+
+def _node_expression(found: Obj, path: str) -> Errors:
+    errors: list[FieldError] = []
+    operator, values = found.get("operator", ""), found.get("values") or []
+    if operator in ("In", "NotIn"):
+        if not values:
+            errors.append(required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
+    elif operator in ("Exists", "DoesNotExist"):
+        if values:
+            detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            errors.append(forbidden_field(f"{path}.values", detail))
+    elif operator in ("Gt", "Lt"):
+        if len(values) != 1:
+            detail = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+            errors.append(required(f"{path}.values", detail))
+    else:
+        errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
+    errors += label.label_name(found.get("key", ""), f"{path}.key")
+    for i, value in enumerate(values):
+        errors += label.label_value(value, f"{path}.values[{i}]")
+    return errors
+
+
+def _node_field(found: Obj, path: str) -> Errors:
+    errors: list[FieldError] = []
+    operator, values, key = found.get("operator", ""), found.get("values") or [], found.get("key", "")
+    if operator in ("In", "NotIn"):
+        if len(values) != 1:
+            detail = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+            errors.append(required(f"{path}.values", detail))
+    else:
+        errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
+    if key != "metadata.name":
+        errors.append(invalid_value(f"{path}.key", key, "not a valid field selector key"))
+    else:
+        for i, value in enumerate(values):
+            errors += [
+                invalid_value(f"{path}.values[{i}]", value, reason) for reason in names.dns1123_subdomain(value)
+            ]
+    return errors
+
+
+node_term = fields({"matchExpressions": each(_node_expression), "matchFields": each(_node_field)})
+
+
+def node_selector(found: Obj, path: str) -> Errors:
+    terms, at = found.get("nodeSelectorTerms"), f"{path}.nodeSelectorTerms"
+    if not terms:
+        return [required(at, "must have at least one node selector term")]
+    return each(node_term)(terms, at)
+
+
+def _weight(found: Obj, path: str) -> list[FieldError]:
+    weight = found.get("weight", 0)
+    return [] if 1 <= weight <= 100 else [invalid_value(f"{path}.weight", weight, "must be in the range 1-100")]
+
+
+def _preferred_node(found: Obj, path: str) -> Errors:
+    return [*_weight(found, path), *node_term(found.get("preference") or {}, f"{path}.preference")]
+
+
+# Pod affinity ------------------------------------------------------------------------------------------------------
+
+
+def _match_keys(found: Obj, path: str, key: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    selector = found.get("labelSelector")
+    listed = found.get(key) or []
+    for i, name in enumerate(listed):
+        errors += label.label_name(name, f"{path}.{key}[{i}]")
+    if listed and selector is None:
+        errors.append(forbidden_field(f"{path}.{key}", "must not be specified when labelSelector is not set"))
+    return errors
+
+
+def _pod_term(found: Obj, path: str) -> Errors:
+    errors: list[FieldError] = []
+    errors += label.selector(found.get("labelSelector"), f"{path}.labelSelector")
+    errors += label.selector(found.get("namespaceSelector"), f"{path}.namespaceSelector")
+    for i, name in enumerate(found.get("namespaces") or ()):
+        errors += [invalid_value(f"{path}.namespace", name, reason) for reason in names.dns1123_label(name)]
+    errors += _match_keys(found, path, "matchLabelKeys")
+    errors += _match_keys(found, path, "mismatchLabelKeys")
+    mismatched = set(found.get("mismatchLabelKeys") or ())
+    for i, name in enumerate(found.get("matchLabelKeys") or ()):
+        if name in mismatched:
+            errors.append(invalid_value(f"{path}.matchLabelKeys[{i}]", name, "exists in both matchLabelKeys and mismatchLabelKeys"))
+    errors += _selector_overlap(found, path)
+    topology = found.get("topologyKey", "")
+    if not topology:
+        errors.append(required(f"{path}.topologyKey", "can not be empty"))
+    return [*errors, *label.label_name(topology, f"{path}.topologyKey")]
+
+
+def _selector_overlap(found: Obj, path: str) -> list[FieldError]:
+    """Keys that are to be matched by the pod's own value cannot be pinned by matchLabels as well."""
+    return []
+
+
+def _preferred_pod(found: Obj, path: str) -> Errors:
+    return [*_weight(found, path), *_pod_term(found.get("podAffinityTerm") or {}, f"{path}.podAffinityTerm")]
+
+
+_POD_TERMS = fields({_REQUIRED: each(_pod_term), _PREFERRED: each(_preferred_pod)})
+affinity = fields(
+    {
+        "nodeAffinity": fields({_REQUIRED: node_selector, _PREFERRED: each(_preferred_node)}),
+        "podAffinity": _POD_TERMS,
+        "podAntiAffinity": _POD_TERMS,
+    }
+)
+
+
+# Tolerations -------------------------------------------------------------------------------------------------------
+
+
+def _toleration(found: Obj, path: str) -> Errors:
+    errors: list[FieldError] = []
+    key, operator, effect = found.get("key", ""), found.get("operator", ""), found.get("effect", "")
+    if key:
+        errors += label.label_name(key, f"{path}.key")
+    elif operator != "Exists":
+        detail = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
+        errors.append(invalid_value(f"{path}.operator", operator, detail))
+    if found.get("tolerationSeconds") is not None and effect != "NoExecute":
+        detail = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+        errors.append(invalid_value(f"{path}.effect", effect, detail))
+    if operator in ("", "Equal"):
+        errors += label.label_value(found.get("value", ""), f"{path}.operator")
+    elif operator == "Exists":
+        if found.get("value"):
+            detail = "value must be empty when `operator` is 'Exists'"
+            errors.append(invalid_value(f"{path}.operator", {k: found.get(k, "") for k in ()} or found, detail))
+    else:
+        errors.append(not_supported(f"{path}.operator", operator, ("Equal", "Exists")))
+    if effect and effect not in EFFECTS:
+        errors.append(not_supported(f"{path}.effect", effect, EFFECTS))
+    return errors
+
+
+tolerations = each(_toleration)
+
+
+# Spreading and gates -----------------------------------------------------------------------------------------------
+
+
+def _spread(found: Obj, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    skew, when = found.get("maxSkew", 0), found.get("whenUnsatisfiable", "")
+    if skew <= 0:
+        errors.append(invalid_value(f"{path}.maxSkew", skew, "must be greater than zero"))
+    if not found.get("topologyKey"):
+        errors.append(required(f"{path}.topologyKey", "can not be empty"))
+    if when not in ("DoNotSchedule", "ScheduleAnyway"):
+        errors.append(not_supported(f"{path}.whenUnsatisfiable", when, ("DoNotSchedule", "ScheduleAnyway")))
+    domains = found.get("minDomains")
+    if domains is not None:
+        if domains <= 0:
+            errors.append(invalid_value(f"{path}.minDomains", domains, "must be greater than zero"))
+        if when != "DoNotSchedule":
+            detail = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"
+            errors.append(invalid_value(f"{path}.minDomains", domains, detail))
+    for key in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
+        if found.get(key) not in (None, "Honor", "Ignore"):
+            errors.append(not_supported(f"{path}.{key}", found[key], ("Honor", "Ignore")))
+    errors += _match_keys(found, path, "matchLabelKeys")
+    errors += _own_keys_clash(found, path)
+    errors += label.selector(found.get("labelSelector"), f"{path}.labelSelector")
+    return errors
+
+
+def _own_keys_clash(found: Obj, path: str) -> list[FieldError]:
+    selector = found.get("labelSelector") or {}
+    used = set(selector.get("matchLabels") or ()) | {e.get("key") for e in selector.get("matchExpressions") or ()}
+    return [
+        invalid_value(f"{path}.matchLabelKeys[{i}]", name, "exists in both matchLabelKeys and labelSelector")
+        for i, name in enumerate(found.get("matchLabelKeys") or ())
+        if name in used
+    ]
+
+
+def spreads(found: list[Obj], path: str) -> Errors:
+    errors: list[FieldError] = []
+    for i, constraint in enumerate(found):
+        at = f"{path}[{i}]"
+        errors += _spread(constraint, at)
+        mine = (constraint.get("topologyKey", ""), constraint.get("whenUnsatisfiable", ""))
+        for later in found[i + 1 :]:
+            if (later.get("topologyKey", ""), later.get("whenUnsatisfiable", "")) == mine:
+                errors.append(duplicate(f"{at}.{{topologyKey, whenUnsatisfiable}}", f"{{{mine[0]}, {mine[1]}}}"))
+                break
+    return errors
+
+
+def gates(found: list[Obj], path: str) -> Errors:
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    for i, gate in enumerate(found):
+        name = gate.get("name", "")
+        errors += label.label_name(name, f"{path}[{i}]")
+        if name in seen:
+            errors.append(duplicate(f"{path}[{i}]", name))
+        seen.add(name)
+    return errors

@@ -1,0 +1,165 @@
+"""What an update may change in a pod: images, deadlines, more tolerations, and while it is gated where it may run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.embedded.apiserver.kinds.internal import difference
+from koord.embedded.apiserver.kinds.pod.spec import spec_errors
+from koord.embedded.apiserver.kinds.rule import between
+from koord.embedded.apiserver.refusal import FieldError, forbidden_field, invalid_value, required
+
+Obj = dict[str, Any]
+_CHANGEABLE = (
+    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+    "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_DEADLINE = between(0, 2147483647)
+
+
+def prepare_update(new: Obj, old: Obj) -> None:
+    if new.get("spec") != old.get("spec") and "generation" in old["metadata"]:
+        new["metadata"]["generation"] = old["metadata"]["generation"] + 1
+
+
+def update_errors(new: Obj, old: Obj) -> list[FieldError]:
+    spec, before = new["spec"], old["spec"]
+    if spec == before:
+        return []
+    errors = spec_errors(spec, "spec", new["metadata"]["name"])
+    for key in ("containers", "initContainers"):
+        if len(spec.get(key) or ()) != len(before.get(key) or ()):
+            detail = "pod updates may not add or remove containers"
+            return [*errors, forbidden_field(f"spec.{key}", detail)]
+    for key in ("containers", "initContainers"):
+        for i, container in enumerate(spec.get(key) or ()):
+            image = container.get("image", "")
+            if not image.strip():
+                errors.append(required(f"spec.{key}[{i}].image"))
+    errors += _deadline(spec.get("activeDeadlineSeconds"), before.get("activeDeadlineSeconds"))
+    munged = _with_allowed_from(spec, before)
+    gates, gates_before = _gates(spec), _gates(before)
+    added = [name for name in gates if name not in gates_before]
+    if added:
+        at = "spec.schedulingGates"
+        errors += [forbidden_field(at, f"only deletion is allowed, but found new scheduling gate '{added[0]}'")]
+    if gates_before:
+        errors += _gated_changes(munged, spec, before)
+    errors += _tolerations(spec, before)
+    if munged != before:
+        errors.append(forbidden_field("spec", f"{_CHANGEABLE}\n{difference('PodSpec', before, munged)}"))
+    return errors
+
+
+def _gates(spec: Obj) -> list[str]:
+    return [gate.get("name", "") for gate in spec.get("schedulingGates") or ()]
+
+
+def _deadline(new: int | None, old: int | None) -> list[FieldError]:
+    at = "spec.activeDeadlineSeconds"
+    if new is not None:
+        errors = list(_DEADLINE(new, at))
+        if not errors and old is not None and old < new:
+            errors.append(invalid_value(at, new, "must be less than or equal to previous value"))
+        return errors
+    if old is not None:
+        return [invalid_value(at, None, "must not update from a positive integer to nil value")]
+    return []
+
+
+def _with_allowed_from(spec: Obj, before: Obj) -> Obj:
+    """The new spec with all that may change taken from the old one: what still differs may not."""
+    munged = dict(spec)
+    for key in ("containers", "initContainers"):
+        if spec.get(key):
+            munged[key] = [
+                {**container, "image": was.get("image", "")}
+                for container, was in zip(spec[key], before[key], strict=True)
+            ]
+    for key in ("activeDeadlineSeconds", "schedulingGates", "tolerations"):
+        _take(munged, before, key)
+    if (before.get("terminationGracePeriodSeconds") or 0) < 0 and spec.get("terminationGracePeriodSeconds") == 1:
+        _take(munged, before, "terminationGracePeriodSeconds")
+    return munged
+
+
+def _take(munged: Obj, before: Obj, key: str) -> None:
+    if key in before:
+        munged[key] = before[key]
+    else:
+        munged.pop(key, None)
+
+
+def _tolerations(spec: Obj, before: Obj) -> list[FieldError]:
+    kept = spec.get("tolerations") or []
+    for old in before.get("tolerations") or ():
+        if not any(_covers(new, old) for new in kept):
+            detail = "existing toleration can not be modified except its tolerationSeconds"
+            return [forbidden_field("spec.tolerations", detail)]
+    return []
+
+
+def _covers(new: Obj, old: Obj) -> bool:
+    return {**new, "tolerationSeconds": None} == {**old, "tolerationSeconds": None}
+
+
+# Gated pods --------------------------------------------------------------------------------------------------------
+
+
+def _gated_changes(munged: Obj, spec: Obj, before: Obj) -> list[FieldError]:
+    """A pod that waits at a gate may still be narrowed: more node selectors, more required terms."""
+    errors: list[FieldError] = []
+    selector, was = spec.get("nodeSelector") or {}, before.get("nodeSelector") or {}
+    if any(selector.get(key) != value for key, value in was.items()):
+        detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
+        errors.append(invalid_value("spec.nodeSelector", selector, detail))
+    _take(munged, before, "nodeSelector")
+    affinity, affinity_was = _node_affinity(spec), _node_affinity(before)
+    if affinity != affinity_was:
+        at = "spec.affinity.nodeAffinity"
+        if affinity is None:
+            errors.append(invalid_value(at, "", "no updates other than additions are allowed"))
+        elif affinity_was is not None:
+            errors += _narrowed(affinity, affinity_was, f"{at}.{_REQUIRED}")
+        whole = dict(spec.get("affinity") or {})
+        whole.pop("nodeAffinity", None)
+        if affinity_was is not None:
+            whole["nodeAffinity"] = affinity_was
+        munged["affinity"] = whole
+        if not whole and "affinity" not in before:
+            del munged["affinity"]
+    return errors
+
+
+def _node_affinity(spec: Obj) -> Obj | None:
+    found: Obj | None = (spec.get("affinity") or {}).get("nodeAffinity")
+    return found
+
+
+def _narrowed(new: Obj, old: Obj, path: str) -> list[FieldError]:
+    """Only more expressions within each of the required terms."""
+    terms, was = _terms(new), _terms(old)
+    if not was:
+        return []
+    if len(terms) != len(was):
+        detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
+        return [invalid_value(f"{path}.nodeSelectorTerms", terms, detail)]
+    errors: list[FieldError] = []
+    for i, (term, before) in enumerate(zip(terms, was, strict=True)):
+        for key in ("matchExpressions", "matchFields"):
+            kept = before.get(key) or []
+            if (term.get(key) or [])[: len(kept)] != kept or (not before.get(key) and term.get(key) and not _any(before)):
+                detail = "only additions are allowed (no mutations or deletions)"
+                errors.append(invalid_value(f"{path}.nodeSelectorTerms[{i}]", term, detail))
+                break
+    return errors
+
+
+def _any(term: Obj) -> bool:
+    return bool(term.get("matchExpressions") or term.get("matchFields"))
+
+
+def _terms(affinity: Obj) -> list[Obj]:
+    return (affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []

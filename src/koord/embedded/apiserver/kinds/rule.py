@@ -1,0 +1,197 @@
+"""A small vocabulary for validation: a rule looks at a value and its path and returns complaints, none when it is fine.
+
+Rules of an object are a table from field to rule, in the order in which kube-apiserver complains. A rule is asked
+about a field that is there; `needed` asks it about a missing one too, as the zero value that Go would see.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from koord.embedded.apiserver.refusal import FieldError, duplicate, invalid_value, not_supported, required
+
+Obj = dict[str, Any]
+Errors = Sequence[FieldError]
+Rule = Callable[[Any, str], Errors]
+FINE: Errors = ()
+IMMUTABLE = "field is immutable"
+
+
+class _Needed:
+    """A rule that also judges absence."""
+
+    __slots__ = ("rule", "zero")
+
+    def __init__(self, rule: Rule, zero: Any) -> None:
+        self.rule = rule
+        self.zero = zero
+
+    def __call__(self, value: Any, path: str) -> Errors:
+        return self.rule(self.zero if value is None else value, path)
+
+
+def needed(rule: Rule, zero: Any = "") -> Rule:
+    return _Needed(rule, zero)
+
+
+def fields(table: Mapping[str, Rule]) -> Rule:
+    """Each field by its own rule. Costs one lookup for each field that is there."""
+    order = tuple(table)
+    missing = tuple((key, rule) for key, rule in table.items() if isinstance(rule, _Needed))
+    plain = {key: rule.rule if isinstance(rule, _Needed) and rule.zero is not None else rule for key, rule in table.items()}
+    find = plain.get
+
+    def check(obj: Obj, path: str) -> Errors:
+        found: dict[str, Errors] | None = None
+        for key in obj:
+            rule = find(key)
+            if rule is not None:
+                value = obj[key]
+                errors = rule(value, f"{path}.{key}") if value is not None else FINE
+                if errors:
+                    found = found or {}
+                    found[key] = errors
+        for key, rule in missing:
+            if obj.get(key) is None:
+                errors = rule(None, f"{path}.{key}")
+                if errors:
+                    found = found or {}
+                    found[key] = errors
+        if found is None:
+            return FINE
+        return [error for key in order for error in found.get(key, FINE)]
+
+    return check
+
+
+def each(rule: Rule) -> Rule:
+    def check(values: list[Any], path: str) -> Errors:
+        return [error for i, value in enumerate(values) for error in rule(value, f"{path}[{i}]")]
+
+    return check
+
+
+def all_of(*rules: Rule) -> Rule:
+    def check(value: Any, path: str) -> Errors:
+        return [error for rule in rules for error in rule(value, path)]
+
+    return check
+
+
+def first_of(*rules: Rule) -> Rule:
+    """The complaints of the first rule that has any."""
+
+    def check(value: Any, path: str) -> Errors:
+        for rule in rules:
+            errors = rule(value, path)
+            if errors:
+                return errors
+        return FINE
+
+    return check
+
+
+def where(holds: Callable[[Any], bool], rule: Rule) -> Rule:
+    def check(value: Any, path: str) -> Errors:
+        return rule(value, path) if holds(value) else FINE
+
+    return check
+
+
+def filled(detail: str = "") -> Rule:
+    """Not empty."""
+
+    def check(value: Any, path: str) -> Errors:
+        return FINE if value else [required(path, detail)]
+
+    return check
+
+
+def one_of(*allowed: str) -> Rule:
+    known = frozenset(allowed)
+
+    def check(value: Any, path: str) -> Errors:
+        return FINE if value in known else [not_supported(path, value, allowed)]
+
+    return check
+
+
+def named(reasons: Callable[[str], Iterable[str]]) -> Rule:
+    """A text by one of the rules of `koord.values.names`."""
+
+    def check(value: str, path: str) -> Errors:
+        return [invalid_value(path, value, reason) for reason in reasons(value)]
+
+    return check
+
+
+def at_least(low: int, detail: str = "") -> Rule:
+    text = detail or f"must be greater than or equal to {low}"
+
+    def check(value: int, path: str) -> Errors:
+        return FINE if value >= low else [invalid_value(path, value, text)]
+
+    return check
+
+
+def between(low: int, high: int, detail: str = "") -> Rule:
+    text = detail or f"must be between {low} and {high}, inclusive"
+
+    def check(value: int, path: str) -> Errors:
+        return FINE if low <= value <= high else [invalid_value(path, value, text)]
+
+    return check
+
+
+def fails(holds: Callable[[Any], bool], detail: str) -> Rule:
+    """Invalid wherever `holds`."""
+
+    def check(value: Any, path: str) -> Errors:
+        return [invalid_value(path, value, detail)] if holds(value) else FINE
+
+    return check
+
+
+def unique(key: str = "", at: str = "") -> Rule:
+    """No two items alike, or alike in one of their fields."""
+
+    def check(values: list[Any], path: str) -> Errors:
+        seen: set[Any] = set()
+        errors = []
+        for i, item in enumerate(values):
+            value = item.get(key) if key else item
+            if value is not None and value in seen:
+                errors.append(duplicate(f"{path}[{i}]{at or (f'.{key}' if key else '')}", value))
+            seen.add(value)
+        return errors
+
+    return check
+
+
+PORT_NUMBER = between(1, 65535)
+
+
+def address(value: str, path: str) -> Errors:
+    """An IP address in a form that Go reads."""
+    if is_address(value):
+        return FINE
+    return [invalid_value(path, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")]
+
+
+def is_address(value: str) -> bool:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return False
+    return "%" not in value
+
+
+def unchanged(new: Obj, old: Obj, path: str, keys: Iterable[str], detail: str = IMMUTABLE) -> list[FieldError]:
+    """A complaint for each field of two objects that differs."""
+    return [
+        invalid_value(f"{path}.{key}" if path else key, new.get(key), detail)
+        for key in keys
+        if new.get(key) != old.get(key)
+    ]

@@ -1,0 +1,132 @@
+"""The questions that both servers are asked: rich objects, and every small way to damage each of them.
+
+An object of `objects/*.yaml` is created as it is, then with one field at a time dropped, emptied, negated, doubled or
+misspelt; and once created, replaced by each of those. `{ns}` in a name becomes the namespace of the run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Obj = dict[str, Any]
+OBJECTS = Path(__file__).parent / "objects"
+AS_IT_IS = "as-it-is"
+_QUANTITY = re.compile(r"\d+(m|Gi|Mi)?")
+# Paths of what a kind's name does not tell: the plural, and whether it lives in a namespace.
+_PLURALS = {"Endpoints": "endpoints", "Ingress": "ingresses"}
+_CLUSTER = frozenset(
+    """Node Namespace PersistentVolume PriorityClass RuntimeClass StorageClass CSINode CSIDriver VolumeAttachment
+    ClusterRole ClusterRoleBinding MutatingWebhookConfiguration ValidatingWebhookConfiguration APIService
+    IngressClass DeviceClass ResourceSlice""".split()
+)
+# Objects that change what the whole server serves are never really created.
+NOT_STORED = frozenset(("apiservice",))
+
+
+def objects() -> dict[str, Obj]:
+    found: dict[str, Obj] = {}
+    for file in sorted(OBJECTS.glob("*.yaml")):
+        for document in yaml.safe_load_all(file.read_text()):
+            found.update(document)
+    return found
+
+
+def collection(obj: Obj) -> str:
+    """The path that the object is posted to, with `{ns}`."""
+    version, kind = obj["apiVersion"], obj["kind"]
+    plural = _PLURALS.get(kind) or kind.lower()
+    if not plural.endswith("s"):
+        plural = plural[:-1] + "ies" if plural.endswith("y") else plural + "s"
+    elif plural.endswith("class"):
+        plural += "es"
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    return f"{root}/{plural}" if kind in _CLUSTER else f"{root}/namespaces/{{ns}}/{plural}"
+
+
+def damaged(obj: Obj) -> Iterator[tuple[str, Obj]]:
+    """The object itself, then each small change to it, with an id that says what was done where."""
+    yield AS_IT_IS, obj
+    for key in obj:
+        if key not in ("apiVersion", "kind", "metadata"):
+            yield from _changes(obj, (key,), obj[key])
+
+
+def _changes(obj: Obj, path: tuple[str | int, ...], value: Any) -> Iterator[tuple[str, Obj]]:
+    where = ".".join(map(str, path))
+    yield f"{where} dropped", _put(obj, path, None)
+    for word, other in _others(value):
+        yield f"{where} {word}", _put(obj, path, other)
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _changes(obj, (*path, key), inner)
+        if path[-1] in ("nodeSelector", "matchLabels", "labels", "annotations", "data", "parameters", "requests"):
+            yield f"{where} with a bad key", _put(obj, (*path, "-bad key"), "1")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _changes(obj, (*path, index), inner)
+
+
+def _others(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, bool):
+        yield "flipped", not value
+    elif isinstance(value, int):
+        yield "negative", -1
+        yield "zero", 0
+        yield "huge", 2_000_000_000
+    elif isinstance(value, str) and _QUANTITY.fullmatch(value):
+        yield "negative", "-1"
+        yield "zero", "0"
+        yield "fraction", "1500m"
+        yield "misspelt", "Bad_Value!"
+    elif isinstance(value, str):
+        yield "empty", ""
+        yield "misspelt", "Bad_Value!"
+        yield "long", "x" * 300
+        yield "other", "other"
+    elif isinstance(value, list):
+        yield "empty", []
+        yield "doubled", value + value[:1]
+    elif isinstance(value, dict) and value:
+        yield "empty", {}
+
+
+def _put(obj: Any, path: tuple[str | int, ...], value: Any) -> Any:
+    """A copy of the object with another value at the path; None takes the place away."""
+    key, rest = path[0], path[1:]
+    if isinstance(obj, list):
+        index = int(key)
+        if rest:
+            return [_put(item, rest, value) if i == index else item for i, item in enumerate(obj)]
+        return [value if i == index else item for i, item in enumerate(obj) if i != index or value is not None]
+    if rest:
+        return {**obj, key: _put(obj[key], rest, value)}
+    return {**{k: v for k, v in obj.items() if k != key}, **({} if value is None else {key: value})}
+
+
+def fill(value: Any, ns: str) -> Any:
+    """The value with `{ns}` replaced in every string."""
+    if isinstance(value, str):
+        return value.replace("{ns}", ns)
+    if isinstance(value, dict):
+        return {fill(k, ns): fill(v, ns) for k, v in value.items()}
+    if isinstance(value, list):
+        return [fill(v, ns) for v in value]
+    return value
+
+
+def delta(old: Any, new: Any) -> Any:
+    """A merge patch that turns `old` into `new`; lists are taken whole."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return new
+    changed = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        if key not in old:
+            changed[key] = value
+        elif old[key] != value:
+            changed[key] = delta(old[key], value)
+    return changed

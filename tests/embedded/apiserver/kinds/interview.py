@@ -1,0 +1,100 @@
+"""Put every question of the corpus to a server, and keep what it says in a form that two servers can agree on.
+
+Uids, times, revisions and allocated addresses are the server's own and are left out; so is what admission adds to pods.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from corpus import AS_IT_IS, NOT_STORED, Obj, collection, damaged, delta, fill
+
+# (method, path, query, body) -> (status, body)
+Ask = Callable[[str, str, dict[str, str], Any], Awaitable[tuple[int, Any]]]
+Answers = dict[str, dict[str, Any]]
+PANIC = "the server broke off the connection"
+DRY = {"dryRun": "All"}
+_UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_ADDRESS = re.compile(r"10\.\d+\.\d+\.\d+$")
+_OWN_METADATA = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "selfLink", "namespace", "name")
+_ADMITTED_KEYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+async def interview(ask: Ask, obj: Obj, ns: str, *, stored: bool) -> Answers:
+    """`create` answers by the id of the damage, and `update` answers to the same when the object is there."""
+    place = fill(collection(obj), ns)
+    name = fill(obj["metadata"]["name"], ns)
+    answers: Answers = {"create": {}, "update": {}}
+    for id, body in damaged(obj):
+        answers["create"][id] = _kept(await ask("POST", place, DRY, fill(body, ns)), ns)
+    if not stored:
+        return _related(answers)
+    status, made = await ask("POST", place, {}, fill(obj, ns))
+    if status != 201:
+        raise RuntimeError(f"cannot create {place}/{name}: {made}")
+    try:
+        for id, body in damaged(obj):
+            body = fill({**body, "metadata": {**body["metadata"], "resourceVersion": _revision(made)}}, ns)
+            answers["update"][id] = _kept(await ask("PUT", f"{place}/{name}", DRY, body), ns)
+    finally:
+        await ask("DELETE", f"{place}/{name}", {}, {"gracePeriodSeconds": 0})
+    return _related(answers)
+
+
+def is_stored(id: str) -> bool:
+    return id not in NOT_STORED
+
+
+def _revision(made: Obj) -> str:
+    return str(made["metadata"]["resourceVersion"])
+
+
+def _kept(answer: tuple[int, Any], ns: str) -> Any:
+    status, body = answer
+    body = _neutral(body, ns)
+    if status >= 400:
+        causes = body.get("details", {}).get("causes")
+        if body.get("reason") == "Invalid" and causes:
+            return {"code": status, "causes": [[c.get("reason"), c.get("field"), c["message"]] for c in causes]}
+        return {"code": status, "message": body.get("message")}
+    body["metadata"] = {k: v for k, v in body["metadata"].items() if k not in _OWN_METADATA}
+    if body["kind"] == "Pod":
+        _without_admission(body["spec"])
+    return {"code": status, "body": body}
+
+
+def _without_admission(spec: Obj) -> None:
+    spec.pop("priority", None)
+    spec.pop("preemptionPolicy", None)
+    own = [t for t in spec.get("tolerations", ()) if t.get("key") not in _ADMITTED_KEYS]
+    spec["tolerations"] = own
+    if not own:
+        del spec["tolerations"]
+
+
+def _neutral(value: Any, ns: str, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {_UID.sub("<uid>", k).replace(ns, "{ns}"): _neutral(v, ns, k) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_neutral(v, ns, key) for v in value]
+    if isinstance(value, str):
+        if key == "lastTransitionTime":
+            return "<time>"
+        if key in ("clusterIP", "clusterIPs"):
+            return _ADDRESS.sub("<address>", value)
+        return _UID.sub("<uid>", value).replace(ns, "{ns}")
+    return value
+
+
+def _related(answers: Answers) -> Answers:
+    """Accepted bodies as differences from the undamaged one, which keeps the record small."""
+    for said in answers.values():
+        whole = said.get(AS_IT_IS, {}).get("body")
+        if whole is None:
+            continue
+        for id, answer in said.items():
+            if id != AS_IT_IS and "body" in answer:
+                answer["delta"] = delta(whole, answer.pop("body"))
+    return answers
