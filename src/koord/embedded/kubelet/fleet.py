@@ -1,0 +1,272 @@
+"""All simulated nodes of a cluster: they register, send heartbeats, run the pods that are bound to them, and fail on
+command. Decisions are in `admission`, `podlife`, `podstatus` and `usage`; this is their shell.
+
+One informer shows the pods of all nodes, one queue holds every pod's next moment, one task beats every heart: the cost
+of a fleet is the number of things that happen in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from koord.api.builtin import LEASES
+from koord.api.builtin import NODES as FULL_NODES
+from koord.api.pod_resources import amounts
+from koord.embedded.kubelet import machine as objects
+from koord.embedded.kubelet import view
+from koord.embedded.kubelet.address import Addresses, PodBlock
+from koord.embedded.kubelet.heartbeat import LEASE_PERIOD_S, STATUS_PERIOD_S, Heartbeats
+from koord.embedded.kubelet.host import Failure, Host, Tenant
+from koord.embedded.kubelet.machine import PRESSURES, Machine
+from koord.embedded.kubelet.podlife import rebooted
+from koord.embedded.kubelet.profile import Pool
+from koord.embedded.kubelet.tenancy import Tenancy
+from koord.embedded.kubelet.view import NodeView, PodView
+from koord.kube.cache import Change
+from koord.kube.client import Client
+from koord.kube.controller import Controller, Done, Outcome
+from koord.kube.informers import Informers
+from koord.kube.recorder import Recorder
+from koord.kube.refused import Refused
+from koord.kube.subscription import Subscription
+from koord.kube.workqueue import WorkQueue
+from koord.telemetry.clock import Clock
+
+_LOG = logging.getLogger(__name__)
+
+WORKERS = 8
+REGISTRATIONS = 8  # under way at once
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    lease_period_s: float = LEASE_PERIOD_S
+    status_period_s: float = STATUS_PERIOD_S
+
+
+class CannotRegister(Exception):
+    """The server does not take a node: nothing can be simulated."""
+
+
+class Fleet:
+    """`start` returns when every node is registered; pods follow as soon as the informers run."""
+
+    def __init__(
+        self,
+        client: Client,
+        informers: Informers,
+        clock: Clock,
+        seed: int,
+        pools: Iterable[Pool],
+        settings: Settings = Settings(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._pools = tuple(pools)
+        self._addresses = Addresses()
+        self._counts: dict[str, int] = {}  # pool name -> number of the next node
+        self._hosts: dict[str, Host] = {}
+        self._tenants: dict[str, Tenant] = {}
+        self._pods = informers.of(view.PODS, transform=view.slim)
+        self._nodes = informers.of(view.NODES)
+        self._heart = Heartbeats(
+            client, clock, lease_period_s=settings.lease_period_s, status_period_s=settings.status_period_s
+        )
+        self._queue: WorkQueue[str] = WorkQueue(clock, name="simulated-pods")
+        self._recorder = Recorder(client, clock, controller="kubelet", instance="simulated-kubelet")
+        self._tenancy = Tenancy(client, clock, seed, self._recorder)
+        self._controller = Controller("simulated-kubelet", self._queue, self._sync, workers=WORKERS)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pod_news: Subscription[PodView] | None = None
+        self._node_news: Subscription[NodeView] | None = None
+
+    # Life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        for pool in self._pools:
+            await self.add(pool)
+        self._node_news = self._nodes.on(self._on_node)
+        self._pod_news = self._pods.on(self._on_pod)
+        self._recorder.start()
+        self._tasks = [
+            asyncio.create_task(self._controller.run(), name="simulated-kubelet"),
+            asyncio.create_task(self._heart.run(), name="simulated-heartbeats"),
+        ]
+        for task in self._tasks:
+            task.add_done_callback(_say_if_died)
+
+    async def stop(self) -> None:
+        """Fall silent. Nodes and pods stay on the server as they are; a later fleet takes them over."""
+        if self._pod_news is not None:
+            self._pods.off(self._pod_news)
+        if self._node_news is not None:
+            self._nodes.off(self._node_news)
+        self._queue.shutdown(drain=False)
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self._recorder.stop()
+
+    # Nodes -------------------------------------------------------------------------------------------------------
+
+    @property
+    def hosts(self) -> Mapping[str, Host]:
+        return self._hosts
+
+    async def add(self, pool: Pool) -> list[str]:
+        """Register `pool.count` more nodes of this kind; their names."""
+        first = self._counts.get(pool.name, 0)
+        numbers = range(first, first + pool.count)
+        self._counts[pool.name] = first + pool.count
+        hosts = [self._host(pool, number) for number in numbers]
+
+        async def lane(offset: int) -> None:
+            for host in hosts[offset::REGISTRATIONS]:
+                await self._register(host)
+
+        await asyncio.gather(*(lane(offset) for offset in range(REGISTRATIONS)))
+        for host in hosts:
+            self._hosts[host.name] = host
+            self._heart.add(host)
+        if self._pod_news is not None:  # pods may have been bound to a name before there was a node
+            for pod in self._pods.list():
+                if pod.spec.node_name in self._hosts and pod.metadata.uid not in self._tenants:
+                    self._on_pod(Change(kind="added", object=pod))
+        return [host.name for host in hosts]
+
+    async def remove(self, node: str) -> None:
+        """Take a node out of the cluster: its Node and Lease go, its pods stop at once."""
+        host = self._hosts.pop(node)
+        self._heart.remove(host)
+        for uid in host.tenants:
+            self._tenants.pop(uid, None)
+        for resource, namespace in ((LEASES, objects.LEASE_NAMESPACE), (FULL_NODES, None)):
+            answer = await self._client.plain.delete(resource, node, namespace)
+            if isinstance(answer, Refused) and not answer.not_found:
+                raise CannotRegister(f"node {node} cannot be removed: {answer}")
+
+    def fail(self, node: str, how: Failure = "machine") -> None:
+        """No heartbeat and no word about pods until `heal`."""
+        host = self._hosts[node]
+        if host.failure is None:
+            host.failed_at = self._clock.time()
+        host.failure = how
+
+    def heal(self, node: str) -> None:
+        """After a "machine" failure it has booted: its containers died with it and are restarted as their pods say."""
+        host = self._hosts[node]
+        if host.failure is None:
+            return
+        now = self._clock.time()
+        crashed, host.failure, host.since = host.failure == "machine", None, now
+        for uid, tenant in host.tenants.items():
+            if crashed and tenant.run is not None and tenant.plan is not None:
+                tenant.run = rebooted(tenant.run, self._tenancy.orders(tenant, tenant.plan), now)
+            self._queue.add(uid)
+        self._heart.say(host)
+
+    async def restart_kubelet(self, node: str, after_s: float = 5.0) -> None:
+        """The kubelet is down for a moment; containers do not notice."""
+        self.fail(node, "kubelet")
+        await self._clock.sleep(after_s)
+        self.heal(node)
+
+    def press(self, node: str, condition: str, on: bool = True) -> None:
+        """Put a node under MemoryPressure, DiskPressure or PIDPressure, or relieve it."""
+        if condition not in PRESSURES:
+            raise ValueError(f"there is no condition {condition!r}; there are {', '.join(PRESSURES)}")
+        host = self._hosts[node]
+        host.pressures[condition] = (on, self._clock.time())
+        self._heart.say(host)
+
+    def _host(self, pool: Pool, number: int) -> Host:
+        name = pool.node_name(number)
+        if name in self._hosts:
+            raise ValueError(f"there is a node {name} already")
+        address, cidr = self._addresses.node(), self._addresses.block(pool.pods)
+        shape = pool.shape(name)
+        machine = Machine(name=name, pool=pool, number=number, address=address, pod_cidr=cidr, shape=shape)
+        return Host(machine, self._clock.time())
+
+    async def _register(self, host: Host) -> None:
+        now = self._clock.time()
+        created = await self._client.create(view.NODES, objects.node_object(host.machine, now))
+        if isinstance(created, Refused) and created.already_exists:
+            status = objects.node_status(host.machine, now)
+            created = await self._client.patch(
+                view.NODES, host.name, {"status": status}, kind="strategic", subresource="status"
+            )
+        if isinstance(created, Refused):
+            raise CannotRegister(f"node {host.name}: {created}")
+        host.uid = created.metadata.uid
+        if created.spec.pod_cidr and created.spec.pod_cidr != host.block.cidr:
+            host.block = PodBlock(created.spec.pod_cidr)
+        lease = await self._client.create(LEASES, objects.lease_object(host.name, host.uid, now))
+        if isinstance(lease, Refused) and not lease.already_exists:
+            raise CannotRegister(f"lease of node {host.name}: {lease}")
+
+    def _on_node(self, change: Change[NodeView]) -> None:
+        host = self._hosts.get(change.object.metadata.name)
+        if host is None:
+            return
+        if change.kind == "deleted":
+            if change.object.metadata.uid == host.uid:
+                host.uid = ""  # like a real kubelet, it does not come back by itself
+            return
+        listed = change.object.status.allocatable
+        if change.old is None or listed != change.old.status.allocatable:
+            host.allocatable = amounts(listed)
+
+    # Pods --------------------------------------------------------------------------------------------------------
+
+    def _on_pod(self, change: Change[PodView]) -> None:
+        pod = change.object
+        uid = pod.metadata.uid
+        tenant = self._tenants.get(uid)
+        if change.kind == "deleted":
+            if tenant is not None:
+                tenant.gone = True
+                self._queue.add(uid)
+            return
+        if tenant is None:
+            host = self._hosts.get(pod.spec.node_name)
+            if host is None:
+                return
+            tenant = self._tenants[uid] = host.tenants[uid] = Tenant(pod, host)
+            self._queue.add(uid)
+            return
+        old, tenant.view = tenant.view, pod
+        if _matters(tenant, old, pod):
+            self._queue.add(uid)
+
+    async def _sync(self, uid: str) -> Outcome:
+        tenant = self._tenants.get(uid)
+        if tenant is None or tenant.host.failure is not None:
+            return Done()  # `heal` looks at every pod again
+        if tenant.gone:
+            tenant.host.let_go(tenant)
+            del self._tenants[uid]
+            del tenant.host.tenants[uid]
+            return Done()
+        return await self._tenancy.sync(tenant)
+
+
+def _matters(tenant: Tenant, old: PodView, new: PodView) -> bool:
+    """Whether a kubelet has something to think about: echoes of its own writes are most of what it hears."""
+    return (
+        old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+        or old.template is not new.template
+        or old.spec != new.spec
+        or (old.status != new.status and (tenant.contradicted() or bool(tenant.template.gates)))
+    )
+
+
+def _say_if_died(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _LOG.critical("%s died: simulated nodes no longer act", task.get_name(), exc_info=error)

@@ -1,0 +1,118 @@
+"""One simulated node from the inside: the pods on it, what they take, and whether its kubelet can be heard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from koord.api.pod_resources import amounts
+from koord.embedded.kubelet import machine as objects
+from koord.embedded.kubelet.address import PodBlock
+from koord.embedded.kubelet.behaviour import Plan
+from koord.embedded.kubelet.machine import Machine
+from koord.embedded.kubelet.podlife import Deletion, Run
+from koord.embedded.kubelet.podstatus import About
+from koord.embedded.kubelet.view import PodView, Template
+
+# machine: it lost power; kubelet: the program is down and containers run on; partition: it cannot reach the server.
+Failure: TypeAlias = Literal["machine", "kubelet", "partition"]
+
+
+class Tenant:
+    """One pod on a node."""
+
+    __slots__ = ("deletion", "gone", "held", "host", "ip", "plan", "rejected", "run", "told", "view")
+
+    def __init__(self, view: PodView, host: Host) -> None:
+        self.view = view  # the newest that the server showed
+        self.host = host
+        self.plan: Plan | None = None
+        self.run: Run | None = None  # None until the node looked at it
+        self.told: tuple[Run, About] | None = None  # what the server was last told
+        self.ip = ""
+        self.held: Template | None = None  # what it holds of the node's resources
+        self.deletion: Deletion | None = None
+        self.rejected = False
+        self.gone = False  # the server no longer has it
+
+    @property
+    def uid(self) -> str:
+        return self.view.metadata.uid
+
+    @property
+    def template(self) -> Template:
+        assert self.view.template is not None, "only slim views reach a node"
+        return self.view.template
+
+    def contradicted(self) -> bool:
+        """Whether someone else wrote the pod's phase or readiness: a node controller does, of nodes that it lost."""
+        if self.told is None:
+            return False
+        told, shown = self.told[0], self.view.status
+        return shown.phase != told.phase or shown.condition("Ready") != ("True" if told.ready.up else "False")
+
+    def about(self) -> About:
+        run = self.run
+        return About(
+            uid=self.uid,
+            template=self.template,
+            generation=self.view.metadata.generation,
+            host_ip=self.host.machine.address,
+            pod_ip=self.ip if run is not None and (run.sandbox.up or run.over) else "",
+        )
+
+
+class Host:
+    def __init__(self, machine: Machine, now: float) -> None:
+        self.machine = machine
+        self.block = PodBlock(machine.pod_cidr)
+        self.labels: Mapping[str, str] = objects.labels(machine)
+        self.allocatable: dict[str, int] = amounts(objects.allocatable(machine.pool))
+        self.used: dict[str, int] = {}
+        self.ports: list[tuple[str, str, int]] = []
+        self.tenants: dict[str, Tenant] = {}
+        self.uid = ""  # of its Node; empty while there is none
+        self.since = now  # when its kubelet came up
+        self.failure: Failure | None = None
+        self.failed_at = 0.0
+        self.pressures: dict[str, tuple[bool, float]] = {}
+
+    @property
+    def name(self) -> str:
+        return self.machine.name
+
+    def hold(self, tenant: Tenant) -> None:
+        """Count the pod in; after an in-place resize, count it anew."""
+        if tenant.held is tenant.template:
+            return
+        self._release(tenant)
+        tenant.held = tenant.template
+        self._count(tenant.template, 1)
+        self.ports += tenant.template.host_ports
+
+    def give_address(self, tenant: Tenant) -> None:
+        if tenant.view.spec.host_network:
+            tenant.ip = self.machine.address
+        elif not tenant.ip:
+            tenant.ip = self.block.take() or ""
+
+    def let_go(self, tenant: Tenant) -> None:
+        """The pod runs no more: its share and its address are free."""
+        if tenant.held is None:
+            return
+        self._release(tenant)
+        if tenant.ip and not tenant.view.spec.host_network:
+            self.block.free(tenant.ip)
+
+    def _release(self, tenant: Tenant) -> None:
+        if tenant.held is not None:
+            self._count(tenant.held, -1)
+            for port in tenant.held.host_ports:
+                self.ports.remove(port)
+            tenant.held = None
+
+    def _count(self, template: Template, sign: int) -> None:
+        used = self.used
+        for name, amount in template.requests.items():
+            used[name] = used.get(name, 0) + sign * amount
+        used["pods"] = used.get("pods", 0) + sign

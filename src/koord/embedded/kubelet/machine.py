@@ -1,0 +1,199 @@
+"""The API objects of one simulated node, as its kubelet would write them: Node, status conditions, Lease. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from koord.api.model import to_dict
+from koord.embedded.kubelet.profile import EVICTION_MEMORY_BYTES, Pool, units
+from koord.embedded.kubelet.shape import NodeShape, identity
+from koord.values import instant
+from koord.values.quantity import Format, Quantity
+
+KUBELET_VERSION = "v1.35.0"
+LEASE_NAMESPACE = "kube-node-lease"
+LEASE_DURATION_S = 40
+POOL_LABEL = "sim.koord.sh/pool"
+
+# Condition type -> (reason while false, message while false, reason while true, message while true)
+_PRESSURES = {
+    "MemoryPressure": (
+        "KubeletHasSufficientMemory",
+        "kubelet has sufficient memory available",
+        "KubeletHasInsufficientMemory",
+        "kubelet has insufficient memory available",
+    ),
+    "DiskPressure": (
+        "KubeletHasNoDiskPressure",
+        "kubelet has no disk pressure",
+        "KubeletHasDiskPressure",
+        "kubelet has disk pressure",
+    ),
+    "PIDPressure": (
+        "KubeletHasSufficientPID",
+        "kubelet has sufficient PID available",
+        "KubeletHasInsufficientPID",
+        "kubelet has insufficient PID available",
+    ),
+}
+PRESSURES = tuple(_PRESSURES)
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """One node's fixed facts."""
+
+    name: str
+    pool: Pool
+    number: int
+    address: str
+    pod_cidr: str
+    shape: NodeShape
+
+
+def seconds(moment: float) -> str:
+    return instant.text(datetime.fromtimestamp(moment, UTC))
+
+
+def micros(moment: float) -> str:
+    return instant.micro_text(datetime.fromtimestamp(moment, UTC))
+
+
+def capacity(pool: Pool) -> dict[str, str]:
+    listed: dict[str, str] = {
+        "cpu": str(Quantity.parse(pool.cpu)),
+        "ephemeral-storage": str(Quantity.parse(pool.ephemeral_storage)),
+        "hugepages-1Gi": "0",
+        "hugepages-2Mi": "0",
+        "memory": str(Quantity.parse(pool.memory)),
+        "pods": str(pool.pods),
+    }
+    if pool.gpus is not None:
+        listed[pool.gpus.resource] = str(pool.gpus.count)
+    return listed | {name: str(Quantity.parse(amount)) for name, amount in pool.resources.items()}
+
+
+def allocatable(pool: Pool) -> dict[str, str]:
+    """Capacity less what is reserved, the eviction thresholds and, of memory, the huge pages."""
+    listed = capacity(pool)
+    huge = sum(_huge_bytes(name, Quantity.parse(amount)) for name, amount in listed.items())
+    memory = units(pool.memory) - units(pool.reserved.memory) - EVICTION_MEMORY_BYTES - huge
+    storage = units(pool.ephemeral_storage) * 9 // 10 - units(pool.reserved.ephemeral_storage)
+    return listed | {
+        "cpu": str(Quantity.parse(pool.cpu) - Quantity.parse(pool.reserved.cpu)),
+        "memory": str(Quantity.from_value(max(memory, 0), Format.BINARY_SI)),
+        "ephemeral-storage": str(Quantity.from_value(max(storage, 0))),
+    }
+
+
+def _huge_bytes(name: str, amount: Quantity) -> int:
+    return amount.value() if name.startswith("hugepages-") else 0
+
+
+def labels(machine: Machine) -> dict[str, str]:
+    pool = machine.pool
+    found = {
+        "beta.kubernetes.io/arch": "amd64",
+        "beta.kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "kubernetes.io/hostname": machine.name,
+        "kubernetes.io/os": "linux",
+        POOL_LABEL: pool.name,
+    }
+    if pool.zones:
+        found["topology.kubernetes.io/zone"] = pool.zones[machine.number % len(pool.zones)]
+    if pool.region:
+        found["topology.kubernetes.io/region"] = pool.region
+    if pool.instance_type:
+        found["node.kubernetes.io/instance-type"] = pool.instance_type
+    return found | pool.labels
+
+
+def node_object(machine: Machine, now: float) -> dict[str, Any]:
+    pool = machine.pool
+    spec: dict[str, Any] = {"podCIDR": machine.pod_cidr, "podCIDRs": [machine.pod_cidr]}
+    if pool.taints:
+        spec["taints"] = [to_dict(taint) for taint in pool.taints]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": machine.name,
+            "labels": labels(machine),
+            "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"} | pool.annotations,
+        },
+        "spec": spec,
+        "status": node_status(machine, now),
+    }
+
+
+def node_status(machine: Machine, now: float) -> dict[str, Any]:
+    """All that a kubelet says of its node when it starts."""
+    addresses = [{"type": "InternalIP", "address": machine.address}, {"type": "Hostname", "address": machine.name}]
+    return {
+        "capacity": capacity(machine.pool),
+        "allocatable": allocatable(machine.pool),
+        "conditions": conditions(now, now),
+        "addresses": addresses,
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+        "nodeInfo": {
+            "machineID": identity("machine", machine.name).replace("-", ""),
+            "systemUUID": identity("system", machine.name),
+            "bootID": identity("boot", machine.name),
+            "kernelVersion": "6.12.0",
+            "osImage": "Simulated Linux",
+            "containerRuntimeVersion": "simulated://1.0.0",
+            "kubeletVersion": KUBELET_VERSION,
+            "kubeProxyVersion": "",
+            "operatingSystem": "linux",
+            "architecture": "amd64",
+        },
+    }
+
+
+def conditions(
+    now: float, since: float, pressures: Mapping[str, tuple[bool, float]] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """`since`: when the kubelet came up; `pressures`: those that changed later, with their state and its beginning."""
+    found = []
+    stamp = seconds(now)
+    for type, (calm, calm_text, tense, tense_text) in _PRESSURES.items():
+        pressed, began = pressures.get(type, (False, since))
+        found.append(
+            {
+                "type": type,
+                "status": "True" if pressed else "False",
+                "lastHeartbeatTime": stamp,
+                "lastTransitionTime": seconds(began),
+                "reason": tense if pressed else calm,
+                "message": tense_text if pressed else calm_text,
+            }
+        )
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "lastHeartbeatTime": stamp,
+        "lastTransitionTime": seconds(since),
+        "reason": "KubeletReady",
+        "message": "kubelet is posting ready status",
+    }
+    return [*found, ready]
+
+
+def lease_object(name: str, node_uid: str, now: float) -> dict[str, Any]:
+    """Owned by its Node, so that it goes with it."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node_uid}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
+        "spec": {
+            "holderIdentity": name,
+            "leaseDurationSeconds": LEASE_DURATION_S,
+            "renewTime": micros(now),
+        },
+    }

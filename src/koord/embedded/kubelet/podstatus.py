@@ -1,0 +1,187 @@
+"""A pod's status as its kubelet writes it, drawn from its Run, and the smallest patch from one to the next. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from koord.embedded.kubelet.machine import seconds
+from koord.embedded.kubelet.podlife import ContainerRun, Exited, Flag, Run, Running, Waiting
+from koord.embedded.kubelet.view import ContainerView, Template
+
+Plain = dict[str, Any]
+RUNTIME = "simulated"
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a status says besides how the pod fares."""
+
+    uid: str
+    template: Template
+    generation: int
+    host_ip: str
+    pod_ip: str  # empty while there is no sandbox
+
+
+def status_of(run: Run, about: About) -> Plain:
+    template = about.template
+    status: Plain = {"phase": run.phase, "conditions": _conditions(run, about)}
+    if about.generation:
+        status["observedGeneration"] = about.generation
+    if run.reason:
+        status["reason"], status["message"] = run.reason, run.message
+    status["hostIP"], status["hostIPs"] = about.host_ip, [{"ip": about.host_ip}]
+    if about.pod_ip:
+        status["podIP"], status["podIPs"] = about.pod_ip, [{"ip": about.pod_ip}]
+    status["startTime"] = seconds(run.admitted_at)
+    status["qosClass"] = template.qos
+    if template.init_containers:
+        status["initContainerStatuses"] = [
+            _container(c, r, about.uid, init=True) for c, r in zip(template.init_containers, run.init, strict=True)
+        ]
+    status["containerStatuses"] = [
+        _container(c, r, about.uid, init=False) for c, r in zip(template.containers, run.main, strict=True)
+    ]
+    return status
+
+
+def rejected_status(reason: str, message: str, about: About, at: float) -> Plain:
+    """Of a pod that the node did not take."""
+    status: Plain = {"phase": "Failed", "reason": reason, "message": message, "startTime": seconds(at)}
+    if about.generation:
+        status["observedGeneration"] = about.generation
+    return status | {"qosClass": about.template.qos}
+
+
+def patch_between(before: Plain | None, after: Plain) -> Plain | None:
+    """What to send to turn `before` into `after` by a strategic merge; None when there is nothing to say.
+
+    Without `before`, whatever the server has is overwritten.
+    """
+    if before is None:
+        return {**after, "conditions": [_CLEARED | condition for condition in after["conditions"]]}
+    changed = {key: value for key, value in after.items() if before.get(key) != value}
+    if "conditions" in changed:
+        known = {condition["type"]: condition for condition in before["conditions"]}
+        changed["conditions"] = [
+            # A merge keeps what the patch does not name: a reason that no longer holds must be taken back.
+            dict.fromkeys(known[c["type"]]) | c
+            for c in after["conditions"]
+            if known[c["type"]] != c
+        ]
+    # The server is told nothing of a generation alone: it would be a write without news.
+    return changed if changed.keys() - {"observedGeneration"} else None
+
+
+_CLEARED: Plain = {"reason": None, "message": None}
+
+
+# Conditions --------------------------------------------------------------------------------------------------------
+
+
+def _conditions(run: Run, about: About) -> list[Plain]:
+    main = _main_reason(run, about.template)
+    ready = main
+    if run.containers_ready.up and not run.ready.up:
+        ready = ("ReadinessGatesNotReady", 'the status of pod readiness gates is not all "True"')
+    listed = (
+        ("PodReadyToStartContainers", run.sandbox, ("", "")),
+        ("Initialized", run.initialized, _init_reason(run, about.template)),
+        ("Ready", run.ready, ready),
+        ("ContainersReady", run.containers_ready, main),
+        ("PodScheduled", Flag(True, run.admitted_at), ("", "")),
+    )
+    return [_condition(type, flag, why, about.generation) for type, flag, why in listed]
+
+
+def _condition(type: str, flag: Flag, why: tuple[str, str], generation: int) -> Plain:
+    found: Plain = {
+        "type": type,
+        "status": "True" if flag.up else "False",
+        "lastTransitionTime": seconds(flag.since),
+    }
+    reason, message = why
+    if reason:
+        found["reason"] = reason
+    if message:
+        found["message"] = message
+    if generation:
+        found["observedGeneration"] = generation
+    return found
+
+
+def _main_reason(run: Run, template: Template) -> tuple[str, str]:
+    if run.phase == "Succeeded":
+        return "PodCompleted", ""
+    if run.phase == "Failed":
+        return "PodFailed", ""
+    if run.containers_ready.up:
+        return "", ""
+    unready = [
+        view.name
+        for view, container in (
+            *((v, c) for v, c in zip(template.init_containers, run.init) if v.restart_policy == "Always"),
+            *zip(template.containers, run.main),
+        )
+        if not (isinstance(container.state, Running) and container.state.ready)
+    ]
+    return "ContainersNotReady", f"containers with unready status: [{' '.join(unready)}]"
+
+
+def _init_reason(run: Run, template: Template) -> tuple[str, str]:
+    if run.phase == "Succeeded":
+        return "PodCompleted", ""
+    if run.initialized.up:
+        return "", ""
+    waiting = [v.name for v, c in zip(template.init_containers, run.init) if not isinstance(c.state, Exited)]
+    return "ContainersNotInitialized", f"containers with incomplete status: [{' '.join(waiting)}]"
+
+
+# Containers --------------------------------------------------------------------------------------------------------
+
+
+def _container(view: ContainerView, run: ContainerRun, uid: str, *, init: bool) -> Plain:
+    state = run.state
+    running = isinstance(state, Running)
+    ready = isinstance(state, Running) and state.ready
+    if init and view.restart_policy != "Always":
+        ready = isinstance(state, Exited) and state.code == 0
+    found: Plain = {
+        "name": view.name,
+        "image": view.image,
+        "imageID": f"{RUNTIME}://{view.image}" if run.started else "",
+        "ready": ready,
+        "restartCount": run.restarts,
+        "started": running,
+        "state": _state(state, uid, view.name, run.restarts),
+        "lastState": _state(run.last, uid, view.name, run.restarts - 1) if run.last is not None else {},
+    }
+    if run.started:
+        found["containerID"] = container_id(uid, view.name, run.restarts)
+    return found
+
+
+def _state(state: Waiting | Running | Exited, uid: str, name: str, restarts: int) -> Plain:
+    if isinstance(state, Waiting):
+        waiting = {"reason": state.reason}
+        if state.reason == "CrashLoopBackOff":
+            waiting["message"] = f"back-off restarting failed container={name} uid={uid}"
+        return {"waiting": waiting}
+    if isinstance(state, Running):
+        return {"running": {"startedAt": seconds(state.since)}}
+    return {
+        "terminated": {
+            "exitCode": state.code,
+            "reason": state.reason,
+            "startedAt": seconds(state.since),
+            "finishedAt": seconds(state.at),
+            "containerID": container_id(uid, name, max(restarts, 0)),
+        }
+    }
+
+
+def container_id(uid: str, name: str, restarts: int) -> str:
+    digest = hashlib.blake2b(f"{uid}/{name}/{restarts}".encode(), digest_size=32).hexdigest()
+    return f"{RUNTIME}://{digest}"
