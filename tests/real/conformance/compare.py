@@ -19,6 +19,10 @@ _OPAQUE = {"resourceVersion", "continue", "uid", "clusterIP", "podIP", "hostIP",
 
 def normalised(value: Any, ns: str, key: str = "") -> Any:
     if isinstance(value, dict):
+        if "columnDefinitions" in value:
+            # A column's description is a sentence: ours says less, in our own words.
+            columns = [{**column, "description": ""} for column in value["columnDefinitions"] or ()]
+            value = {**value, "columnDefinitions": columns if value["columnDefinitions"] is not None else None}
         return {_UID.sub("<uid>", k): normalised(v, ns, k) for k, v in value.items()}
     if isinstance(value, list):
         return [normalised(v, ns, key) for v in value]

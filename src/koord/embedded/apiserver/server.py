@@ -19,6 +19,7 @@ from koord.embedded.apiserver.crd import definition
 from koord.embedded.apiserver.crd.definitions import Definitions
 from koord.embedded.apiserver.kinds import STRATEGIES
 from koord.embedded.apiserver.kinds.strategy import Strategy
+from koord.embedded.apiserver.printing.printer import TablePrinter
 from koord.embedded.apiserver.refusal import Refusal
 from koord.embedded.apiserver.rest import answering, negotiation, route
 from koord.embedded.apiserver.rest.admission_chain import AdmissionChain
@@ -29,7 +30,7 @@ from koord.embedded.apiserver.rest.expiry import Expiry
 from koord.embedded.apiserver.rest.health import Health
 from koord.embedded.apiserver.rest.openapi import OpenApi
 from koord.embedded.apiserver.rest.options import flag, list_options
-from koord.embedded.apiserver.rest.printing import NameAndAge, Objects, Printer, Tables
+from koord.embedded.apiserver.rest.printing import Objects, Printer, Tables
 from koord.embedded.apiserver.rest.route import Route
 from koord.embedded.apiserver.rest.verb import Verbs
 from koord.embedded.apiserver.rest.watching import Encoding, Stream, open_watch
@@ -100,7 +101,7 @@ class Server:
             admission=admission or AdmissionChain(),
             expiry=Expiry(self.store, self.clock),
         )
-        self._printer = printer or NameAndAge(self.clock)
+        self._printer = printer or TablePrinter(self.clock)
         self._verbs = Verbs(self._parts, self._tables, self.tokens)
         self._discovery = Discovery(self.catalog)
         self._openapi = OpenApi(builtin(), self.catalog)

@@ -168,8 +168,8 @@ def _stored_errors(obj: Obj, old: Obj | None) -> list[FieldError]:
         if name not in known:
             problem = (
                 f"missing from spec.versions; {name} was previously a storage version, and must remain in "
-                f"spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from "
-                "status.storedVersions"
+                f"spec.versions until a storage migration ensures no data remains persisted in {name} and removes "
+                f"{name} from status.storedVersions"
             )
             errors.append(invalid_value(f"{at}[{index}]", name, problem))
     if old is None:

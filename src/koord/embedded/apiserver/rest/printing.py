@@ -13,7 +13,6 @@ from koord.embedded.apiserver.rest.negotiation import Form
 from koord.embedded.apiserver.rest.watching import WatchFrame
 from koord.embedded.apiserver.store import Event, Record
 from koord.kube.transport import PlainBody
-from koord.telemetry.clock import Clock
 
 Obj = dict[str, Any]
 Column = dict[str, Any]  # name, type, format, description, priority
@@ -27,41 +26,16 @@ class Printer(Protocol):
         ...
 
 
-_NAME_COLUMN: Column = {
-    "name": "Name",
-    "type": "string",
-    "format": "name",
-    "description": "Unique among the objects of its kind in its namespace.",
-    "priority": 0,
-}
-_AGE_COLUMN: Column = {
-    "name": "Age",
-    "type": "string",
-    "format": "",
-    "description": "Time since the object was created.",
-    "priority": 0,
-}
-
-
-class NameAndAge:
-    """The columns that every kind has."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def columns(self, resource: ServedResource) -> Sequence[Column]:
-        return (_NAME_COLUMN, _AGE_COLUMN)
-
-    def row(self, resource: ServedResource, obj: Obj) -> Sequence[Any]:
-        meta = obj["metadata"]
-        return (meta["name"], age(meta.get("creationTimestamp", ""), self._clock.time()))
-
-
 def age(stamp: str, now: float) -> str:
     """The time since a stamp as kubectl shows it: two units while the second one still matters."""
     if not stamp:
         return "<unknown>"
-    seconds = int(now - datetime.fromisoformat(stamp).timestamp())
+    return human_duration(now - datetime.fromisoformat(stamp).timestamp())
+
+
+def human_duration(length: float) -> str:
+    """Two units while the second one still matters; a clock that is a little ahead gives no negative time."""
+    seconds = int(length)
     if seconds < -1:
         return "<invalid>"
     seconds = max(seconds, 0)
@@ -116,6 +90,7 @@ class Tables:
 
     def of_objects(self, objects: Sequence[Obj], metadata: Obj) -> Obj:
         version = self._form.version
+        metadata = {key: value for key, value in metadata.items() if value != ""}
         if self._form.shape == "PartialObjectMetadataList":
             items = [partial(obj, version) for obj in objects]
             return {

@@ -1,0 +1,220 @@
+"""Namespaces, configuration, access, events and the kinds through which the server itself is set up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from koord.embedded.apiserver.printing.sheet import NONE, UNSET, Obj, Sheet, born, name, sheet, since, spec, status
+from koord.embedded.apiserver.rest.printing import human_duration
+
+
+def _aged(obj: Obj, now: float) -> Sequence[Any]:
+    return name(obj), born(obj, now)
+
+
+def _created(obj: Obj, now: float) -> Sequence[Any]:
+    return name(obj), obj["metadata"].get("creationTimestamp", "")
+
+
+def _namespace(obj: Obj, now: float) -> Sequence[Any]:
+    return name(obj), status(obj).get("phase", ""), born(obj, now)
+
+
+def _config_map(obj: Obj, now: float) -> Sequence[Any]:
+    return name(obj), len(obj.get("data") or ()) + len(obj.get("binaryData") or ()), born(obj, now)
+
+
+def _secret(obj: Obj, now: float) -> Sequence[Any]:
+    return name(obj), obj.get("type", ""), len(obj.get("data") or ()), born(obj, now)
+
+
+def _quota(obj: Obj, now: float) -> Sequence[Any]:
+    seen = status(obj)
+    used = seen.get("used") or {}
+    lines = [(key, f"{key}: {used.get(key, '0')}/{hard}") for key, hard in sorted((seen.get("hard") or {}).items())]
+    requests = ", ".join(line for key, line in lines if not key.startswith("limits"))
+    limits = ", ".join(line for key, line in lines if key.startswith("limits"))
+    return name(obj), requests, limits, born(obj, now)
+
+
+def _event(obj: Obj, now: float) -> Sequence[Any]:
+    """An event of core/v1; the other group's are read in this form."""
+    happened = obj.get("eventTime")
+    first = since(obj.get("firstTimestamp") or happened, now)
+    last = since(obj.get("lastTimestamp"), now) if obj.get("lastTimestamp") else first
+    count = obj.get("count") or 1
+    series = obj.get("series")
+    if series:
+        last, count = since(series.get("lastObservedTime"), now), series.get("count", 0)
+    about = obj.get("involvedObject") or {}
+    target = f"{about.get('kind', '').lower()}/{about['name']}" if about.get("name") else about.get("kind", "").lower()
+    return (
+        last,
+        obj.get("type", ""),
+        obj.get("reason", ""),
+        target,
+        about.get("fieldPath", ""),
+        _source(obj),
+        (obj.get("message") or "").strip(),
+        first,
+        count,
+        name(obj),
+    )
+
+
+def _source(obj: Obj) -> str:
+    source = obj.get("source") or {}
+    component = source.get("component") or obj.get("reportingComponent", "")
+    host = source.get("host") or obj.get("reportingInstance", "")
+    return f"{component}, {host}" if host else str(component)
+
+
+def _binding(obj: Obj, now: float) -> Sequence[Any]:
+    ref = obj.get("roleRef") or {}
+    subjects = obj.get("subjects") or ()
+
+    def named(kind: str) -> str:
+        return ", ".join(s["name"] for s in subjects if s["kind"] == kind)
+
+    accounts = ", ".join(f"{s.get('namespace', '')}/{s['name']}" for s in subjects if s["kind"] == "ServiceAccount")
+    role = f"{ref.get('kind', '')}/{ref.get('name', '')}"
+    return name(obj), role, born(obj, now), named("User"), named("Group"), accounts
+
+
+def _webhooks(obj: Obj, now: float) -> Sequence[Any]:
+    return name(obj), len(obj.get("webhooks") or ()), born(obj, now)
+
+
+def _policy(obj: Obj, now: float) -> Sequence[Any]:
+    kind = spec(obj).get("paramKind")
+    shown = f"{kind.get('apiVersion', '')}/{kind.get('kind', '')}" if kind else UNSET
+    return name(obj), len(spec(obj).get("validations") or ()), shown, born(obj, now)
+
+
+def _policy_binding(obj: Obj, now: float) -> Sequence[Any]:
+    ref = spec(obj).get("paramRef")
+    shown = UNSET
+    if ref:
+        shown = f"{ref['namespace']}/{ref.get('name', '')}" if ref.get("namespace") else ref.get("name", "")
+    return name(obj), spec(obj).get("policyName", ""), shown, born(obj, now)
+
+
+def _api_service(obj: Obj, now: float) -> Sequence[Any]:
+    service = spec(obj).get("service")
+    place = f"{service.get('namespace', '')}/{service.get('name', '')}" if service else "Local"
+    found = next((c for c in status(obj).get("conditions") or () if c["type"] == "Available"), None)
+    available = "Unknown"
+    if found is not None:
+        reason = found.get("reason")
+        available = "True" if found["status"] == "True" else f"{found['status']} ({reason})"
+    return name(obj), place, available, born(obj, now)
+
+
+def _signing_request(obj: Obj, now: float) -> Sequence[Any]:
+    stated = spec(obj)
+    seconds = stated.get("expirationSeconds")
+    return (
+        name(obj),
+        born(obj, now),
+        stated.get("signerName") or NONE,
+        stated.get("username", ""),
+        human_duration(seconds) if seconds is not None else NONE,
+        _signing_state(obj),
+    )
+
+
+def _signing_state(obj: Obj) -> str:
+    types = {c["type"] for c in status(obj).get("conditions") or ()}
+    words = ["Denied"] if "Denied" in types else ["Approved"] if "Approved" in types else ["Pending"]
+    words += ["Failed"] if "Failed" in types else []
+    words += ["Issued"] if status(obj).get("certificate") else []
+    return ",".join(words)
+
+
+def _component(obj: Obj, now: float) -> Sequence[Any]:
+    healthy = next((c for c in obj.get("conditions") or () if c["type"] == "Healthy"), None)
+    if healthy is None:
+        return name(obj), "Unknown", "", ""
+    state = {"True": "Healthy", "False": "Unhealthy"}.get(healthy["status"], "Unknown")
+    return name(obj), state, healthy.get("message", ""), healthy.get("error", "")
+
+
+def _flow_schema(obj: Obj, now: float) -> Sequence[Any]:
+    stated = spec(obj)
+    dangling = next((c for c in status(obj).get("conditions") or () if c["type"] == "Dangling"), None)
+    return (
+        name(obj),
+        (stated.get("priorityLevelConfiguration") or {}).get("name") or NONE,
+        stated.get("matchingPrecedence", 0),
+        (stated.get("distinguisherMethod") or {}).get("type") or NONE,
+        born(obj, now),
+        dangling["status"] if dangling else "?",
+    )
+
+
+def _priority_level(obj: Obj, now: float) -> Sequence[Any]:
+    stated = spec(obj)
+    limited = stated.get("limited") or {}
+    queuing = (limited.get("limitResponse") or {}).get("queuing") or {}
+    cells = [limited.get("nominalConcurrencyShares", NONE)]
+    cells += [queuing.get(key, NONE) for key in ("queues", "handSize", "queueLengthLimit")]
+    return name(obj), stated.get("type", ""), *cells, born(obj, now)
+
+
+CREATED = sheet(_created, "Name", "Created At:date")  # kinds that the real server has no table for
+_EVENTS = sheet(
+    _event,
+    "Last Seen",
+    "Type",
+    "Reason",
+    "Object",
+    "Subobject!",
+    "Source!",
+    "Message",
+    "First Seen!",
+    "Count!",
+    "Name!",
+)
+_BINDINGS = sheet(_binding, "Name", "Role", "Age", "Users!", "Groups!", "ServiceAccounts!")
+_WEBHOOKS = sheet(_webhooks, "Name", "Webhooks:integer", "Age")
+_REGISTRATION = "admissionregistration.k8s.io"
+_RBAC = "rbac.authorization.k8s.io"
+
+CLUSTER: dict[str, Sheet] = {
+    "namespaces": sheet(_namespace, "Name", "Status", "Age"),
+    "configmaps": sheet(_config_map, "Name", "Data", "Age"),
+    "secrets": sheet(_secret, "Name", "Type", "Data", "Age"),
+    "serviceaccounts": sheet(_aged, "Name", "Age"),
+    "deviceclasses.resource.k8s.io": sheet(_aged, "Name", "Age"),
+    "resourceclaimtemplates.resource.k8s.io": sheet(_aged, "Name", "Age"),
+    "resourcequotas": sheet(_quota, "Name", "Request", "Limit", "Age"),
+    "events": _EVENTS,
+    "events.events.k8s.io": _EVENTS,
+    f"rolebindings.{_RBAC}": _BINDINGS,
+    f"clusterrolebindings.{_RBAC}": _BINDINGS,
+    f"mutatingwebhookconfigurations.{_REGISTRATION}": _WEBHOOKS,
+    f"validatingwebhookconfigurations.{_REGISTRATION}": _WEBHOOKS,
+    f"validatingadmissionpolicies.{_REGISTRATION}": sheet(_policy, "Name", "Validations:integer", "ParamKind", "Age"),
+    f"validatingadmissionpolicybindings.{_REGISTRATION}": sheet(
+        _policy_binding, "Name", "PolicyName", "ParamRef", "Age"
+    ),
+    "apiservices.apiregistration.k8s.io": sheet(_api_service, "Name", "Service", "Available", "Age"),
+    "certificatesigningrequests.certificates.k8s.io": sheet(
+        _signing_request, "Name", "Age", "SignerName", "Requestor", "RequestedDuration", "Condition"
+    ),
+    "componentstatuses": sheet(_component, "Name", "Status", "Message", "Error"),
+    "flowschemas.flowcontrol.apiserver.k8s.io": sheet(
+        _flow_schema, "Name", "PriorityLevel", "MatchingPrecedence", "DistinguisherMethod", "Age", "MissingPL"
+    ),
+    "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": sheet(
+        _priority_level,
+        "Name",
+        "Type",
+        "NominalConcurrencyShares",
+        "Queues",
+        "HandSize",
+        "QueueLengthLimit",
+        "Age",
+    ),
+}

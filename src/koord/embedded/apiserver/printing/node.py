@@ -1,0 +1,93 @@
+"""Nodes, and what the cluster keeps about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from koord.embedded.apiserver.printing.sheet import NONE, UNKNOWN, Obj, Sheet, born, joined, name, sheet, spec, status
+
+_ROLE_PREFIX = "node-role.kubernetes.io/"
+_ROLE_LABEL = "kubernetes.io/role"
+
+
+def _node(node: Obj, now: float) -> Sequence[Any]:
+    info = status(node).get("nodeInfo") or {}
+    return (
+        name(node),
+        _state(node),
+        _roles(node),
+        born(node, now),
+        info.get("kubeletVersion", ""),
+        _address(node, "InternalIP"),
+        _address(node, "ExternalIP"),
+        info.get("osImage") or UNKNOWN,
+        info.get("kernelVersion") or UNKNOWN,
+        info.get("containerRuntimeVersion") or UNKNOWN,
+    )
+
+
+def _state(node: Obj) -> str:
+    ready = next((c for c in status(node).get("conditions") or () if c["type"] == "Ready"), None)
+    words = ["Unknown" if ready is None else "Ready" if ready["status"] == "True" else "NotReady"]
+    if spec(node).get("unschedulable"):
+        words.append("SchedulingDisabled")
+    return ",".join(words)
+
+
+def _roles(node: Obj) -> str:
+    found = set()
+    for key, value in (node["metadata"].get("labels") or {}).items():
+        if key.startswith(_ROLE_PREFIX):
+            found.add(key.removeprefix(_ROLE_PREFIX))
+        elif key == _ROLE_LABEL and value:
+            found.add(value)
+    return joined(sorted(found - {""}), NONE)
+
+
+def _address(node: Obj, kind: str) -> str:
+    found = (a["address"] for a in status(node).get("addresses") or () if a["type"] == kind)
+    return next(found, NONE)
+
+
+def _lease(lease: Obj, now: float) -> Sequence[Any]:
+    return name(lease), spec(lease).get("holderIdentity") or "", born(lease, now)
+
+
+def _runtime_class(runtime: Obj, now: float) -> Sequence[Any]:
+    return name(runtime), runtime.get("handler", ""), born(runtime, now)
+
+
+def _slice(slice_: Obj, now: float) -> Sequence[Any]:
+    stated = spec(slice_)
+    return name(slice_), stated.get("nodeName", ""), stated["driver"], stated["pool"]["name"], born(slice_, now)
+
+
+def _claim(claim: Obj, now: float) -> Sequence[Any]:
+    stated = status(claim)
+    words = [] if stated.get("allocation") is None else ["allocated"]
+    words += ["reserved"] if stated.get("reservedFor") else []
+    words = words or ["pending"]
+    words += ["deleted"] if "deletionTimestamp" in claim["metadata"] else []
+    return name(claim), ",".join(words), born(claim, now)
+
+
+NODES: dict[str, Sheet] = {
+    "nodes": sheet(
+        _node,
+        "Name",
+        "Status",
+        "Roles",
+        "Age",
+        "Version",
+        "Internal-IP!",
+        "External-IP!",
+        "OS-Image!",
+        "Kernel-Version!",
+        "Container-Runtime!",
+    ),
+    "leases.coordination.k8s.io": sheet(_lease, "Name", "Holder", "Age"),
+    "runtimeclasses.node.k8s.io": sheet(_runtime_class, "Name", "Handler", "Age"),
+    "resourceslices.resource.k8s.io": sheet(_slice, "Name", "Node", "Driver", "Pool", "Age"),
+    "resourceclaims.resource.k8s.io": sheet(_claim, "Name", "State", "Age"),
+}

@@ -1,0 +1,146 @@
+"""Pods: how many containers are ready, the one word that says what is going on, and how often it started again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from koord.embedded.apiserver.printing.sheet import NONE, Obj, Sheet, born, is_dying, name, sheet, since, spec, status
+
+_TERMINAL = ("Succeeded", "Failed")
+
+
+def _row(pod: Obj, now: float) -> Sequence[Any]:
+    seen = _look(pod)
+    address = status(pod).get("podIP") or next((ip["ip"] for ip in status(pod).get("podIPs", ())), "")
+    return (
+        name(pod),
+        f"{seen.ready}/{seen.total}",
+        seen.reason,
+        seen.restarts_text(now),
+        born(pod, now),
+        address or NONE,
+        spec(pod).get("nodeName") or NONE,
+        status(pod).get("nominatedNodeName") or NONE,
+        _gates(pod),
+    )
+
+
+class _Look:
+    """What a pass over the containers finds."""
+
+    __slots__ = ("last", "ready", "reason", "restarts", "total")
+
+    def __init__(self, pod: Obj) -> None:
+        stated = status(pod)
+        inits = spec(pod).get("initContainers", ())
+        self.total = len(spec(pod).get("containers", ())) + sum(1 for c in inits if _is_sidecar(c))
+        self.ready = 0
+        self.restarts = 0
+        self.last = ""  # when the last restart was, in a form that sorts
+        self.reason = stated.get("reason") or stated.get("phase", "")
+        if any(c["type"] == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in _conditions(pod)):
+            self.reason = "SchedulingGated"
+
+    def count(self, container: Obj) -> None:
+        self.restarts += container.get("restartCount", 0)
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+        self.last = max(self.last, ended.get("finishedAt") or "")
+
+    def restarts_text(self, now: float) -> str:
+        return f"{self.restarts} ({since(self.last, now)} ago)" if self.restarts and self.last else str(self.restarts)
+
+
+def _look(pod: Obj) -> _Look:
+    seen = _Look(pod)
+    initializing = _look_at_inits(pod, seen)
+    if not initializing or _has(pod, "Initialized"):
+        _look_at_containers(pod, seen)
+    if is_dying(pod):
+        if status(pod).get("reason") == "NodeLost":
+            seen.reason = "Unknown"
+        elif status(pod).get("phase") not in _TERMINAL:
+            seen.reason = "Terminating"
+    return seen
+
+
+def _look_at_inits(pod: Obj, seen: _Look) -> bool:
+    """True while an init container is not through: the pod is described by it."""
+    inits = {c["name"]: c for c in spec(pod).get("initContainers", ())}
+    for index, container in enumerate(status(pod).get("initContainerStatuses", ())):
+        seen.count(container)
+        ended = _state(container, "terminated")
+        if ended is not None and ended.get("exitCode", 0) == 0:
+            continue
+        if _is_sidecar(inits.get(container["name"], {})) and container.get("started"):
+            seen.ready += bool(container.get("ready"))
+            continue
+        waits = (_state(container, "waiting") or {}).get("reason", "")
+        if ended is not None:
+            seen.reason = f"Init:{_end(ended)}"
+        elif waits and waits != "PodInitializing":
+            seen.reason = f"Init:{waits}"
+        else:
+            seen.reason = f"Init:{index}/{len(inits)}"
+        return True
+    return False
+
+
+def _look_at_containers(pod: Obj, seen: _Look) -> None:
+    """Restarts of init containers stop counting, but for those that run beside the others."""
+    seen.restarts, seen.last = 0, ""
+    sidecars = {c["name"] for c in spec(pod).get("initContainers", ()) if _is_sidecar(c)}
+    for container in status(pod).get("initContainerStatuses", ()):
+        if container["name"] in sidecars:
+            seen.count(container)
+    running = False
+    for container in reversed(status(pod).get("containerStatuses", ())):  # the first container has the last word
+        seen.count(container)
+        ended = _state(container, "terminated")
+        waits = (_state(container, "waiting") or {}).get("reason", "")
+        if waits:
+            seen.reason = waits
+        elif ended is not None:
+            seen.reason = _end(ended)
+        elif container.get("ready") and _state(container, "running") is not None:
+            running = True
+            seen.ready += 1
+    if seen.reason == "Completed" and running:
+        seen.reason = "Running" if _has(pod, "Ready") else "NotReady"
+
+
+def _end(ended: Obj) -> str:
+    if ended.get("reason"):
+        return str(ended["reason"])
+    return f"Signal:{ended['signal']}" if ended.get("signal") else f"ExitCode:{ended.get('exitCode', 0)}"
+
+
+def _state(container: Obj, which: str) -> Obj | None:
+    found: Obj | None = (container.get("state") or {}).get(which)
+    return found
+
+
+def _is_sidecar(container: Obj) -> bool:
+    return bool(container.get("restartPolicy") == "Always")
+
+
+def _conditions(pod: Obj) -> Sequence[Obj]:
+    return status(pod).get("conditions") or ()
+
+
+def _has(pod: Obj, condition: str) -> bool:
+    return any(c["type"] == condition and c["status"] == "True" for c in _conditions(pod))
+
+
+def _gates(pod: Obj) -> str:
+    gates = spec(pod).get("readinessGates") or ()
+    if not gates:
+        return NONE
+    return f"{sum(1 for gate in gates if _has(pod, gate['conditionType']))}/{len(gates)}"
+
+
+PODS: dict[str, Sheet] = {
+    "pods": sheet(
+        _row, "Name", "Ready", "Status", "Restarts", "Age", "IP!", "Node!", "Nominated Node!", "Readiness Gates!"
+    )
+}
