@@ -20,9 +20,7 @@ _QUANTITY = re.compile(r"\d+(m|Gi|Mi)?")
 # Paths of what a kind's name does not tell: the plural, and whether it lives in a namespace.
 _PLURALS = {"Endpoints": "endpoints", "Ingress": "ingresses"}
 _CLUSTER = frozenset(
-    """Node Namespace PersistentVolume PriorityClass RuntimeClass StorageClass CSINode CSIDriver VolumeAttachment
-    ClusterRole ClusterRoleBinding MutatingWebhookConfiguration ValidatingWebhookConfiguration APIService
-    IngressClass DeviceClass ResourceSlice""".split()
+    ["Node", "Namespace", "PersistentVolume", "PriorityClass", "RuntimeClass", "StorageClass", "CSINode", "CSIDriver", "VolumeAttachment", "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "APIService", "IngressClass", "DeviceClass", "ResourceSlice"]
 )
 # Objects that change what the whole server serves are never really created.
 NOT_STORED = frozenset(("apiservice",))

@@ -1,4 +1,4 @@
-"""Record a real server's answers: python tests/embedded/apiserver/kinds/record.py KUBECONFIG [object ...]"""
+"""Record a real server's answers: python -m tests.embedded.apiserver.kinds.record KUBECONFIG [object ...]"""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from corpus import objects
-from interview import PANIC, Answers, interview, is_stored
 
+from tests.embedded.apiserver.kinds.corpus import objects
+from tests.embedded.apiserver.kinds.interview import PANIC, Answers, interview, is_stored
 from tests.real.conformance.__main__ import server
 
 RECORD = Path(__file__).parent / "answers.json.gz"

@@ -7,17 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 from koord.embedded.apiserver.kinds.rule import FINE, Errors
-from koord.embedded.apiserver.refusal import FieldError, duplicate, forbidden_field, invalid_value, not_found_field, required
+from koord.embedded.apiserver.refusal import (
+    FieldError,
+    duplicate,
+    forbidden_field,
+    invalid_value,
+    not_found_field,
+    required,
+)
 from koord.values import names
 from koord.values.quantity import Quantity
 
 Obj = dict[str, Any]
 HUGE = "hugepages-"
 _CONTAINER = frozenset(("cpu", "memory", "ephemeral-storage"))
-_OBJECT_COUNTS = (
-    "pods services replicationcontrollers resourcequotas secrets configmaps persistentvolumeclaims "
-    "services.nodeports services.loadbalancers"
-).split()
+_OBJECT_COUNTS = ["pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims", "services.nodeports", "services.loadbalancers"]
 _STANDARD = frozenset(
     (
         *_CONTAINER,
@@ -47,16 +51,10 @@ def is_extended(name: str) -> bool:
 @functools.lru_cache(maxsize=4096)
 def container_reasons(name: str) -> tuple[str, ...]:
     """Why containers cannot ask for a resource of this name."""
-    reasons = names.qualified_name(name)
-    if reasons:
-        return tuple(reasons)
-    if "/" in name:
-        return ()
-    if name in _CONTAINER or is_huge(name):
-        return ()
-    if name not in _STANDARD:
-        return ("must be a standard resource type or fully qualified", "must be a standard resource for containers")
-    return ("must be a standard resource for containers",)
+    reasons = standard_reasons(name)
+    if "/" in name or name in _CONTAINER or is_huge(name):
+        return reasons
+    return (*reasons, "must be a standard resource for containers")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -88,14 +86,12 @@ def amounts(found: Obj, path: str, name_reasons: Callable[[str], tuple[str, ...]
     return errors
 
 
-def _page_errors(name: str, text: str, path: str) -> list[FieldError]:
-    if not is_huge(name):
-        return []
-    size = name.removeprefix(HUGE)
-    page, amount = Quantity.parse(size).value(), Quantity.parse(text).value()
-    if amount % page:
-        return [invalid_value(path, text, f"must be integer multiple of {name.removeprefix(HUGE)}")]
-    return []
+def _pages(name: str, text: str, path: str) -> Errors:
+    """Huge pages come whole."""
+    page, amount = Quantity.parse(name.removeprefix(HUGE)).value(), Quantity.parse(text)
+    if amount.sign() < 0 or amount.milli_value() % (page * 1000):
+        return [invalid_value(path, text, f"{text} is not positive integer multiple of {name}")]
+    return FINE
 
 
 def requirements(found: Obj, path: str, claims: frozenset[str] | set[str] = frozenset()) -> Errors:
@@ -107,18 +103,17 @@ def requirements(found: Obj, path: str, claims: frozenset[str] | set[str] = froz
     errors = amounts(limits, f"{path}.limits", container_reasons)
     computes = "cpu" in limits or "memory" in limits or "cpu" in requests or "memory" in requests
     huge = False
-    for name in limits:
-        huge = huge or is_huge(name)
+    for name, text in limits.items():
+        if is_huge(name):
+            huge = True
+            errors += _pages(name, text, f"{path}.limits[{name}]")
     for name, text in requests.items():
         at = f"{path}.requests[{name}]"
         errors += [invalid_value(at, name, reason) for reason in container_reasons(name)]
         errors += [invalid_value(at, text, reason) for reason in amount_reasons(name, text)]
-        huge = huge or is_huge(name)
         limit = limits.get(name)
         fixed = not is_native(name) or is_huge(name)
         if limit is not None:
-            if text == limit:
-                continue
             asked, most = Quantity.parse(text), Quantity.parse(limit)
             if fixed and asked != most:
                 detail = f"must be equal to {name} limit of {limit}"
@@ -128,6 +123,9 @@ def requirements(found: Obj, path: str, claims: frozenset[str] | set[str] = froz
                 errors.append(invalid_value(f"{path}.requests", text, detail))
         elif fixed:
             errors.append(required(f"{path}.limits", "Limit must be set for non overcommitable resources"))
+        if is_huge(name):
+            huge = True
+            errors += _pages(name, text, at)
     if huge and not computes:
         errors.append(forbidden_field(path, "HugePages require cpu or memory"))
     if "claims" in found:

@@ -179,7 +179,7 @@ def internal(type_name: str, obj: Obj) -> Obj:
         obj = _with_host_fields(obj)
     for field in _types()[type_name]:
         if field.shown == "^metadata":  # embedded without a name: its own fields stand here
-            out.update(obj.get("metadata") or {})
+            out.update(_sorted(obj.get("metadata") or {}))
             continue
         out[field.shown] = _value(obj.get(field.wire), field)
     return out
@@ -196,7 +196,18 @@ def _value(value: Any, field: _Field) -> Any:
         return [internal(field.type, item) for item in value] if field.type else value
     if field.sign == "{}":
         return {key: value[key] for key in sorted(value)} if value else None
+    if field.sign == "~":
+        return _sorted(value)
     return _ZERO.get(field.sign) if value is None else value
+
+
+def _sorted(value: Any) -> Any:
+    """Go writes maps by key; the objects among these parts have names that nobody else sorts either way."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: {k: inner[k] for k in sorted(inner)} if isinstance(inner, dict) else inner for key, inner in value.items()
+    }
 
 
 def _with_host_fields(spec: Obj) -> Obj:

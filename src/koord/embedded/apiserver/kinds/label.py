@@ -35,7 +35,7 @@ def labels(found: Obj, path: str) -> Errors:
     return errors
 
 
-def annotations(found: Obj, path: str) -> Errors:
+def annotation_map(found: Obj, path: str) -> Errors:
     errors = [invalid_value(path, key, reason) for key in found for reason in key_reasons(key.lower())]
     if sum(len(key.encode()) + len(value.encode()) for key, value in found.items()) > MAX_ANNOTATION_BYTES:
         errors.append(too_long(path, MAX_ANNOTATION_BYTES))

@@ -40,7 +40,9 @@ def fields(table: Mapping[str, Rule]) -> Rule:
     """Each field by its own rule. Costs one lookup for each field that is there."""
     order = tuple(table)
     missing = tuple((key, rule) for key, rule in table.items() if isinstance(rule, _Needed))
-    plain = {key: rule.rule if isinstance(rule, _Needed) and rule.zero is not None else rule for key, rule in table.items()}
+    plain = {
+        key: rule.rule if isinstance(rule, _Needed) and rule.zero is not None else rule for key, rule in table.items()
+    }
     find = plain.get
 
     def check(obj: Obj, path: str) -> Errors:

@@ -26,6 +26,8 @@ def _quality(spec: Obj) -> str:
 def _prepare_create(pod: Obj) -> None:
     meta, spec = pod["metadata"], pod["spec"]
     meta["generation"] = 1
+    if (spec.get("terminationGracePeriodSeconds") or 0) < 0:
+        spec["terminationGracePeriodSeconds"] = 1
     status: Obj = {"phase": "Pending", "qosClass": _quality(spec)}
     if spec.get("schedulingGates"):
         status["conditions"] = [
@@ -42,7 +44,7 @@ def _prepare_create(pod: Obj) -> None:
 
 
 def _create_errors(pod: Obj) -> list[FieldError]:
-    return spec_errors(pod["spec"], "spec", pod["metadata"]["name"]) + pod_only_errors(pod)
+    return spec_errors(pod["spec"], "spec", pod["metadata"]["name"]) + pod_only_errors(pod["spec"], creating=True)
 
 
 def _grace(pod: Obj) -> int:
@@ -52,10 +54,6 @@ def _grace(pod: Obj) -> int:
         return 0
     seconds = spec.get("terminationGracePeriodSeconds")
     return 30 if seconds is None else max(int(seconds), 1)
-
-
-def _first_address(pod: Obj) -> str:
-    return str(pod.get("status", {}).get("podIP", ""))
 
 
 POD = Strategy(
@@ -72,7 +70,7 @@ POD = Strategy(
         "spec.serviceAccountName": lambda pod: str(pod["spec"].get("serviceAccountName", "")),
         "spec.hostNetwork": lambda pod: "true" if pod["spec"].get("hostNetwork") else "false",
         "status.phase": lambda pod: str(pod.get("status", {}).get("phase", "")),
-        "status.podIP": _first_address,
+        "status.podIP": lambda pod: str(pod.get("status", {}).get("podIP", "")),
         "status.nominatedNodeName": lambda pod: str(pod.get("status", {}).get("nominatedNodeName", "")),
     },
 )

@@ -10,7 +10,7 @@ import msgspec
 
 from koord.embedded.apiserver.kinds import amount
 from koord.embedded.apiserver.kinds.pod import environment, probe, security
-from koord.embedded.apiserver.kinds.rule import FINE, PORT_NUMBER, Errors, Rule, address, fields, one_of
+from koord.embedded.apiserver.kinds.rule import FINE, PORT_NUMBER, Errors, Rule, fields, one_of
 from koord.embedded.apiserver.refusal import (
     FieldError,
     duplicate,
@@ -73,8 +73,6 @@ def ports(found: list[Obj], path: str, host_network: bool) -> list[FieldError]:
             errors.append(required(f"{at}.protocol"))
         elif protocol not in _PROTOCOLS:
             errors.append(not_supported(f"{at}.protocol", protocol, _PROTOCOLS))
-        if port.get("hostIP"):
-            errors += address(port["hostIP"], f"{at}.hostIP")
     return errors
 
 

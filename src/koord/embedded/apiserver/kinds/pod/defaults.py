@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
+from koord.embedded.apiserver.kinds.pod.image import pull_policy
 from koord.embedded.apiserver.kinds.pod.volume_defaults import default_volumes
 from koord.values.quantity import Quantity
 
@@ -75,8 +75,8 @@ def _default_probe(probe: Obj) -> None:
     probe.setdefault("failureThreshold", 3)
     if "httpGet" in probe:
         _default_http(probe["httpGet"])
-    if "grpc" in probe:
-        probe["grpc"].setdefault("service", "")
+    if "grpc" in probe and probe["grpc"].get("service") is None:
+        probe["grpc"]["service"] = ""
 
 
 def _default_http(get: Obj) -> None:
@@ -119,12 +119,3 @@ def _containers_request(spec: Obj, name: str) -> Quantity | None:
         if asked is not None:
             total = Quantity.parse(asked) if total is None else total + Quantity.parse(asked)
     return total
-
-
-@functools.lru_cache(maxsize=4096)
-def pull_policy(image: str) -> str:
-    """An image without a tag, or tagged latest, may change under its name; a digest cannot."""
-    if "@" in image:
-        return "IfNotPresent"
-    tag = image.rpartition("/")[2].partition(":")[2]
-    return "Always" if tag in ("", "latest") else "IfNotPresent"

@@ -10,8 +10,7 @@ from koord.values import names
 
 Obj = dict[str, Any]
 _ENV_FIELDS = frozenset(
-    """metadata.name metadata.namespace metadata.uid spec.nodeName spec.serviceAccountName
-    status.hostIP status.hostIPs status.podIP status.podIPs""".split()
+    ["metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"]
 )
 VOLUME_FIELDS = frozenset(
     ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations")
@@ -19,7 +18,9 @@ VOLUME_FIELDS = frozenset(
 # Every path that Kubernetes knows; which of them a place takes is another question.
 _CONVERTIBLE = _ENV_FIELDS | VOLUME_FIELDS | {"spec.restartPolicy", "spec.schedulerName", "status.phase"}
 _MAPS = ("metadata.annotations", "metadata.labels")
-RESOURCES = tuple(f"{kind}.{name}" for kind in ("limits", "requests") for name in ("cpu", "ephemeral-storage", "memory"))
+RESOURCES = tuple(
+    f"{kind}.{name}" for kind in ("limits", "requests") for name in ("cpu", "ephemeral-storage", "memory")
+)
 _SOURCES = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
 _DIVISORS = {
     "cpu": (("1m", "1"), "only divisor's values 1m and 1 are supported with the cpu resource"),
@@ -83,7 +84,11 @@ def resource_ref(found: Obj, path: str, *, volume: bool) -> Errors:
 _key = needed(first_of(filled(), named(names.config_map_key)))
 _KEY_REF = fields({"name": needed(named(names.dns1123_subdomain)), "key": _key})
 _FILE_REF = fields(
-    {"volumeName": needed(first_of(filled(), named(names.dns1123_label))), "path": needed(filled()), "key": needed(filled())}
+    {
+        "volumeName": needed(first_of(filled(), named(names.dns1123_label))),
+        "path": needed(filled()),
+        "key": needed(filled()),
+    }
 )
 
 

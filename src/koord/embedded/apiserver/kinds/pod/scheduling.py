@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koord.embedded.apiserver.kinds import label
+from koord.embedded.apiserver.kinds.internal import internal
 from koord.embedded.apiserver.kinds.rule import Errors, each, fields
 from koord.embedded.apiserver.refusal import (
     FieldError,
@@ -41,10 +42,12 @@ def _node_expression(found: Obj, path: str) -> Errors:
             errors.append(required(f"{path}.values", detail))
     else:
         errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
-    errors += label.label_name(found.get("key", ""), f"{path}.key")
-    for i, value in enumerate(values):
-        errors += label.label_value(value, f"{path}.values[{i}]")
-    return errors
+    return [*errors, *label.label_name(found.get("key", ""), f"{path}.key")]
+
+
+def _strict_expression(found: Obj, path: str) -> Errors:
+    """Values of preferred terms are not looked at: they were once free, and such pods exist."""
+    return [*_node_expression(found, path), *each(label.label_value)(found.get("values") or [], f"{path}.values")]
 
 
 def _node_field(found: Obj, path: str) -> Errors:
@@ -60,13 +63,12 @@ def _node_field(found: Obj, path: str) -> Errors:
         errors.append(invalid_value(f"{path}.key", key, "not a valid field selector key"))
     else:
         for i, value in enumerate(values):
-            errors += [
-                invalid_value(f"{path}.values[{i}]", value, reason) for reason in names.dns1123_subdomain(value)
-            ]
+            errors += [invalid_value(f"{path}.values[{i}]", value, reason) for reason in names.dns1123_subdomain(value)]
     return errors
 
 
-node_term = fields({"matchExpressions": each(_node_expression), "matchFields": each(_node_field)})
+_preference = fields({"matchExpressions": each(_node_expression), "matchFields": each(_node_field)})
+node_term = fields({"matchExpressions": each(_strict_expression), "matchFields": each(_node_field)})
 
 
 def node_selector(found: Obj, path: str) -> Errors:
@@ -82,7 +84,7 @@ def _weight(found: Obj, path: str) -> list[FieldError]:
 
 
 def _preferred_node(found: Obj, path: str) -> Errors:
-    return [*_weight(found, path), *node_term(found.get("preference") or {}, f"{path}.preference")]
+    return [*_weight(found, path), *_preference(found.get("preference") or {}, f"{path}.preference")]
 
 
 # Pod affinity ------------------------------------------------------------------------------------------------------
@@ -110,17 +112,15 @@ def _pod_term(found: Obj, path: str) -> Errors:
     mismatched = set(found.get("mismatchLabelKeys") or ())
     for i, name in enumerate(found.get("matchLabelKeys") or ()):
         if name in mismatched:
-            errors.append(invalid_value(f"{path}.matchLabelKeys[{i}]", name, "exists in both matchLabelKeys and mismatchLabelKeys"))
-    errors += _selector_overlap(found, path)
+            errors.append(
+                invalid_value(
+                    f"{path}.matchLabelKeys[{i}]", name, "exists in both matchLabelKeys and mismatchLabelKeys"
+                )
+            )
     topology = found.get("topologyKey", "")
     if not topology:
         errors.append(required(f"{path}.topologyKey", "can not be empty"))
     return [*errors, *label.label_name(topology, f"{path}.topologyKey")]
-
-
-def _selector_overlap(found: Obj, path: str) -> list[FieldError]:
-    """Keys that are to be matched by the pod's own value cannot be pinned by matchLabels as well."""
-    return []
 
 
 def _preferred_pod(found: Obj, path: str) -> Errors:
@@ -156,7 +156,7 @@ def _toleration(found: Obj, path: str) -> Errors:
     elif operator == "Exists":
         if found.get("value"):
             detail = "value must be empty when `operator` is 'Exists'"
-            errors.append(invalid_value(f"{path}.operator", {k: found.get(k, "") for k in ()} or found, detail))
+            errors.append(invalid_value(f"{path}.operator", internal("Toleration", found), detail))
     else:
         errors.append(not_supported(f"{path}.operator", operator, ("Equal", "Exists")))
     if effect and effect not in EFFECTS:

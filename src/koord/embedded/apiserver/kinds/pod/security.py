@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from koord.embedded.apiserver.kinds.internal import internal
 from koord.embedded.apiserver.kinds.rule import FINE, Errors, between, each, fields, one_of
 from koord.embedded.apiserver.refusal import FieldError, duplicate, invalid_value, not_supported, required
 
@@ -12,29 +13,6 @@ Obj = dict[str, Any]
 _ID = between(0, 2147483647)
 _PROFILES = ("Localhost", "RuntimeDefault", "Unconfined")
 _SYSCTL = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$"
-_CONTAINER_FIELDS = (
-    "capabilities privileged seLinuxOptions windowsOptions runAsUser runAsGroup runAsNonRoot readOnlyRootFilesystem "
-    "allowPrivilegeEscalation procMount seccompProfile appArmorProfile"
-).split()
-
-
-def _go(value: Any, name: str) -> Any:
-    """A value as Go writes its inner struct to JSON: every field, capitalised, zero values and all."""
-    if name == "capabilities" and value is not None:
-        return {"Add": value.get("add"), "Drop": value.get("drop")}
-    if name == "seLinuxOptions" and value is not None:
-        return {key.title(): value.get(key, "") for key in ("user", "role", "type", "level")}
-    if name in ("seccompProfile", "appArmorProfile") and value is not None:
-        return {"Type": value.get("type", ""), "LocalhostProfile": value.get("localhostProfile")}
-    return value
-
-
-def _go_context(found: Obj) -> Obj:
-    shown = {}
-    for name in _CONTAINER_FIELDS:
-        key = "SELinuxOptions" if name == "seLinuxOptions" else name[0].upper() + name[1:]
-        shown[key] = _go(found.get(name), name)
-    return shown
 
 
 def _seccomp(found: Obj, path: str) -> Errors:
@@ -52,7 +30,7 @@ def _seccomp(found: Obj, path: str) -> Errors:
         errors.append(not_supported(at, kind, _PROFILES))
     if kind != "Localhost" and profile is not None:
         detail = "can only be set when seccomp type is Localhost"
-        errors.append(invalid_value(f"{path}.localhostProfile", _go(found, "seccompProfile"), detail))
+        errors.append(invalid_value(f"{path}.localhostProfile", internal("Profile", found), detail))
     return errors
 
 
@@ -113,10 +91,17 @@ pod_context = fields(
         "fsGroupChangePolicy": one_of("Always", "OnRootMismatch"),
         "seccompProfile": _seccomp,
         "appArmorProfile": _app_armor,
-        # The other policy, MountOption, waits for a feature that is off by default.
-        "seLinuxChangePolicy": one_of("Recursive"),
     }
 )
+
+
+def selinux_policy(context: Obj, path: str, *, updating: bool) -> Errors:
+    """MountOption waits for a feature that is off by default; a pod that has it all the same may keep it."""
+    if context.get("seLinuxChangePolicy") is None:
+        return FINE
+    known = one_of("MountOption", "Recursive") if updating else one_of("Recursive")
+    return known(context["seLinuxChangePolicy"], f"{path}.seLinuxChangePolicy")
+
 
 _container = fields(
     {
@@ -139,8 +124,8 @@ def container_context(found: Obj, path: str, *, host_users: bool = True) -> Erro
     if found.get("allowPrivilegeEscalation") is False:
         if found.get("privileged"):
             detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"
-            errors.append(invalid_value(path, _go_context(found), detail))
+            errors.append(invalid_value(path, internal("SecurityContext", found), detail))
         if "SYS_ADMIN" in (found.get("capabilities", {}).get("add") or ()):
             detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN"
-            errors.append(invalid_value(path, _go_context(found), detail))
+            errors.append(invalid_value(path, internal("SecurityContext", found), detail))
     return errors

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from koord.embedded.apiserver.kinds import amount, label
+from koord.embedded.apiserver.kinds.internal import internal
 from koord.embedded.apiserver.kinds.pod import container, scheduling, security, volume
 from koord.embedded.apiserver.kinds.rule import (
     FINE,
     Errors,
     Rule,
     address,
-    at_least,
     between,
     each,
     fields,
@@ -37,6 +38,22 @@ _OS = ("linux", "windows")
 _POD_RESOURCES = frozenset(("cpu", "memory"))
 
 
+_SEARCH_PART = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+_SEARCH = rf"{_SEARCH_PART}(\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*"
+_SEARCH_RULE = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', "
+    "and must start and end with an alphanumeric character"
+)
+
+
+def _search_reasons(text: str) -> list[str]:
+    """Search paths are subdomains that may hold underscores."""
+    reasons = ["must be no more than 253 characters"] if len(text) > 253 else []
+    if not re.fullmatch(_SEARCH, text):
+        reasons.append(names.pattern_refusal(_SEARCH_RULE, _SEARCH, "example.com"))
+    return reasons
+
+
 def _dns_config(found: Obj, path: str) -> Errors:
     errors: list[FieldError] = []
     servers, searches = found.get("nameservers") or [], found.get("searches") or []
@@ -49,12 +66,8 @@ def _dns_config(found: Obj, path: str) -> Errors:
         detail = "must not have more than 2048 characters (including spaces) in the search list"
         errors.append(invalid_value(f"{path}.searches", searches, detail))
     for i, search in enumerate(searches):
-        # A lone dot and underscores are allowed here, unlike in names.
-        text = search if search == "." else search.removesuffix(".").replace("_", "-" if "_" in search else "_")
         if search != ".":
-            reasons = names.dns1123_subdomain(search.removesuffix("."))
-            if reasons and text != search and not names.dns1123_subdomain(text.strip("-") or "x"):
-                reasons = []
+            reasons = _search_reasons(search.removesuffix("."))
             errors += [invalid_value(f"{path}.searches[{i}]", search, reason) for reason in reasons]
     errors += [
         required(f"{path}.options[{i}]", "must not be empty")
@@ -99,7 +112,7 @@ def _claims(found: list[Obj], path: str) -> list[FieldError]:
             errors += [invalid_value(f"{at}.name", name, reason) for reason in names.dns1123_label(name)]
         seen.add(name)
         direct, template = claim.get("resourceClaimName"), claim.get("resourceClaimTemplateName")
-        shown = {"Name": name, "ResourceClaimName": direct, "ResourceClaimTemplateName": template}
+        shown = internal("PodClaim", claim)
         if direct is not None and template is not None:
             detail = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
             errors.append(invalid_value(at, shown, detail))
@@ -150,7 +163,9 @@ def _pod_resources(spec: Obj, path: str) -> list[FieldError]:
 
 _before: Rule = fields(
     {
-        "restartPolicy": needed(first_of(lambda v, p: FINE if v else [required(p)], one_of("Always", "OnFailure", "Never"))),
+        "restartPolicy": needed(
+            first_of(lambda v, p: FINE if v else [required(p)], one_of("Always", "OnFailure", "Never"))
+        ),
         "dnsPolicy": needed(
             first_of(
                 lambda v, p: FINE if v else [required(p)],
@@ -182,7 +197,7 @@ _after: Rule = fields(
 )
 
 
-def spec_errors(spec: Obj, path: str, pod_name: str = "") -> list[FieldError]:
+def spec_errors(spec: Obj, path: str, pod_name: str = "", *, updating: bool = False) -> list[FieldError]:
     """`pod_name` is empty in templates, whose pods have names to come."""
     errors: list[FieldError] = []
     good: dict[str, Obj] = {}
@@ -214,6 +229,7 @@ def spec_errors(spec: Obj, path: str, pod_name: str = "") -> list[FieldError]:
     if spec.get("resources"):
         errors += _pod_resources(spec, path)
     errors += _before(spec, path)
+    errors += security.selinux_policy(spec.get("securityContext") or {}, f"{path}.securityContext", updating=updating)
     errors += _sharing(spec, path)
     errors += _dns(spec, path)
     errors += _after(spec, path)
@@ -222,13 +238,12 @@ def spec_errors(spec: Obj, path: str, pod_name: str = "") -> list[FieldError]:
     return errors
 
 
-def pod_only_errors(pod: Obj) -> list[FieldError]:
+def pod_only_errors(spec: Obj, *, creating: bool) -> list[FieldError]:
     """What a pod may not do although a template of it may."""
-    spec = pod.get("spec", {})
     errors: list[FieldError] = []
-    if spec.get("ephemeralContainers"):
+    if creating and spec.get("ephemeralContainers"):
         errors.append(forbidden_field("spec.ephemeralContainers", "cannot be set on create"))
-    if spec.get("nodeName") and spec.get("schedulingGates"):
+    if creating and spec.get("nodeName") and spec.get("schedulingGates"):
         errors.append(forbidden_field("spec.nodeName", "cannot be set until all schedulingGates have been cleared"))
     if not spec.get("serviceAccountName"):
         for i, found in enumerate(spec.get("volumes") or ()):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.kinds.internal import difference
-from koord.embedded.apiserver.kinds.pod.spec import spec_errors
+from koord.embedded.apiserver.kinds.internal import difference, internal
+from koord.embedded.apiserver.kinds.pod.spec import pod_only_errors, spec_errors
 from koord.embedded.apiserver.kinds.rule import between
 from koord.embedded.apiserver.refusal import FieldError, forbidden_field, invalid_value, required
 
@@ -20,6 +20,8 @@ _DEADLINE = between(0, 2147483647)
 
 
 def prepare_update(new: Obj, old: Obj) -> None:
+    if (new["spec"].get("terminationGracePeriodSeconds") or 0) < 0:
+        new["spec"]["terminationGracePeriodSeconds"] = 1
     if new.get("spec") != old.get("spec") and "generation" in old["metadata"]:
         new["metadata"]["generation"] = old["metadata"]["generation"] + 1
 
@@ -28,7 +30,7 @@ def update_errors(new: Obj, old: Obj) -> list[FieldError]:
     spec, before = new["spec"], old["spec"]
     if spec == before:
         return []
-    errors = spec_errors(spec, "spec", new["metadata"]["name"])
+    errors = spec_errors(spec, "spec", new["metadata"]["name"], updating=True) + pod_only_errors(spec, creating=False)
     for key in ("containers", "initContainers"):
         if len(spec.get(key) or ()) != len(before.get(key) or ()):
             detail = "pod updates may not add or remove containers"
@@ -40,11 +42,14 @@ def update_errors(new: Obj, old: Obj) -> list[FieldError]:
                 errors.append(required(f"spec.{key}[{i}].image"))
     errors += _deadline(spec.get("activeDeadlineSeconds"), before.get("activeDeadlineSeconds"))
     munged = _with_allowed_from(spec, before)
-    gates, gates_before = _gates(spec), _gates(before)
-    added = [name for name in gates if name not in gates_before]
-    if added:
-        at = "spec.schedulingGates"
-        errors += [forbidden_field(at, f"only deletion is allowed, but found new scheduling gate '{added[0]}'")]
+    gates_before = _gates(before)
+    errors += [
+        forbidden_field(
+            f"spec.schedulingGates[{i}].name", f"only deletion is allowed, but found new scheduling gate '{name}'"
+        )
+        for i, name in enumerate(_gates(spec))
+        if name not in gates_before
+    ]
     if gates_before:
         errors += _gated_changes(munged, spec, before)
     errors += _tolerations(spec, before)
@@ -114,17 +119,13 @@ def _gated_changes(munged: Obj, spec: Obj, before: Obj) -> list[FieldError]:
     selector, was = spec.get("nodeSelector") or {}, before.get("nodeSelector") or {}
     if any(selector.get(key) != value for key, value in was.items()):
         detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
-        errors.append(invalid_value("spec.nodeSelector", selector, detail))
+        errors.append(invalid_value("spec.nodeSelector", selector or None, detail))
     _take(munged, before, "nodeSelector")
     affinity, affinity_was = _node_affinity(spec), _node_affinity(before)
     if affinity != affinity_was:
-        at = "spec.affinity.nodeAffinity"
-        if affinity is None:
-            errors.append(invalid_value(at, "", "no updates other than additions are allowed"))
-        elif affinity_was is not None:
-            errors += _narrowed(affinity, affinity_was, f"{at}.{_REQUIRED}")
-        whole = dict(spec.get("affinity") or {})
-        whole.pop("nodeAffinity", None)
+        if affinity_was is not None:
+            errors += _narrowed(affinity or {}, affinity_was, f"spec.affinity.nodeAffinity.{_REQUIRED}")
+        whole = {key: value for key, value in (spec.get("affinity") or {}).items() if key != "nodeAffinity"}
         if affinity_was is not None:
             whole["nodeAffinity"] = affinity_was
         munged["affinity"] = whole
@@ -145,16 +146,28 @@ def _narrowed(new: Obj, old: Obj, path: str) -> list[FieldError]:
         return []
     if len(terms) != len(was):
         detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
-        return [invalid_value(f"{path}.nodeSelectorTerms", terms, detail)]
-    errors: list[FieldError] = []
-    for i, (term, before) in enumerate(zip(terms, was, strict=True)):
-        for key in ("matchExpressions", "matchFields"):
-            kept = before.get(key) or []
-            if (term.get(key) or [])[: len(kept)] != kept or (not before.get(key) and term.get(key) and not _any(before)):
-                detail = "only additions are allowed (no mutations or deletions)"
-                errors.append(invalid_value(f"{path}.nodeSelectorTerms[{i}]", term, detail))
-                break
-    return errors
+        shown = [internal("NodeTerm", term) for term in terms] or None
+        return [invalid_value(f"{path}.nodeSelectorTerms", shown, detail)]
+    return [
+        invalid_value(
+            f"{path}.nodeSelectorTerms[{i}]",
+            internal("NodeTerm", term),
+            "only additions are allowed (no mutations or deletions)",
+        )
+        for i, (term, before) in enumerate(zip(terms, was, strict=True))
+        if not _extends(term, before)
+    ]
+
+
+def _extends(term: Obj, before: Obj) -> bool:
+    """An empty term matches nothing, so that adding to it would widen the choice."""
+    if not _any(before):
+        return not _any(term)
+    for key in ("matchExpressions", "matchFields"):
+        kept = before.get(key) or []
+        if (term.get(key) or [])[: len(kept)] != kept:
+            return False
+    return True
 
 
 def _any(term: Obj) -> bool:

@@ -70,7 +70,9 @@ def _downward(found: Obj, path: str) -> Errors:
         if item.get("fieldRef") is not None:
             errors += field_ref(item["fieldRef"], f"{path}.fieldRef", VOLUME_FIELDS)
             if item.get("resourceFieldRef") is not None:
-                errors.append(invalid_value(path, "resource", "fieldRef and resourceFieldRef can not be specified simultaneously"))
+                errors.append(
+                    invalid_value(path, "resource", "fieldRef and resourceFieldRef can not be specified simultaneously")
+                )
         elif item.get("resourceFieldRef") is not None:
             errors += resource_ref(item["resourceFieldRef"], f"{path}.resourceFieldRef", volume=True)
         else:
@@ -302,7 +304,7 @@ def _ephemeral(found: Obj, path: str) -> list[FieldError]:
         return [required(at)]
     meta = template.get("metadata") or {}
     errors: list[FieldError] = []
-    errors += label.annotations(meta.get("annotations") or {}, f"{at}.metadata.annotations")
+    errors += label.annotation_map(meta.get("annotations") or {}, f"{at}.metadata.annotations")
     errors += label.labels(meta.get("labels") or {}, f"{at}.metadata.labels")
     errors += [
         forbidden_field(f"{at}.metadata.{key}", "not supported for ephemeral volumes")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from koord.embedded.apiserver.kinds.pod.image import pull_policy
+
 Obj = dict[str, Any]
 FILE_MODE = 0o644
 TOKEN_SECONDS = 3600
@@ -33,7 +35,7 @@ def default_volumes(volumes: list[Obj]) -> None:
             elif key == "ephemeral" and source.get("volumeClaimTemplate"):
                 source["volumeClaimTemplate"].setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
             elif key == "image" and not source.get("pullPolicy"):
-                source["pullPolicy"] = _image_policy(source.get("reference", ""))
+                source["pullPolicy"] = pull_policy(source.get("reference", ""))
 
 
 def default_source(key: str, source: Obj) -> None:
@@ -56,8 +58,3 @@ def _default_refs(items: Any) -> None:
     for item in items:
         if "fieldRef" in item:
             item["fieldRef"].setdefault("apiVersion", "v1")
-
-
-def _image_policy(reference: str) -> str:
-    tag = reference.rpartition("/")[2].partition(":")[2]
-    return "IfNotPresent" if "@" in reference or tag not in ("", "latest") else "Always"
