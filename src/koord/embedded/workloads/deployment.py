@@ -304,7 +304,8 @@ class Deployments:
                 await write_status(self._client, DEPLOYMENTS, deployment, difference(deployment.status, failed))
             return Requeue(answer.message)
         if wanted.replicas:
-            self._tell(deployment, "ScalingReplicaSet", f"Scaled up replica set {name} from 0 to {wanted.replicas}")
+            message = f"Scaled up replica set {name} from 0 to {wanted.replicas}"
+            self._tell(deployment, "ScalingReplicaSet", message, answer)
         if not has_deadline:
             return status
         conditions = rollout_status.with_condition(
@@ -358,12 +359,22 @@ class Deployments:
         if change.replicas is not None and change.replicas != before:
             way = "up" if change.replicas > before else "down"
             message = f"Scaled {way} replica set {meta.name} from {before} to {change.replicas}"
-            self._tell(deployment, "ScalingReplicaSet", message)
+            self._tell(deployment, "ScalingReplicaSet", message, answer)
         return None
 
-    def _tell(self, deployment: Deployment, reason: str, message: str, *, warning: bool = False) -> None:
-        about = recorder.reference(DEPLOYMENTS, deployment)
-        self._context.recorder.record(about, "Warning" if warning else "Normal", reason, message)
+    def _tell(
+        self,
+        deployment: Deployment,
+        reason: str,
+        message: str,
+        about: ReplicaSet | None = None,
+        *,
+        warning: bool = False,
+    ) -> None:
+        related = recorder.reference(REPLICA_SETS, about) if about is not None else None
+        regarding = recorder.reference(DEPLOYMENTS, deployment)
+        type: recorder.EventType = "Warning" if warning else "Normal"
+        self._context.recorder.record(regarding, type, reason, message, related=related)
 
 
 def _selector(deployment: Deployment) -> Selector:

@@ -12,7 +12,7 @@ from koord.api.meta import Object
 from koord.api.resource import Resource
 from koord.embedded.workloads.context import Context
 from koord.embedded.workloads.expectation import Expectations
-from koord.kube.recorder import reference
+from koord.kube.recorder import EventType, reference
 from koord.kube.refused import Refused
 from koord.kube.verb import Plain
 
@@ -76,7 +76,7 @@ class PodWriter:
             if not _namespace_ends(answer):
                 self._tell(owner, "Warning", "FailedCreate", f"Error creating: {answer.message}")
             return answer
-        self._tell(owner, "Normal", "SuccessfulCreate", f"Created pod: {answer.metadata.name}")
+        self._tell(owner, "Normal", "SuccessfulCreate", f"Created pod: {answer.metadata.name}", answer)
         return None
 
     async def _delete(self, owner: Object, pod: Pod) -> Refused | None:
@@ -94,12 +94,13 @@ class PodWriter:
                 return None  # gone already, which is what was wanted
             self._tell(owner, "Warning", "FailedDelete", f"Error deleting: {answer.message}")
             return answer
-        self._tell(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {meta.name}")
+        self._tell(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {meta.name}", pod)
         return None
 
-    def _tell(self, owner: Object, type: str, reason: str, message: str) -> None:
-        about = reference(self._resource, owner)
-        self._recorder.record(about, "Warning" if type == "Warning" else "Normal", reason, message)
+    def _tell(self, owner: Object, type: EventType, reason: str, message: str, pod: Pod | None = None) -> None:
+        """With the pod in it, what is said of one pod does not count as a repetition of what was said of another."""
+        related = None if pod is None else reference(PODS, pod)
+        self._recorder.record(reference(self._resource, owner), type, reason, message, related=related)
 
 
 def _namespace_ends(refused: Refused) -> bool:

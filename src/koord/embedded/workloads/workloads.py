@@ -10,7 +10,10 @@ from types import MappingProxyType
 
 from koord.embedded.workloads.context import Context, Runner
 from koord.embedded.workloads.deployment import Deployments
+from koord.embedded.workloads.garbage import Garbage
 from koord.embedded.workloads.job import Jobs
+from koord.embedded.workloads.namespace import Namespaces
+from koord.embedded.workloads.pdb import Budgets
 from koord.embedded.workloads.replicaset import ReplicaSets
 from koord.kube.client import Client
 from koord.kube.informers import Informers
@@ -25,6 +28,9 @@ ROSTER: Mapping[str, Callable[[Context], Runner]] = MappingProxyType(
         "deployment": Deployments,
         "replicaset": ReplicaSets,
         "job": Jobs,
+        "disruption": Budgets,
+        "garbage": Garbage,
+        "namespace": Namespaces,
     }
 )
 

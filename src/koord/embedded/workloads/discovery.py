@@ -1,0 +1,72 @@
+"""Which kinds a server serves, read from its discovery document: for controllers that care for every kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from koord.api.meta import Object
+from koord.api.resource import Resource
+from koord.kube.client import Client
+from koord.kube.refused import Refused, from_answer
+from koord.kube.transport import Request
+
+_ACCEPT = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A served kind in its preferred version, read as nothing but metadata."""
+
+    resource: Resource[Object]
+    verbs: frozenset[str]
+    subresources: frozenset[str] = frozenset()
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.resource.plural}.{self.resource.group}" if self.resource.group else self.resource.plural
+
+
+class Kinds(msgspec.Struct, frozen=True):
+    served: tuple[Kind, ...]
+    by_kind: dict[tuple[str, str], Kind]  # (group, kind): references may name any version
+
+    def of(self, api_version: str, kind: str) -> Kind | None:
+        return self.by_kind.get((api_version.rpartition("/")[0], kind))
+
+
+async def discover(client: Client) -> Kinds | Refused:
+    groups: list[dict[str, Any]] = []
+    for root in ("/api", "/apis"):
+        answer = await client.raw(Request(method="GET", path=root, accept=_ACCEPT))
+        if not answer.ok:
+            return from_answer(answer)
+        # Not `plain()`: a server may keep the document as the bytes that it sends.
+        groups += msgspec.json.decode(answer.body.raw()).get("items") or ()
+    return kinds_of(groups)
+
+
+def kinds_of(groups: list[dict[str, Any]]) -> Kinds:
+    """Versions come preferred first; a kind is taken in the first that has it."""
+    found: dict[tuple[str, str], Kind] = {}
+    by_kind: dict[tuple[str, str], Kind] = {}
+    for item in groups:
+        group = (item.get("metadata") or {}).get("name") or ""
+        for version in item.get("versions") or ():
+            for row in version.get("resources") or ():
+                if (group, row["resource"]) in found:
+                    continue
+                name = row["responseKind"]["kind"]
+                resource = Resource(
+                    group=group,
+                    version=version["version"],
+                    kind=name,
+                    plural=row["resource"],
+                    namespaced=row["scope"] == "Namespaced",
+                    model=Object,
+                )
+                subresources = frozenset(sub["subresource"] for sub in row.get("subresources") or ())
+                kind = Kind(resource, frozenset(row["verbs"]), subresources)
+                found[group, row["resource"]] = kind
+                by_kind.setdefault((group, name), kind)
+    return Kinds(tuple(found.values()), by_kind)

@@ -1,0 +1,258 @@
+"""The garbage collector: what is owned goes with its owner, before it, or is set free, as the deleter wished.
+
+It watches the metadata of every kind that the server serves, custom ones as they come and go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import msgspec
+
+from koord.api.builtin import CUSTOM_RESOURCE_DEFINITIONS
+from koord.api.meta import Object, ObjectMeta, OwnerReference
+from koord.api.model import to_dict
+from koord.embedded.workloads.context import Context
+from koord.embedded.workloads.discovery import Kind, Kinds, discover
+from koord.embedded.workloads.graph import (
+    FOREGROUND,
+    ORPHAN,
+    Delete,
+    Graph,
+    Item,
+    Standing,
+    Unlink,
+    decide_dependent,
+    decide_owner,
+    item_of,
+)
+from koord.kube.cache import Change
+from koord.kube.controller import Done, Outcome, Requeue, Retry
+from koord.kube.informer import Informer
+from koord.kube.noise import QuietLog
+from koord.kube.outage import OUTAGE
+from koord.kube.ratelimit import Backoff
+from koord.kube.refused import Refused
+from koord.kube.verb import Plain
+from koord.kube.workqueue import WorkQueue
+
+_LOG = logging.getLogger(__name__)
+
+REDISCOVER_S = 30.0
+# Owners known to be gone, so that a thousand dependents of one ask once.
+_ABSENT_KEPT = 500
+_WATCHED = frozenset(("list", "watch", "delete"))
+# Events own nothing, are owned by nothing, and are half of all writes.
+_IGNORED = frozenset(("events", "events.events.k8s.io"))
+
+
+class Garbage:
+    name = "garbage"
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._client = context.client
+        self._graph = Graph()
+        self._kinds = Kinds((), {})
+        self._queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
+        self._watching: dict[str, tuple[Informer[Object], asyncio.Task[None]]] = {}
+        self._absent: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._rediscover = asyncio.Event()
+        self._definitions = context.informers.of(CUSTOM_RESOURCE_DEFINITIONS)
+        self._definitions.on(lambda _: self._rediscover.set())
+
+    async def run(self) -> None:
+        try:
+            await self._watch_all()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep_discovering())
+                group.create_task(self._context.work(self.name, self._queue, self.reconcile, ()))
+        finally:
+            tasks = [task for _, task in self._watching.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._watching.clear()
+
+    # -- watching
+
+    async def _keep_discovering(self) -> None:
+        while True:
+            self._rediscover.clear()
+            timer = asyncio.ensure_future(self._context.clock.sleep(REDISCOVER_S))
+            news = asyncio.ensure_future(self._rediscover.wait())
+            await asyncio.wait({timer, news}, return_when=asyncio.FIRST_COMPLETED)
+            timer.cancel()
+            news.cancel()
+            await asyncio.gather(timer, news, return_exceptions=True)
+            await self._watch_all()
+
+    async def _watch_all(self) -> None:
+        """Watch what is served now, and wait until all of it is known: half a graph looks like absent owners."""
+        self._kinds = found = await self._discovered()
+        served = {
+            kind.qualified: kind for kind in found.served if kind.verbs >= _WATCHED and kind.qualified not in _IGNORED
+        }
+        for qualified in [known for known in self._watching if known not in served]:
+            _, task = self._watching.pop(qualified)
+            task.cancel()
+            self._look(self._graph.drop_kind(qualified))
+        for qualified, kind in served.items():
+            if qualified not in self._watching:
+                self._watch(qualified, kind)
+        for informer, _ in list(self._watching.values()):
+            await informer.wait_synced()
+
+    async def _discovered(self) -> Kinds:
+        backoff = Backoff(self._context.clock, self._context.chance("garbage discovery"))
+        quiet = QuietLog(_LOG, self._context.clock)
+        while True:
+            try:
+                found = await discover(self._client)
+            except OUTAGE as error:
+                quiet.warning("cannot discover what the server serves: %s", error)
+            else:
+                if not isinstance(found, Refused):
+                    return found
+                quiet.warning("cannot discover what the server serves: %s", found)
+            await self._context.clock.sleep(backoff.next())
+
+    def _watch(self, qualified: str, kind: Kind) -> None:
+        informer = Informer(
+            self._client,
+            kind.resource,
+            self._context.clock,
+            transform=_slim,
+            rng=self._context.chance(f"garbage {qualified}"),
+        )
+        informer.on(lambda change: self._changed(change, kind))
+        task = asyncio.create_task(informer.run(), name=f"garbage-{qualified}")
+        self._watching[qualified] = (informer, task)
+
+    def _changed(self, change: Change[Object], kind: Kind) -> None:
+        if change.kind == "deleted":
+            self._look(self._graph.remove(change.object.metadata.uid))
+        else:
+            self._look(self._graph.put(item_of(change.object, kind)))
+
+    def _look(self, uids: Iterable[str]) -> None:
+        for uid in uids:
+            self._queue.add(uid)
+
+    # -- one object
+
+    async def reconcile(self, uid: str) -> Outcome:
+        item = self._graph.get(uid)
+        if item is None:
+            return Done()
+        if item.orphaning:
+            return await self._orphan(item)
+        if item.foreground:
+            may_go, look = decide_owner(item, self._graph.dependents(uid))
+            self._look(look)
+            return await self._without_finalizer(item, FOREGROUND) if may_go else Done()
+        if item.deleting or not item.owners:
+            return Done()
+        standings: dict[str, Standing] = {}
+        for ref in item.owners:
+            standing = await self._standing(item, ref)
+            if isinstance(standing, Retry | Requeue):
+                return standing
+            standings[ref.uid] = standing
+        match decide_dependent(item, standings, self._graph.dependents(uid)):
+            case Unlink(owners):
+                kept = [ref for ref in item.owners if ref.uid not in owners]
+                return await self._patch(item, {"ownerReferences": [to_dict(ref) for ref in kept] or None})
+            case Delete() as verdict:
+                return await self._delete(item, verdict)
+            case None:
+                return Done()
+
+    async def _standing(self, item: Item, ref: OwnerReference) -> Standing | Retry | Requeue:
+        """Only the server can say that an owner is absent: one that is not in the graph may just be new."""
+        owner = self._graph.get(ref.uid)
+        if owner is not None and owner.namespace in ("", item.namespace):
+            return "waiting" if owner.foreground else "solid"
+        if (ref.uid, item.namespace) in self._absent:
+            return "absent"
+        kind = self._kinds.of(ref.api_version, ref.kind)
+        if kind is None:
+            self._rediscover.set()
+            return Retry(REDISCOVER_S)  # a kind that nobody serves, now: its objects may come back with it
+        if kind.resource.namespaced and not item.namespace:
+            return "solid"  # it names no namespace to look in: never a reason to delete
+        live = await self._client.get(kind.resource, ref.name, item.namespace if kind.resource.namespaced else None)
+        if isinstance(live, Refused):
+            if not live.not_found:
+                return Requeue(live.message)
+        elif live.metadata.uid == ref.uid:
+            going = live.metadata.deletion_timestamp is not None and FOREGROUND in live.metadata.finalizers
+            return "waiting" if going else "solid"
+        self._absent[ref.uid, item.namespace] = None
+        if len(self._absent) > _ABSENT_KEPT:
+            self._absent.popitem(last=False)
+        return "absent"
+
+    async def _delete(self, item: Item, verdict: Delete) -> Outcome:
+        version = item.version
+        if verdict.unblock:
+            refs = [to_dict(msgspec.structs.replace(ref, block_owner_deletion=False)) for ref in item.owners]
+            outcome = await self._patch(item, {"ownerReferences": refs})
+            return Requeue("unblocked") if isinstance(outcome, Done) else outcome
+        answer = await self._client.delete(
+            item.kind.resource,
+            item.name,
+            item.namespace or None,
+            uid=item.uid,
+            resource_version=version,
+            propagation=verdict.propagation,
+        )
+        if isinstance(answer, Refused) and not answer.not_found:
+            return Requeue(answer.message)
+        return Done()
+
+    async def _orphan(self, item: Item) -> Outcome:
+        for dependent in self._graph.dependents(item.uid):
+            kept = [to_dict(ref) for ref in dependent.owners if ref.uid != item.uid]
+            outcome = await self._patch(dependent, {"ownerReferences": kept or None})
+            if not isinstance(outcome, Done):
+                return outcome
+        return await self._without_finalizer(item, ORPHAN)
+
+    async def _without_finalizer(self, item: Item, finalizer: str) -> Outcome:
+        kept = [name for name in item.finalizers if name != finalizer]
+        return await self._patch(item, {"finalizers": kept or None})
+
+    async def _patch(self, item: Item, change: Plain) -> Outcome:
+        """Lists are replaced whole, so only over the version that they were read from."""
+        answer = await self._client.patch(
+            item.kind.resource,
+            item.name,
+            {"metadata": change},
+            item.namespace or None,
+            kind="merge",
+            uid=item.uid,
+            resource_version=item.version,
+        )
+        if isinstance(answer, Refused) and not answer.not_found:
+            return Requeue(answer.message)
+        return Done()
+
+
+def _slim(obj: Object) -> Object:
+    """Labels and annotations are most of what metadata weighs, and nothing here reads them."""
+    meta = obj.metadata
+    return Object(
+        metadata=ObjectMeta(
+            name=meta.name,
+            namespace=meta.namespace,
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+            deletion_timestamp=meta.deletion_timestamp,
+            owner_references=meta.owner_references,
+            finalizers=meta.finalizers,
+        )
+    )

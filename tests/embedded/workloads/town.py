@@ -1,0 +1,193 @@
+"""A small cluster for tests: the embedded server in this process, the controllers under test, and a toy kubelet.
+
+The kubelet binds and runs whatever appears. What a pod does is said by annotations of its template: `toy/exit` (the
+code it ends with), `toy/runs` (seconds until then), `toy/never-ready`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Collection
+from datetime import UTC, datetime
+from typing import Any
+
+from koord.api.builtin import NODES, PODS
+from koord.api.core import Pod
+from koord.api.meta import Object
+from koord.api.resource import Resource
+from koord.embedded.apiserver.inprocess import InProcessTransport
+from koord.embedded.apiserver.server import Server
+from koord.embedded.workloads import Workloads
+from koord.kube.cache import Change
+from koord.kube.client import Client
+from koord.kube.informers import Informers
+from koord.kube.refused import Refused, ok
+from koord.telemetry.clock import Clock
+from koord.values import instant
+
+Plain = dict[str, Any]
+
+
+class Kubelet:
+    """Binds, starts and ends pods; every wait is on the clock."""
+
+    def __init__(self, client: Client, informers: Informers, clock: Clock, nodes: list[str], start_s: float) -> None:
+        self.client, self.clock, self.nodes, self.start_s = client, clock, nodes, start_s
+        self.stop_s = 1.0
+        self.deaf = False  # a kubelet that does nothing, as on a lost node
+        self._next = 0
+        self._known: dict[str, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.pods = informers.of(PODS)
+        self.pods.on(self._changed)
+
+    def _changed(self, change: Change[Pod]) -> None:
+        uid = change.object.metadata.uid
+        if change.kind == "deleted":
+            self._known.pop(uid, None)
+        elif change.object.metadata.deletion_timestamp is not None:
+            if self._known.get(uid) != "ending":
+                self._known[uid] = "ending"
+                self._begin(self._end(change.object))
+        elif uid not in self._known:
+            self._known[uid] = "living"
+            self._begin(self._live(change.object))
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _stamp(self) -> str:
+        return instant.text(datetime.fromtimestamp(self.clock.time(), UTC))
+
+    async def _live(self, pod: Pod) -> None:
+        meta = pod.metadata
+        if not pod.spec.node_name:
+            if self.deaf or not self.nodes:
+                return
+            node = self.nodes[self._next % len(self.nodes)]
+            self._next += 1
+            if isinstance(await self.client.bind(meta.namespace, meta.name, node, uid=meta.uid), Refused):
+                return
+        await self.clock.sleep(self.start_s)
+        ready = "toy/never-ready" not in meta.annotations
+        await self._say(pod, {"phase": "Running", "conditions": [self._ready(ready)]})
+        if (code := meta.annotations.get("toy/exit")) is None:
+            return
+        await self.clock.sleep(float(meta.annotations.get("toy/runs", "5")))
+        ended = {"exitCode": int(code), "finishedAt": self._stamp()}
+        phase = "Succeeded" if code == "0" else "Failed"
+        statuses = [{"name": c.name, "image": c.image, "imageID": "", "ready": False, "restartCount": 0,
+                     "state": {"terminated": ended}} for c in pod.spec.containers]  # fmt: skip
+        await self._say(pod, {"phase": phase, "conditions": [self._ready(False)], "containerStatuses": statuses})
+
+    def _ready(self, ready: bool) -> Plain:
+        status = "True" if ready else "False"
+        return {"type": "Ready", "status": status, "lastTransitionTime": self._stamp(), "lastProbeTime": None}
+
+    async def _say(self, pod: Pod, status: Plain) -> None:
+        meta = pod.metadata
+        live = self.pods.get(meta.namespace, meta.name)
+        if self.deaf or live is None or live.metadata.uid != meta.uid or live.metadata.deletion_timestamp is not None:
+            return
+        await self.client.patch(
+            PODS, meta.name, {"status": status}, meta.namespace, kind="strategic", subresource="status", uid=meta.uid
+        )
+
+    async def _end(self, pod: Pod) -> None:
+        meta = pod.metadata
+        await self.clock.sleep(self.stop_s)
+        if self.deaf:
+            return
+        await self.client.delete(PODS, meta.name, meta.namespace, uid=meta.uid, grace_seconds=0)
+
+
+class Town:
+    def __init__(self, client: Client, informers: Informers, clock: Clock, kubelet: Kubelet) -> None:
+        self.client, self.informers, self.clock, self.kubelet = client, informers, clock, kubelet
+
+    async def create(self, resource: Resource[Any], body: Plain, namespace: str = "default") -> Any:
+        return ok(await self.client.create(resource, body, namespace if resource.namespaced else None))
+
+    async def merge(self, resource: Resource[Any], name: str, patch: Plain, namespace: str | None = "default") -> Any:
+        return ok(await self.client.patch(resource, name, patch, namespace, kind="merge"))
+
+    async def get(self, resource: Resource[Any], name: str, namespace: str | None = "default") -> Any:
+        """None when there is no such object."""
+        found = await self.client.get(resource, name, namespace)
+        if isinstance(found, Refused) and found.not_found:
+            return None
+        return ok(found)
+
+    async def list(self, resource: Resource[Any], namespace: str | None = "default", labels: str = "") -> list[Any]:
+        return list(ok(await self.client.list(resource, namespace, labels=labels)).items)
+
+    async def delete(self, resource: Resource[Any], name: str, namespace: str | None = "default", **how: Any) -> None:
+        ok(await self.client.delete(resource, name, namespace, **how))
+
+    async def until(self, what: Callable[[], Any], limit_s: float = 60.0, step_s: float = 0.1) -> Any:
+        """Until the awaited predicate gives something true; time is virtual, so the steps cost nothing."""
+        end = self.clock.monotonic() + limit_s
+        while True:
+            found = await what()
+            if found:
+                return found
+            assert self.clock.monotonic() < end, f"not within {limit_s} s"
+            await self.clock.sleep(step_s)
+
+    async def pass_time(self, seconds: float) -> None:
+        await self.clock.sleep(seconds)
+
+
+@contextlib.asynccontextmanager
+async def town(
+    clock: Clock,
+    only: Collection[str] | None = None,
+    *,
+    nodes: int = 3,
+    start_s: float = 1.0,
+    seed: int = 7,
+    server: Server | None = None,
+) -> AsyncIterator[Town]:
+    server = server or Server(clock=clock, chance=random.Random(seed))
+    await server.start()
+    client = Client(InProcessTransport(server), clock=clock, qps=0, burst=0)
+    informers = Informers(client, clock, seed=seed)
+    names = [f"node-{number}" for number in range(nodes)]
+    for name in names:
+        ready = {"type": "Ready", "status": "True"}
+        ok(await client.create(NODES, {"metadata": {"name": name}, "status": {"conditions": [ready]}}))
+    workloads = Workloads(client, informers, clock, seed, only=only)
+    kubelet = Kubelet(client, informers, clock, names, start_s)
+    await workloads.start()
+    informers.start()
+    await informers.synced()
+    try:
+        yield Town(client, informers, clock, kubelet)
+    finally:
+        await workloads.stop()
+        await kubelet.stop()
+        await informers.stop()
+        await client.close()
+        await server.close()
+
+
+def template(labels: Plain | None = None, *, image: str = "app:1", **annotations: str) -> Plain:
+    noted = {key.replace("__", "/").replace("_", "-"): value for key, value in annotations.items()}
+    meta: Plain = {"labels": labels or {"app": "web"}}
+    if noted:
+        meta["annotations"] = noted
+    containers = [{"name": "main", "image": image}]
+    return {"metadata": meta, "spec": {"containers": containers, "terminationGracePeriodSeconds": 30}}
+
+
+def names(objects: list[Object]) -> list[str]:
+    return sorted(obj.metadata.name for obj in objects)
