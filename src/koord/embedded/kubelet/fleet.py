@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -21,11 +22,12 @@ from koord.embedded.kubelet import machine as objects
 from koord.embedded.kubelet import view
 from koord.embedded.kubelet.address import Addresses, PodBlock
 from koord.embedded.kubelet.heartbeat import LEASE_PERIOD_S, STATUS_PERIOD_S, Heartbeats
-from koord.embedded.kubelet.host import Failure, Host, Tenant
+from koord.embedded.kubelet.host import Failure, Host, NodeUsage, Tenant
 from koord.embedded.kubelet.machine import PRESSURES, Machine
 from koord.embedded.kubelet.podlife import rebooted
 from koord.embedded.kubelet.profile import Pool
 from koord.embedded.kubelet.tenancy import Tenancy
+from koord.embedded.kubelet.usage import Points, Usage
 from koord.embedded.kubelet.view import NodeView, PodView
 from koord.kube.cache import Change
 from koord.kube.client import Client
@@ -63,7 +65,10 @@ class Fleet:
         seed: int,
         pools: Iterable[Pool],
         settings: Settings = Settings(),  # noqa: B008 - a frozen value
+        traces: Mapping[str, Points] = MappingProxyType({}),
     ) -> None:
+        """`seed` settles all that is left to chance; `traces` are what usage models of the kind "trace" name."""
+        self._seed = seed
         self._client = client
         self._clock = clock
         self._pools = tuple(pools)
@@ -78,7 +83,7 @@ class Fleet:
         )
         self._queue: WorkQueue[str] = WorkQueue(clock, name="simulated-pods")
         self._recorder = Recorder(client, clock, controller="kubelet", instance="simulated-kubelet")
-        self._tenancy = Tenancy(client, clock, seed, self._recorder)
+        self._tenancy = Tenancy(client, clock, seed, self._recorder, traces)
         self._controller = Controller("simulated-kubelet", self._queue, self._sync, workers=WORKERS)
         self._tasks: list[asyncio.Task[None]] = []
         self._pod_news: Subscription[PodView] | None = None
@@ -223,6 +228,17 @@ class Fleet:
         if change.old is None or listed != change.old.status.allocatable:
             host.allocatable = amounts(listed)
 
+    # Usage -------------------------------------------------------------------------------------------------------
+
+    def usage(self, node: str, t: float) -> NodeUsage:
+        """What a node and each of its pods use at `t`, the pods being what they are now."""
+        return self._hosts[node].usage(t, self._seed)
+
+    def pod_usage(self, uid: str, t: float) -> Usage | None:
+        """What a pod gets at `t` beside its neighbours; None for pods that are not on these nodes."""
+        tenant = self._tenants.get(uid)
+        return None if tenant is None else tenant.host.usage(t, self._seed).pods[uid]
+
     # Pods --------------------------------------------------------------------------------------------------------
 
     def _on_pod(self, change: Change[PodView]) -> None:
@@ -242,6 +258,8 @@ class Fleet:
             self._queue.add(uid)
             return
         old, tenant.view = tenant.view, pod
+        if old.metadata.annotations != pod.metadata.annotations and tenant.load is not None:
+            self._tenancy.note_usage(tenant)
         if _matters(tenant, old, pod):
             self._queue.add(uid)
 

@@ -75,10 +75,11 @@ class Heartbeats:
         while True:
             due += self._tick_s
             await self._clock.sleep(max(0.0, due - self._clock.monotonic()))
-            slot = [host for host in self._slots[at].values() if self._beats(host)]
+            sitting = list(self._slots[at].values())
+            slot = [host for host in sitting if self._beats(host)]
             urgent, self._urgent = self._urgent, {}
             # Which turn a node speaks up in differs between neighbours, so that statuses are spread as well.
-            loud = [h for n, h in enumerate(slot) if (self._turn + n) % self._turns_per_status == 0]
+            loud = [h for n, h in enumerate(sitting) if (self._turn + n) % self._turns_per_status == 0]
             spoken = {h.name: h for h in (*loud, *urgent.values()) if self._beats(h)}
             await self._each(slot, self._renew)
             await self._each(list(spoken.values()), self._report)

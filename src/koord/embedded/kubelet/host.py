@@ -5,23 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from koord.api.pod_resources import amounts
 from koord.embedded.kubelet import machine as objects
 from koord.embedded.kubelet.address import PodBlock
 from koord.embedded.kubelet.behaviour import Plan
 from koord.embedded.kubelet.machine import Machine
-from koord.embedded.kubelet.podlife import Deletion, Run
+from koord.embedded.kubelet.podlife import Deletion, Run, Running
 from koord.embedded.kubelet.podstatus import About
+from koord.embedded.kubelet.usage import NOTHING, Load, Usage, fair_share, usage_at
 from koord.embedded.kubelet.view import PodView, Template
+from koord.values.quantity import Quantity
 
 # machine: it lost power; kubelet: the program is down and containers run on; partition: it cannot reach the server.
 Failure: TypeAlias = Literal["machine", "kubelet", "partition"]
 
 
+class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node uses at a moment. CPU adds up to no more than there is; memory may, and then something must die."""
+
+    system: Usage
+    pods: dict[str, Usage]  # by uid
+    total: Usage
+
+
 class Tenant:
     """One pod on a node."""
 
-    __slots__ = ("deletion", "gone", "held", "host", "ip", "plan", "rejected", "run", "told", "view")
+    __slots__ = ("deletion", "gone", "held", "host", "ip", "load", "plan", "rejected", "run", "told", "view")
 
     def __init__(self, view: PodView, host: Host) -> None:
         self.view = view  # the newest that the server showed
@@ -31,6 +43,7 @@ class Tenant:
         self.told: tuple[Run, About] | None = None  # what the server was last told
         self.ip = ""
         self.held: Template | None = None  # what it holds of the node's resources
+        self.load: Load | None = None
         self.deletion: Deletion | None = None
         self.rejected = False
         self.gone = False  # the server no longer has it
@@ -44,6 +57,14 @@ class Tenant:
         assert self.view.template is not None, "only slim views reach a node"
         return self.view.template
 
+    def usage(self, t: float, seed: int) -> Usage:
+        """What it would use at `t` if it had the node to itself; nothing unless a container runs now."""
+        run, load = self.run, self.load
+        if run is None or load is None or self.host.failure == "machine":
+            return NOTHING
+        since = [c.state.since for c in run.main if isinstance(c.state, Running)]
+        return usage_at(load, t, started=min(since), seed=seed, pod=self.uid) if since else NOTHING
+
     def contradicted(self) -> bool:
         """Whether someone else wrote the pod's phase or readiness: a node controller does, of nodes that it lost."""
         if self.told is None:
@@ -52,11 +73,13 @@ class Tenant:
         return shown.phase != told.phase or shown.condition("Ready") != ("True" if told.ready.up else "False")
 
     def about(self) -> About:
-        run = self.run
+        run, generation = self.run, self.view.metadata.generation
+        if self.told is not None and self.deletion is not None and run is not None and not run.over:
+            generation = self.told[1].generation  # the last status will carry the deletion's: one write less
         return About(
             uid=self.uid,
             template=self.template,
-            generation=self.view.metadata.generation,
+            generation=generation,
             host_ip=self.host.machine.address,
             pod_ip=self.ip if run is not None and (run.sandbox.up or run.over) else "",
         )
@@ -71,6 +94,9 @@ class Host:
         self.used: dict[str, int] = {}
         self.ports: list[tuple[str, str, int]] = []
         self.tenants: dict[str, Tenant] = {}
+        pool = machine.pool
+        self.cpu_milli = Quantity.parse(pool.cpu).milli_value()
+        self.system = Usage(Quantity.parse(pool.system.cpu).milli_value(), Quantity.parse(pool.system.memory).value())
         self.uid = ""  # of its Node; empty while there is none
         self.since = now  # when its kubelet came up
         self.failure: Failure | None = None
@@ -80,6 +106,15 @@ class Host:
     @property
     def name(self) -> str:
         return self.machine.name
+
+    def usage(self, t: float, seed: int) -> NodeUsage:
+        system = NOTHING if self.failure == "machine" else self.system
+        wanted = {uid: tenant.usage(t, seed) for uid, tenant in self.tenants.items()}
+        pods = fair_share(wanted, max(0, self.cpu_milli - system.cpu_milli))
+        total = system
+        for used in pods.values():
+            total = total.plus(used)
+        return NodeUsage(system=system, pods=pods, total=total)
 
     def hold(self, tenant: Tenant) -> None:
         """Count the pod in; after an in-place resize, count it anew."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -56,6 +58,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seconds(moment: float) -> str:
+    return _second(math.floor(moment))
+
+
+@functools.lru_cache(maxsize=4096)
+def _second(moment: int) -> str:
     return instant.text(datetime.fromtimestamp(moment, UTC))
 
 

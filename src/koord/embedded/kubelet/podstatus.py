@@ -71,8 +71,7 @@ def patch_between(before: Plain | None, after: Plain) -> Plain | None:
             for c in after["conditions"]
             if known[c["type"]] != c
         ]
-    # The server is told nothing of a generation alone: it would be a write without news.
-    return changed if changed.keys() - {"observedGeneration"} else None
+    return changed or None
 
 
 _CLEARED: Plain = {"reason": None, "message": None}

@@ -11,6 +11,7 @@ import yaml
 from koord.api.affinity import Taint
 from koord.api.config.field_error import FieldError, one_of, unique, within
 from koord.embedded.kubelet.shape import GpuLayout, NodeShape, RdmaLayout, gpus, nics
+from koord.embedded.kubelet.usage import BadUsage, Constant, Model, Trace, load_of, nonsense
 from koord.values.names import dns1123_subdomain, label_value, qualified_name
 from koord.values.quantity import Quantity, QuantityError
 
@@ -60,6 +61,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
     instance_type: str = ""
     reserved: Reserved = Reserved()
     system: System = System()
+    usage: Model = Constant()  # of pods that say nothing of theirs
 
     def node_name(self, number: int) -> str:
         return f"{self.name}-{number}"
@@ -168,6 +170,7 @@ def _pool_errors(at: str, pool: Pool) -> list[FieldError]:
     for index, taint in enumerate(pool.taints):
         errors += [FieldError(f"{at}.taints[{index}].key", taint.key, rule) for rule in qualified_name(taint.key)]
         errors += one_of(f"{at}.taints[{index}].effect", taint.effect, _EFFECTS)
+    errors += _usage_errors(f"{at}.usage", pool.usage)
     # Sizes are compared only when each of them is sane on its own.
     return errors or _shape_errors(at, pool)
 
@@ -195,6 +198,14 @@ def _shape_errors(at: str, pool: Pool) -> list[FieldError]:
             errors += within(f"{at}.{name}.count", layout.count, low=1, high=MAX_GPUS)
             errors += within(f"{at}.{name}.perPcie", layout.per_pcie, low=1)
     return errors
+
+
+def _usage_errors(field: str, model: Model) -> list[FieldError]:
+    wrong = nonsense(model)
+    if wrong is None and not isinstance(model, Trace):  # whether a trace exists is known when the fleet is made
+        tried = load_of(model, {}, {}, {})
+        wrong = tried if isinstance(tried, BadUsage) else None
+    return [] if wrong is None else [FieldError(field, type(model).__name__.lower(), wrong.rule)]
 
 
 def _amount_errors(field: str, amount: Amount) -> list[FieldError]:

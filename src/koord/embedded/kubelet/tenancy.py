@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from koord.api.builtin import PODS
 from koord.api.meta import Object
 from koord.api.part import ObjectReference
+from koord.embedded.kubelet import usage
 from koord.embedded.kubelet.admission import admit
-from koord.embedded.kubelet.behaviour import BadAnnotation, Plan, plan_of, start_s
+from koord.embedded.kubelet.behaviour import USAGE, BadAnnotation, Plan, plan_of, start_s
 from koord.embedded.kubelet.host import Tenant
 from koord.embedded.kubelet.podlife import Deletion, Orders, Run, admitted, advance, next_due
 from koord.embedded.kubelet.podstatus import Plain, patch_between, rejected_status, status_of
 from koord.embedded.kubelet.recovery import run_of
+from koord.embedded.kubelet.usage import BadUsage, Load, Points, load_of
+from koord.embedded.kubelet.view import ANNOTATION_PREFIX
 from koord.kube import verb
 from koord.kube.client import Client
 from koord.kube.controller import Done, Outcome, Requeue, Retry
@@ -30,11 +34,14 @@ DEFAULT_RESTART_POLICY = "Always"
 
 
 class Tenancy:
-    def __init__(self, client: Client, clock: Clock, seed: int, recorder: Recorder) -> None:
+    def __init__(
+        self, client: Client, clock: Clock, seed: int, recorder: Recorder, traces: Mapping[str, Points]
+    ) -> None:
         self._client = client
         self._clock = clock
         self._seed = seed
         self._recorder = recorder
+        self._traces = traces
         self._quiet = QuietLog(_LOG, clock)
 
     async def sync(self, tenant: Tenant) -> Outcome:
@@ -80,6 +87,26 @@ class Tenancy:
         due = next_due(run, orders)
         return Done() if due is None else Retry(max(0.0, due - self._clock.time()))
 
+    def note_usage(self, tenant: Tenant) -> None:
+        """Its annotations changed: how much it uses may follow from now on; all else was settled when it came."""
+        load = self._load(tenant)
+        if isinstance(load, BadAnnotation):
+            self._recorder.record(_about(tenant.view), "Warning", "InvalidSimulation", str(load))
+        else:
+            tenant.load = load
+
+    def _load(self, tenant: Tenant) -> Load | BadAnnotation:
+        key = ANNOTATION_PREFIX + USAGE
+        said = tenant.view.metadata.annotations.get(key)
+        model = tenant.host.machine.pool.usage if said is None else usage.parse(said)
+        template = tenant.template
+        if not isinstance(model, BadUsage):
+            load = load_of(model, template.requests, template.limits, self._traces)
+            if not isinstance(load, BadUsage):
+                return load
+            model = load
+        return BadAnnotation(key=key, value=said or "", rule=model.rule)
+
     def _note_deletion(self, tenant: Tenant, now: float) -> None:
         meta = tenant.view.metadata
         if meta.deletion_timestamp is None:
@@ -94,9 +121,12 @@ class Tenancy:
         if status.phase in ("Succeeded", "Failed"):
             tenant.rejected = True  # over before it was ours: only its deletion is left to do
             return None
-        plan = self._plan(tenant)
+        plan, load = self._plan(tenant), self._load(tenant)
         if isinstance(plan, BadAnnotation):
             return await self._reject(tenant, "InvalidSimulation", f"Pod was rejected: {plan}", now)
+        if isinstance(load, BadAnnotation):
+            return await self._reject(tenant, "InvalidSimulation", f"Pod was rejected: {load}", now)
+        tenant.load = load
         host = tenant.host
         if status.start_time:
             return await self._take_over(tenant, plan, now)
