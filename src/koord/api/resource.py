@@ -9,6 +9,7 @@ import msgspec
 from koord.api.meta import Object
 
 O_co = TypeVar("O_co", bound=Object, covariant=True)
+M = TypeVar("M", bound=Object)
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +34,10 @@ class Resource(msgspec.Struct, Generic[O_co], frozen=True, kw_only=True, eq=Fals
     status_subresource: bool = False
     columns: tuple[Column, ...] = ()
     custom: bool = False  # served from a CRD that we emit
+
+    def viewed(self, model: type[M]) -> Resource[M]:
+        """The same kind read through another model, for programs that hold many and read little of each."""
+        return msgspec.structs.replace(self, model=model)  # type: ignore[arg-type]
 
     @property
     def api_version(self) -> str:

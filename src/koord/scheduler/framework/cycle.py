@@ -1,0 +1,47 @@
+"""What plugins know while they judge one pod (or one class of equal pods) against the cluster."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from koord.scheduler.state.cluster import ClusterState
+
+T = TypeVar("T")
+
+
+class Cycle:
+    """`kept` holds what each plugin worked out in PreFilter and PreScore, under its name.
+
+    A what-if (preemption, simulation) works on `fork()`: values are copied by their own `copy` method if they have
+    one, and are shared otherwise, so a plugin whose kept value changes in `add_pod` must give it a `copy`.
+    """
+
+    __slots__ = ("kept", "only", "skip_filter", "skip_score", "state")
+
+    def __init__(self, state: ClusterState) -> None:
+        self.state = state
+        self.kept: dict[str, Any] = {}
+        self.only: frozenset[str] | None = None  # names that PreFilter narrowed the search to
+        self.skip_filter: frozenset[str] = frozenset()
+        self.skip_score: frozenset[str] = frozenset()
+
+    def narrow(self, names: frozenset[str]) -> None:
+        self.only = names if self.only is None else self.only & names
+
+    def keep(self, plugin: str, value: Any) -> None:
+        self.kept[plugin] = value
+
+    def of(self, plugin: str, kind: type[T]) -> T:
+        """What the plugin kept; it is a mistake in the plugin if that is something else."""
+        value = self.kept.get(plugin)
+        if not isinstance(value, kind):
+            raise TypeError(f"{plugin} kept {type(value).__name__} where {kind.__name__} was expected")
+        return value
+
+    def fork(self) -> Cycle:
+        other = Cycle(self.state)
+        other.kept = {name: v.copy() if hasattr(v, "copy") else v for name, v in self.kept.items()}
+        other.only = self.only
+        other.skip_filter = self.skip_filter
+        other.skip_score = self.skip_score
+        return other

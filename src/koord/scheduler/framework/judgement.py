@@ -1,0 +1,184 @@
+"""Every node's filter verdict for one class of equal pods, kept up to date row by row.
+
+    codes[f][row]   what filter f said of a row: 0 passes
+    first[row]      -1 no node, 0 feasible, else 1 + index of the first filter that refused: that one is reported
+
+A filter whose verdicts depend on one row is asked again about rows that changed; one that looks across nodes is asked
+about all rows when its epoch moves; one that does not say is always asked about all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.plugin import Codes, Plugin
+from koord.scheduler.framework.profile import Filter, Profile
+from koord.scheduler.framework.verdict import ALWAYS, CLUSTER, ROW, Reject, unresolvable
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.table import EVERY, NodeTable, RowList
+
+NO_NODE = -1
+FEASIBLE = 0
+
+# Up to this many changed rows the per-node form is cheaper than starting NumPy for them.
+FEW_ROWS = 6
+# Per-node verdicts have no code of their own: they are numbered as they are met, from here on.
+_FIRST_MET = 1 << 20
+
+
+class Epochs:
+    """Remembers each plugin's epoch, to tell which of them moved."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Hashable] = {}
+
+    def moved(self, plugin: Plugin, cycle: Cycle) -> bool:
+        if plugin.scope is ALWAYS:
+            return True
+        if plugin.scope is not CLUSTER:
+            return False
+        epoch = plugin.epoch(cycle)
+        if self._seen.get(plugin.name, self) == epoch:
+            return False
+        self._seen[plugin.name] = epoch
+        return True
+
+
+class _Narrowed(Plugin):
+    """Stands for what PreFilter plugins left out."""
+
+    name = "PreFilter"
+    scope = ROW
+    _verdict = unresolvable("node is filtered out by the prefilter result")
+
+    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
+        return None if cycle.only is None or node.name in cycle.only else self._verdict
+
+
+class Judgement:
+    def __init__(self, profile: Profile, cycle: Cycle, pod: PodInfo) -> None:
+        """`cycle` has PreFilter behind it. Nothing is judged before `judge_all`."""
+        self._cycle = cycle
+        self._pod = pod
+        self._table: NodeTable = cycle.state.table
+        narrowed = () if cycle.only is None else (Filter(_Narrowed(), columnar=False),)
+        asked = (f for f in profile.filters if f.plugin.name not in cycle.skip_filter)
+        self.filters: tuple[Filter, ...] = (*narrowed, *asked)
+        self._epochs = Epochs()
+        self._met: list[dict[Reject, int]] = [{} for _ in self.filters]
+        self._words: list[list[Reject]] = [[] for _ in self.filters]
+        self._codes: list[Codes] = []
+        self.first: npt.NDArray[np.int16] = np.zeros(0, np.int16)
+
+    def judge_all(self) -> None:
+        for judge in self.filters:
+            self._epochs.moved(judge.plugin, self._cycle)  # from here on only later moves count
+        self._codes = [self._ask_all(i) for i in range(len(self.filters))]
+        self._combine()
+
+    def judge_again(self, changed: Sequence[int]) -> bool:
+        """After these rows changed. True when feasibility may have changed outside of them too."""
+        across = [i for i, judge in enumerate(self.filters) if self._epochs.moved(judge.plugin, self._cycle)]
+        if len(changed) > FEW_ROWS:
+            self._judge_many(np.asarray(changed, np.intp))
+        else:
+            for row in changed:
+                self._judge_one(row)
+        if across:
+            for i in across:
+                self._codes[i] = self._ask_all(i)
+            self._combine()
+        return bool(across)
+
+    def _judge_one(self, row: int) -> None:
+        node = self._table.nodes[row]
+        if node is None or node.node is None:
+            self.first[row] = NO_NODE
+            return
+        first = FEASIBLE
+        for i, judge in enumerate(self.filters):
+            code = self._ask_node(i, judge.plugin, node)
+            self._codes[i][row] = code
+            if code and not first:
+                first = i + 1
+        self.first[row] = first
+
+    def _judge_many(self, rows: RowList) -> None:
+        self.first[rows] = NO_NODE
+        rows = rows[self._table.alive[rows]]
+        first = np.zeros(len(rows), np.int16)
+        for i in range(len(self.filters) - 1, -1, -1):
+            codes = self._codes[i][rows] = self._ask(i, rows)
+            first[codes != 0] = i + 1
+        self.first[rows] = first
+
+    def _ask_all(self, i: int) -> Codes:
+        plugin = self.filters[i].plugin
+        if self.filters[i].columnar:
+            return plugin.filter_columns(self._cycle, self._pod, self._table, EVERY)
+        codes = np.zeros(self._table.size, np.int32)
+        rows = self._table.live_rows()
+        codes[rows] = self._ask(i, rows)
+        return codes
+
+    def _ask(self, i: int, rows: RowList) -> Codes:
+        judge = self.filters[i]
+        if judge.columnar:
+            return judge.plugin.filter_columns(self._cycle, self._pod, self._table, rows)
+        found = (self._ask_node(i, judge.plugin, self._table.nodes[row]) for row in rows)
+        return np.fromiter(found, np.int32, len(rows))
+
+    def _ask_node(self, i: int, plugin: Plugin, node: NodeInfo | None) -> int:
+        assert node is not None
+        verdict = plugin.filter(self._cycle, self._pod, node)
+        if verdict is None:
+            return 0
+        met = self._met[i]
+        code = met.get(verdict)
+        if code is None:
+            code = met[verdict] = _FIRST_MET + len(self._words[i])
+            self._words[i].append(verdict)
+        return code
+
+    def _combine(self) -> None:
+        alive = self._table.alive
+        first = np.full(self._table.size, NO_NODE, np.int16)
+        first[alive] = FEASIBLE
+        for i in range(len(self.filters) - 1, -1, -1):
+            first[(self._codes[i] != 0) & alive] = i + 1
+        self.first = first
+
+    # Telling -----------------------------------------------------------------------------------------------------
+
+    def feasible_rows(self) -> RowList:
+        return np.flatnonzero(self.first == FEASIBLE)
+
+    def verdict(self, row: int) -> tuple[str, Reject] | None:
+        """The plugin that refused a node first, and its words; None when the node is feasible."""
+        first = int(self.first[row])
+        if first <= 0:
+            return None
+        i = first - 1
+        plugin, code = self.filters[i].plugin, int(self._codes[i][row])
+        if code >= _FIRST_MET:
+            return plugin.name, self._words[i][code - _FIRST_MET]
+        return plugin.name, plugin.explain_code(self._cycle, self._pod, code)
+
+    def refusals(self) -> dict[tuple[str, Reject], list[str]]:
+        """Who refused with which words, and the nodes it was said of. Worked out once per distinct verdict."""
+        found: dict[tuple[str, Reject], list[str]] = {}
+        for i, judge in enumerate(self.filters):
+            rows = np.flatnonzero(self.first == i + 1)
+            codes = self._codes[i][rows]
+            for code in np.unique(codes):
+                of_code = rows[codes == code]
+                said = self.verdict(int(of_code[0]))
+                assert said is not None
+                names = [n.name for row in of_code if (n := self._table.nodes[row]) is not None]
+                found.setdefault((judge.plugin.name, said[1]), []).extend(names)
+        return found

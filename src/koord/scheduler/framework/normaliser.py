@@ -1,0 +1,24 @@
+"""Kubernetes' usual way from raw scores to 0..100: by the largest one, optionally turned around."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from koord.scheduler.framework.plugin import MAX_SCORE, Scores
+
+
+class Normaliser:
+    """`span` is all that one node's normalised score knows of the other nodes."""
+
+    def __init__(self, *, reverse: bool = False) -> None:
+        self._reverse = reverse
+
+    def span(self, raw: Scores, mask: npt.NDArray[np.bool_]) -> int:
+        return int(np.max(raw, where=mask, initial=0))
+
+    def apply(self, raw: Scores, span: int) -> Scores:
+        if span == 0:
+            return np.full(len(raw), MAX_SCORE, np.int64) if self._reverse else raw
+        scaled = raw * MAX_SCORE // span
+        return MAX_SCORE - scaled if self._reverse else scaled

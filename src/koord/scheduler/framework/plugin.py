@@ -1,0 +1,117 @@
+"""What a plugin is: a name and some of these methods. Only those that it overrides are called.
+
+The per-node methods (`filter`, `score`) are its definition. A plugin on the default path also has the columnar forms,
+which must give the same answers for many rows at once; a property test holds them to it. A plugin that keeps no
+state between pods and looks only at the node in hand should say `scope = ROW`, so that its verdicts are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from koord.scheduler.framework.event import Event, Happened
+from koord.scheduler.framework.verdict import ALWAYS, Fault, Only, Reject, Scope, Skip, Wait
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.table import NodeTable, Rows
+
+if TYPE_CHECKING:
+    from koord.scheduler.framework.cycle import Cycle
+    from koord.scheduler.framework.normaliser import Normaliser
+
+Codes = npt.NDArray[np.int32]  # per row: 0 passes, anything else is a reason that `explain_code` can put into words
+Scores = npt.NDArray[np.int64]
+
+MAX_SCORE = 100
+
+
+class Plugin:
+    name: ClassVar[str]
+    scope: ClassVar[Scope] = ALWAYS
+    # What can turn this plugin's refusals: pods refused by it are looked at again after such an event.
+    wakes_on: ClassVar[tuple[Event, ...]] = ()
+    normaliser: ClassVar[Normaliser | None] = None
+
+    def signature(self, pod: PodInfo) -> Hashable:
+        """What this plugin reads of a pod beyond its shape: pods with equal shapes and signatures share verdicts."""
+        return None
+
+    def epoch(self, cycle: Cycle) -> Hashable:
+        """For `scope = CLUSTER`: moves whenever a kept verdict of this plugin may have changed."""
+        return 0
+
+    def ground(self, state: ClusterState) -> Hashable:
+        """Moves whenever what PreFilter and PreScore kept (or their decision to skip) no longer holds."""
+        return 0
+
+    def might_help(self, pod: PodInfo, happened: Happened) -> bool:
+        """A closer look at an event of `wakes_on`: False keeps the pod asleep."""
+        return True
+
+    # Queue -------------------------------------------------------------------------------------------------------
+
+    def pre_enqueue(self, pod: PodInfo) -> Reject | None:
+        return None
+
+    def sort_key(self, pod: PodInfo, queued_at: float) -> Any:
+        """Smaller is scheduled sooner."""
+        raise NotImplementedError
+
+    # Choosing a node ---------------------------------------------------------------------------------------------
+
+    def pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Skip | Only | Fault | None:
+        return None
+
+    def add_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
+        """A what-if: `other` is now on `node`; bring this plugin's part of the (copied) cycle in line."""
+
+    def remove_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
+        """A what-if: `other` is gone from `node`."""
+
+    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
+        return None
+
+    def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
+        """`filter` for many rows. Returns a code per entry of `rows`."""
+        raise NotImplementedError
+
+    def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
+        """The verdict that a code of `filter_columns` stands for."""
+        raise NotImplementedError
+
+    def post_filter(self, cycle: Cycle, pod: PodInfo, verdicts: Mapping[str, Reject]) -> Any:
+        return None
+
+    def pre_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
+        return None
+
+    def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
+        return 0
+
+    def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
+        raise NotImplementedError
+
+    def normalise(self, cycle: Cycle, pod: PodInfo, scores: Scores) -> Scores:
+        """All feasible nodes' scores at once, into 0..100. `normaliser` says the same where it can, and cheaper."""
+        return scores
+
+    # After the choice --------------------------------------------------------------------------------------------
+
+    def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        return None
+
+    def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
+        """Undo `reserve`; must work whatever has vanished meanwhile, and more than once."""
+
+    def permit(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Wait | Fault | None:
+        return None
+
+
+def overrides(plugin: Plugin, method: str) -> bool:
+    """Whether a plugin has its own version of a method: that is how it takes part in a point."""
+    return getattr(type(plugin), method) is not getattr(Plugin, method)

@@ -1,0 +1,86 @@
+"""One profile: which plugins run at which point, in which order, with which weight."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from koord.scheduler.framework.normaliser import Normaliser
+from koord.scheduler.framework.plugin import Plugin, overrides
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.pod import PodInfo
+
+# Points whose plugins are called during a decision; each names the method that takes part in it.
+POINTS = (
+    "pre_enqueue",
+    "sort_key",
+    "pre_filter",
+    "filter",
+    "post_filter",
+    "pre_score",
+    "score",
+    "reserve",
+    "permit",
+    "pre_bind",
+    "bind",
+    "post_bind",
+)
+
+
+class Scorer(msgspec.Struct, frozen=True):
+    plugin: Plugin
+    weight: int
+    normalises: bool
+    normaliser: Normaliser | None
+    columnar: bool
+
+
+class Filter(msgspec.Struct, frozen=True):
+    plugin: Plugin
+    columnar: bool
+
+
+class Profile:
+    """Immutable once made. `points` maps a point to its plugins in order; weights are by plugin name."""
+
+    def __init__(
+        self, scheduler_name: str, points: Mapping[str, Sequence[Plugin]], weights: Mapping[str, int] | None = None
+    ) -> None:
+        self.scheduler_name = scheduler_name
+        self._points = {point: tuple(plugins) for point, plugins in points.items()}
+        self.filters = tuple(Filter(p, overrides(p, "filter_columns")) for p in self.at("filter"))
+        self.scorers = tuple(
+            Scorer(
+                plugin=p,
+                weight=(weights or {}).get(p.name, 1),
+                normalises=p.normaliser is not None or overrides(p, "normalise"),
+                normaliser=p.normaliser,
+                columnar=overrides(p, "score_columns"),
+            )
+            for p in self.at("score")
+        )
+        judges: Iterable[Plugin] = (
+            *self.at("pre_filter"),
+            *self.at("filter"),
+            *self.at("pre_score"),
+            *self.at("score"),
+        )
+        self._judges = tuple({p.name: p for p in judges}.values())
+        self._signing = tuple(p for p in self._judges if overrides(p, "signature"))
+        self._grounded = tuple(p for p in self._judges if overrides(p, "ground"))
+
+    def at(self, point: str) -> tuple[Plugin, ...]:
+        return self._points.get(point, ())
+
+    def plugins(self) -> tuple[Plugin, ...]:
+        """Every plugin of the profile once, in the order of first mention."""
+        return tuple({p.name: p for point in self._points.values() for p in point}.values())
+
+    def ground(self, state: ClusterState) -> Hashable:
+        """While this stays the same, a class's PreFilter and PreScore results hold."""
+        return tuple(p.ground(state) for p in self._grounded)
+
+    def class_of(self, pod: PodInfo) -> Hashable:
+        """Pods with equal answers here are interchangeable for every plugin of this profile."""
+        return (pod.shape.number, *(p.signature(pod) for p in self._signing))

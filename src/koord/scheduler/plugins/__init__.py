@@ -1,0 +1,1 @@
+"""One plugin per file or folder, listed in `registry`."""

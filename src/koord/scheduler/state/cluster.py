@@ -1,0 +1,159 @@
+"""The one cluster state of the process: who is where, with what this scheduler has promised but not yet seen.
+
+Single writer. Watch events come in through `set_node`, `drop_node`, `set_pod`, `drop_pod`; decisions through `assume`
+and `forget`. A placed pod is in one of two conditions:
+
+        assume                     set_pod (bound, seen)
+    ----------->  assumed  --------------------------------->  confirmed
+                     |  forget                                     |  drop_pod, or it ended
+                     v                                             v
+                   gone                                           gone
+
+Listeners hear of every pod that comes to or leaves a node after the state shows it, so that what they derive can
+always be rebuilt by replaying the present.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from koord.api.node import Node
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.shape import Shapes
+from koord.scheduler.state.table import NodeTable
+from koord.scheduler.state.wire import Pod, is_terminal
+
+Placed = Callable[[Literal["add", "remove"], PodInfo, NodeInfo], None]
+
+
+class ClusterState:
+    def __init__(self) -> None:
+        self.table = NodeTable()
+        self.shapes = Shapes()
+        self._placed: dict[str, PodInfo] = {}  # by uid: every pod that holds room on a node, assumed ones included
+        self._assumed: set[str] = set()
+        self._listeners: list[Placed] = []
+
+    def listen(self, listener: Placed) -> None:
+        """Be told of placements from now on; what is placed already is told at once."""
+        self._listeners.append(listener)
+        for pod in self._placed.values():
+            listener("add", pod, self.table.index[pod.node_name])
+
+    # Reading -----------------------------------------------------------------------------------------------------
+
+    def node(self, name: str) -> NodeInfo | None:
+        found = self.table.index.get(name)
+        return found if found is not None and found.node is not None else None
+
+    def nodes(self) -> Iterator[NodeInfo]:
+        return (node for node in self.table.index.values() if node.node is not None)
+
+    @property
+    def node_count(self) -> int:
+        return int(self.table.alive.sum())
+
+    def placed(self, uid: str) -> PodInfo | None:
+        return self._placed.get(uid)
+
+    def pods(self) -> Iterator[PodInfo]:
+        return iter(self._placed.values())
+
+    def is_assumed(self, uid: str) -> bool:
+        return uid in self._assumed
+
+    def info(self, pod: Pod) -> PodInfo:
+        return PodInfo(pod, self.shapes.of(pod))
+
+    # Watch events ------------------------------------------------------------------------------------------------
+
+    def set_node(self, node: Node) -> NodeInfo:
+        info = self.table.row_of(node.metadata.name)
+        info.set_node(node)
+        self.table.touch_node(info)
+        return info
+
+    def drop_node(self, name: str) -> None:
+        info = self.table.index.get(name)
+        if info is None:
+            return
+        info.set_node(None)
+        self.table.touch_node(info)
+        if not info.pods:  # pods that are still bound there keep the row, as they keep their claims
+            self.table.drop(info)
+
+    def set_pod(self, pod: Pod) -> PodInfo | None:
+        """A pod as the server shows it. Returns it when it holds room on a node, None when it does not."""
+        uid = pod.metadata.uid
+        if not pod.spec.node_name or is_terminal(pod):
+            if uid not in self._assumed or is_terminal(pod):
+                self._leave(uid)
+            return self._placed.get(uid)
+        info = self.info(pod)
+        known = self._placed.get(uid)
+        self._assumed.discard(uid)
+        if known is not None:
+            if known.node_name == info.node_name and _same_claims(known, info):
+                self.table.index[info.node_name].pods[uid] = info
+                self._placed[uid] = info
+                return info
+            self._leave(uid)
+        self._arrive(info)
+        return info
+
+    def drop_pod(self, uid: str) -> None:
+        self._leave(uid)
+
+    # Decisions ---------------------------------------------------------------------------------------------------
+
+    def assume(self, pod: PodInfo, node_name: str) -> PodInfo:
+        """Count the pod on that node from now on. Raises if it is placed already: that would be binding twice."""
+        if pod.uid in self._placed:
+            raise ValueError(f"{pod.key} is already on {self._placed[pod.uid].node_name}")
+        placed = pod.placed_on(node_name)
+        self._assumed.add(pod.uid)
+        self._arrive(placed)
+        return placed
+
+    def forget(self, uid: str) -> bool:
+        """Take back an assumption; False when it was confirmed or dropped meanwhile, and nothing is to be undone."""
+        if uid not in self._assumed:
+            return False
+        self._leave(uid)
+        return True
+
+    # Inside ------------------------------------------------------------------------------------------------------
+
+    def _arrive(self, pod: PodInfo) -> None:
+        node = self.table.row_of(pod.node_name)
+        node.add(pod)
+        self._placed[pod.uid] = pod
+        self.table.touch(node)
+        for listener in self._listeners:
+            listener("add", pod, node)
+
+    def _leave(self, uid: str) -> None:
+        pod = self._placed.pop(uid, None)
+        self._assumed.discard(uid)
+        if pod is None:
+            return
+        node = self.table.index[pod.node_name]
+        node.remove(uid)
+        self.table.touch(node)
+        for listener in self._listeners:
+            listener("remove", pod, node)
+        if node.node is None and not node.pods:
+            self.table.drop(node)
+
+
+def _same_claims(a: PodInfo, b: PodInfo) -> bool:
+    """Whether b holds exactly what a held, so that sums and listeners need not hear of the difference."""
+    return (
+        a.shape is b.shape
+        and a.requests == b.requests
+        and a.labels == b.labels
+        and a.annotations == b.annotations
+        and a.deleting == b.deleting
+    )

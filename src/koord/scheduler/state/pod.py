@@ -1,0 +1,78 @@
+"""One pod in the scheduler's memory: its identity, its shape, and where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import cast
+
+from koord.api import pod as api_pod
+from koord.api.meta import OwnerReference
+from koord.api.pod_resources import pod_requests
+from koord.scheduler.state.shape import Shape
+from koord.scheduler.state.wire import Pod
+
+_NO_LABELS: Mapping[str, str] = {}
+
+
+class PodInfo:
+    """Immutable by convention: a changed pod is a new PodInfo. Requests of a placed pod include a resize under way."""
+
+    __slots__ = (
+        "annotations",
+        "created",
+        "deleting",
+        "gates",
+        "key",
+        "labels",
+        "name",
+        "namespace",
+        "node_name",
+        "nominated_node",
+        "owner",
+        "requests",
+        "revision",
+        "scheduler",
+        "shape",
+        "started",
+        "uid",
+    )
+
+    def __init__(self, pod: Pod, shape: Shape) -> None:
+        meta = pod.metadata
+        self.uid = meta.uid
+        self.namespace = meta.namespace
+        self.name = meta.name
+        self.key = f"{meta.namespace}/{meta.name}"
+        self.revision = meta.resource_version
+        self.labels: Mapping[str, str] = meta.labels or _NO_LABELS
+        self.annotations: Mapping[str, str] = meta.annotations or _NO_LABELS
+        self.owner: OwnerReference | None = next((o for o in meta.owner_references if o.controller), None)
+        self.created: datetime | None = meta.creation_timestamp
+        self.deleting = meta.deletion_timestamp is not None
+        self.started: datetime | None = pod.status.start_time
+        self.node_name = pod.spec.node_name
+        self.nominated_node = pod.status.nominated_node_name
+        self.scheduler = pod.spec.scheduler_name
+        self.gates: tuple[str, ...] = tuple(gate.name for gate in pod.spec.scheduling_gates)
+        self.shape = shape
+        self.requests: dict[str, int] = shape.requests
+        statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+        if any(status.resources is not None for status in statuses):
+            resized = pod_requests(cast(api_pod.PodSpec, pod.spec), cast(api_pod.PodStatus, pod.status))
+            self.requests = {name: n for name, n in resized.items() if n}
+
+    @property
+    def priority(self) -> int:
+        return self.shape.priority
+
+    def placed_on(self, node_name: str) -> PodInfo:
+        """The same pod, as if it were bound there."""
+        other = object.__new__(PodInfo)
+        for slot in PodInfo.__slots__:
+            setattr(other, slot, getattr(self, slot))
+        other.node_name = node_name
+        return other
+
+    def __repr__(self) -> str:
+        return f"PodInfo({self.key})"
