@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 Obj = dict[str, Any]
+Place = tuple[str | int, ...]
 OBJECTS = Path(__file__).parent / "objects"
 AS_IT_IS = "as-it-is"
 _QUANTITY = re.compile(r"\d+(m|Gi|Mi)?")
@@ -46,27 +47,36 @@ def collection(obj: Obj) -> str:
     return f"{root}/{plural}" if kind in _CLUSTER else f"{root}/namespaces/{{ns}}/{plural}"
 
 
-def damaged(obj: Obj) -> Iterator[tuple[str, Obj]]:
-    """The object itself, then each small change to it, with an id that says what was done where."""
-    yield AS_IT_IS, obj
+def damaged(obj: Obj, onto: Obj | None = None) -> Iterator[tuple[str, Obj]]:
+    """The object itself, then each small change to it, with an id that says what was done where.
+
+    `onto`: make the same changes to this object, which has grown out of the first one.
+    """
+    onto = obj if onto is None else onto
+    yield AS_IT_IS, onto
     for key in obj:
-        if key not in ("apiVersion", "kind", "metadata"):
-            yield from _changes(obj, (key,), obj[key])
+        if key in ("apiVersion", "kind", "metadata"):
+            continue
+        for id, path, value in _changes((key,), obj[key]):
+            try:
+                yield id, _put(onto, path, value)
+            except KeyError:  # a field that is not kept as it was sent
+                yield id, {**onto, key: _put(obj, path, value).get(key)}
 
 
-def _changes(obj: Obj, path: tuple[str | int, ...], value: Any) -> Iterator[tuple[str, Obj]]:
+def _changes(path: Place, value: Any) -> Iterator[tuple[str, Place, Any]]:
     where = ".".join(map(str, path))
-    yield f"{where} dropped", _put(obj, path, None)
+    yield f"{where} dropped", path, None
     for word, other in _others(value):
-        yield f"{where} {word}", _put(obj, path, other)
+        yield f"{where} {word}", path, other
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _changes(obj, (*path, key), inner)
+            yield from _changes((*path, key), inner)
         if path[-1] in ("nodeSelector", "matchLabels", "labels", "annotations", "data", "parameters", "requests"):
-            yield f"{where} with a bad key", _put(obj, (*path, "-bad key"), "1")
+            yield f"{where} with a bad key", (*path, "-bad key"), "1"
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _changes(obj, (*path, index), inner)
+            yield from _changes((*path, index), inner)
 
 
 def _others(value: Any) -> Iterator[tuple[str, Any]]:
@@ -93,7 +103,7 @@ def _others(value: Any) -> Iterator[tuple[str, Any]]:
         yield "empty", {}
 
 
-def _put(obj: Any, path: tuple[str | int, ...], value: Any) -> Any:
+def _put(obj: Any, path: Place, value: Any) -> Any:
     """A copy of the object with another value at the path; None takes the place away."""
     key, rest = path[0], path[1:]
     if isinstance(obj, list):

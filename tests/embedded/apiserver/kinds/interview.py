@@ -54,8 +54,7 @@ async def interview(ask: Ask, obj: Obj, ns: str, *, stored: bool) -> Answers:
     if status != 201:
         raise RuntimeError(f"cannot create {place}/{name}: {made}")
     try:
-        for id, body in damaged(obj):
-            body = fill({**body, "metadata": {**body["metadata"], "resourceVersion": _revision(made)}}, ns)
+        for id, body in damaged(fill(obj, ns), made):
             answers["update"][id] = _kept(await ask("PUT", f"{place}/{name}", DRY, body), ns)
     finally:
         await ask("DELETE", f"{place}/{name}", {}, {"gracePeriodSeconds": 0})
@@ -64,10 +63,6 @@ async def interview(ask: Ask, obj: Obj, ns: str, *, stored: bool) -> Answers:
 
 def is_stored(id: str) -> bool:
     return id not in NOT_STORED
-
-
-def _revision(made: Obj) -> str:
-    return str(made["metadata"]["resourceVersion"])
 
 
 def _kept(answer: tuple[int, Any], ns: str) -> Any:

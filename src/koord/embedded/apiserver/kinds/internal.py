@@ -135,6 +135,16 @@ Amounts: Limits{} Requests{}
 Source: APIGroup? Kind Name
 SourceRef: APIGroup? Kind Name Namespace?
 ImageSource: Reference PullPolicy
+DeploymentStrategy: Type RollingUpdate@Rolling
+Rolling: MaxUnavailable= MaxSurge=
+StatefulStrategy: Type RollingUpdate@StatefulRolling
+StatefulRolling: Partition= MaxUnavailable?
+PodFailurePolicy: Rules[FailureRule]
+FailureRule: Action OnExitCodes@OnExitCodes OnPodConditions[OnPodCondition]
+OnExitCodes: ContainerName? Operator Values[]
+OnPodCondition: Type Status
+SuccessPolicy: Rules[SuccessRule]
+SuccessRule: SucceededIndexes? SucceededCount?
 """
 _EPHEMERAL = " TargetContainerName"
 _FIELD = re.compile(r"(\^?\w+)(?::(\w+))?(\?|=|!|~|\{\}|\[\w*\]|[@#]\w+)?$")

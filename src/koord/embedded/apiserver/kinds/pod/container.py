@@ -10,6 +10,7 @@ import msgspec
 
 from koord.embedded.apiserver.kinds import amount
 from koord.embedded.apiserver.kinds.pod import environment, probe, security
+from koord.embedded.apiserver.kinds.pod.defaults import PLAIN
 from koord.embedded.apiserver.kinds.rule import FINE, PORT_NUMBER, Errors, Rule, fields, one_of
 from koord.embedded.apiserver.refusal import (
     FieldError,
@@ -281,7 +282,7 @@ def containers(found: list[Obj] | None, path: str, around: Surroundings, taken: 
         if name and name in taken:
             errors.append(duplicate(f"{at}.name", name))
         taken.add(name)
-        if len(container) > 6:
+        if not container.keys() <= PLAIN:
             errors += _acts(container, at, around)
             errors += _restart(container, at)
     errors += host_port_conflicts(found, path)

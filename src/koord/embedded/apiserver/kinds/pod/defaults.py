@@ -10,6 +10,10 @@ from koord.values.quantity import Quantity
 
 Obj = dict[str, Any]
 CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
+# A container with only these has nothing else to look at.
+PLAIN = frozenset(
+    ("name", "image", "command", "args", "resources", "terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy")
+)
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
@@ -53,7 +57,7 @@ def default_container(container: Obj) -> None:
     container.setdefault("terminationMessagePolicy", "File")
     if "imagePullPolicy" not in container:
         container["imagePullPolicy"] = pull_policy(container.get("image", ""))
-    if len(container) <= 6:  # name, image, resources and the three above: nothing else to look at
+    if container.keys() <= PLAIN:
         return
     for port in container.get("ports") or ():
         port.setdefault("protocol", "TCP")

@@ -1,0 +1,355 @@
+"""Job and CronJob."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.embedded.apiserver.kinds import cron, generation, job_policy, label
+from koord.embedded.apiserver.kinds.internal import internal
+from koord.embedded.apiserver.kinds.pod.defaults import default_template
+from koord.embedded.apiserver.kinds.rule import IMMUTABLE, Errors, at_least, fields, filled, first_of, needed, one_of
+from koord.embedded.apiserver.kinds.strategy import Strategy
+from koord.embedded.apiserver.kinds.template import MISMATCH, converted, shown_selector, template_errors
+from koord.embedded.apiserver.refusal import FieldError, invalid_value, not_supported, required, too_long
+from koord.values.selector import NOTHING
+
+Obj = dict[str, Any]
+NOT_NEGATIVE = at_least(0)
+MAX_INT32 = 2**31 - 1
+MAX_INDEXED = 100_000
+UID_LABEL, NAME_LABEL = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
+_OLD_LABELS = ("controller-uid", "job-name")  # from before the domain was put in front
+MAX_CRON_NAME = 52
+_COUNTS = fields(
+    dict.fromkeys(
+        ("parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished"), NOT_NEGATIVE
+    )
+)
+
+
+# Job ---------------------------------------------------------------------------------------------------------------
+
+
+def default_job_spec(spec: Obj) -> None:
+    """What a job is given but not the template of a CronJob."""
+    if spec.get("completions") is None and spec.get("parallelism") is None:
+        spec["completions"] = 1
+    if spec.get("parallelism") is None:
+        spec["parallelism"] = 1
+    if spec.get("backoffLimit") is None:
+        spec["backoffLimit"] = 6 if spec.get("backoffLimitPerIndex") is None else MAX_INT32
+    for key, value in (("completionMode", "NonIndexed"), ("suspend", False), ("manualSelector", False)):
+        if spec.get(key) is None:
+            spec[key] = value
+    if spec.get("podReplacementPolicy") is None:
+        spec["podReplacementPolicy"] = "TerminatingOrFailed" if spec.get("podFailurePolicy") is None else "Failed"
+
+
+def _default_failure_policy(spec: Obj) -> None:
+    for found in (spec.get("podFailurePolicy") or {}).get("rules") or ():
+        for condition in found.get("onPodConditions") or ():
+            condition["status"] = condition.get("status") or "True"
+
+
+def _default_job(obj: Obj) -> None:
+    spec = obj.setdefault("spec", {})
+    default_job_spec(spec)
+    _default_failure_policy(spec)
+    default_template(spec)
+    _labels_from_template(obj)
+
+
+def _labels_from_template(obj: Obj) -> None:
+    labels = (obj["spec"]["template"].get("metadata") or {}).get("labels")
+    meta = obj.setdefault("metadata", {})
+    if labels and not meta.get("labels"):
+        meta["labels"] = dict(labels)
+
+
+def _begin_job(obj: Obj) -> None:
+    generation.begin(obj)
+    spec, meta = obj["spec"], obj["metadata"]
+    if not spec.get("manualSelector"):
+        _generate_selector(spec, meta["uid"], meta["name"])
+        _labels_from_template(obj)
+
+
+def _generate_selector(spec: Obj, uid: str, name: str) -> None:
+    """A job owns the pods that carry its uid; what a user set already stays, to be refused."""
+    template = spec["template"].setdefault("metadata", {})
+    labels = dict(template.get("labels") or {})
+    for key, value in (("job-name", name), (NAME_LABEL, name), ("controller-uid", uid), (UID_LABEL, uid)):
+        labels.setdefault(key, value)
+    template["labels"] = {key: labels[key] for key in sorted(labels)}
+    selector = dict(spec.get("selector") or {})
+    selector["matchLabels"] = {**(selector.get("matchLabels") or {})}
+    selector["matchLabels"].setdefault(UID_LABEL, uid)
+    spec["selector"] = selector
+
+
+def _generated_selector(obj: Obj) -> list[FieldError]:
+    """That nobody else wrote into what is generated."""
+    spec, meta = obj["spec"], obj["metadata"]
+    if spec.get("manualSelector"):
+        return []
+    selector = spec.get("selector")
+    if selector is None:
+        return []
+    labels = (spec["template"].get("metadata") or {}).get("labels") or {}
+    chosen = selector.get("matchLabels") or {}
+    keys = (*_OLD_LABELS, UID_LABEL, NAME_LABEL) if UID_LABEL in chosen else _OLD_LABELS
+    errors: list[FieldError] = []
+    for key in keys:
+        value, at = meta["uid" if key.endswith("uid") else "name"], f"spec.template.metadata.labels[{key}]"
+        if key not in labels:
+            errors.append(required(at, f"must be '{value}'"))
+        elif labels[key] != value:
+            errors.append(invalid_value(at, labels, f"must be '{value}'"))
+    if chosen not in ({UID_LABEL: meta["uid"]}, {"controller-uid": meta["uid"]}) or selector.get("matchExpressions"):
+        errors.append(invalid_value("spec.selector", shown_selector(selector), "`selector` not auto-generated"))
+    return errors
+
+
+def _restart_policy(spec: Obj, path: str) -> list[FieldError]:
+    template = spec.get("template") or {}
+    policy, at = (template.get("spec") or {}).get("restartPolicy", ""), f"{path}.spec.restartPolicy"
+    if policy in ("", "Always"):
+        return [required(at, 'valid values: "OnFailure", "Never"')]
+    if policy not in ("OnFailure", "Never"):
+        return [not_supported(at, policy, ("OnFailure", "Never"))]
+    if policy != "Never" and spec.get("podFailurePolicy") is not None:
+        return [invalid_value(at, policy, 'only "Never" is supported when podFailurePolicy is specified')]
+    return []
+
+
+def _managed_by(value: str, path: str) -> Errors:
+    if not value:
+        return [required(path)]
+    errors: list[FieldError] = []
+    prefix, slash, tail = value.partition("/")
+    if not slash or not prefix or not tail:
+        errors.append(invalid_value(path, value, 'must be a domain-prefixed path (such as "acme.io/foo")'))
+    if len(value.encode()) > 63:
+        errors.append(too_long(path, 63))
+    return errors
+
+
+def _spec_errors(spec: Obj, path: str) -> list[FieldError]:
+    """What holds for jobs and for templates of jobs."""
+    errors = list(_COUNTS(spec, path))
+    per_index, failed = spec.get("backoffLimitPerIndex"), spec.get("maxFailedIndexes")
+    if per_index is not None:
+        errors += NOT_NEGATIVE(per_index, f"{path}.backoffLimitPerIndex")
+    if failed is not None:
+        errors += NOT_NEGATIVE(failed, f"{path}.maxFailedIndexes")
+        if per_index is None:
+            errors.append(required(f"{path}.backoffLimitPerIndex", "when maxFailedIndexes is specified"))
+    if spec.get("managedBy") is not None:
+        errors += _managed_by(spec["managedBy"], f"{path}.managedBy")
+    mode = spec.get("completionMode")
+    if mode is not None:
+        errors += _completion_mode(spec, mode, path)
+    if spec.get("podFailurePolicy") is not None:
+        errors += job_policy.failure_policy(spec, f"{path}.podFailurePolicy")
+    if spec.get("successPolicy") is not None:
+        if mode != "Indexed":
+            shown = internal("SuccessPolicy", spec["successPolicy"])
+            errors.append(invalid_value(f"{path}.successPolicy", shown, "requires indexed completion mode"))
+        else:
+            errors += job_policy.success_policy(spec, f"{path}.successPolicy")
+    if spec.get("podReplacementPolicy") is not None:
+        errors += _replacement(spec, f"{path}.podReplacementPolicy")
+    errors += template_errors(spec.get("template") or {}, f"{path}.template")
+    return errors + _restart_policy(spec, f"{path}.template")
+
+
+def _replacement(spec: Obj, path: str) -> Errors:
+    allowed = ("Failed",) if spec.get("podFailurePolicy") is not None else ("Failed", "TerminatingOrFailed")
+    return one_of(*allowed)(spec["podReplacementPolicy"], path)
+
+
+def _completion_mode(spec: Obj, mode: str, path: str) -> list[FieldError]:
+    completions, failed = spec.get("completions"), spec.get("maxFailedIndexes")
+    if mode not in ("NonIndexed", "Indexed"):
+        return [not_supported(f"{path}.completionMode", mode, ("NonIndexed", "Indexed"))]
+    errors: list[FieldError] = []
+    if mode == "NonIndexed":
+        for key in ("backoffLimitPerIndex", "maxFailedIndexes"):
+            if spec.get(key) is not None:
+                errors.append(invalid_value(f"{path}.{key}", spec[key], "requires indexed completion mode"))
+        return errors
+    if completions is None:
+        errors.append(required(f"{path}.completions", "when completion mode is Indexed"))
+    if spec.get("parallelism") is not None and spec["parallelism"] > MAX_INDEXED:
+        detail = f"must be less than or equal to {MAX_INDEXED} when completion mode is Indexed"
+        errors.append(invalid_value(f"{path}.parallelism", spec["parallelism"], detail))
+    if failed is not None:
+        at = f"{path}.maxFailedIndexes"
+        if completions is not None and failed > completions:
+            errors.append(invalid_value(at, failed, "must be less than or equal to completions"))
+        if failed > MAX_INDEXED:
+            errors.append(invalid_value(at, failed, f"must be less than or equal to {MAX_INDEXED}"))
+    return errors
+
+
+def _selected(obj: Obj) -> list[FieldError]:
+    spec = obj["spec"]
+    selector, template = spec.get("selector"), spec.get("template") or {}
+    errors = [required("spec.selector")] if selector is None else list(label.selector(selector, "spec.selector"))
+    found = converted(selector) if selector is not None else NOTHING
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    if found is not None and not found.matches(labels):
+        shown = {key: labels[key] for key in sorted(labels)} or None
+        errors.append(invalid_value("spec.template.metadata.labels", shown, MISMATCH))
+    return errors
+
+
+def _job_errors(obj: Obj) -> list[FieldError]:
+    return _generated_selector(obj) + _spec_errors(obj["spec"], "spec") + _selected(obj)
+
+
+def _job_update(new: Obj, old: Obj) -> list[FieldError]:
+    spec, before = new["spec"], old["spec"]
+    errors = _job_errors(new) + _spec_errors(spec, "spec") + _selected(new)
+    errors += _completions_changed(spec, before)
+    if spec.get("selector") != before.get("selector"):
+        errors.append(invalid_value("spec.selector", shown_selector(spec.get("selector")), IMMUTABLE))
+    errors += _template_changed(spec, before, old)
+    for key, shown in (("completionMode", None), ("podFailurePolicy", "PodFailurePolicy")):
+        errors += _fixed(spec, before, key, shown)
+    for key, shown in (("backoffLimitPerIndex", None), ("managedBy", None), ("successPolicy", "SuccessPolicy")):
+        errors += _fixed(spec, before, key, shown)
+    return errors
+
+
+def _fixed(spec: Obj, before: Obj, key: str, type_name: str | None) -> list[FieldError]:
+    value = spec.get(key)
+    if value == before.get(key):
+        return []
+    shown = internal(type_name, value) if type_name and value is not None else value
+    return [invalid_value(f"spec.{key}", shown, IMMUTABLE)]
+
+
+def _completions_changed(spec: Obj, before: Obj) -> list[FieldError]:
+    """Indexed jobs are elastic: completions may follow parallelism."""
+    value, at = spec.get("completions"), "spec.completions"
+    if value == before.get("completions"):
+        return []
+    if spec.get("completionMode") != "Indexed":
+        return [invalid_value(at, value, IMMUTABLE)]
+    if value is None:
+        return [required(at, "must specify completions when completion mode is Indexed")]
+    if spec.get("parallelism") != value:
+        return [invalid_value(at, value, "can only be modified in tandem with spec.parallelism")]
+    return []
+
+
+_WHILE_SUSPENDED = ("nodeSelector", "tolerations", "schedulingGates")
+
+
+def _template_changed(spec: Obj, before: Obj, old: Obj) -> list[FieldError]:
+    """The template is fixed; a suspended job that has not started may still be told where to run."""
+    template, was = spec["template"], before["template"]
+    if template == was:
+        return []
+    if before.get("suspend") and not old.get("status", {}).get("startTime"):
+        template = _scheduling_from(template, was)
+        if template == was:
+            return []
+    return [invalid_value("spec.template", internal("PodTemplateSpec", template), IMMUTABLE)]
+
+
+def _scheduling_from(template: Obj, was: Obj) -> Obj:
+    meta = dict(template.get("metadata") or {})
+    for key in ("labels", "annotations"):
+        _take(meta, was.get("metadata") or {}, key)
+    inner = dict(template.get("spec") or {})
+    for key in _WHILE_SUSPENDED:
+        _take(inner, was.get("spec") or {}, key)
+    before = (was.get("spec") or {}).get("affinity")
+    affinity = dict(inner.get("affinity") or {})
+    _take(affinity, before or {}, "nodeAffinity")
+    if affinity or before is not None:
+        inner["affinity"] = affinity
+    else:
+        inner.pop("affinity", None)
+    return {**template, "metadata": meta, "spec": inner}
+
+
+def _take(into: Obj, source: Obj, key: str) -> None:
+    if key in source:
+        into[key] = source[key]
+    else:
+        into.pop(key, None)
+
+
+JOB = Strategy(
+    default=_default_job,
+    prepare_create=_begin_job,
+    prepare_update=generation.bump_on("spec"),
+    validate_create=_job_errors,
+    validate_update=_job_update,
+    fields={"status.successful": lambda obj: str(obj.get("status", {}).get("succeeded", 0))},
+)
+
+
+# CronJob -----------------------------------------------------------------------------------------------------------
+
+
+def _default_cron_job(obj: Obj) -> None:
+    spec = obj.setdefault("spec", {})
+    for key, value in (
+        ("concurrencyPolicy", "Allow"),
+        ("suspend", False),
+        ("successfulJobsHistoryLimit", 3),
+        ("failedJobsHistoryLimit", 1),
+    ):
+        if spec.get(key) is None:
+            spec[key] = value
+    template = spec.setdefault("jobTemplate", {})
+    template.setdefault("metadata", {})
+    inner = template.setdefault("spec", {})
+    _default_failure_policy(inner)
+    default_template(inner)
+
+
+_CRON = fields(
+    {
+        "startingDeadlineSeconds": NOT_NEGATIVE,
+        "concurrencyPolicy": needed(first_of(filled(), one_of("Allow", "Forbid", "Replace"))),
+    }
+)
+_HISTORY = fields({"successfulJobsHistoryLimit": NOT_NEGATIVE, "failedJobsHistoryLimit": NOT_NEGATIVE})
+
+
+def _cron_job_errors(obj: Obj) -> list[FieldError]:
+    spec = obj["spec"]
+    errors: list[FieldError] = []
+    schedule = spec.get("schedule", "")
+    if not schedule:
+        errors.append(required("spec.schedule"))
+    elif refusal := cron.schedule_refusal(schedule):
+        errors.append(invalid_value("spec.schedule", schedule, refusal))
+    errors += _CRON(spec, "spec")
+    zone = spec.get("timeZone")
+    if zone is not None and (refusal := cron.zone_refusal(zone)):
+        errors.append(invalid_value("spec.timeZone", zone, refusal))
+    errors += _spec_errors(spec["jobTemplate"]["spec"], "spec.jobTemplate.spec")
+    return [*errors, *_HISTORY(spec, "spec")]
+
+
+def _cron_job_create(obj: Obj) -> list[FieldError]:
+    errors = _cron_job_errors(obj)
+    name = obj["metadata"]["name"]
+    if len(name) > MAX_CRON_NAME:  # the jobs that it makes need room for a time
+        errors.append(invalid_value("metadata.name", name, f"must be no more than {MAX_CRON_NAME} characters"))
+    return errors
+
+
+CRON_JOB = Strategy(
+    default=_default_cron_job,
+    prepare_create=generation.begin,
+    prepare_update=generation.bump_on("spec"),
+    validate_create=_cron_job_create,
+    validate_update=lambda new, old: _cron_job_errors(new),
+)
