@@ -1,0 +1,62 @@
+"""Run benchmarks and keep their results: python -m bench [name ...]. Without names, all of them."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+# name -> module with `run() -> dict`
+BENCHES = {
+    "client-watch": "bench.client_watch",
+    "inprocess": "bench.inprocess",
+    "ready": "bench.ready",
+    "apiserver": "bench.apiserver",
+    "day": "bench.day",
+    "scale": "bench.scale",
+}
+
+
+def _child(name: str) -> dict[str, Any]:
+    """Each in a process of its own, so that none inherits the memory and the warmth of another."""
+    code = f"import importlib, json; print(json.dumps(importlib.import_module({BENCHES[name]!r}).run()))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in BENCHES]
+    if unknown:
+        print(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHES)}", file=sys.stderr)
+        return 2
+    for name in names or BENCHES:
+        started = time.time()
+        result = {
+            "benchmark": name,
+            "python": platform.python_version(),
+            "taken": time.strftime("%Y-%m-%d"),
+            **_child(name),
+        }
+        text = json.dumps(_rounded(result), indent=2) + "\n"
+        (RESULTS / f"{name}.json").write_text(text)
+        print(f"== {name} ({time.time() - started:.0f} s)\n{text}", flush=True)
+    return 0
+
+
+def _rounded(value: Any) -> Any:
+    """Three figures that matter: more would only make diffs of noise."""
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    if isinstance(value, float):
+        return float(f"{value:.3g}") if abs(value) < 1000 else round(value)
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
