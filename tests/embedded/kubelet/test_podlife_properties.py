@@ -167,7 +167,8 @@ def test_a_status_tells_enough_to_go_on(orders: Orders, times: list[float]) -> N
 
 
 def merged(obj: dict[str, Any], patch: dict[str, Any], node: Any) -> dict[str, Any]:
-    result: dict[str, Any] = strategic_merge(obj, patch, node)
+    result = strategic_merge(obj, patch, node)
+    assert isinstance(result, dict), result
     return result
 
 

@@ -1,0 +1,97 @@
+"""Many nodes, many pods, a long time: nothing leaks, and a seed decides everything."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from koord.api.builtin import NODES, PODS
+from koord.api.pod import Pod
+from koord.embedded.kubelet.profile import Pool
+from koord.kube.cache import Change
+from koord.kube.refused import Refused, ok
+from tests.embedded.kubelet.fleet_harness import Sim, pod, simulate
+
+
+async def churn(sim: Sim, *, nodes: int, pods: int, minutes: int, seed: int) -> None:
+    """Services and jobs arrive evenly, services leave after a while, nodes fail and heal."""
+    rng = random.Random(seed)
+    leaving: list[tuple[int, str]] = []
+    for minute in range(minutes):
+        for number in range(pods // minutes):
+            name, node = f"p-{minute}-{number}", f"n-{rng.randrange(nodes)}"
+            if rng.random() < 0.5:
+                says = {"run-seconds": rng.randrange(5, 300), "exit-code": int(rng.random() < 0.1)}
+                await sim.put(pod(name, node, says=says, restartPolicy="Never"))
+            else:
+                await sim.put(pod(name, node))
+            leaving.append((minute + rng.randrange(1, 10), name))
+        node = f"n-{rng.randrange(nodes)}"
+        if minute % 3 == 0:
+            sim.fleet.fail(node, rng.choice(["machine", "kubelet", "partition"]))
+        else:
+            for failed in [host.name for host in sim.fleet.hosts.values() if host.failure]:
+                sim.fleet.heal(failed)
+        for _, name in [pair for pair in leaving if pair[0] <= minute]:
+            gone = await sim.client.delete(PODS, name, "default")
+            assert not isinstance(gone, Refused) or gone.not_found
+        leaving = [pair for pair in leaving if pair[0] > minute]
+        await sim.clock.sleep(60)
+    for host in sim.fleet.hosts.values():
+        sim.fleet.heal(host.name)
+    for _, name in leaving:
+        await sim.client.delete(PODS, name, "default")
+    await sim.clock.sleep(120)
+
+
+def test_two_thousand_pods_come_and_go_on_two_hundred_nodes() -> None:
+    async def story(sim: Sim) -> None:
+        await churn(sim, nodes=200, pods=2000, minutes=60, seed=3)
+        assert ok(await sim.client.list(PODS, "default")).items == ()
+        assert len(ok(await sim.client.list(NODES)).items) == 200
+        for host in sim.fleet.hosts.values():
+            assert not host.tenants
+            assert not host.ports
+            assert set(host.used.values()) <= {0}
+
+    simulate(story, [Pool(name="n", count=200)])
+
+
+def history(seed: int) -> list[str]:
+    seen: list[str] = []
+
+    async def story(sim: Sim) -> None:
+        def note(change: Change[Pod]) -> None:
+            found = change.object
+            seen.append(f"{sim.clock.time()} {change.kind} {found.metadata.name} {found.metadata.uid} {found.status}")
+
+        sim.informers.of(PODS).on(note)
+        await churn(sim, nodes=20, pods=200, minutes=10, seed=3)
+
+    simulate(story, [Pool(name="n", count=20)], seed=seed)
+    return seen
+
+
+def test_one_seed_gives_one_history() -> None:
+    first = history(1)
+    assert len(first) > 1000
+    assert first == history(1)
+
+
+def test_another_seed_gives_another_history() -> None:
+    assert history(1) != history(2)
+
+
+@pytest.mark.parametrize("how", ["machine", "kubelet", "partition"])
+def test_pods_bound_to_a_node_that_is_down_wait_for_it(how: str) -> None:
+    async def story(sim: Sim) -> None:
+        sim.fleet.fail("n-0", how)  # type: ignore[arg-type]
+        for number in range(20):
+            await sim.put(pod(f"p{number}"))
+        await sim.clock.sleep(600)
+        sim.fleet.heal("n-0")
+        await sim.clock.sleep(10)
+        assert {found.status.phase for found in ok(await sim.client.list(PODS, "default")).items} == {"Running"}
+
+    simulate(story, [Pool(name="n", count=1)])

@@ -1,0 +1,306 @@
+"""Pods on simulated nodes, as a client of the API server sees them."""
+
+from __future__ import annotations
+
+import pytest
+
+from koord.api.builtin import CORE_EVENTS, NODES, PODS
+from koord.api.pod import Pod
+from koord.embedded.kubelet.profile import Pool
+from koord.kube.refused import ok
+from tests.embedded.kubelet.fleet_harness import SMALL, Sim, pod, simulate
+
+
+def conditions(found: Pod) -> dict[str, str]:
+    return {c.type: c.status for c in found.status.conditions}
+
+
+def test_bound_pod_runs_and_says_all_that_a_kubelet_says() -> None:
+    async def story(sim: Sim) -> None:
+        await sim.put(pod("web", says={"start-seconds": 2}))
+        await sim.clock.sleep(1)
+        early = await sim.shown("web")
+        assert early.status.phase == "Pending"
+        assert early.status.start_time is not None
+        waiting = early.status.container_statuses[0].state.waiting
+        assert waiting is not None
+        assert waiting.reason == "ContainerCreating"
+        await sim.clock.sleep(2)
+        found = await sim.shown("web")
+        status = found.status
+        assert status.phase == "Running"
+        assert conditions(found) == dict.fromkeys(
+            ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"), "True"
+        )
+        assert all(not c.reason and not c.message for c in status.conditions)
+        assert status.host_ip == "172.16.0.1"
+        assert status.pod_ip == "10.0.0.2"
+        assert status.qos_class == "Burstable"
+        container = status.container_statuses[0]
+        assert container.ready
+        assert container.started
+        assert container.state.running is not None
+        assert container.container_id.startswith("simulated://")
+
+    simulate(story)
+
+
+def test_pod_that_no_node_has_is_left_alone() -> None:
+    async def story(sim: Sim) -> None:
+        await sim.put(pod("adrift", node=""))
+        await sim.put(pod("elsewhere", node="another-node"))
+        await sim.clock.sleep(30)
+        for name in ("adrift", "elsewhere"):
+            assert (await sim.shown(name)).status.container_statuses == ()
+
+    simulate(story)
+
+
+def test_deleted_pod_stops_in_grace_and_goes() -> None:
+    async def story(sim: Sim) -> None:
+        await sim.put(pod("web", says={"start-seconds": 0, "stop-seconds": 5}))
+        await sim.clock.sleep(1)
+        ok(await sim.client.delete(PODS, "web", "default"))
+        await sim.clock.sleep(4)
+        ending = await sim.shown("web")
+        assert ending.metadata.deletion_timestamp is not None
+        assert ending.status.phase == "Running"
+        await sim.clock.sleep(2)
+        assert await sim.pod("web") is None
+        assert sim.fleet.hosts["n-0"].used == {"cpu": 0, "memory": 0, "pods": 0}
+
+    simulate(story)
+
+
+def test_last_status_of_a_deleted_pod_is_written_before_it_goes() -> None:
+    async def story(sim: Sim) -> None:
+        last: list[str] = []
+        sim.informers.of(PODS).on(lambda change: last.append(f"{change.kind} {change.object.status.phase}"))
+        await sim.put(pod("web", says={"start-seconds": 0}))
+        await sim.clock.sleep(2)
+        ok(await sim.client.delete(PODS, "web", "default"))
+        await sim.clock.sleep(5)
+        assert last[-2:] == ["updated Succeeded", "deleted Succeeded"]
+
+    simulate(story)
+
+
+def test_finalizer_keeps_a_stopped_pod_and_nothing_is_repeated() -> None:
+    async def story(sim: Sim) -> None:
+        body = pod("web", says={"start-seconds": 0})
+        body["metadata"]["finalizers"] = ["example.com/hold"]
+        await sim.put(body)
+        await sim.clock.sleep(1)
+        ok(await sim.client.delete(PODS, "web", "default"))
+        await sim.clock.sleep(60)
+        held = await sim.shown("web")
+        assert held.status.phase == "Succeeded"
+        await sim.clock.sleep(600)
+        assert (await sim.shown("web")).metadata.resource_version == held.metadata.resource_version
+        ok(await sim.client.patch(PODS, "web", {"metadata": {"finalizers": None}}, "default", kind="merge"))
+        await sim.clock.sleep(1)
+        assert await sim.pod("web") is None
+
+    simulate(story)
+
+
+def test_force_deleted_pod_is_forgotten_and_its_namesake_starts_fresh() -> None:
+    async def story(sim: Sim) -> None:
+        await sim.put(pod("web", says={"start-seconds": 0}))
+        await sim.clock.sleep(1)
+        first = await sim.shown("web")
+        ok(await sim.client.delete(PODS, "web", "default", grace_seconds=0))
+        await sim.put(pod("web", says={"start-seconds": 0}))
+        await sim.clock.sleep(1)
+        second = await sim.shown("web")
+        assert second.metadata.uid != first.metadata.uid
+        assert second.status.phase == "Running"
+        assert second.status.container_statuses[0].restart_count == 0
+        assert second.status.pod_ip != first.status.pod_ip
+        assert sim.fleet.hosts["n-0"].used["pods"] == 1
+
+    simulate(story)
+
+
+def test_job_pod_completes_and_frees_its_node() -> None:
+    async def story(sim: Sim) -> None:
+        await sim.put(pod("job", cpu="3", says={"start-seconds": 1, "run-seconds": 10}, restartPolicy="Never"))
+        await sim.clock.sleep(5)
+        assert sim.fleet.hosts["n-0"].used["cpu"] == 3000
+        await sim.clock.sleep(10)
+        found = await sim.shown("job")
+        assert found.status.phase == "Succeeded"
+        assert conditions(found)["Ready"] == "False"
+        end = found.status.container_statuses[0].state.terminated
+        assert end is not None
+        assert (end.exit_code, end.reason) == (0, "Completed")
+        assert sim.fleet.hosts["n-0"].used["cpu"] == 0
+
+    simulate(story)
+
+
+def test_crashing_container_waits_longer_each_time() -> None:
+    async def story(sim: Sim) -> None:
+        await sim.put(pod("bad", says={"start-seconds": 0, "run-seconds": 1, "exit-code": 2}))
+        await sim.clock.sleep(5)
+        container = (await sim.shown("bad")).status.container_statuses[0]
+        assert container.state.waiting is not None
+        assert container.state.waiting.reason == "CrashLoopBackOff"
+        assert container.last_state.terminated is not None
+        assert container.last_state.terminated.exit_code == 2
+        assert container.restart_count == 1
+        await sim.clock.sleep(3600)
+        assert 10 < (await sim.shown("bad")).status.container_statuses[0].restart_count < 20
+
+    simulate(story)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "message"),
+    [
+        pytest.param(
+            pod("p", cpu="5"),
+            "OutOfcpu",
+            "Pod was rejected: Node didn't have enough resource: cpu, requested: 5000, used: 1000, capacity: 4000",
+            id="cpu",
+        ),
+        pytest.param(pod("p", nodeSelector={"disk": "fast"}), "NodeAffinity", "NodeAffinity failed", id="selector"),
+        pytest.param(pod("p", says={"run-seconds": "soon"}), "InvalidSimulation", "must be a number", id="annotation"),
+        pytest.param(pod("p", says={"usage": "{}"}), "InvalidSimulation", "no usage model", id="usage-model"),
+    ],
+)
+def test_node_refuses(body: dict[str, object], reason: str, message: str) -> None:
+    async def story(sim: Sim) -> None:
+        await sim.put(pod("first", cpu="1"))
+        await sim.clock.sleep(5)
+        await sim.put(body)
+        await sim.clock.sleep(5)
+        found = await sim.shown("p")
+        assert (found.status.phase, found.status.reason) == ("Failed", reason)
+        assert message in found.status.message
+        events = ok(await sim.client.list(CORE_EVENTS, "default"))
+        assert reason in {event.reason for event in events.items}
+        ok(await sim.client.delete(PODS, "p", "default"))
+        await sim.clock.sleep(5)
+        assert await sim.pod("p") is None
+        assert sim.fleet.hosts["n-0"].used["pods"] == 1
+
+    simulate(story)
+
+
+def test_node_takes_no_more_pods_than_it_has_room_for() -> None:
+    async def story(sim: Sim) -> None:
+        for number in range(5):
+            await sim.put(pod(f"p{number}"))
+        await sim.clock.sleep(10)
+        phases = [(await sim.shown(f"p{number}")).status.phase for number in range(5)]
+        assert sorted(phases) == ["Failed", "Failed", "Running", "Running", "Running"]
+
+    simulate(story, [Pool(name="n", count=1, pods=3)])
+
+
+def test_host_port_is_given_once() -> None:
+    async def story(sim: Sim) -> None:
+        for name in ("first", "second"):
+            body = pod(name, says={"start-seconds": 0})
+            body["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 8080}]
+            await sim.put(body)
+            await sim.clock.sleep(1)
+        assert (await sim.shown("first")).status.phase == "Running"
+        assert (await sim.shown("second")).status.reason == "NodePorts"
+
+    simulate(story)
+
+
+def test_extended_resource_that_a_manager_added_counts() -> None:
+    async def story(sim: Sim) -> None:
+        amount = {"status": {"allocatable": {"kubernetes.io/batch-cpu": "1500"}}}
+        ok(await sim.client.patch(NODES, "n-0", amount, kind="strategic", subresource="status"))
+        for name in ("first", "second"):
+            body = pod(name, says={"start-seconds": 0})
+            asked = {"kubernetes.io/batch-cpu": "1000"}
+            body["spec"]["containers"][0]["resources"] = {"requests": asked, "limits": asked}
+            await sim.put(body)
+            await sim.clock.sleep(1)
+        assert (await sim.shown("first")).status.phase == "Running"
+        assert (await sim.shown("second")).status.reason == "OutOfkubernetes.io/batch-cpu"
+
+    simulate(story)
+
+
+def test_init_containers_and_sidecar_in_order() -> None:
+    async def story(sim: Sim) -> None:
+        await sim.put(pod("app", init=("setup",), sidecars=("proxy",), says={"start-seconds": 1}))
+        await sim.clock.sleep(1.5)
+        found = await sim.shown("app")
+        setup, proxy = found.status.init_container_statuses
+        assert setup.state.running is not None
+        assert proxy.state.waiting is not None
+        assert conditions(found)["Initialized"] == "False"
+        await sim.clock.sleep(2)
+        found = await sim.shown("app")
+        setup, proxy = found.status.init_container_statuses
+        assert setup.state.terminated is not None
+        assert setup.ready
+        assert proxy.state.running is not None
+        assert found.status.phase == "Running"
+
+    simulate(story)
+
+
+def test_host_network_pod_has_the_address_of_its_node() -> None:
+    async def story(sim: Sim) -> None:
+        await sim.put(pod("agent", hostNetwork=True, says={"start-seconds": 0}))
+        await sim.clock.sleep(1)
+        status = (await sim.shown("agent")).status
+        assert status.pod_ip == status.host_ip == "172.16.0.1"
+
+    simulate(story)
+
+
+def test_readiness_gate_opens_from_outside() -> None:
+    async def story(sim: Sim) -> None:
+        body = pod("gated", says={"start-seconds": 0}, readinessGates=[{"conditionType": "example.com/lb"}])
+        await sim.put(body)
+        await sim.clock.sleep(2)
+        assert conditions(await sim.shown("gated"))["Ready"] == "False"
+        gate = {"status": {"conditions": [{"type": "example.com/lb", "status": "True"}]}}
+        ok(await sim.client.patch(PODS, "gated", gate, "default", kind="strategic", subresource="status"))
+        await sim.clock.sleep(1)
+        assert conditions(await sim.shown("gated"))["Ready"] == "True"
+
+    simulate(story)
+
+
+def test_deadline_ends_a_pod() -> None:
+    async def story(sim: Sim) -> None:
+        await sim.put(pod("late", activeDeadlineSeconds=20, says={"start-seconds": 0, "stop-seconds": 0}))
+        await sim.clock.sleep(25)
+        status = (await sim.shown("late")).status
+        assert (status.phase, status.reason) == ("Failed", "DeadlineExceeded")
+
+    simulate(story)
+
+
+def test_phase_that_another_program_declares_final_is_believed() -> None:
+    async def story(sim: Sim) -> None:
+        await sim.put(pod("web", says={"start-seconds": 0}))
+        await sim.clock.sleep(1)
+        verdict = {"status": {"phase": "Failed", "reason": "Evicted"}}
+        ok(await sim.client.patch(PODS, "web", verdict, "default", kind="merge", subresource="status"))
+        await sim.clock.sleep(60)
+        assert (await sim.shown("web")).status.phase == "Failed"
+        assert sim.fleet.hosts["n-0"].used["pods"] == 0
+
+    simulate(story)
+
+
+def test_a_quiet_pod_costs_no_writes() -> None:
+    async def story(sim: Sim) -> None:
+        await sim.put(pod("web", says={"start-seconds": 1}))
+        changes: list[str] = []
+        sim.informers.of(PODS).on(lambda change: changes.append(change.kind))
+        await sim.clock.sleep(3600)
+        assert changes == ["added", "updated", "updated"]  # created; ContainerCreating; Running
+
+    simulate(story, (SMALL,))
