@@ -6,10 +6,38 @@ from typing import Any
 
 import msgspec
 
-# Kinds of events as plugins name them in `wakes_on`. A Node update says which part changed.
+# Kinds of events as plugins name them in `wakes_on`. An update of a Node or a Pod says which part changed.
 ADD = "add"
 UPDATE = "update"
 DELETE = "delete"
+
+# Parts of a Node and of a Pod whose change is told apart, with the names that Kubernetes' metrics have for them.
+NODE_PARTS = {
+    "allocatable": "UpdateNodeAllocatable",
+    "labels": "UpdateNodeLabel",
+    "taints": "UpdateNodeTaint",
+    "unschedulable": "UpdateNodeTaint",  # only when it became schedulable
+    "conditions": "UpdateNodeCondition",
+    "annotations": "UpdateNodeAnnotation",
+}
+POD_PARTS = {
+    "labels": "UpdatePodLabel",
+    "scale-down": "UpdatePodScaleDown",  # some request became smaller
+    "gates": "UpdatePodSchedulingGatesEliminated",  # the last scheduling gate is gone
+    "tolerations": "UpdatePodToleration",
+    "claims": "UpdatePodGeneratedResourceClaim",
+}
+_ACTIONS = {ADD: "Add", UPDATE: "Update", DELETE: "Delete"}
+_GROUPS = {
+    "CSINode": "storage.k8s.io/",
+    "CSIDriver": "storage.k8s.io/",
+    "VolumeAttachment": "storage.k8s.io/",
+    "CSIStorageCapacity": "storage.k8s.io/",
+    "StorageClass": "storage.k8s.io/",
+    "ResourceClaim": "resource.k8s.io/",
+    "ResourceSlice": "resource.k8s.io/",
+    "DeviceClass": "resource.k8s.io/",
+}
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -17,15 +45,30 @@ class Event(msgspec.Struct, frozen=True):
 
     kind: str
     action: str
-    part: str = ""  # of a Node: allocatable, labels, taints, unschedulable; of a Pod: labels, scale-down, gates
+    part: str = ""  # a key of NODE_PARTS or POD_PARTS
 
     def covers(self, other: Event) -> bool:
         return self.kind == other.kind and self.action == other.action and self.part in ("", other.part)
 
 
 class Happened(msgspec.Struct, frozen=True):
-    """An event with its objects, for hints that look closer. `old` and `new` are what the informer delivered."""
+    """An event with its objects, for hints that look closer.
+
+    A Pod comes as PodInfo, placed or not; everything else as the object that the informer delivered. `old` is None
+    after an add, `new` after a delete.
+    """
 
     event: Event
     old: Any = None
     new: Any = None
+
+    @property
+    def label(self) -> str:
+        """The event's name in Kubernetes' metrics."""
+        kind, action, part = self.event.kind, self.event.action, self.event.part
+        if kind == "Pod":
+            waiting = self.new is not None and not self.new.node_name
+            return f"{'UnschedulablePod' if waiting else 'AssignedPod'}{POD_PARTS.get(part) or _ACTIONS[action]}"
+        if kind == "Node":
+            return f"Node{NODE_PARTS.get(part) or _ACTIONS[action]}"
+        return f"{_GROUPS.get(kind, '')}{kind}{_ACTIONS[action]}"

@@ -50,7 +50,12 @@ class Plugin:
         return 0
 
     def might_help(self, pod: PodInfo, happened: Happened) -> bool:
-        """A closer look at an event of `wakes_on`: False keeps the pod asleep."""
+        """A closer look at an event of `wakes_on`: False keeps the pod asleep.
+
+        The answer may depend on the pod's shape and `signature` only, as verdicts do: waiting pods that are equal in
+        both are asked about through one of them. A plugin with `scope = ALWAYS` is asked about each. Besides
+        what happens around it, a pod is told of its own updates: there `happened.new.uid == pod.uid`.
+        """
         return True
 
     # Queue -------------------------------------------------------------------------------------------------------
