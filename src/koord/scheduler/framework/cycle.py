@@ -16,17 +16,19 @@ class Cycle:
     one, and are shared otherwise, so a plugin whose kept value changes in `add_pod` must give it a `copy`.
     """
 
-    __slots__ = ("kept", "only", "skip_filter", "skip_score", "state")
+    __slots__ = ("kept", "narrowed_by", "only", "skip_filter", "skip_score", "state")
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
         self.kept: dict[str, Any] = {}
         self.only: frozenset[str] | None = None  # names that PreFilter narrowed the search to
+        self.narrowed_by: tuple[str, ...] = ()  # the plugins that did so
         self.skip_filter: frozenset[str] = frozenset()
         self.skip_score: frozenset[str] = frozenset()
 
-    def narrow(self, names: frozenset[str]) -> None:
+    def narrow(self, names: frozenset[str], plugin: str) -> None:
         self.only = names if self.only is None else self.only & names
+        self.narrowed_by = tuple(sorted({*self.narrowed_by, plugin}))
 
     def keep(self, plugin: str, value: Any) -> None:
         self.kept[plugin] = value
@@ -42,6 +44,7 @@ class Cycle:
         other = Cycle(self.state)
         other.kept = {name: v.copy() if hasattr(v, "copy") else v for name, v in self.kept.items()}
         other.only = self.only
+        other.narrowed_by = self.narrowed_by
         other.skip_filter = self.skip_filter
         other.skip_score = self.skip_score
         return other

@@ -10,6 +10,8 @@ from koord.scheduler.framework.verdict import Reject
 
 # The longest list of node names kept per reason: enough to look at, bounded for any cluster.
 NAMES_KEPT = 10
+# Stands in a refusal where PreFilter plugins together left nodes out; `Unschedulable.narrowed_by` names them.
+PRE_FILTER = "PreFilter"
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -36,12 +38,13 @@ class Unschedulable(msgspec.Struct, frozen=True):
     refusals: tuple[Refusal, ...]
     pre_filter: tuple[str, Reject] | None = None
     post_filter: str = ""
+    narrowed_by: tuple[str, ...] = ()
 
     def plugins(self) -> frozenset[str]:
         """Who must change its mind before this pod can fit."""
         if self.pre_filter is not None:
-            return frozenset((self.pre_filter[0],))
-        return frozenset(refusal.plugin for refusal in self.refusals)
+            return frozenset((self.pre_filter[0], *self.narrowed_by)) - {PRE_FILTER}
+        return frozenset((*(refusal.plugin for refusal in self.refusals), *self.narrowed_by)) - {PRE_FILTER}
 
     def message(self) -> str:
         """Kubernetes' text: `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.`"""

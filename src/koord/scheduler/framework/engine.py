@@ -9,12 +9,12 @@ from collections.abc import Hashable
 import numpy as np
 
 from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.decision import NAMES_KEPT, Chosen, Decision, Failed, Refusal, Unschedulable
+from koord.scheduler.framework.decision import NAMES_KEPT, PRE_FILTER, Chosen, Decision, Failed, Refusal, Unschedulable
 from koord.scheduler.framework.judgement import Judgement
 from koord.scheduler.framework.plugin import Scores
 from koord.scheduler.framework.profile import Profile
 from koord.scheduler.framework.scoring import UNFIT, Scoring
-from koord.scheduler.framework.verdict import Fault, Only, Reject, Skip
+from koord.scheduler.framework.verdict import Fault, Only, Reject, Skip, unresolvable
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.table import NodeTable
@@ -85,19 +85,29 @@ class Engine:
         return kept
 
     def _pre_filter(self, cycle: Cycle, pod: PodInfo) -> Unschedulable | Failed | None:
+        """All plugins are asked even after a refusal that preemption could lift, so that it finds what they kept."""
         skipped: set[str] = set()
+        refused: tuple[str, Reject] | None = None
         for plugin in self.profile.at("pre_filter"):
             answer = plugin.pre_filter(cycle, pod)
             if isinstance(answer, Skip):
                 skipped.add(plugin.name)
             elif isinstance(answer, Reject):
-                return Unschedulable(self._state.node_count, (), pre_filter=(plugin.name, answer))
+                refused = (plugin.name, answer)
+                if not answer.resolvable:
+                    break
             elif isinstance(answer, Fault):
                 return Failed(plugin.name, answer.message)
             elif isinstance(answer, Only):
-                cycle.narrow(answer.node_names)
+                cycle.narrow(answer.node_names, plugin.name)
+                if not cycle.only:
+                    refused = (PRE_FILTER, _nothing_left(cycle.narrowed_by))
+                    break
         cycle.skip_filter = frozenset(skipped)
-        return None
+        if refused is None:
+            return None
+        narrowed_by = cycle.narrowed_by if refused[0] == PRE_FILTER else ()
+        return Unschedulable(self._state.node_count, (), pre_filter=refused, narrowed_by=narrowed_by)
 
     # Choosing ----------------------------------------------------------------------------------------------------
 
@@ -126,4 +136,10 @@ class Engine:
             Refusal(plugin, verdict, len(nodes), tuple(sorted(nodes)[:NAMES_KEPT]))
             for (plugin, verdict), nodes in evaluation.judgement.refusals().items()
         )
-        return Unschedulable(self._state.node_count, refusals)
+        return Unschedulable(self._state.node_count, refusals, narrowed_by=evaluation.cycle.narrowed_by)
+
+
+def _nothing_left(plugins: tuple[str, ...]) -> Reject:
+    if len(plugins) == 1:
+        return unresolvable(f"node(s) didn't satisfy plugin {plugins[0]}")
+    return unresolvable(f"node(s) didn't satisfy plugin(s) [{' '.join(plugins)}] simultaneously")

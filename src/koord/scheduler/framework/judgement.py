@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.decision import PRE_FILTER
 from koord.scheduler.framework.plugin import Codes, Plugin
 from koord.scheduler.framework.profile import Filter, Profile
 from koord.scheduler.framework.verdict import ALWAYS, CLUSTER, ROW, Reject, unresolvable
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import EVERY, NodeTable, RowList
+from koord.scheduler.state.table import EVERY, NodeTable, RowList, Rows
 
 NO_NODE = -1
 FEASIBLE = 0
@@ -50,14 +51,25 @@ class Epochs:
 
 
 class _Narrowed(Plugin):
-    """Stands for what PreFilter plugins left out."""
+    """Stands for the nodes that PreFilter plugins left out."""
 
-    name = "PreFilter"
+    name = PRE_FILTER
     scope = ROW
-    _verdict = unresolvable("node is filtered out by the prefilter result")
+
+    def __init__(self, only: frozenset[str], plugins: tuple[str, ...]) -> None:
+        self._only = only
+        self._verdict = unresolvable(f"node(s) didn't satisfy plugin(s) [{' '.join(plugins)}]")
 
     def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
-        return None if cycle.only is None or node.name in cycle.only else self._verdict
+        return None if node.name in self._only else self._verdict
+
+    def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
+        codes = np.ones(table.size, np.int32)
+        codes[[node.row for name in self._only if (node := table.index.get(name)) is not None]] = 0
+        return codes[rows]
+
+    def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
+        return self._verdict
 
 
 class Judgement:
@@ -66,7 +78,7 @@ class Judgement:
         self._cycle = cycle
         self._pod = pod
         self._table: NodeTable = cycle.state.table
-        narrowed = () if cycle.only is None else (Filter(_Narrowed(), columnar=False),)
+        narrowed = () if cycle.only is None else (Filter(_Narrowed(cycle.only, cycle.narrowed_by), columnar=True),)
         asked = (f for f in profile.filters if f.plugin.name not in cycle.skip_filter)
         self.filters: tuple[Filter, ...] = (*narrowed, *asked)
         self._epochs = Epochs()

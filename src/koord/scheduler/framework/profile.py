@@ -8,6 +8,7 @@ import msgspec
 
 from koord.scheduler.framework.normaliser import Normaliser
 from koord.scheduler.framework.plugin import Plugin, overrides
+from koord.scheduler.framework.verdict import ROW
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.pod import PodInfo
 
@@ -34,6 +35,7 @@ class Scorer(msgspec.Struct, frozen=True):
     normalises: bool
     normaliser: Normaliser | None
     columnar: bool
+    surveys: bool  # its scores depend on which nodes are feasible, which it learns in PreScore
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -57,6 +59,7 @@ class Profile:
                 normalises=p.normaliser is not None or overrides(p, "normalise"),
                 normaliser=p.normaliser,
                 columnar=overrides(p, "score_columns"),
+                surveys=p.scope is not ROW and p in self.at("pre_score"),
             )
             for p in self.at("score")
         )

@@ -4,8 +4,8 @@
     total[row]      the weighted sum of normalised scores; -1 where the pod does not fit
 
 A scorer that depends on one row is asked again about rows that changed. One that looks across nodes is asked about all
-feasible nodes when its epoch moves or the set of feasible nodes does. Normalised scores are compared across nodes
-through one number (`Normaliser.span`): only when that moves is the whole column made anew.
+feasible nodes when its epoch moves, and, if it has a PreScore, when the set of feasible nodes does. Normalised scores
+are compared across nodes through one number (`Normaliser.span`): only when that moves is the whole column made anew.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Scoring:
         else:
             flipped = any(feasible[row] != self._was_feasible[row] for row in changed)
         wide = [s for s in self.scorers if s.plugin.scope is not ROW]
-        if (flipped and wide) or any(self._epochs.moved(s.plugin, self._cycle) for s in wide):
+        moved = [s for s in wide if self._epochs.moved(s.plugin, self._cycle)]
+        if moved or (flipped and any(s.surveys for s in wide)):
             self.score_all()
             return
         self._was_feasible = feasible

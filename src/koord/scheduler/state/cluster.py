@@ -53,7 +53,7 @@ class ClusterState:
 
     @property
     def node_count(self) -> int:
-        return int(self.table.alive.sum())
+        return self.table.live
 
     def placed(self, uid: str) -> PodInfo | None:
         return self._placed.get(uid)

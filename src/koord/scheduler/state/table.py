@@ -1,7 +1,8 @@
 """Nodes as rows of NumPy columns, and the log of which rows changed.
 
 The table mirrors what NodeInfo holds exactly; columnar forms of plugins read it, and whoever keeps a result per row
-asks `changed_since` which rows to look at again. Plugins add columns of their own with `column`.
+asks `changed_since` which rows to look at again. Plugins add columns of their own: `column` for what depends on the
+pods of a node too, `node_column` and `coded` for what depends on the node object alone and so changes seldom.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from koord.scheduler.state.changes import Changes
+from koord.scheduler.state.column import Coded, Column, grown
 from koord.scheduler.state.node import NodeInfo
 
 Ints = npt.NDArray[np.int64]
@@ -24,29 +27,6 @@ EVERY: Final = slice(None)
 Compute = Callable[[NodeInfo], Any]
 
 _FIRST_ROWS = 64
-_LOG_LIMIT = 1 << 16
-
-
-class Column:
-    """A value per row that is worked out again only for rows that changed."""
-
-    __slots__ = ("_compute", "_position", "values")
-
-    def __init__(self, values: npt.NDArray[Any], compute: Compute) -> None:
-        self.values = values
-        self._compute = compute
-        self._position = -1
-
-    def refresh(self, table: NodeTable) -> None:
-        rows = table.changed_since(self._position)
-        self._position = table.position
-        for row in table.live_rows() if rows is None else rows:
-            node = table.nodes[row]
-            if node is not None:
-                self.values[row] = self._compute(node)
-
-    def grow(self, size: int) -> None:
-        self.values = _grown(self.values, size)
 
 
 class NodeTable:
@@ -62,8 +42,10 @@ class NodeTable:
         self._allocatable: dict[str, Ints] = {}
         self._requested: dict[str, Ints] = {}
         self._columns: dict[Hashable, Column] = {}
-        self._log: list[int] = []
-        self._log_start = 0
+        self._coded: dict[Hashable, Coded] = {}
+        self._changes = Changes()
+        self.node_changes = Changes()  # only of node objects, not of the pods on them
+        self.live = 0  # how many nodes are known
         self.layout = 0  # moves when rows come, go or grow: results per row must then be made anew
 
     # Rows --------------------------------------------------------------------------------------------------------
@@ -93,27 +75,32 @@ class NodeTable:
         del self.index[node.name]
         self.nodes[node.row] = None
         self._free.append(node.row)
+        self.live -= int(self.alive[node.row])
         for values in (self.alive, self.pod_count, self.allowed_pods, self.nonzero_cpu, self.nonzero_memory):
             values[node.row] = 0
         for by_name in (self._allocatable, self._requested):
             for column in by_name.values():
                 column[node.row] = 0
+        self._changes.note(node.row)
+        self.node_changes.note(node.row)
         self.layout += 1
 
     def _grow(self) -> None:
         old, new = self.size, self.size * 2
         self.nodes += [None] * (new - old)
         self._free = list(range(new - 1, old - 1, -1))
-        self.alive = _grown(self.alive, new)
-        self.pod_count = _grown(self.pod_count, new)
-        self.allowed_pods = _grown(self.allowed_pods, new)
-        self.nonzero_cpu = _grown(self.nonzero_cpu, new)
-        self.nonzero_memory = _grown(self.nonzero_memory, new)
+        self.alive = grown(self.alive, new)
+        self.pod_count = grown(self.pod_count, new)
+        self.allowed_pods = grown(self.allowed_pods, new)
+        self.nonzero_cpu = grown(self.nonzero_cpu, new)
+        self.nonzero_memory = grown(self.nonzero_memory, new)
         for by_name in (self._allocatable, self._requested):
             for name, column in by_name.items():
-                by_name[name] = _grown(column, new)
-        for column_ in self._columns.values():
-            column_.grow(new)
+                by_name[name] = grown(column, new)
+        for own in self._columns.values():
+            own.grow(new)
+        for coded in self._coded.values():
+            coded.grow(new)
 
     # Columns -----------------------------------------------------------------------------------------------------
 
@@ -132,25 +119,41 @@ class NodeTable:
         return column
 
     def column(self, key: Hashable, dtype: npt.DTypeLike, compute: Compute) -> npt.NDArray[Any]:
-        """A plugin's own column, up to date. `compute` must give the same answer for the same node."""
+        """A plugin's own column, up to date. `compute` must give the same answer for the same node and pods."""
+        return self._column(key, dtype, compute, self._changes)
+
+    def node_column(self, key: Hashable, dtype: npt.DTypeLike, compute: Compute) -> npt.NDArray[Any]:
+        """The same for what depends on the node object alone: placements do not make it anew."""
+        return self._column(key, dtype, compute, self.node_changes)
+
+    def _column(self, key: Hashable, dtype: npt.DTypeLike, compute: Compute, changes: Changes) -> npt.NDArray[Any]:
         column = self._columns.get(key)
         if column is None:
-            column = self._columns[key] = Column(np.zeros(self.size, dtype), compute)
-        column.refresh(self)
+            column = self._columns[key] = Column(self.size, dtype, compute, changes)
+        column.refresh(self.nodes)
         return column.values
+
+    def coded(self, key: Hashable, compute: Callable[[NodeInfo], Hashable]) -> Coded:
+        """What the node object alone says, as codes: taint sets, the value of a label."""
+        coded = self._coded.get(key)
+        if coded is None:
+            coded = self._coded[key] = Coded(self.size, compute, self.node_changes)
+        coded.refresh(self.nodes)
+        return coded
+
+    def label(self, key: str) -> Coded:
+        """The value of a label per node; None for nodes without it."""
+        return self.coded(("label", key), lambda info: info.node.metadata.labels.get(key) if info.node else None)
 
     # Changes -----------------------------------------------------------------------------------------------------
 
     @property
     def position(self) -> int:
-        return self._log_start + len(self._log)
+        return self._changes.position
 
     def changed_since(self, position: int) -> list[int] | None:
         """Rows that changed after a position, each once; None when that is too long ago to say."""
-        if position < self._log_start:
-            return None
-        tail = self._log[position - self._log_start :]
-        return tail if len(tail) < 2 else list(dict.fromkeys(tail))
+        return self._changes.since(position)
 
     def touch(self, node: NodeInfo) -> None:
         """Bring the row's numbers in line with the node and note that it changed."""
@@ -160,26 +163,15 @@ class NodeTable:
         self.nonzero_memory[row] = node.nonzero_memory
         for name, column in self._requested.items():
             column[row] = node.requested.get(name, 0)
-        self._note(row)
+        self._changes.note(row)
 
     def touch_node(self, node: NodeInfo) -> None:
         """The same after the node object itself changed."""
         row = node.row
+        self.live += (node.node is not None) - int(self.alive[row])
         self.alive[row] = node.node is not None
         self.allowed_pods[row] = node.allowed_pods
         for name, column in self._allocatable.items():
             column[row] = node.allocatable.get(name, 0)
+        self.node_changes.note(row)
         self.touch(node)
-
-    def _note(self, row: int) -> None:
-        self._log.append(row)
-        if len(self._log) > _LOG_LIMIT:
-            drop = _LOG_LIMIT // 2
-            del self._log[:drop]
-            self._log_start += drop
-
-
-def _grown(values: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    grown = np.zeros(size, values.dtype)
-    grown[: len(values)] = values
-    return grown

@@ -1,0 +1,33 @@
+"""The log of which rows changed, for everyone who keeps something per row."""
+
+from __future__ import annotations
+
+_LIMIT = 1 << 16
+
+
+class Changes:
+    """Readers hold a position and ask what came after it. The log forgets its older half when it grows too long."""
+
+    __slots__ = ("_rows", "_start")
+
+    def __init__(self) -> None:
+        self._rows: list[int] = []
+        self._start = 0
+
+    @property
+    def position(self) -> int:
+        return self._start + len(self._rows)
+
+    def since(self, position: int) -> list[int] | None:
+        """Rows that changed after a position, each once; None when that is too long ago to say."""
+        if position < self._start:
+            return None
+        tail = self._rows[position - self._start :]
+        return tail if len(tail) < 2 else list(dict.fromkeys(tail))
+
+    def note(self, row: int) -> None:
+        self._rows.append(row)
+        if len(self._rows) > _LIMIT:
+            drop = _LIMIT // 2
+            del self._rows[:drop]
+            self._start += drop
