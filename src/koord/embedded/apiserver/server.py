@@ -14,6 +14,9 @@ from typing import Any
 import msgspec
 
 from koord.embedded.apiserver import refusal
+from koord.embedded.apiserver.admission.chain import standard_chain
+from koord.embedded.apiserver.admission.hooks import Hooks
+from koord.embedded.apiserver.bootstrap import first_objects
 from koord.embedded.apiserver.catalog import Catalog, ServedResource, builtin_resources
 from koord.embedded.apiserver.crd import definition
 from koord.embedded.apiserver.crd.definitions import Definitions
@@ -43,26 +46,6 @@ from koord.telemetry.clock import Clock, WallClock
 
 log = logging.getLogger(__name__)
 
-# What every cluster has from its first moment: path -> objects.
-SYSTEM_OBJECTS: Mapping[str, tuple[dict[str, Any], ...]] = {
-    "/api/v1/namespaces": tuple(
-        {"metadata": {"name": name}} for name in ("default", "kube-system", "kube-public", "kube-node-lease")
-    ),
-    "/apis/scheduling.k8s.io/v1/priorityclasses": (
-        {
-            "metadata": {"name": "system-node-critical"},
-            "value": 2_000_001_000,
-            "description": "Used for system critical pods that must not be moved from their current node.",
-        },
-        {
-            "metadata": {"name": "system-cluster-critical"},
-            "value": 2_000_000_000,
-            "description": "Used for system critical pods that must run in the cluster, but can be moved to another "
-            "node if necessary.",
-        },
-    ),
-}
-
 
 def builtin_catalog(strategies: Mapping[tuple[str, str], Strategy] | None = None) -> Catalog:
     """All built-in resources; `strategies` by (group, kind) in place of the usual ones."""
@@ -70,7 +53,8 @@ def builtin_catalog(strategies: Mapping[tuple[str, str], Strategy] | None = None
     def decoder(node: Node) -> Any:
         return functools.partial(decode, node=node)
 
-    chosen = {(definition.GROUP, definition.KIND): definition.DEFINITION, **(STRATEGIES if strategies is None else strategies)}
+    chosen = {**(STRATEGIES if strategies is None else strategies)}
+    chosen[(definition.GROUP, definition.KIND)] = definition.DEFINITION
     return Catalog(builtin_resources(builtin(), decoder, chosen, BUILTIN_CONVERSIONS))
 
 
@@ -92,13 +76,15 @@ class Server:
         self.catalog = catalog or builtin_catalog()
         self.tokens = dict(tokens or {})
         chance = chance or random.SystemRandom()
+        stamp = Stamp(self.clock, chance)
+        self.hooks = Hooks(self.store, self.catalog, stamp.uid)
         self._parts = Parts(
             store=self.store,
             catalog=self.catalog,
             clock=self.clock,
             chance=chance,
-            stamp=Stamp(self.clock, chance),
-            admission=admission or AdmissionChain(),
+            stamp=stamp,
+            admission=admission or standard_chain(self.store, self.hooks),
             expiry=Expiry(self.store, self.clock),
         )
         self._printer = printer or TablePrinter(self.clock)
@@ -116,14 +102,11 @@ class Server:
     async def start(self) -> None:
         """Serve what is defined, create what every cluster has, and start forgetting old Events."""
         self._definitions.start()
-        for path, objects in SYSTEM_OBJECTS.items():
-            for body in objects:
-                request = Request(
-                    method="POST", path=path, body=body, user="system:apiserver", user_agent="kube-apiserver"
-                )
-                answer = await self.handle(request)
-                if not answer.ok and answer.status != 409:
-                    raise RuntimeError(f"cannot create {body['metadata']['name']}: {answer.body.plain()}")
+        for path, body in first_objects():
+            request = Request(method="POST", path=path, body=body, user="system:apiserver", user_agent="kube-apiserver")
+            answer = await self.handle(request)
+            if not answer.ok and answer.status != 409:
+                raise RuntimeError(f"cannot create {body['metadata']['name']}: {answer.body.plain()}")
         self._sweeper = asyncio.create_task(self._sweep(), name="event-expiry")
 
     async def close(self) -> None:
@@ -133,6 +116,7 @@ class Server:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
+        await self.hooks.close()
         await self.store.close()
 
     def expire(self) -> float | None:
@@ -162,7 +146,7 @@ class Server:
                 return self._other(request)
             if self._is_nowhere(found):
                 return answering.text(404, "404 page not found\n")
-            form = negotiation.negotiate(request.accept)
+            form = negotiation.negotiate(request.accept, streams=request.method == "GET" and not found.name)
             call = self._call(found, request, tracked, warnings)
             answer = await self._verbs.run(call, form)
         except Refusal as error:
@@ -196,7 +180,7 @@ class Server:
                 raise refusal.no_such_path()
             if self._is_nowhere(found):
                 return answering.text(404, "404 page not found\n")
-            form = negotiation.negotiate(request.accept)
+            form = negotiation.negotiate(request.accept, streams=True)
             call = self._call(found, request, False, [])
             if "watch" not in call.resource.verbs:
                 raise refusal.method_not_allowed()

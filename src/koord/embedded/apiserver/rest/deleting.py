@@ -35,7 +35,7 @@ class Deleter:
         self._parts = parts
         self._writer = writer
 
-    async def delete(self, call: Call, options: DeleteOptions) -> Deletion:
+    async def delete(self, call: Call, options: DeleteOptions, *, admitted: bool = False) -> Deletion:
         resource = call.resource
         collection = call.collection(self._parts)
         for _ in range(UPDATE_TRIES):
@@ -43,7 +43,8 @@ class Deleter:
             if record is None:
                 raise refusal.not_found(resource.plural, resource.group, call.name)
             check_preconditions(resource, record.plain(), options.preconditions)
-            await self._admit(call, record, options)
+            if not admitted:
+                await self._admit(call, record, options)
             if collection.get(call.namespace, call.name) is record:
                 return await self._carry_out(call, record, options)
         raise refusal.conflict(resource.plural, resource.group, call.name, STALE)

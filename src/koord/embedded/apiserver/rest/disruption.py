@@ -124,4 +124,5 @@ class PodHandover:
                 self._writer.put_now(call.resource, call.namespace, call.name, marked)
         # Checked above, against the pod that was judged; the mark has moved its version since.
         options = msgspec.structs.replace(options, preconditions=None)
-        await self._deleter.delete(msgspec.structs.replace(call, subresource=""), options)
+        # Admission judged the eviction; it is not asked about the deletion as well.
+        await self._deleter.delete(msgspec.structs.replace(call, subresource=""), options, admitted=True)

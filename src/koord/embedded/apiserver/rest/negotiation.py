@@ -13,10 +13,8 @@ Shape = Literal["", "Table", "PartialObjectMetadata", "PartialObjectMetadataList
 _SHAPES: tuple[Shape, ...] = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 _META_GROUP = "meta.k8s.io"
 DISCOVERY_GROUP = "apidiscovery.k8s.io"
-_AVAILABLE = (
-    "application/json, application/yaml, application/vnd.kubernetes.protobuf, application/json;stream=watch, "
-    "application/vnd.kubernetes.protobuf;stream=watch"
-)
+_AVAILABLE = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+_STREAMS = ", application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
 
 
 class Form(msgspec.Struct, frozen=True):
@@ -52,8 +50,8 @@ def wishes(accept: str) -> tuple[_Wish, ...]:
 
 
 @functools.lru_cache(maxsize=512)
-def negotiate(accept: str) -> Form:
-    """The first wish that can be met. Raises 406 when there is none."""
+def negotiate(accept: str, *, streams: bool = False) -> Form:
+    """The first wish that can be met. Raises 406 when there is none. `streams`: the path can be watched."""
     if not accept:
         return PLAIN
     refused_shape = False
@@ -80,7 +78,8 @@ def negotiate(accept: str) -> Form:
             "only the following media types are accepted: "
             "application/json, application/yaml, application/vnd.kubernetes.protobuf",
         )
-    raise Refusal(406, "NotAcceptable", f"406: Not Acceptable\n\nAvailable representations: {_AVAILABLE}", details={})
+    offered = _AVAILABLE + _STREAMS if streams else _AVAILABLE
+    raise Refusal(406, "NotAcceptable", f"406: Not Acceptable\n\nAvailable representations: {offered}", details={})
 
 
 @functools.lru_cache(maxsize=512)
