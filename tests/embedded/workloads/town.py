@@ -20,6 +20,7 @@ from koord.api.resource import Resource
 from koord.embedded.apiserver.inprocess import InProcessTransport
 from koord.embedded.apiserver.server import Server
 from koord.embedded.workloads import Workloads
+from koord.embedded.workloads.daemon_decision import target_node
 from koord.kube.cache import Change
 from koord.kube.client import Client
 from koord.kube.informers import Informers
@@ -36,6 +37,7 @@ class Kubelet:
     def __init__(self, client: Client, informers: Informers, clock: Clock, nodes: list[str], start_s: float) -> None:
         self.client, self.clock, self.nodes, self.start_s = client, clock, nodes, start_s
         self.stop_s = 1.0
+        self.by_affinity = False  # bind to the node that a daemon's pod names
         self.deaf = False  # a kubelet that does nothing, as on a lost node
         self._next = 0
         self._known: dict[str, str] = {}
@@ -73,7 +75,7 @@ class Kubelet:
         if not pod.spec.node_name:
             if self.deaf or not self.nodes:
                 return
-            node = self.nodes[self._next % len(self.nodes)]
+            node = target_node(pod) if self.by_affinity else self.nodes[self._next % len(self.nodes)]
             self._next += 1
             if isinstance(await self.client.bind(meta.namespace, meta.name, node, uid=meta.uid), Refused):
                 return

@@ -9,12 +9,19 @@ from random import Random
 from types import MappingProxyType
 
 from koord.embedded.workloads.context import Context, Runner
+from koord.embedded.workloads.cronjob import CronJobs
+from koord.embedded.workloads.daemonset import DaemonSets
 from koord.embedded.workloads.deployment import Deployments
 from koord.embedded.workloads.garbage import Garbage
 from koord.embedded.workloads.job import Jobs
 from koord.embedded.workloads.namespace import Namespaces
+from koord.embedded.workloads.node_lifecycle import Nodes
 from koord.embedded.workloads.pdb import Budgets
+from koord.embedded.workloads.pod_gc import PodGarbage
 from koord.embedded.workloads.replicaset import ReplicaSets
+from koord.embedded.workloads.statefulset import StatefulSets
+from koord.embedded.workloads.taint_eviction import TaintEvictions
+from koord.embedded.workloads.volume_protection import VolumeProtection
 from koord.kube.client import Client
 from koord.kube.informers import Informers
 from koord.kube.recorder import Recorder
@@ -27,10 +34,17 @@ ROSTER: Mapping[str, Callable[[Context], Runner]] = MappingProxyType(
     {
         "deployment": Deployments,
         "replicaset": ReplicaSets,
+        "statefulset": StatefulSets,
+        "daemonset": DaemonSets,
         "job": Jobs,
+        "cronjob": CronJobs,
         "disruption": Budgets,
         "garbage": Garbage,
         "namespace": Namespaces,
+        "node-lifecycle": Nodes,
+        "taint-eviction": TaintEvictions,
+        "pod-gc": PodGarbage,
+        "volume-protection": VolumeProtection,
     }
 )
 
