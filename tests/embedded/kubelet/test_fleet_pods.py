@@ -149,6 +149,8 @@ def test_crashing_container_waits_longer_each_time() -> None:
         assert container.last_state.terminated is not None
         assert container.last_state.terminated.exit_code == 2
         assert container.restart_count == 1
+        events = ok(await sim.client.list(CORE_EVENTS, "default"))
+        assert [event.reason for event in events.items] == ["BackOff"]
         await sim.clock.sleep(3600)
         assert 10 < (await sim.shown("bad")).status.container_statuses[0].restart_count < 20
 

@@ -192,7 +192,8 @@ def test_shorter_grace_shortens_the_stop() -> None:
 ])  # fmt: skip
 def test_reboot(policy: str, after: str) -> None:
     given = orders(policy, says={"start-seconds": "0", "run-seconds": "forever"})
-    assert looks(rebooted(live(given, 50.0), given, 60.0)) == after
+    run = advance(rebooted(live(given, 50.0), given, 60.0, 90.0), given, 90.0)
+    assert looks(run) == after
 
 
 @pytest.mark.parametrize(("key", "value", "rule"), [
@@ -210,3 +211,23 @@ def test_wrong_annotation_is_named(key: str, value: str, rule: str) -> None:
     assert isinstance(found, BadAnnotation)
     assert f"sim.koord.sh/{key}" in str(found)
     assert rule in str(found)
+
+
+def test_machine_that_is_down_does_no_work() -> None:
+    given = orders(says={"start-seconds": "20"})
+    run = rebooted(live(given, 5.0), given, 10.0, 100.0)
+    assert looks(advance(run, given, 109.0)) == "Pending - | ContainerCreating"
+    assert looks(advance(run, given, 110.0)) == "Running Ready | ready"
+
+
+def test_crash_ends_containers_when_the_machine_died_and_starts_them_when_it_is_back() -> None:
+    given = orders(says={"start-seconds": "0"})
+    container = advance(rebooted(live(given, 5.0), given, 10.0, 100.0), given, 100.0).main[0]
+    assert container.last == Exited(255, "Unknown", 0.0, 10.0)
+    assert isinstance(container.state, Running)
+    assert container.state.since == 100.0
+
+
+def test_work_that_was_done_before_the_crash_stays_done() -> None:
+    given = orders("Never", says={"start-seconds": "0", "run-seconds": "8"})
+    assert looks(rebooted(live(given, 5.0), given, 10.0, 100.0)) == "Succeeded - | exit0"

@@ -172,7 +172,8 @@ class Fleet:
         crashed, host.failure, host.since = host.failure == "machine", None, now
         for uid, tenant in host.tenants.items():
             if crashed and tenant.run is not None and tenant.plan is not None:
-                tenant.run = rebooted(tenant.run, self._tenancy.orders(tenant, tenant.plan), now)
+                orders = self._tenancy.orders(tenant, tenant.plan)
+                tenant.run = rebooted(tenant.run, orders, host.failed_at, now)
             self._queue.add(uid)
         self._heart.say(host)
 

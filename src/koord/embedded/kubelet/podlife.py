@@ -26,6 +26,8 @@ KILLED = 137  # 128 + SIGKILL
 LOST = 255  # what a runtime reports of a container that died with its machine
 
 Phase: TypeAlias = Literal["Pending", "Running", "Succeeded", "Failed"]
+_Group: TypeAlias = Literal["init", "main"]
+_GROUPS: tuple[_Group, ...] = ("init", "main")
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
@@ -139,20 +141,35 @@ def next_due(run: Run, orders: Orders) -> float | None:
     return min((moment for moment, _ in _moments(run, orders)), default=None)
 
 
-def rebooted(run: Run, orders: Orders, at: float) -> Run:
-    """The machine died at `at`: what ran on it is gone, and what may be restarted is."""
+def rebooted(run: Run, orders: Orders, died_at: float, back_at: float) -> Run:
+    """The machine was down in between: what ran on it ended then, and what may be restarted is when it is back."""
+    run = advance(run, orders, died_at)
     if run.over:
         return run
-    for group in ("init", "main"):
-        for index, container in enumerate(getattr(run, group)):
-            if isinstance(container.state, Running):
-                run = _ended(run, orders, group, index, Exited(LOST, "Unknown", container.state.since, at))
-    return _settled(run, orders, at)
+    if not run.sandbox.up:  # the work on its sandbox stood still meanwhile
+        run = replace(run, sandbox_at=back_at + run.sandbox_at - died_at)
+    for group in _GROUPS:
+        for index, container in enumerate(run.init if group == "init" else run.main):
+            run = _with(run, group, index, _crashed(container, orders, group, index, died_at, back_at))
+    return _settled(run, orders, back_at)
+
+
+def _crashed(
+    container: ContainerRun, orders: Orders, group: _Group, index: int, died_at: float, back_at: float
+) -> ContainerRun:
+    state = container.state
+    if isinstance(state, Waiting) and state.until is not None:
+        return replace(container, state=replace(state, until=max(state.until, back_at)))
+    if not isinstance(state, Running):
+        return container
+    end = Exited(LOST, "Unknown", state.since, died_at)
+    if not _restartable(group, _plan_of(orders.plan, group, index), orders.restart_policy, LOST):
+        return replace(container, state=end)
+    return replace(container, last=end, state=Waiting("ContainerCreating", back_at))
 
 
 # Steps -------------------------------------------------------------------------------------------------------------
 
-_Group = Literal["init", "main"]
 _Do: TypeAlias = Callable[[Run, Orders, float], Run]
 
 
@@ -175,9 +192,6 @@ def _moments(run: Run, orders: Orders) -> Iterator[tuple[float, _Do]]:
                     yield state.ends_at, _ends(group, index)
             elif isinstance(state, Waiting) and state.until is not None and run.stop_at is None:
                 yield state.until, _restarts(group, index)
-
-
-_GROUPS: tuple[_Group, ...] = ("init", "main")
 
 
 def _step(run: Run, orders: Orders, due: float) -> Run:

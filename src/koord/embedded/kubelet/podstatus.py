@@ -77,6 +77,17 @@ def patch_between(before: Plain | None, after: Plain) -> Plain | None:
 _CLEARED: Plain = {"reason": None, "message": None}
 
 
+def backing_off(before: Run | None, after: Run, template: Template) -> list[str]:
+    """The containers that have begun to wait for their next start."""
+    names = [view.name for view in (*template.init_containers, *template.containers)]
+    known = (None,) * len(names) if before is None else (*before.init, *before.main)
+    return [
+        name
+        for name, was, now in zip(names, known, (*after.init, *after.main), strict=True)
+        if isinstance(now.state, Waiting) and now.state.reason == "CrashLoopBackOff" and (was is None or was != now)
+    ]
+
+
 # Conditions --------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from koord.embedded.kubelet.admission import admit
 from koord.embedded.kubelet.behaviour import USAGE, BadAnnotation, Plan, plan_of, start_s
 from koord.embedded.kubelet.host import Tenant
 from koord.embedded.kubelet.podlife import Deletion, Orders, Run, admitted, advance, next_due
-from koord.embedded.kubelet.podstatus import Plain, patch_between, rejected_status, status_of
+from koord.embedded.kubelet.podstatus import Plain, backing_off, patch_between, rejected_status, status_of
 from koord.embedded.kubelet.recovery import run_of
 from koord.embedded.kubelet.usage import BadUsage, Load, Points, load_of
 from koord.embedded.kubelet.view import ANNOTATION_PREFIX
@@ -178,8 +178,16 @@ class Tenancy:
             return None
         refused = await self._patch(tenant, patch)
         if refused is None:
+            self._announce(tenant, None if told is None else told[0], run)
             tenant.told = (run, about)
         return refused
+
+    def _announce(self, tenant: Tenant, before: Run | None, after: Run) -> None:
+        """Only what people look for when a pod is in trouble; a word on every start would double the writes."""
+        for name in backing_off(before, after, tenant.template):
+            meta = tenant.view.metadata
+            note = f"Back-off restarting failed container {name} in pod {meta.name}_{meta.namespace}({meta.uid})"
+            self._recorder.record(_about(tenant.view), "Warning", "BackOff", note)
 
     async def _finish(self, tenant: Tenant) -> Outcome:
         """Of a pod that is over: when it is to be deleted, nothing keeps it any more."""
