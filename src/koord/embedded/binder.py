@@ -8,12 +8,11 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from koord.api.affinity import Taint, Toleration
-from koord.api.builtin import PODS
+from koord.api.builtin import NODES, PODS
 from koord.api.meta import ObjectMeta
 from koord.api.node import Node, NodeStatus
 from koord.api.pod import Pod, PodSpec
 from koord.api.pod_resources import amounts, pod_requests
-from koord.api.resource import Resource
 from koord.kube.cache import Change
 from koord.kube.client import Client
 from koord.kube.controller import Controller, Done, Outcome, Retry
@@ -34,8 +33,7 @@ class _Node(Node, frozen=True, kw_only=True):
     """A type of its own, so that its informer is: others want more of a node than is left here."""
 
 
-_PODS: Resource[_Pod] = Resource(group="", version="v1", kind="Pod", plural="pods", namespaced=True, model=_Pod)
-_NODES: Resource[_Node] = Resource(group="", version="v1", kind="Node", plural="nodes", namespaced=False, model=_Node)
+_PODS, _NODES = PODS.viewed(_Pod), NODES.viewed(_Node)
 
 
 def _slim_pod(pod: _Pod) -> _Pod:

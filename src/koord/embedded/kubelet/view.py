@@ -10,6 +10,7 @@ import sys
 
 import msgspec
 
+from koord.api import builtin
 from koord.api.container import Container, ContainerPort, Probe, ResourceRequirements
 from koord.api.meta import Object, ObjectMeta
 from koord.api.model import decode, encode
@@ -17,7 +18,6 @@ from koord.api.part import Part, ResourceList
 from koord.api.pod import PodReadinessGate, PodSpec
 from koord.api.pod_qos import QosClass, qos_class
 from koord.api.pod_resources import pod_limits, pod_requests
-from koord.api.resource import Resource
 
 ANNOTATION_PREFIX = "sim.koord.sh/"
 
@@ -96,12 +96,8 @@ class NodeView(Object, frozen=True, kw_only=True):
     status: NodeStatusView = NodeStatusView()
 
 
-PODS: Resource[PodView] = Resource(
-    group="", version="v1", kind="Pod", plural="pods", namespaced=True, status_subresource=True, model=PodView
-)
-NODES: Resource[NodeView] = Resource(
-    group="", version="v1", kind="Node", plural="nodes", namespaced=False, status_subresource=True, model=NodeView
-)
+PODS = builtin.PODS.viewed(PodView)
+NODES = builtin.NODES.viewed(NodeView)
 
 
 def slim(pod: PodView) -> PodView | None:
