@@ -16,10 +16,11 @@ always be rebuilt by replaying the present.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from koord.api.node import Node
 from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.peers import Crowd
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.shape import Shapes
 from koord.scheduler.state.table import NodeTable
@@ -28,10 +29,21 @@ from koord.scheduler.state.wire import Pod, is_terminal
 Placed = Callable[[Literal["add", "remove"], PodInfo, NodeInfo], None]
 
 
+class Derived(Protocol):
+    """Something that is kept in line with the placements by listening to them."""
+
+    def __init__(self, state: ClusterState) -> None: ...
+
+
+D = TypeVar("D", bound=Derived)
+
+
 class ClusterState:
     def __init__(self) -> None:
         self.table = NodeTable()
         self.shapes = Shapes()
+        self.crowd = Crowd()
+        self._derived: dict[type[Any], Any] = {}
         self._placed: dict[str, PodInfo] = {}  # by uid: every pod that holds room on a node, assumed ones included
         self._assumed: set[str] = set()
         self._listeners: list[Placed] = []
@@ -41,6 +53,13 @@ class ClusterState:
         self._listeners.append(listener)
         for pod in self._placed.values():
             listener("add", pod, self.table.index[pod.node_name])
+
+    def derived(self, kind: type[D]) -> D:
+        """The one thing of that kind for this state, made on first use: plugins of all profiles share it."""
+        known = self._derived.get(kind)
+        if known is None:
+            known = self._derived[kind] = kind(self)
+        return known
 
     # Reading -----------------------------------------------------------------------------------------------------
 
@@ -65,7 +84,8 @@ class ClusterState:
         return uid in self._assumed
 
     def info(self, pod: Pod) -> PodInfo:
-        return PodInfo(pod, self.shapes.of(pod))
+        meta = pod.metadata
+        return PodInfo(pod, self.shapes.of(pod), self.crowd.of(meta.namespace, meta.labels))
 
     # Watch events ------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import cast
 from koord.api import pod as api_pod
 from koord.api.meta import OwnerReference
 from koord.api.pod_resources import pod_requests
+from koord.scheduler.state.peers import Peers
 from koord.scheduler.state.shape import Shape
 from koord.scheduler.state.wire import Pod
 
@@ -20,6 +21,7 @@ class PodInfo:
 
     __slots__ = (
         "annotations",
+        "claims",
         "created",
         "deleting",
         "gates",
@@ -30,6 +32,7 @@ class PodInfo:
         "node_name",
         "nominated_node",
         "owner",
+        "peers",
         "requests",
         "revision",
         "scheduler",
@@ -38,14 +41,15 @@ class PodInfo:
         "uid",
     )
 
-    def __init__(self, pod: Pod, shape: Shape) -> None:
+    def __init__(self, pod: Pod, shape: Shape, peers: Peers) -> None:
         meta = pod.metadata
         self.uid = meta.uid
         self.namespace = meta.namespace
         self.name = meta.name
         self.key = f"{meta.namespace}/{meta.name}"
         self.revision = meta.resource_version
-        self.labels: Mapping[str, str] = meta.labels or _NO_LABELS
+        self.peers = peers
+        self.labels: Mapping[str, str] = peers.labels
         self.annotations: Mapping[str, str] = meta.annotations or _NO_LABELS
         self.owner: OwnerReference | None = next((o for o in meta.owner_references if o.controller), None)
         self.created: datetime | None = meta.creation_timestamp
@@ -55,6 +59,7 @@ class PodInfo:
         self.nominated_node = pod.status.nominated_node_name
         self.scheduler = pod.spec.scheduler_name
         self.gates: tuple[str, ...] = tuple(gate.name for gate in pod.spec.scheduling_gates)
+        self.claims = pod.status.resource_claim_statuses  # which ResourceClaims were made for it
         self.shape = shape
         self.requests: dict[str, int] = shape.requests
         statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)

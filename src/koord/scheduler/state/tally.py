@@ -1,0 +1,226 @@
+"""How many placed pods match a selector, per row; kept for the selectors in use only.
+
+    pod placed --> its Peers --> the tallies that match them --> one row of each
+
+A pod that no tally matches costs one dictionary entry. A tally is filled from the Peers that match it, which are found
+by label, and writes a log of its changes, so that whoever sums it up (by zone, say) need not sum again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.column import grown
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.peers import Peers
+from koord.scheduler.state.pod import PodInfo
+from koord.values.selector import Operator, Selector
+
+# More selectors than this are not counted at a time; the one asked for longest ago gives way and is counted anew later.
+TALLIES_KEPT = 1024
+_LOG_LIMIT = 1 << 12
+_PINNING = (Operator.EQUALS, Operator.DOUBLE_EQUALS, Operator.IN)
+
+Pin = tuple[str, str]  # label key and value
+
+
+class Clause(msgspec.Struct, frozen=True):
+    """A selector within namespaces; None stands for all of them."""
+
+    namespaces: frozenset[str] | None
+    selector: Selector
+
+    def matches(self, peers: Peers) -> bool:
+        return (self.namespaces is None or peers.namespace in self.namespaces) and self.selector.matches(peers.labels)
+
+
+class Question(msgspec.Struct, frozen=True):
+    """Which pods to count: those that satisfy every clause, without those being deleted if `lasting`."""
+
+    clauses: tuple[Clause, ...]
+    lasting: bool = False
+
+    def matches(self, peers: Peers) -> bool:
+        return all(clause.matches(peers) for clause in self.clauses)
+
+
+class Tally:
+    """`counts` per row. `live` turns False when it is no longer kept up to date: ask for it again then."""
+
+    __slots__ = ("_log", "_start", "counts", "live", "members", "question")
+
+    def __init__(self, question: Question, size: int) -> None:
+        self.question = question
+        self.counts: npt.NDArray[np.int64] = np.zeros(size, np.int64)
+        self.members: dict[Peers, None] = {}
+        self.live = True
+        self._log: list[int] = []
+        self._start = 0
+
+    @property
+    def position(self) -> int:
+        return self._start + len(self._log)
+
+    def since(self, position: int) -> list[int] | None:
+        """What came after a position: a row for a pod that came there, ~row for one that left; None if forgotten."""
+        return None if position < self._start else self._log[position - self._start :]
+
+    def add(self, row: int, sign: int) -> None:
+        if row >= len(self.counts):
+            self.counts = grown(self.counts, max(row + 1, 2 * len(self.counts)))
+        self.counts[row] += sign
+        self._log.append(row if sign > 0 else ~row)
+        if len(self._log) > _LOG_LIMIT:
+            self._start += len(self._log)
+            self._log.clear()
+
+    def sized(self, size: int) -> npt.NDArray[np.int64]:
+        """`counts` for exactly that many rows; the table can be longer, or shorter than what was grown ahead."""
+        if len(self.counts) < size:
+            self.counts = grown(self.counts, size)
+        return self.counts[:size]
+
+    def fill(self, peers: Peers) -> None:
+        self.members[peers] = None
+        peers.tallies.append(self)
+        for row, count in peers.rows.items():
+            if row >= len(self.counts):
+                self.counts = grown(self.counts, max(row + 1, 2 * len(self.counts)))
+            self.counts[row] += count
+        if self.question.lasting:
+            for row, count in peers.ending.items():
+                self.counts[row] -= count
+
+
+class Tallies:
+    """All tallies of one cluster state. Get it with `state.derived(Tallies)`."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._table = state.table
+        self._known: OrderedDict[Question, Tally] = OrderedDict()
+        self._by_pin: dict[Pin | None, dict[Tally, None]] = {}  # None: tallies that pin no label
+        self._placed: dict[str, dict[Peers, None]] = {}  # by namespace
+        self._placed_by_pin: dict[Pin, dict[Peers, None]] = {}
+        self.moves = 0  # counts every change of any tally
+        state.listen(self._heard)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, question: Question) -> Tally:
+        known = self._known.get(question)
+        if known is not None:
+            self._known.move_to_end(question)
+            return known
+        tally = self._known[question] = Tally(question, self._table.size)
+        for peers in self._candidates(question):
+            if question.matches(peers):
+                tally.fill(peers)
+        for pin in _index_pins(question):
+            self._by_pin.setdefault(pin, {})[tally] = None
+        if len(self._known) > TALLIES_KEPT:
+            self._drop(next(iter(self._known)))
+        return tally
+
+    def _drop(self, question: Question) -> None:
+        tally = self._known.pop(question)
+        tally.live = False
+        for pin in _index_pins(question):
+            found = self._by_pin[pin]
+            del found[tally]
+            if not found:
+                del self._by_pin[pin]
+        for peers in tally.members:
+            peers.tallies.remove(tally)
+        tally.members.clear()
+
+    def _candidates(self, question: Question) -> Iterable[Peers]:
+        """Placed Peers among which all that match are, by the rarest label that they must have."""
+        best: list[dict[Peers, None]] | None = None
+        for pins in _pins(question):
+            found = [peers for pin in pins if (peers := self._placed_by_pin.get(pin)) is not None]
+            if best is None or sum(map(len, found)) < sum(map(len, best)):
+                best = found
+        if best is None:
+            spaces = {n for c in question.clauses if c.namespaces is not None for n in c.namespaces}
+            if any(c.namespaces is not None for c in question.clauses):
+                best = [peers for name in spaces if (peers := self._placed.get(name)) is not None]
+            else:
+                best = list(self._placed.values())
+        return [peers for part in best for peers in part]
+
+    # Placements --------------------------------------------------------------------------------------------------
+
+    def _heard(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
+        peers, row = pod.peers, node.row
+        sign = 1 if what == "add" else -1
+        if not peers.placed:
+            self._appeared(peers)
+        peers.placed += sign
+        _count(peers.rows, row, sign)
+        if pod.deleting:
+            _count(peers.ending, row, sign)
+        if peers.tallies:
+            self.moves += 1
+            for tally in peers.tallies:
+                if not (pod.deleting and tally.question.lasting):
+                    tally.add(row, sign)
+        if not peers.placed:
+            self._vanished(peers)
+
+    def _appeared(self, peers: Peers) -> None:
+        self._placed.setdefault(peers.namespace, {})[peers] = None
+        for pin in peers.labels.items():
+            self._placed_by_pin.setdefault(pin, {})[peers] = None
+        if self._by_pin:
+            for tally in self._asking(peers):
+                if tally.question.matches(peers):
+                    tally.fill(peers)
+
+    def _asking(self, peers: Peers) -> list[Tally]:
+        seen = dict(self._by_pin.get(None, ()))
+        for pin in peers.labels.items():
+            seen.update(self._by_pin.get(pin, {}))
+        return list(seen)
+
+    def _vanished(self, peers: Peers) -> None:
+        here = self._placed[peers.namespace]
+        del here[peers]
+        if not here:
+            del self._placed[peers.namespace]
+        for pin in peers.labels.items():
+            found = self._placed_by_pin[pin]
+            del found[peers]
+            if not found:
+                del self._placed_by_pin[pin]
+        for tally in peers.tallies:
+            del tally.members[peers]
+        peers.tallies.clear()
+
+
+def _count(rows: dict[int, int], row: int, sign: int) -> None:
+    left = rows.get(row, 0) + sign
+    if left:
+        rows[row] = left
+    else:
+        del rows[row]
+
+
+def _pins(question: Question) -> Iterator[tuple[Pin, ...]]:
+    """For each requirement that names values: the labels of which a matching pod must have one."""
+    for clause in question.clauses:
+        for requirement in clause.selector.requirements:
+            if requirement.operator in _PINNING:
+                yield tuple((requirement.key, value) for value in requirement.values)
+
+
+def _index_pins(question: Question) -> tuple[Pin | None, ...]:
+    """Under which labels a tally stands, so that every Peers that it matches finds it."""
+    return next(_pins(question), (None,))
