@@ -23,8 +23,9 @@ MODULES = ("k8s.io/api", "k8s.io/apimachinery", "k8s.io/apiextensions-apiserver"
 _MACHINERY = "io.k8s.apimachinery.pkg."
 _EXTENSIONS = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1."
 ENVELOPE = _MACHINERY + "runtime.Unknown"
-# Older clients still evict with this one, though its group version is no longer served.
-UNSERVED = ("io.k8s.api.policy.v1beta1.Eviction",)
+# Older clients still evict with the first, though its group version is no longer served; types of other releases have
+# durations where this one has none.
+BESIDES = ("io.k8s.api.policy.v1beta1.Eviction", _MACHINERY + "apis.meta.v1.Duration")
 # Written by hand in JSON: their messages keep the names of the protobuf definition.
 OPAQUE = {
     ENVELOPE,
@@ -86,7 +87,7 @@ def _tagged(body: str) -> dict[int, tuple[str, str]]:
 def messages(sources: Iterable[Source], definitions: Iterable[str]) -> dict[str, Any]:
     """Every message that the definitions lead to, by definition name. A definition without a message is an error."""
     owners = {source.prefix + name: source for source in sources for name in source.messages}
-    wanted = [ENVELOPE, *UNSERVED, *(name for name in definitions if name not in JSON_ONLY)]
+    wanted = [ENVELOPE, *BESIDES, *(name for name in definitions if name not in JSON_ONLY)]
     table: dict[str, Any] = {}
     while wanted:
         name = wanted.pop()
