@@ -202,3 +202,20 @@ def test_namespace_waits_for_finalizers_and_says_so() -> None:
             assert await here.get(NAMESPACES, "shop", None) is None
 
     run_virtual(story)
+
+
+def test_namespace_with_workloads_ends_without_a_fight() -> None:
+    """Controllers that go on making pods are refused, so nothing grows back while it is being emptied."""
+
+    async def story(clock: LoopClock) -> None:
+        async with town(clock, MINE) as here:
+            await here.create(NAMESPACES, {"metadata": {"name": "shop"}})
+            await here.create(DEPLOYMENTS, web(), "shop")
+            await running(here, 3, "shop")
+            await here.delete(NAMESPACES, "shop", None)
+            await here.pass_time(60)
+            assert await here.get(NAMESPACES, "shop", None) is None
+            assert await here.list(PODS, None) == []
+            assert await here.list(DEPLOYMENTS, None) == []
+
+    run_virtual(story)

@@ -85,9 +85,12 @@ def wanted_execute_taint(node: Node) -> str:
     return {"False": NOT_READY, "Unknown": UNREACHABLE}.get(ready_status(node), "")
 
 
-def decide_taints(node: Node, now: datetime, *, may_evict: bool) -> tuple[Taint, ...] | None:
-    """The node's taints with ours put right; None when they are. `may_evict`: NoExecute may be added now."""
-    schedule, execute = wanted_schedule_taints(node), wanted_execute_taint(node)
+def decide_taints(node: Node, now: datetime, *, may_evict: bool, blackout: bool = False) -> tuple[Taint, ...] | None:
+    """The node's taints with ours put right; None when they are.
+
+    `may_evict`: NoExecute may be added now. `blackout`: every node is down, so no pod is driven anywhere.
+    """
+    schedule, execute = wanted_schedule_taints(node), "" if blackout else wanted_execute_taint(node)
     have_execute = {t.key for t in node.spec.taints if t.effect == NO_EXECUTE}
     # One NoExecute taint may take the other's place at once: its pods have been told already.
     may_evict = may_evict or bool(have_execute & {NOT_READY, UNREACHABLE})
@@ -127,21 +130,25 @@ def zone_state(healthy: int, unhealthy: int) -> ZoneState:
     return "Normal"
 
 
-def zone_rates(nodes: Iterable[Node]) -> dict[str, float]:
-    """Nodes per second that may be evicted in each zone. When all of the cluster is down, the fault is likely ours."""
+class Zones(msgspec.Struct, frozen=True):
+    rates: dict[str, float]  # nodes per second that may be evicted in each zone
+    blackout: bool  # all of the cluster is down: then the fault is likely ours, and nobody is evicted
+
+
+def zones(nodes: Iterable[tuple[Node, bool]]) -> Zones:
+    """`nodes` with whether each has fallen silent, which its conditions may not say yet."""
     counts: dict[str, list[int]] = {}
-    for node in nodes:
-        row = counts.setdefault(zone_of(node), [0, 0])
+    for node, silent in nodes:
         status = ready_status(node)
         if status:  # one that never reported is neither
-            row[status != "True"] += 1
+            counts.setdefault(zone_of(node), [0, 0])[silent or status != "True"] += 1
     states = {zone: zone_state(*row) for zone, row in counts.items()}
     if states and all(state == "FullDisruption" for state in states.values()):
-        return dict.fromkeys(states, 0.0)
+        return Zones(dict.fromkeys(states, 0.0), True)
     rates = {}
     for zone, state in states.items():
         if state == "PartialDisruption":
             rates[zone] = SECONDARY_RATE if sum(counts[zone]) > LARGE_ZONE else 0.0
         else:
             rates[zone] = RATE
-    return rates
+    return Zones(rates, False)

@@ -17,12 +17,13 @@ from koord.embedded.workloads.context import Context
 from koord.embedded.workloads.node_health import (
     GRACE_S,
     STARTUP_GRACE_S,
+    Zones,
     awaits_eviction,
     decide_taints,
     ready_status,
     silent_conditions,
     zone_of,
-    zone_rates,
+    zones,
 )
 from koord.embedded.workloads.pod_place import index_by_node, on_node
 from koord.kube import recorder
@@ -49,6 +50,7 @@ class Nodes:
         self._queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
         self._heard: dict[str, float] = {}  # node -> when it was last heard of, by our own clock
         self._posted: set[str] = set()  # nodes whose kubelet has ever said something
+        self._blackout = False
         self._evictions: dict[str, float] = {}  # zone -> when the next node may be evicted
         index_by_node(self._pods)
         self._nodes.on(self._node_changed)
@@ -64,7 +66,20 @@ class Nodes:
             self._hear(name)
             if _heartbeat(change.object) is not None:
                 self._posted.add(name)
+        if change.old is None or ready_status(change.old) != ready_status(change.object):
+            self._judge_cluster()
         self._queue.add(name)
+
+    def _judge_cluster(self) -> None:
+        """Entering or leaving a blackout concerns every node; leaving it, all get their time again."""
+        blackout = self._zones().blackout
+        if blackout == self._blackout:
+            return
+        self._blackout = blackout
+        for node in self._nodes.list():
+            if not blackout:
+                self._hear(node.metadata.name)
+            self._queue.add(node.metadata.name)
 
     def _lease_changed(self, change: Change[Lease]) -> None:
         """Every node renews every ten seconds: note the time and nothing more, unless it was thought lost."""
@@ -74,7 +89,9 @@ class Nodes:
         ):
             return
         self._hear(name)
-        self._posted.add(name)
+        if name not in self._posted:
+            self._posted.add(name)
+            self._queue.add(name)  # from now on its silence is judged more strictly
 
     def _hear(self, name: str) -> None:
         self._heard[name] = self._clock.monotonic()
@@ -93,13 +110,14 @@ class Nodes:
             return await self._declare_unknown(node)
         waits = awaits_eviction(node)
         may_evict, evict_in = self._may_evict(node) if waits else (False, 0.0)
-        taints = decide_taints(node, self._context.now(), may_evict=may_evict)
+        taints = decide_taints(node, self._context.now(), may_evict=may_evict, blackout=self._blackout)
         if taints is not None:
             refused = await self._write_taints(node, taints)
             if refused is not None:
                 return Requeue(refused.message)
             if waits and may_evict:
-                self._evictions[zone_of(node)] = self._clock.monotonic() + 1 / self._rate(node)
+                rate = self._rate(node)
+                self._evictions[zone_of(node)] = self._clock.monotonic() + (1 / rate if rate else _LATER_S)
         if ready_status(node) != "True" and (refused := await self._mark_pods(node)) is not None:
             return Requeue(refused.message)
         if waits and not may_evict:
@@ -114,8 +132,11 @@ class Nodes:
 
     # -- evictions by zone
 
+    def _zones(self) -> Zones:
+        return zones((node, self._silence_left_s(node.metadata.name) <= 0) for node in self._nodes.list())
+
     def _rate(self, node: Node) -> float:
-        return zone_rates(self._nodes.list()).get(zone_of(node), 0.0)
+        return self._zones().rates.get(zone_of(node), 0.0)
 
     def _may_evict(self, node: Node) -> tuple[bool, float]:
         """Whether the node's turn has come, and else when to ask again."""
