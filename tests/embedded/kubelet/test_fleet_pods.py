@@ -306,3 +306,15 @@ def test_a_quiet_pod_costs_no_writes() -> None:
         assert changes == ["added", "updated", "updated"]  # created; ContainerCreating; Running
 
     simulate(story, (SMALL,))
+
+
+def test_addresses_come_back_when_pods_have_gone() -> None:
+    async def story(sim: Sim) -> None:
+        for number in range(40):  # far more than the node's block of 16 has addresses
+            await sim.put(pod(f"p{number}", says={"start-seconds": 0, "stop-seconds": 0}))
+            await sim.clock.sleep(1)
+            assert (await sim.shown(f"p{number}")).status.pod_ip != ""
+            ok(await sim.client.delete(PODS, f"p{number}", "default"))
+            await sim.clock.sleep(1)
+
+    simulate(story, [Pool(name="n", count=1, pods=2)])
