@@ -62,10 +62,11 @@ class Nodes:
             self._heard.pop(name, None)
             self._posted.discard(name)
             return
-        if change.old is None or _heartbeat(change.old) != _heartbeat(change.object):
+        said = _said(change.object)
+        if change.old is None or (said and said != _said(change.old)):
             self._hear(name)
-            if _heartbeat(change.object) is not None:
-                self._posted.add(name)
+        if said:
+            self._posted.add(name)
         if change.old is None or ready_status(change.old) != ready_status(change.object):
             self._judge_cluster()
         self._queue.add(name)
@@ -208,11 +209,12 @@ class Nodes:
         self._context.recorder.record(recorder.reference(NODES, node), "Normal", reason, message)
 
 
-def _heartbeat(node: Node) -> datetime | None:
+def _said(node: Node) -> tuple[datetime | None, str] | tuple[()]:
+    """When the kubelet last spoke and what it said; that nobody knows is our own word, not its."""
     for condition in node.status.conditions:
-        if condition.type == "Ready":
-            return condition.last_heartbeat_time
-    return None
+        if condition.type == "Ready" and condition.status != "Unknown":
+            return condition.last_heartbeat_time, condition.status
+    return ()
 
 
 def _plain(model: Any) -> dict[str, Any]:
