@@ -252,10 +252,9 @@ def _template_changed(spec: Obj, before: Obj, old: Obj) -> list[FieldError]:
     template, was = spec["template"], before["template"]
     if template == was:
         return []
-    if before.get("suspend") and not old.get("status", {}).get("startTime"):
-        template = _scheduling_from(template, was)
-        if template == was:
-            return []
+    started = old.get("status", {}).get("startTime")
+    if before.get("suspend") and not started and _scheduling_from(template, was) == was:
+        return []
     return [invalid_value("spec.template", internal("PodTemplateSpec", template), IMMUTABLE)]
 
 

@@ -135,6 +135,13 @@ Amounts: Limits{} Requests{}
 Source: APIGroup? Kind Name
 SourceRef: APIGroup? Kind Name Namespace?
 ImageSource: Reference PullPolicy
+ServicePort: Name Protocol AppProtocol? Port= TargetPort= NodePort=
+Taint: Key Value Effect TimeAdded?
+ObjectReference: Kind Namespace Name UID APIVersion ResourceVersion FieldPath
+RoleRef: APIGroup Kind Name
+Driver: Name NodeID TopologyKeys[] Allocatable~
+AttachmentSpec: Attacher Source#AttachmentSource NodeName
+AttachmentSource: PersistentVolumeName? InlineVolumeSpec~
 DeploymentStrategy: Type RollingUpdate@Rolling
 Rolling: MaxUnavailable= MaxSurge=
 StatefulStrategy: Type RollingUpdate@StatefulRolling

@@ -1,0 +1,259 @@
+"""ResourceQuota and LimitRange."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from koord.embedded.apiserver.kinds import amount, label
+from koord.embedded.apiserver.kinds.rule import IMMUTABLE
+from koord.embedded.apiserver.kinds.strategy import Strategy
+from koord.embedded.apiserver.refusal import FieldError, duplicate, forbidden_field, invalid_value, required
+from koord.values import names
+from koord.values.quantity import Quantity
+
+Obj = dict[str, Any]
+
+# ResourceQuota -----------------------------------------------------------------------------------------------------
+
+_COMPUTE = frozenset(
+    ("cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "pods")
+)
+_SCOPES = (
+    "Terminating",
+    "NotTerminating",
+    "BestEffort",
+    "NotBestEffort",
+    "PriorityClass",
+    "CrossNamespacePodAffinity",
+    "VolumeAttributesClass",
+)
+_CLASHES = (("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating"))
+_ONLY_EXISTS = ("Terminating", "NotTerminating", "BestEffort", "NotBestEffort", "CrossNamespacePodAffinity")
+
+
+@functools.lru_cache(maxsize=4096)
+def _quota_reasons(name: str) -> tuple[str, ...]:
+    reasons = names.qualified_name(name)
+    if reasons:
+        return tuple(reasons)
+    if "/" in name or name in amount.QUOTA or amount.is_huge(name) or name.startswith("requests.hugepages-"):
+        return ()
+    return ("must be a standard resource for quota",) if name in ("storage",) else (
+        "must be a standard resource type or fully qualified",
+        "must be a standard resource for quota",
+    )
+
+
+def _hard(found: Obj, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for name, text in found.items():
+        at = f"{path}[{name}]"
+        errors += [invalid_value(at, name, reason) for reason in _quota_reasons(name)]
+        reasons = amount.amount_reasons(name, text)
+        errors += [invalid_value(at, text, reason) for reason in reasons]
+    return errors
+
+
+def _scoped(scopes: list[str], hard: Obj, shown: Any, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for scope in scopes:
+        if scope not in _SCOPES:
+            errors.append(invalid_value(path, shown, "unsupported scope"))
+        for name in hard:
+            if _misfit(scope, name):
+                errors.append(invalid_value(path, shown, "unsupported scope applied to resource"))
+    for pair in _CLASHES:
+        if set(pair) <= set(scopes):
+            errors.append(invalid_value(path, shown, "conflicting scopes"))
+    return errors
+
+
+def _misfit(scope: str, name: str) -> bool:
+    if scope == "BestEffort":
+        return name != "pods"
+    if scope in ("Terminating", "NotTerminating", "NotBestEffort", "PriorityClass"):
+        standard = "/" not in name or name.startswith(("requests.", "limits."))
+        return standard and name not in _COMPUTE and not name.startswith(("count/", "requests.", "limits.", "hugepages-"))
+    return False
+
+
+def _scope_selector(found: Obj, hard: Obj, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    at = f"{path}.matchExpressions"
+    for expression in found.get("matchExpressions") or ():
+        scope, operator, values = (
+            expression.get("scopeName", ""),
+            expression.get("operator", ""),
+            expression.get("values") or [],
+        )
+        if scope not in _SCOPES:
+            errors.append(invalid_value(f"{at}.scopeName", scope, "unsupported scope"))
+        if scope in _ONLY_EXISTS and operator != "Exists":
+            detail = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, "
+            detail += "ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, "
+            detail += "ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
+            errors.append(invalid_value(f"{at}.operator", operator, detail))
+        if operator in ("In", "NotIn"):
+            if not values:
+                detail = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
+                errors.append(required(f"{at}.values", detail))
+        elif operator in ("Exists", "DoesNotExist"):
+            if values:
+                detail = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
+                errors.append(invalid_value(f"{at}.values", values, detail))
+        else:
+            errors.append(invalid_value(f"{at}.operator", operator, "not a valid selector operator"))
+    return errors
+
+
+def _quota_errors(obj: Obj) -> list[FieldError]:
+    spec = obj.get("spec") or {}
+    hard = spec.get("hard") or {}
+    errors = _hard(hard, "spec.hard")
+    scopes = spec.get("scopes") or []
+    if scopes:
+        errors += _scoped(scopes, hard, scopes, "spec.scopes")
+    if spec.get("scopeSelector"):
+        errors += _scope_selector(spec["scopeSelector"], hard, "spec.scopeSelector")
+    return errors
+
+
+def _quota_update(new: Obj, old: Obj) -> list[FieldError]:
+    errors = _quota_errors(new)
+    scopes = (new.get("spec") or {}).get("scopes") or []
+    if set(scopes) != set((old.get("spec") or {}).get("scopes") or ()):
+        errors.append(invalid_value("spec.scopes", scopes, IMMUTABLE))
+    return errors
+
+
+def _quota_status(new: Obj, old: Obj) -> list[FieldError]:
+    status = new.get("status") or {}
+    return _hard(status.get("hard") or {}, "status.hard") + _hard(status.get("used") or {}, "status.used")
+
+
+RESOURCE_QUOTA = Strategy(
+    validate_create=_quota_errors,
+    validate_update=_quota_update,
+    validate_status=_quota_status,
+)
+
+
+# LimitRange --------------------------------------------------------------------------------------------------------
+
+_PARTS = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
+
+
+def _default_limits(obj: Obj) -> None:
+    """For containers a default limit follows from the maximum, a default request from that limit, else the minimum."""
+    for item in (obj.get("spec") or {}).get("limits") or ():
+        if item.get("type") != "Container":
+            continue
+        limits, requests = dict(item.get("default") or {}), dict(item.get("defaultRequest") or {})
+        for name, amount_text in (item.get("max") or {}).items():
+            limits.setdefault(name, amount_text)
+        for source in (limits, item.get("min") or {}):
+            for name, amount_text in source.items():
+                requests.setdefault(name, amount_text)
+        if limits:
+            item["default"] = limits
+        if requests:
+            item["defaultRequest"] = requests
+
+
+def _limit_errors(obj: Obj) -> list[FieldError]:
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    for i, item in enumerate((obj.get("spec") or {}).get("limits") or ()):
+        errors += _item_errors(item, f"spec.limits[{i}]", seen)
+    return errors
+
+
+def _item_errors(item: Obj, path: str, seen: set[str]) -> list[FieldError]:
+    kind = item.get("type", "")
+    errors = [invalid_value(f"{path}.type", kind, reason) for reason in names.qualified_name(kind)]
+    if not errors and "/" not in kind and kind not in ("Pod", "Container", "PersistentVolumeClaim"):
+        errors.append(invalid_value(f"{path}.type", kind, "must be a standard limit type or fully qualified"))
+    if kind in seen:
+        errors.append(duplicate(f"{path}.type", kind))
+    seen.add(kind)
+    parts = {part: item.get(part) or {} for part in _PARTS}
+    for part in ("max", "min"):
+        errors += _name_errors(parts[part], f"{path}.{part}")
+    if kind == "Pod":
+        for part in ("default", "defaultRequest"):
+            if parts[part]:
+                errors.append(forbidden_field(f"{path}.{part}", "may not be specified when `type` is 'Pod'"))
+    else:
+        for part in ("default", "defaultRequest"):
+            errors += _name_errors(parts[part], f"{path}.{part}")
+    errors += _name_errors(parts["maxLimitRequestRatio"], f"{path}.maxLimitRequestRatio")
+    if kind == "PersistentVolumeClaim" and "storage" not in parts["max"] and "storage" not in parts["min"]:
+        detail = "either minimum or maximum storage value is required, but neither was provided"
+        errors.append(required(f"{path}.limits", detail))
+    for name in sorted({name for part in parts.values() for name in part}):
+        errors += _relations(name, {part: parts[part].get(name) for part in _PARTS}, path)
+    return errors
+
+
+def _name_errors(found: Obj, path: str) -> list[FieldError]:
+    return [
+        invalid_value(f"{path}[{name}]", name, reason) for name in found for reason in amount.standard_reasons(name)
+    ]
+
+
+def _relations(name: str, texts: dict[str, str | None], path: str) -> list[FieldError]:
+    """min <= default request <= default <= max, and the ratio within what min and max allow."""
+    errors: list[FieldError] = []
+    found = {part: Quantity.parse(text) for part, text in texts.items() if text is not None}
+
+    def above(left: str, right: str) -> bool:
+        return left in found and right in found and found[left] > found[right]
+
+    def complain(part: str, shown: str, detail: str) -> None:
+        errors.append(invalid_value(f"{path}.{part}[{name}]", texts[shown], detail))
+
+    if above("min", "max"):
+        complain("min", "min", f"min value {texts['min']} is greater than max value {texts['max']}")
+    if above("min", "defaultRequest"):
+        detail = f"min value {texts['min']} is greater than default request value {texts['defaultRequest']}"
+        complain("defaultRequest", "defaultRequest", detail)
+    if above("defaultRequest", "max"):
+        detail = f"default request value {texts['defaultRequest']} is greater than max value {texts['max']}"
+        complain("defaultRequest", "defaultRequest", detail)
+    if above("defaultRequest", "default"):
+        detail = f"default request value {texts['defaultRequest']} is greater than default limit value {texts['default']}"
+        complain("defaultRequest", "defaultRequest", detail)
+    if above("min", "default"):
+        complain("default", "min", f"min value {texts['min']} is greater than default value {texts['default']}")
+    if above("default", "max"):
+        complain("default", "max", f"default value {texts['default']} is greater than max value {texts['max']}")
+    ratio = found.get("maxLimitRequestRatio")
+    if ratio is not None:
+        one = Quantity.from_value(1)
+        if ratio < one:
+            complain("maxLimitRequestRatio", "maxLimitRequestRatio", f"ratio {texts['maxLimitRequestRatio']} is less than 1")
+        if "min" in found and "max" in found and not found["min"].is_zero():
+            most = float(found["max"]) / float(found["min"])
+            if float(ratio) > most:
+                detail = f"ratio {texts['maxLimitRequestRatio']} is greater than max/min = {most:f}"
+                complain("maxLimitRequestRatio", "maxLimitRequestRatio", detail)
+    overcommits = amount.is_native(name) and not amount.is_huge(name)
+    if not overcommits:
+        errors += _fixed(name, texts, found, path)
+    return errors
+
+
+def _fixed(name: str, texts: dict[str, str | None], found: dict[str, Quantity], path: str) -> list[FieldError]:
+    request, limit = found.get("defaultRequest"), found.get("default")
+    if request is not None and limit is not None and request != limit:
+        detail = f"default value {texts['default']} must equal to defaultRequest value {texts['defaultRequest']} in {name}"
+        return [invalid_value(f"{path}.defaultRequest[{name}]", texts["defaultRequest"], detail)]
+    return []
+
+
+LIMIT_RANGE = Strategy(
+    default=_default_limits,
+    validate_create=_limit_errors,
+    validate_update=lambda new, old: _limit_errors(new),
+)

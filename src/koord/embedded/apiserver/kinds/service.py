@@ -1,0 +1,382 @@
+"""Service: defaults, addresses and node ports from its uid, and its rules.
+
+Addresses are a function of the service's uid rather than of what is taken: nothing routes to them here, and a write
+stays free of state. Two of many thousand services may share one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from typing import Any
+
+from koord.embedded.apiserver.kinds import label
+from koord.embedded.apiserver.kinds.internal import internal
+from koord.embedded.apiserver.kinds.pod.probe import port_or_name
+from koord.embedded.apiserver.kinds.rule import PORT_NUMBER, address, each, one_of
+from koord.embedded.apiserver.kinds.strategy import Strategy
+from koord.embedded.apiserver.refusal import (
+    FieldError,
+    duplicate,
+    forbidden_field,
+    invalid_value,
+    not_supported,
+    required,
+)
+from koord.values import names
+
+Obj = dict[str, Any]
+ADDRESSES = ipaddress.ip_network("10.96.0.0/16")
+_RESERVED = 10  # the first addresses of the range are the API server's and the DNS service's
+NODE_PORTS = range(30_000, 32_768)
+AFFINITY_SECONDS = 10_800
+_TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
+_POLICIES = ("Cluster", "Local")
+_DISTRIBUTIONS = ("PreferClose", "PreferSameZone", "PreferSameNode")
+_ONLY_BALANCER = "may only be used when `type` is 'LoadBalancer'"
+_HEALTH = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
+
+
+def _chosen(text: str, count: int) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % count
+
+
+# Defaults ----------------------------------------------------------------------------------------------------------
+
+
+def _default(obj: Obj) -> None:
+    spec = obj.setdefault("spec", {})
+    if not spec.get("sessionAffinity"):
+        spec["sessionAffinity"] = "None"
+    if not spec.get("type"):
+        spec["type"] = "ClusterIP"
+    if spec["sessionAffinity"] == "None":
+        spec.pop("sessionAffinityConfig", None)
+    elif spec["sessionAffinity"] == "ClientIP":
+        client = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
+        if client.get("timeoutSeconds") is None:
+            client["timeoutSeconds"] = AFFINITY_SECONDS
+    for port in spec.get("ports") or ():
+        if not port.get("protocol"):
+            port["protocol"] = "TCP"
+        if port.get("targetPort") in (None, 0, ""):
+            port["targetPort"] = port.get("port", 0)
+    if _external(spec) and not spec.get("externalTrafficPolicy"):
+        spec["externalTrafficPolicy"] = "Cluster"
+    if spec.get("internalTrafficPolicy") is None and spec["type"] in ("ClusterIP", "NodePort", "LoadBalancer"):
+        spec["internalTrafficPolicy"] = "Cluster"
+    if spec["type"] == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is None:
+        spec["allocateLoadBalancerNodePorts"] = True
+
+
+def _external(spec: Obj) -> bool:
+    """Reachable from outside of the cluster."""
+    return spec.get("type") in ("NodePort", "LoadBalancer") or (
+        spec.get("type") == "ClusterIP" and bool(spec.get("externalIPs"))
+    )
+
+
+def _joined_addresses(spec: Obj) -> None:
+    """clusterIP is the first of clusterIPs."""
+    if spec.get("clusterIP") and not spec.get("clusterIPs"):
+        spec["clusterIPs"] = [spec["clusterIP"]]
+
+
+def _allocate(obj: Obj) -> None:
+    spec, uid = obj["spec"], obj["metadata"]["uid"]
+    if spec["type"] == "ExternalName":
+        return
+    _joined_addresses(spec)
+    if not spec.get("clusterIP"):
+        free = ADDRESSES.num_addresses - _RESERVED - 1
+        spec["clusterIP"] = str(ADDRESSES[_RESERVED + _chosen(uid, free)])
+        spec["clusterIPs"] = [spec["clusterIP"]]
+    if not spec.get("ipFamilies"):
+        spec["ipFamilies"] = ["IPv6" if ":" in spec["clusterIP"] else "IPv4"]
+    if not spec.get("ipFamilyPolicy"):
+        spec["ipFamilyPolicy"] = "SingleStack"
+    _node_ports(spec, uid)
+
+
+def _needs_node_ports(spec: Obj) -> bool:
+    return spec["type"] == "NodePort" or (
+        spec["type"] == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is not False
+    )
+
+
+def _node_ports(spec: Obj, uid: str) -> None:
+    if _needs_node_ports(spec):
+        taken = {port["nodePort"] for port in spec.get("ports") or () if port.get("nodePort")}
+        for port in spec.get("ports") or ():
+            if not port.get("nodePort"):
+                text, turn = f"{uid}/{port.get('protocol')}/{port.get('port')}", 0
+                while (number := NODE_PORTS[(_chosen(text, len(NODE_PORTS)) + turn) % len(NODE_PORTS)]) in taken:
+                    turn += 1
+                port["nodePort"] = number
+                taken.add(number)
+    if spec["type"] == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local":
+        if not spec.get("healthCheckNodePort"):
+            spec["healthCheckNodePort"] = NODE_PORTS[_chosen(f"{uid}/health", len(NODE_PORTS))]
+
+
+def _create(obj: Obj) -> None:
+    _allocate(obj)
+
+
+# Fields that only some types have: dropped when the type changes and the client did not set them anew.
+_OF_TYPE = {
+    "LoadBalancer": ("allocateLoadBalancerNodePorts", "loadBalancerClass", "healthCheckNodePort"),
+}
+
+
+def _prepare_update(new: Obj, old: Obj) -> None:
+    spec, before = new["spec"], old["spec"]
+    _drop_outgrown(spec, before)
+    if spec["type"] == "ExternalName":
+        return
+    if before.get("type") != "ExternalName":
+        for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
+            if not spec.get(key) and before.get(key):
+                spec[key] = before[key]
+        if spec.get("clusterIP") != before.get("clusterIP") and spec.get("clusterIPs") == before.get("clusterIPs"):
+            spec["clusterIPs"] = [spec["clusterIP"]]
+    if _needs_node_ports(spec) and _needs_node_ports(before):
+        held = {(p.get("protocol"), p.get("port")): p["nodePort"] for p in before.get("ports") or () if p.get("nodePort")}
+        used = {port.get("nodePort") for port in spec.get("ports") or ()}
+        for port in spec.get("ports") or ():
+            kept = held.get((port.get("protocol"), port.get("port")))
+            if not port.get("nodePort") and kept and kept not in used:
+                port["nodePort"] = kept
+    if spec["type"] == "LoadBalancer" == before.get("type") and not spec.get("healthCheckNodePort"):
+        if before.get("healthCheckNodePort") and spec.get("externalTrafficPolicy") == "Local":
+            spec["healthCheckNodePort"] = before["healthCheckNodePort"]
+    _allocate(new)
+
+
+def _drop_outgrown(spec: Obj, before: Obj) -> None:
+    """What the old type had and the new one does not goes, unless the client sent something else there."""
+    kind, was = spec["type"], before.get("type")
+    if was != "ExternalName" and kind == "ExternalName":
+        for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
+            if spec.get(key) == before.get(key):
+                spec.pop(key, None)
+    if was in ("NodePort", "LoadBalancer") and kind in ("ClusterIP", "ExternalName"):
+        old_ports = {p.get("nodePort") for p in before.get("ports") or ()}
+        if {p.get("nodePort") for p in spec.get("ports") or ()} == old_ports:
+            for port in spec.get("ports") or ():
+                port.pop("nodePort", None)
+    if _external(before) and not _external(spec) and spec.get("externalTrafficPolicy") == before.get("externalTrafficPolicy"):
+        spec.pop("externalTrafficPolicy", None)
+    if was == "LoadBalancer" and kind != "LoadBalancer":
+        for key in _OF_TYPE["LoadBalancer"]:
+            if spec.get(key) == before.get(key):
+                spec.pop(key, None)
+    elif was == "LoadBalancer" and before.get("externalTrafficPolicy") == "Local":
+        unchanged = spec.get("healthCheckNodePort") == before.get("healthCheckNodePort")
+        if spec.get("externalTrafficPolicy") != "Local" and unchanged:
+            spec.pop("healthCheckNodePort", None)
+
+
+# Rules -------------------------------------------------------------------------------------------------------------
+
+
+def _ports(spec: Obj, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    listed = spec.get("ports") or []
+    headless = spec.get("clusterIP") == "None"
+    seen: set[str] = set()
+    for i, port in enumerate(listed):
+        at, name = f"{path}[{i}]", port.get("name", "")
+        if not name:
+            if len(listed) > 1:
+                errors.append(required(f"{at}.name"))
+        else:
+            errors += [invalid_value(f"{at}.name", name, reason) for reason in names.dns1123_label(name)]
+            if name in seen:
+                errors.append(duplicate(f"{at}.name", name))
+            seen.add(name)
+        errors += PORT_NUMBER(port.get("port", 0), f"{at}.port")
+        errors += one_of("SCTP", "TCP", "UDP")(port.get("protocol", ""), f"{at}.protocol")
+        errors += port_or_name(port.get("targetPort", 0), f"{at}.targetPort")
+        if port.get("appProtocol") is not None:
+            errors += label.label_name(port["appProtocol"], f"{at}.appProtocol")
+    return errors if not headless else errors
+
+
+def _port_clashes(spec: Obj, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    listed = spec.get("ports") or []
+    if spec["type"] == "ClusterIP":
+        detail = "may not be used when `type` is 'ClusterIP'"
+        errors += [forbidden_field(f"{path}[{i}].nodePort", detail) for i, p in enumerate(listed) if p.get("nodePort")]
+    numbers: set[tuple[str, int]] = set()
+    for i, port in enumerate(listed):
+        if port.get("nodePort"):
+            key = (port.get("protocol", ""), port["nodePort"])
+            if key in numbers:
+                errors.append(duplicate(f"{path}[{i}].nodePort", port["nodePort"]))
+            numbers.add(key)
+    pairs: set[tuple[str, int]] = set()
+    for i, port in enumerate(listed):
+        pair = (port.get("protocol", ""), port.get("port", 0))
+        if pair in pairs:
+            shown = internal("ServicePort", {"protocol": pair[0], "port": pair[1]})
+            errors.append(duplicate(f"{path}[{i}]", shown))
+        pairs.add(pair)
+    return errors
+
+
+def _affinity(spec: Obj, path: str) -> list[FieldError]:
+    kind = spec.get("sessionAffinity", "")
+    if kind not in ("ClientIP", "None"):
+        return [not_supported(f"{path}.sessionAffinity", kind, ("ClientIP", "None"))]
+    config = spec.get("sessionAffinityConfig")
+    if kind != "ClientIP":
+        return []
+    seconds = ((config or {}).get("clientIP") or {}).get("timeoutSeconds")
+    at = f"{path}.sessionAffinityConfig"
+    if seconds is None:
+        return [required(at, "when session affinity type is ClientIP")]
+    if not 0 < seconds <= 86_400:
+        return [invalid_value(f"{at}.clientIP.timeoutSeconds", seconds, "must be greater than 0 and less than 86400")]
+    return []
+
+
+def _cidr(value: str, path: str) -> list[FieldError]:
+    try:
+        ipaddress.ip_network(value.strip(), strict=False)
+    except ValueError:
+        return [invalid_value(path, value, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)")]
+    return [] if "/" in value else [invalid_value(path, value, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)")]
+
+
+def _balancer(spec: Obj, path: str) -> list[FieldError]:
+    """What belongs to load balancers alone."""
+    errors: list[FieldError] = []
+    balances = spec["type"] == "LoadBalancer"
+    ranges = spec.get("loadBalancerSourceRanges")
+    if ranges:
+        at = f"{path}.LoadBalancerSourceRanges"  # the real server's own capital
+        if not balances:
+            errors.append(forbidden_field(at, _ONLY_BALANCER))
+        for i, value in enumerate(ranges):
+            errors += _cidr(value, f"{at}[{i}]")
+    if spec.get("allocateLoadBalancerNodePorts") is not None and not balances:
+        errors.append(forbidden_field(f"{path}.allocateLoadBalancerNodePorts", _ONLY_BALANCER))
+    if balances and spec.get("allocateLoadBalancerNodePorts") is None:
+        errors.append(required(f"{path}.allocateLoadBalancerNodePorts"))
+    return errors
+
+
+def _balancer_class(spec: Obj, path: str) -> list[FieldError]:
+    name = spec.get("loadBalancerClass")
+    if name is None:
+        return []
+    if spec["type"] != "LoadBalancer":
+        return [forbidden_field(f"{path}.loadBalancerClass", _ONLY_BALANCER)]
+    return list(label.label_name(name, f"{path}.loadBalancerClass"))
+
+
+def _external_policy(spec: Obj, path: str) -> list[FieldError]:
+    policy, health = spec.get("externalTrafficPolicy", ""), spec.get("healthCheckNodePort", 0)
+    at = f"{path}.externalTrafficPolicy"
+    errors: list[FieldError] = []
+    if not _external(spec):
+        if policy:
+            errors.append(invalid_value(at, policy, "may only be set for externally-accessible services"))
+    elif not policy:
+        errors.append(required(at))
+    elif policy not in _POLICIES:
+        errors.append(not_supported(at, policy, _POLICIES))
+    if health:
+        if not (spec["type"] == "LoadBalancer" and policy == "Local"):
+            errors.append(invalid_value(f"{path}.healthCheckNodePort", health, _HEALTH))
+        else:
+            errors += PORT_NUMBER(health, f"{path}.healthCheckNodePort")
+    return errors
+
+
+def _addresses(spec: Obj, path: str) -> list[FieldError]:
+    if spec["type"] == "ExternalName":
+        return [
+            forbidden_field(f"{path}.{key}", "may not be set for ExternalName services")
+            for key in ("clusterIPs", "ipFamilies", "ipFamilyPolicy")
+            if spec.get(key)
+        ]
+    errors: list[FieldError] = []
+    for i, value in enumerate(spec.get("clusterIPs") or ()):
+        if value != "None":
+            errors += address(value, f"{path}.clusterIPs[{i}]")
+    return errors
+
+
+def _errors(obj: Obj) -> list[FieldError]:
+    spec, path = obj["spec"], "spec"
+    kind = spec["type"]
+    errors: list[FieldError] = []
+    if not spec.get("ports") and spec.get("clusterIP") != "None" and kind != "ExternalName":
+        errors.append(required(f"{path}.ports"))
+    if kind == "ExternalName":
+        name = spec.get("externalName", "")
+        if name:
+            errors += [
+                invalid_value(f"{path}.externalName", name, reason)
+                for reason in names.dns1123_subdomain(name.removesuffix("."))
+            ]
+        else:
+            errors.append(required(f"{path}.externalName"))
+    elif kind in ("LoadBalancer", "NodePort") and spec.get("clusterIP") == "None":
+        detail = f"may not be set to 'None' for {kind} services"
+        errors.append(invalid_value(f"{path}.clusterIPs[0]", "None", detail))
+    errors += _ports(spec, f"{path}.ports")
+    errors += label.labels(spec.get("selector") or {}, f"{path}.selector")
+    errors += _affinity(spec, path)
+    errors += _addresses(spec, path)
+    errors += each(address)(spec.get("externalIPs") or [], f"{path}.externalIPs")
+    if kind not in _TYPES:
+        errors.append(not_supported(f"{path}.type", kind, _TYPES))
+    errors += _port_clashes(spec, f"{path}.ports")
+    errors += _balancer(spec, path)
+    errors += _balancer_class(spec, path)
+    errors += _external_policy(spec, path)
+    if spec.get("internalTrafficPolicy") is not None:
+        errors += one_of(*_POLICIES)(spec["internalTrafficPolicy"], f"{path}.internalTrafficPolicy")
+    elif kind in ("ClusterIP", "NodePort", "LoadBalancer"):
+        errors.append(required(f"{path}.internalTrafficPolicy"))
+    if spec.get("trafficDistribution") is not None:
+        errors += one_of(*_DISTRIBUTIONS)(spec["trafficDistribution"], f"{path}.trafficDistribution")
+    return errors
+
+
+def _update_errors(new: Obj, old: Obj) -> list[FieldError]:
+    spec, before = new["spec"], old["spec"]
+    errors: list[FieldError] = []
+    if spec["type"] == "LoadBalancer" == before.get("type"):
+        if spec.get("healthCheckNodePort", 0) != before.get("healthCheckNodePort", 0) and _keeps_health(spec, before):
+            errors.append(forbidden_field("spec.healthCheckNodePort", "field is immutable"))
+    if "ExternalName" not in (spec["type"], before.get("type")):
+        was, now = before.get("clusterIPs") or [], spec.get("clusterIPs") or []
+        if was and now and was[0] != now[0] and "None" not in (was[0], now[0]) or (was[:1] == ["None"]) != (now[:1] == ["None"]):
+            errors.append(invalid_value("spec.clusterIPs[0]", now, "may not change once set"))
+    name, before_name = spec.get("loadBalancerClass"), before.get("loadBalancerClass")
+    if spec["type"] == "LoadBalancer" == before.get("type") and name != before_name:
+        errors.append(invalid_value("spec.loadBalancerClass", name, "may not change once set"))
+        errors += _balancer_class(spec, "spec")
+    return errors + _errors(new)
+
+
+def _keeps_health(spec: Obj, before: Obj) -> bool:
+    return spec.get("externalTrafficPolicy") == before.get("externalTrafficPolicy") == "Local"
+
+
+SERVICE = Strategy(
+    default=_default,
+    prepare_create=_create,
+    prepare_update=_prepare_update,
+    validate_create=_errors,
+    validate_update=_update_errors,
+    fields={
+        "spec.clusterIP": lambda obj: str(obj["spec"].get("clusterIP", "")),
+        "spec.type": lambda obj: str(obj["spec"].get("type", "")),
+    },
+)
