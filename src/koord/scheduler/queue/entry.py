@@ -1,0 +1,107 @@
+"""One pod in the queue: what it has been through, and the same as a record for people."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from koord.scheduler.state.pod import PodInfo
+
+Part = Literal["active", "backoff", "unschedulable", "gated", "in-flight"]
+NOBODY: frozenset[str] = frozenset()
+
+
+class QueuedPod:
+    """Owned by the queue. Whoever popped it reads it, and hands it back in `failed`."""
+
+    __slots__ = (
+        "attempts",
+        "errors",
+        "first_attempt",
+        "gate",
+        "gate_reason",
+        "message",
+        "moved_by",
+        "number",
+        "part",
+        "pending",
+        "pod",
+        "queued_at",
+        "refusals",
+        "rejected",
+        "since",
+        "until",
+    )
+
+    def __init__(self, pod: PodInfo, number: int, now: float) -> None:
+        self.pod = pod
+        self.number = number  # order of arrival: decides between pods that the sort plugin finds equal
+        self.part: Part = "active"
+        self.queued_at = now  # when it came, for good
+        self.since = now  # when it came or last failed: the time that the order of pods is made of
+        self.first_attempt: float | None = None  # when it could first have been tried: latency is measured from here
+        self.attempts = 0
+        self.refusals = 0  # attempts that ended in a refusal, over its whole life
+        self.errors = 0  # attempts in a row that ended because something was broken
+        self.until = 0.0  # its back-off ends
+        # Who refused it. `pending` plugins wait for something that is on its way, and their events skip the back-off.
+        self.rejected: frozenset[str] = NOBODY
+        self.pending: frozenset[str] = NOBODY
+        self.gate = ""  # the plugin that holds it back before any attempt
+        self.gate_reason = ""
+        self.message = ""  # of the last failure
+        self.moved_by = ""  # the event that brought it to where it is, by its name in metrics
+
+    @property
+    def uid(self) -> str:
+        return self.pod.uid
+
+    @property
+    def rejectors(self) -> frozenset[str]:
+        return self.rejected | self.pending if self.pending else self.rejected
+
+    def __repr__(self) -> str:
+        return f"QueuedPod({self.pod.key}, {self.part}, attempts={self.attempts})"
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where a pod stands, for explanations."""
+
+    pod: str
+    uid: str
+    part: Part
+    attempts: int
+    queued_at: float
+    since: float
+    moved_by: str
+    first_attempt: float | None = None
+    backing_off_until: float | None = None
+    errors: int = 0
+    rejected_by: tuple[str, ...] = ()
+    pending_on: tuple[str, ...] = ()
+    gated_by: str = ""
+    gate_reason: str = ""
+    last_failure: str = ""
+    nominated_node: str = ""
+
+
+def standing(queued: QueuedPod, now: float, nominated_node: str) -> Standing:
+    return Standing(
+        pod=queued.pod.key,
+        uid=queued.uid,
+        part=queued.part,
+        attempts=queued.attempts,
+        queued_at=queued.queued_at,
+        since=queued.since,
+        moved_by=queued.moved_by,
+        first_attempt=queued.first_attempt,
+        backing_off_until=queued.until if queued.until > now else None,
+        errors=queued.errors,
+        rejected_by=tuple(sorted(queued.rejected)),
+        pending_on=tuple(sorted(queued.pending)),
+        gated_by=queued.gate,
+        gate_reason=queued.gate_reason,
+        last_failure=queued.message,
+        nominated_node=nominated_node,
+    )

@@ -1,0 +1,83 @@
+"""Who listens to which event, and whether an event is worth waking a pod for. Asks plugins, keeps nothing of pods."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from enum import IntEnum
+
+from koord.scheduler.framework.event import Event, Happened
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.profile import Profile
+from koord.scheduler.queue.entry import QueuedPod
+from koord.scheduler.state.pod import PodInfo
+
+
+class Worth(IntEnum):
+    """What an event means to a pod; the greater wins."""
+
+    NOTHING = 0
+    AFTER_BACKOFF = 1
+    AT_ONCE = 2
+
+
+class Listener:
+    """A plugin of a profile that listens to some event. `key` names the two."""
+
+    __slots__ = ("key", "plugin")
+
+    def __init__(self, scheduler: str, plugin: Plugin) -> None:
+        self.key = (scheduler, plugin.name)
+        self.plugin = plugin
+
+
+class Hints:
+    def __init__(self, profiles: Sequence[Profile]) -> None:
+        self._plugins = {p.scheduler_name: {plugin.name: plugin for plugin in p.plugins()} for p in profiles}
+        self._listeners: dict[Event, tuple[Listener, ...]] = {}  # by event as it happens, filled as they come
+
+    def listeners(self, event: Event) -> tuple[Listener, ...]:
+        known = self._listeners.get(event)
+        if known is None:
+            known = self._listeners[event] = tuple(
+                Listener(scheduler, plugin)
+                for scheduler, plugins in self._plugins.items()
+                for plugin in plugins.values()
+                if any(own.covers(event) for own in plugin.wakes_on)
+            )
+        return known
+
+    def kin(self, plugin: str, pod: PodInfo) -> Hashable:
+        """Pods with equal answers get the same from this plugin's `might_help`."""
+        known = self._plugins[pod.scheduler].get(plugin)
+        if known is None or known.scope.kind == "always":
+            return pod.uid
+        return (pod.shape.number, known.signature(pod))
+
+    def worth(self, queued: QueuedPod, happened: Happened) -> Worth:
+        """What those who refused this pod say of an event."""
+        best = Worth.NOTHING
+        for listener in self.listeners(happened.event):
+            scheduler, plugin = listener.key
+            if scheduler != queued.pod.scheduler:
+                continue
+            waited_for = plugin in queued.pending
+            if not waited_for and plugin not in queued.rejected:
+                continue
+            if not listener.plugin.might_help(queued.pod, happened):
+                continue
+            if waited_for:
+                return Worth.AT_ONCE
+            if not queued.pending:
+                return Worth.AFTER_BACKOFF
+            best = Worth.AFTER_BACKOFF  # a pending plugin may still say: at once
+        return best
+
+    def best(self, queued: QueuedPod, events: Iterable[Happened]) -> Worth:
+        """The most that any of these events means to this pod."""
+        best = Worth.NOTHING
+        most = Worth.AT_ONCE if queued.pending else Worth.AFTER_BACKOFF
+        for happened in events:
+            best = max(best, self.worth(queued, happened))
+            if best is most:
+                break
+        return best
