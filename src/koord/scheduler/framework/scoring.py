@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.feasible import FeasibleNodes
 from koord.scheduler.framework.judgement import FEW_ROWS, Epochs, Judgement
 from koord.scheduler.framework.plugin import Scores
 from koord.scheduler.framework.profile import Profile, Scorer
 from koord.scheduler.framework.verdict import ROW, Fault
-from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.table import EVERY, NodeTable, RowList
 
@@ -60,10 +60,8 @@ class Scoring:
         """PreScore: who has nothing to say about this pod stays out of the sum."""
         skipped: set[str] = set()
         self.fault = None
-        feasible: list[NodeInfo] | None = None
+        feasible = FeasibleNodes(self._table, rows)
         for plugin in self._profile.at("pre_score"):
-            if feasible is None:
-                feasible = [node for row in rows if (node := self._table.nodes[row]) is not None]
             answer = plugin.pre_score(self._cycle, self._pod, feasible)
             if isinstance(answer, Fault):
                 self.fault = (plugin.name, answer)

@@ -61,6 +61,17 @@ class Coded:
     def code_of(self, word: Hashable) -> int | None:
         return self._code_of.get(word)
 
+    def spread(self, rows: npt.NDArray[np.intp] | slice, worth: Callable[[Any], int]) -> npt.NDArray[np.int64]:
+        """What each word is worth, per row: asked once per word; 0 where there is no word."""
+        codes = self.codes[rows]
+        if len(self.words) > len(codes):  # few rows of many words: only theirs are asked about
+            seen, places = np.unique(codes, return_inverse=True)
+            return self._worth([self.words[code] for code in seen], worth).take(places)
+        return self._worth(self.words, worth).take(codes)
+
+    def _worth(self, words: Sequence[Any], worth: Callable[[Any], int]) -> npt.NDArray[np.int64]:
+        return np.fromiter((0 if word is None else worth(word) for word in words), np.int64, len(words))
+
     def refresh(self, nodes: Nodes) -> None:
         rows = self._changes.since(self._position)
         self._position = self._changes.position

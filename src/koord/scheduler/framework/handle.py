@@ -1,0 +1,34 @@
+"""What a plugin is given when it is made: the cluster state and a way to read other kinds. The program has both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from koord.api.meta import Object
+from koord.api.resource import Resource
+from koord.scheduler.state.cluster import ClusterState
+
+O = TypeVar("O", bound=Object)  # noqa: E741 - the letter stands for an object everywhere in this program
+O_co = TypeVar("O_co", bound=Object, covariant=True)
+
+
+class Lister(Protocol[O_co]):
+    """The objects of one kind as the watch has shown them so far."""
+
+    @property
+    def version(self) -> int:
+        """Moves with every change, so that what was derived from the kind can be kept until it does."""
+
+    def get(self, namespace: str, name: str) -> O_co | None:
+        """`namespace` is "" for cluster-scoped kinds."""
+
+    def list(self, namespace: str | None = None) -> Sequence[O_co]: ...
+
+
+class Handle(Protocol):
+    @property
+    def state(self) -> ClusterState: ...
+
+    def lister(self, resource: Resource[O]) -> Lister[O]:
+        """Asking for a kind while plugins are made is what makes the program watch it."""

@@ -1,0 +1,66 @@
+"""How full a node would be with a pod on it, resource by resource: what scores of resources are made of.
+
+A resource counts on a node that has some of it to give; one that is not built in counts only if the pod asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from koord.api.config.scheduler.args import ResourceWeight
+from koord.api.resource_name import CPU, MEMORY
+from koord.scheduler.plugins.scalar_resource import BUILT_IN, is_scalar
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.table import Bools, Ints, NodeTable, Rows
+
+
+class Share(msgspec.Struct, frozen=True):
+    """One resource that counts for this pod: what the pod adds, and what the resource weighs."""
+
+    name: str
+    request: int
+    weight: int
+    nonzero: bool  # cpu and memory are scored with a default for containers that state no request
+
+    def on_node(self, node: NodeInfo) -> tuple[int, int]:
+        """What there is, and what would be taken."""
+        if self.nonzero:
+            used = node.nonzero_cpu if self.name == CPU else node.nonzero_memory
+        else:
+            used = node.requested.get(self.name, 0)
+        return node.allocatable.get(self.name, 0), used + self.request
+
+    def on_rows(self, table: NodeTable, rows: Rows) -> tuple[Ints, Ints]:
+        if self.nonzero:
+            used = table.nonzero_cpu if self.name == CPU else table.nonzero_memory
+        else:
+            used = table.requested(self.name)
+        return table.allocatable(self.name)[rows], used[rows] + self.request
+
+
+def shares(resources: Iterable[ResourceWeight], requests: dict[str, int], *, nonzero: bool) -> tuple[Share, ...]:
+    """`nonzero`: whether cpu and memory of the pods on a node are taken with the default for unstated requests."""
+    return tuple(
+        Share(r.name, requests.get(r.name, 0), r.weight, nonzero and r.name in (CPU, MEMORY))
+        for r in resources
+        if r.name in BUILT_IN or (is_scalar(r.name) and requests.get(r.name, 0))
+    )
+
+
+def present_on_node(counted: Sequence[Share], node: NodeInfo) -> Iterator[tuple[int, int, int]]:
+    """(what there is, what would be taken, weight) of each resource that the node has."""
+    for share in counted:
+        capacity, used = share.on_node(node)
+        if capacity:
+            yield capacity, used, share.weight
+
+
+def present_on_rows(counted: Sequence[Share], table: NodeTable, rows: Rows) -> Iterator[tuple[Ints, Ints, Bools, int]]:
+    """The same for many rows, with a mask of those that have the resource; capacity is 1 elsewhere, to divide by."""
+    for share in counted:
+        capacity, used = share.on_rows(table, rows)
+        present = capacity != 0
+        yield np.maximum(capacity, 1), used, present, share.weight

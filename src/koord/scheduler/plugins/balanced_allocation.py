@@ -1,0 +1,95 @@
+"""Prefer nodes whose resources would be used evenly, so that none runs out while others are left over.
+
+score = 100 · (1 - σ), where σ is the standard deviation of the used fractions; cut, not rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from koord.api.config.scheduler.in_tree import NodeResourcesBalancedAllocationArgs
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.plugin import MAX_SCORE, Plugin, Scores
+from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Skip
+from koord.scheduler.plugins.allocation import Share, present_on_node, present_on_rows, shares
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.table import NodeTable, Rows
+
+Floats = npt.NDArray[np.float64]
+
+
+class BalancedAllocation(Plugin):
+    name = "NodeResourcesBalancedAllocation"
+    scope = ROW
+
+    def __init__(self, args: NodeResourcesBalancedAllocationArgs) -> None:
+        """Takes defaulted arguments."""
+        self._resources = args.resources
+
+    def _counted(self, cycle: Cycle, pod: PodInfo) -> tuple[Share, ...]:
+        known = cycle.kept.get(self.name)
+        if known is None:
+            known = shares(self._resources, pod.requests, nonzero=False)
+            cycle.keep(self.name, known)
+        assert isinstance(known, tuple)
+        return known
+
+    def pre_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
+        """A pod that asks for none of the resources changes no balance: the same node would win every time."""
+        return None if any(share.request for share in self._counted(cycle, pod)) else SKIP
+
+    def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
+        fractions = [
+            min(used / capacity, 1.0) for capacity, used, _ in present_on_node(self._counted(cycle, pod), node)
+        ]
+        return int((1 - _deviation(fractions)) * MAX_SCORE)
+
+    def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
+        columns = [
+            (np.minimum(used / capacity, 1.0), present)
+            for capacity, used, present, _ in present_on_rows(self._counted(cycle, pod), table, rows)
+        ]
+        if len(columns) == 2:
+            (first, has_first), (second, has_second) = columns
+            deviation = np.abs((first - second) / 2) * (has_first & has_second)
+        else:
+            deviation = _deviations(columns, len(table.alive[rows]))
+        return ((1 - deviation) * MAX_SCORE).astype(np.int64)
+
+
+def _deviation(fractions: Sequence[float]) -> float:
+    if len(fractions) < 2:
+        return 0.0
+    if len(fractions) == 2:  # the same number, but computed in fewer steps, and so rounded less
+        return abs((fractions[0] - fractions[1]) / 2)
+    total = 0.0
+    for fraction in fractions:  # term by term: sum() of newer Pythons rounds differently
+        total += fraction
+    mean = total / len(fractions)
+    squares = 0.0
+    for fraction in fractions:
+        squares += (fraction - mean) * (fraction - mean)
+    return math.sqrt(squares / len(fractions))
+
+
+def _deviations(columns: Sequence[tuple[Floats, npt.NDArray[np.bool_]]], size: int) -> Floats:
+    """`_deviation` row by row, where each row has some of the resources."""
+    count = np.zeros(size, np.int64)
+    total, first, second = np.zeros(size), np.zeros(size), np.zeros(size)
+    for fraction, present in columns:
+        first = np.where(present & (count == 0), fraction, first)
+        second = np.where(present & (count == 1), fraction, second)
+        total = total + np.where(present, fraction, 0.0)
+        count = count + present
+    among = np.maximum(count, 1)
+    mean = total / among
+    squares = np.zeros(size)
+    for fraction, present in columns:
+        squares = squares + np.where(present, (fraction - mean) * (fraction - mean), 0.0)
+    many = np.where(count > 2, np.sqrt(squares / among), 0.0)
+    return np.where(count == 2, np.abs((first - second) / 2), many)

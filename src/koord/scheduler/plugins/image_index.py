@@ -1,0 +1,77 @@
+"""Which nodes have which container images, kept up to date from node objects."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from koord.api.node import ContainerImage
+from koord.scheduler.state.column import Nodes
+from koord.scheduler.state.table import NodeTable
+
+Images = tuple[ContainerImage, ...]
+
+
+class ImageIndex:
+    """Images under the names that nodes report. `version` moves when a name that was asked for comes or goes."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self._position = -1
+        self._seen: dict[int, Images] = {}
+        self._rows: dict[str, set[int]] = {}
+        self._asked: set[str] = set()
+        self.version = 0
+
+    def refresh(self) -> None:
+        changes = self._table.node_changes
+        if self._position == changes.position:
+            return
+        rows = changes.since(self._position)
+        self._position = changes.position
+        nodes: Nodes = self._table.nodes
+        for row in range(len(nodes)) if rows is None else rows:
+            info = nodes[row]
+            self._set(row, info.node.status.images if info is not None and info.node is not None else ())
+
+    def _set(self, row: int, images: Images) -> None:
+        before = self._seen.get(row, ())
+        if before == images:
+            return
+        old, new = _sizes(before), _sizes(images)
+        for name in old.keys() - new.keys():
+            holders = self._rows[name]
+            holders.discard(row)
+            if not holders:
+                del self._rows[name]
+        for name in new.keys() - old.keys():
+            self._rows.setdefault(name, set()).add(row)
+        if not self._asked.isdisjoint(name for name, _ in old.items() ^ new.items()):
+            self.version += 1
+        if images:
+            self._seen[row] = images
+        else:
+            self._seen.pop(row, None)
+
+    def rows(self, name: str) -> set[int]:
+        """Rows of the nodes that have the image."""
+        self._asked.add(name)
+        return self._rows.get(name, set())
+
+    def size_bytes(self, name: str) -> int:
+        """Nodes may disagree on a size: the one whose name comes first is believed, as Kubernetes does when it starts
+        and reads all nodes in that order."""
+        nodes = self._table.nodes
+        holders = (node for row in self._rows.get(name, ()) if (node := nodes[row]) is not None)
+        first = min(holders, key=lambda node: node.name, default=None)
+        return _sizes(self._seen[first.row])[name] if first is not None else 0
+
+
+def _sizes(images: Images) -> dict[str, int]:
+    """Bytes by name; of two images with one name the first counts."""
+    return {name: image.size_bytes for image in reversed(images) for name in image.names}
+
+
+@lru_cache(maxsize=4096)
+def tagged(image: str) -> str:
+    """The name with its tag: without one it means latest. Nodes' names are taken as they are."""
+    return image if image.rfind(":") > image.rfind("/") else f"{image}:latest"

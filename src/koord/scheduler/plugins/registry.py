@@ -1,0 +1,35 @@
+"""Every plugin of this program by name, and how it is made. Others' plugins are added by whoever starts the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from koord.scheduler.framework.handle import Handle
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.plugins.balanced_allocation import BalancedAllocation
+from koord.scheduler.plugins.image_locality import ImageLocality
+from koord.scheduler.plugins.node_affinity import NodeAffinity
+from koord.scheduler.plugins.node_name import NodeName
+from koord.scheduler.plugins.node_ports import NodePorts
+from koord.scheduler.plugins.node_resources_fit import NodeResourcesFit
+from koord.scheduler.plugins.node_unschedulable import NodeUnschedulable
+from koord.scheduler.plugins.priority_sort import PrioritySort
+from koord.scheduler.plugins.scheduling_gates import SchedulingGates
+from koord.scheduler.plugins.taint_toleration import TaintToleration
+
+# Makes a plugin from its arguments (the typed ones where its arguments have a known shape, else plain data or None).
+Factory = Callable[[Any, Handle], Plugin]
+
+REGISTRY: Mapping[str, Factory] = {
+    SchedulingGates.name: lambda args, handle: SchedulingGates(),
+    PrioritySort.name: lambda args, handle: PrioritySort(),
+    NodeUnschedulable.name: lambda args, handle: NodeUnschedulable(),
+    NodeName.name: lambda args, handle: NodeName(),
+    TaintToleration.name: lambda args, handle: TaintToleration(),
+    NodeAffinity.name: lambda args, handle: NodeAffinity(args),
+    NodePorts.name: lambda args, handle: NodePorts(),
+    NodeResourcesFit.name: lambda args, handle: NodeResourcesFit(args),
+    BalancedAllocation.name: lambda args, handle: BalancedAllocation(args),
+    ImageLocality.name: lambda args, handle: ImageLocality(handle.state),
+}

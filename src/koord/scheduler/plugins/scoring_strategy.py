@@ -1,0 +1,122 @@
+"""From how full a node would be to a score: keep nodes even, fill them up, or follow a curve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from koord.api.config.scheduler.args import (
+    LEAST_ALLOCATED,
+    MOST_ALLOCATED,
+    REQUESTED_TO_CAPACITY_RATIO,
+    ScoringStrategy,
+    UtilizationShapePoint,
+)
+from koord.scheduler.framework.plugin import MAX_SCORE, Scores
+from koord.scheduler.plugins.allocation import Share, present_on_node, present_on_rows
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.table import Ints, NodeTable, Rows
+
+# Points of a curve give scores from 0 to this.
+_CURVE_TOP = 10
+
+
+class Strategy(Protocol):
+    def score(self, counted: Sequence[Share], node: NodeInfo) -> int: ...
+
+    def score_columns(self, counted: Sequence[Share], table: NodeTable, rows: Rows) -> Scores: ...
+
+
+class LeastAllocated:
+    """The weighted mean of the free parts."""
+
+    def score(self, counted: Sequence[Share], node: NodeInfo) -> int:
+        total = weights = 0
+        for capacity, used, weight in present_on_node(counted, node):
+            if used <= capacity:
+                total += (capacity - used) * MAX_SCORE // capacity * weight
+            weights += weight
+        return total // weights if weights else 0
+
+    def score_columns(self, counted: Sequence[Share], table: NodeTable, rows: Rows) -> Scores:
+        return _mean(counted, table, rows, lambda capacity, used: _percent(np.maximum(capacity - used, 0), capacity))
+
+
+class MostAllocated:
+    """The weighted mean of the taken parts. Unstated requests can make it look over-full, which counts as full."""
+
+    def score(self, counted: Sequence[Share], node: NodeInfo) -> int:
+        total = weights = 0
+        for capacity, used, weight in present_on_node(counted, node):
+            total += min(used, capacity) * MAX_SCORE // capacity * weight
+            weights += weight
+        return total // weights if weights else 0
+
+    def score_columns(self, counted: Sequence[Share], table: NodeTable, rows: Rows) -> Scores:
+        return _mean(counted, table, rows, lambda capacity, used: _percent(np.minimum(used, capacity), capacity))
+
+
+class RequestedToCapacityRatio:
+    """A curve through points over the taken part in percent. A resource that scores 0 does not weigh."""
+
+    def __init__(self, points: Sequence[UtilizationShapePoint]) -> None:
+        self._curve = np.asarray([_on_curve(points, percent) for percent in range(MAX_SCORE + 1)], np.int64)
+        self._steps: list[int] = self._curve.tolist()
+
+    def score(self, counted: Sequence[Share], node: NodeInfo) -> int:
+        total = weights = 0
+        for capacity, used, weight in present_on_node(counted, node):
+            worth = self._steps[min(used, capacity) * MAX_SCORE // capacity]
+            if worth > 0:
+                total += worth * weight
+                weights += weight
+        return (2 * total + weights) // (2 * weights) if weights else 0
+
+    def score_columns(self, counted: Sequence[Share], table: NodeTable, rows: Rows) -> Scores:
+        total = weights = np.zeros(len(table.alive[rows]), np.int64)
+        for capacity, used, present, weight in present_on_rows(counted, table, rows):
+            worth = self._curve[_percent(np.minimum(used, capacity), capacity)]
+            total = total + worth * present * weight
+            weights = weights + (present & (worth > 0)) * weight
+        return (2 * total + weights) // np.maximum(2 * weights, 1)
+
+
+def strategy_of(given: ScoringStrategy) -> Strategy:
+    """Raises ValueError for one that is not known: configuration is checked before it comes here."""
+    if given.type == LEAST_ALLOCATED:
+        return LeastAllocated()
+    if given.type == MOST_ALLOCATED:
+        return MostAllocated()
+    if given.type == REQUESTED_TO_CAPACITY_RATIO and given.requested_to_capacity_ratio is not None:
+        return RequestedToCapacityRatio(given.requested_to_capacity_ratio.shape)
+    raise ValueError(f"scoring strategy {given.type} is not supported")
+
+
+def _on_curve(points: Sequence[UtilizationShapePoint], percent: int) -> int:
+    """Straight lines between points, level before the first and after the last; fractions are cut towards zero."""
+    scale = MAX_SCORE // _CURVE_TOP
+    before = points[0]
+    for point in points:
+        if percent <= point.utilization:
+            if point is before:
+                return point.score * scale
+            rise = (point.score - before.score) * scale * (percent - before.utilization)
+            run = point.utilization - before.utilization
+            return before.score * scale + (rise // run if rise >= 0 else -(-rise // run))
+        before = point
+    return before.score * scale
+
+
+def _mean(counted: Sequence[Share], table: NodeTable, rows: Rows, worth: Callable[[Ints, Ints], Ints]) -> Scores:
+    """The weighted mean over the resources that each row has."""
+    total = weights = np.zeros(len(table.alive[rows]), np.int64)
+    for capacity, used, present, weight in present_on_rows(counted, table, rows):
+        total = total + worth(capacity, used) * present * weight
+        weights = weights + present * weight
+    return total // np.maximum(weights, 1)
+
+
+def _percent(part: Ints, whole: Ints) -> Ints:
+    return part * MAX_SCORE // whole
