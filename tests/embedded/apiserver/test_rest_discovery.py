@@ -157,7 +157,7 @@ async def test_openapi_documents(api: Api) -> None:
     assert status == 200
     assert (await api.get("/openapi/v2"))[0] == 200
     assert (await api.get("/openapi/v3/apis/nope/v1"))[0] == 404
-    assert (await api.get("/openapi/v2", accept="application/com.github.proto-openapi.spec.v2.v1.0+protobuf"))[0] == 406
+    assert (await api.get("/openapi/v3/apis/apps/v1", accept="text/html"))[0] == 406
 
 
 class Test_reviews:

@@ -1,11 +1,16 @@
-"""/openapi/v2 and /openapi/v3: the documents that `schema` writes for what is served, kept until that changes."""
+"""/openapi/v2 and /openapi/v3: the documents that `schema` writes for what is served, kept until that changes.
+
+Version 3 is JSON only: no client asks for it in another form without taking JSON too.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
 from koord.embedded.apiserver.catalog import Catalog, ServedResource
+from koord.embedded.apiserver.protobuf import swagger
 from koord.embedded.apiserver.rest.answering import TextBody, text
+from koord.embedded.apiserver.rest.negotiation import wishes
 from koord.embedded.apiserver.schema import openapi
 from koord.embedded.apiserver.schema.builtin import Builtin
 from koord.embedded.apiserver.schema.openapi_paths import Described
@@ -18,6 +23,7 @@ class OpenApi:
         self._catalog = catalog
         self._generation = -1
         self._v2: bytes | None = None
+        self._v2_packed: bytes | None = None
         # path below /openapi/v3 -> what it was made of, and the document
         self._v3: dict[str, tuple[tuple[ServedResource, ...], bytes]] = {}
 
@@ -25,14 +31,17 @@ class OpenApi:
         path = request.path.rstrip("/")
         if not path.startswith("/openapi/"):
             return None
-        if "protobuf" in request.accept and JSON not in request.accept and "*/*" not in request.accept:
-            return text(406, "406 not acceptable\n")
         if path == "/openapi/v2":
-            return _document(self._all())
+            media = _media(request.accept, (JSON, *swagger.MEDIA_TYPES))
+            if media == JSON:
+                return _document(self._all())
+            return _document(self._packed(), swagger.MEDIA_TYPES[0]) if media else _not_acceptable()
         documents = self._documents()
         if path == "/openapi/v3":
             raw = msgspec.json.encode(openapi.v3_index(documents))
             return Answer(status=200, body=TextBody(raw))
+        if not _media(request.accept, (JSON,)):
+            return _not_acceptable()
         found = documents.get(path.removeprefix("/openapi/v3/"))
         return text(404, "404 page not found\n") if found is None else _document(found)
 
@@ -41,7 +50,15 @@ class OpenApi:
             self._generation = self._catalog.generation
             everything = [_described(resource) for resource in self._catalog.resources()]
             self._v2 = msgspec.json.encode(openapi.v2_document(self._builtin, everything))
+            self._v2_packed = None
         return self._v2
+
+    def _packed(self) -> bytes:
+        """The same in protobuf, made when the first client asks for it."""
+        document = self._all()
+        if self._v2_packed is None:
+            self._v2_packed = swagger.encode(msgspec.json.decode(document))
+        return self._v2_packed
 
     def _documents(self) -> dict[str, bytes]:
         """One document per group-version; only those whose resources changed are written again."""
@@ -60,9 +77,26 @@ class OpenApi:
         return {path: raw for path, (_, raw) in made.items()}
 
 
-def _document(raw: bytes) -> Answer:
+def _media(accept: str, served: tuple[str, ...]) -> str:
+    """The first wish that is served; the first that is served when there is none; nothing when none can be met."""
+    if not accept:
+        return served[0]
+    for wish in wishes(accept):
+        if wish.type in served:
+            return wish.type
+        if wish.type in ("*/*", "application/*"):
+            return served[0]
+    return ""
+
+
+def _not_acceptable() -> Answer:
+    return text(406, "")
+
+
+def _document(raw: bytes, content_type: str = JSON) -> Answer:
     tag = f'"{openapi.document_hash(raw)}"'
-    return Answer(status=200, body=TextBody(raw), headers={"ETag": tag, "Vary": "Accept"})
+    headers = {"ETag": tag, "Vary": "Accept"}
+    return Answer(status=200, body=TextBody(raw), headers=headers, content_type=content_type)
 
 
 def _described(resource: ServedResource) -> Described:

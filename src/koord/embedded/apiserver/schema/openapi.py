@@ -1,6 +1,6 @@
 """The OpenAPI documents that the server publishes: one of version 2 for everything, one of version 3 for each group.
 
-JSON only. kubectl reads version 3 as JSON; a client that insists on protobuf is answered 406 by the door.
+Plain values only: how they travel, as JSON or in protobuf, is for others to say.
 """
 
 from __future__ import annotations
