@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from enum import IntEnum
+from typing import Literal
 
-from koord.scheduler.framework.event import Event, Happened
+from koord.scheduler.framework.event import ADD, UPDATE, Event, Happened
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import Profile
 from koord.scheduler.queue.entry import QueuedPod
 from koord.scheduler.state.pod import PodInfo
+
+_NODE_ADDED = Event("Node", ADD)
+_TAINTED = (Event("Node", UPDATE, "taints"), Event("Node", UPDATE, "unschedulable"))
 
 
 class Worth(IntEnum):
@@ -23,11 +27,30 @@ class Worth(IntEnum):
 class Listener:
     """A plugin of a profile that listens to some event. `key` names the two."""
 
-    __slots__ = ("key", "plugin")
+    __slots__ = ("_blindly", "_plugin", "key", "name", "scheduler")
 
-    def __init__(self, scheduler: str, plugin: Plugin) -> None:
+    def __init__(self, scheduler: str, plugin: Plugin, *, blindly: bool) -> None:
+        self.scheduler = scheduler
+        self.name = plugin.name
         self.key = (scheduler, plugin.name)
-        self.plugin = plugin
+        self._plugin = plugin
+        self._blindly = blindly
+
+    def sees_hope(self, pod: PodInfo, happened: Happened) -> bool:
+        return self._blindly or self._plugin.might_help(pod, happened)
+
+
+def _hearing(plugin: Plugin, event: Event) -> Literal["yes", "blindly", "no"]:
+    """Kubernetes lets whoever waits for new nodes also try again after any change of taints, without a closer look.
+
+    Nothing is won by that but a fresh message: the pod then says which taint keeps it away now.
+    """
+    if any(own.covers(event) for own in plugin.wakes_on):
+        return "yes"
+    if event in _TAINTED and _NODE_ADDED in plugin.wakes_on:
+        directly = any(own.covers(part) for own in plugin.wakes_on for part in _TAINTED)
+        return "no" if directly else "blindly"
+    return "no"
 
 
 class Hints:
@@ -39,10 +62,10 @@ class Hints:
         known = self._listeners.get(event)
         if known is None:
             known = self._listeners[event] = tuple(
-                Listener(scheduler, plugin)
+                Listener(scheduler, plugin, blindly=hearing == "blindly")
                 for scheduler, plugins in self._plugins.items()
                 for plugin in plugins.values()
-                if any(own.covers(event) for own in plugin.wakes_on)
+                if (hearing := _hearing(plugin, event)) != "no"
             )
         return known
 
@@ -57,13 +80,12 @@ class Hints:
         """What those who refused this pod say of an event."""
         best = Worth.NOTHING
         for listener in self.listeners(happened.event):
-            scheduler, plugin = listener.key
-            if scheduler != queued.pod.scheduler:
+            if listener.scheduler != queued.pod.scheduler:
                 continue
-            waited_for = plugin in queued.pending
-            if not waited_for and plugin not in queued.rejected:
+            waited_for = listener.name in queued.pending
+            if not waited_for and listener.name not in queued.rejected:
                 continue
-            if not listener.plugin.might_help(queued.pod, happened):
+            if not listener.sees_hope(queued.pod, happened):
                 continue
             if waited_for:
                 return Worth.AT_ONCE

@@ -22,7 +22,7 @@ def whom_to_wake(
     awake: Awake = {}
     for listener in hints.listeners(happened.event):
         for kin, one in _eligible(asleep, listener.key, at_most_priority):
-            if listener.plugin.might_help(one.pod, happened):
+            if listener.sees_hope(one.pod, happened):
                 _wake(kin, listener, awake)
         # A gate is looked at again when its own plugin listens and anyone who ever refused the pod sees hope.
         for kin, one in _eligible(gated, listener.key, at_most_priority):
@@ -41,9 +41,8 @@ def _eligible(sleepers: Sleepers, refuser: Refuser, at_most_priority: int | None
 
 
 def _wake(kin: Kin, listener: Listener, awake: Awake) -> None:
-    plugin = listener.key[1]
     for queued in kin.values():
-        worth = Worth.AT_ONCE if plugin in queued.pending else Worth.AFTER_BACKOFF
+        worth = Worth.AT_ONCE if listener.name in queued.pending else Worth.AFTER_BACKOFF
         known = awake.get(queued.uid)
         if known is None or worth > known[1]:
             awake[queued.uid] = (queued, worth)

@@ -1,0 +1,70 @@
+"""Promised room follows the status of pods, and what preemption said before the status shows it."""
+
+from __future__ import annotations
+
+from koord.scheduler.queue.nomination import Nominations
+from koord.scheduler.queue.scheduling import SchedulingQueue
+from tests.scheduler.queue.actors import Cast, pod
+
+
+def names(nominations: Nominations, node: str) -> list[str]:
+    return [p.name for p in nominations.on(node)]
+
+
+def test_status_moves_the_promise() -> None:
+    held = Nominations()
+    held.follow(None, pod("p", nominated="n1"))
+    held.follow(pod("p", nominated="n1"), pod("p", nominated="n2"))
+    assert (names(held, "n1"), names(held, "n2")) == ([], ["p"])
+    held.follow(pod("p", nominated="n2"), pod("p"))
+    assert names(held, "n2") == []
+    assert len(held) == 0
+
+
+def test_an_update_that_does_not_show_it_yet_keeps_the_promise() -> None:
+    held = Nominations()
+    held.put(pod("p"), "n1")
+    seen = pod("p", labels={"a": "b"})
+    held.follow(pod("p"), seen)
+    assert held.on("n1") == (seen,)
+    assert held.node_of("uid-p") == "n1"
+
+
+def test_one_node_per_pod_in_the_order_of_promises() -> None:
+    held = Nominations()
+    for name, node in (("a", "n1"), ("b", "n1"), ("a", "n2"), ("c", "n1"), ("a", "n1")):
+        held.put(pod(name), node)
+    assert (names(held, "n1"), names(held, "n2")) == (["b", "c", "a"], [])
+    held.put(pod("b"), "")
+    assert names(held, "n1") == ["c", "a"]
+    assert held.drop("uid-c")
+    assert not held.drop("uid-c")
+
+
+def test_only_pods_that_are_known_get_promises() -> None:
+    queue = SchedulingQueue(Cast().profiles)
+    queue.nominate("uid-p", "n1")
+    assert queue.nominated_on("n1") == ()
+    queue.add(pod("p"), 0.0)
+    queue.nominate("uid-p", "n1")
+    assert [p.name for p in queue.nominated_on("n1")] == ["p"]
+    queue.delete("uid-p")
+    assert queue.nominated_on("n1") == ()
+
+
+def test_a_flight_keeps_its_promise_and_binding_ends_it() -> None:
+    queue = SchedulingQueue(Cast().profiles)
+    queue.add(pod("p", nominated="n1"), 0.0)
+    queue.pop(0.0)
+    queue.update(pod("p", nominated="n1", labels={"a": "b"}), 0.0)
+    assert [dict(p.labels) for p in queue.nominated_on("n1")] == [{"a": "b"}]
+    queue.done("uid-p")
+    assert queue.nominated_on("n1") == ()
+
+
+def test_scheduling_gates_hold_no_room() -> None:
+    queue = SchedulingQueue(Cast().profiles)
+    queue.add(pod("p", nominated="n1", gates=("g",)), 0.0)
+    assert queue.nominated_on("n1") == ()
+    queue.update(pod("p", nominated="n1"), 0.0)
+    assert [p.name for p in queue.nominated_on("n1")] == ["p"]
