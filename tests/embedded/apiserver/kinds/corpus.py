@@ -21,10 +21,47 @@ _QUANTITY = re.compile(r"\d+(m|Gi|Mi)?")
 # Paths of what a kind's name does not tell: the plural, and whether it lives in a namespace.
 _PLURALS = {"Endpoints": "endpoints", "Ingress": "ingresses"}
 _CLUSTER = frozenset(
-    ["Node", "Namespace", "PersistentVolume", "PriorityClass", "RuntimeClass", "StorageClass", "CSINode", "CSIDriver", "VolumeAttachment", "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "APIService", "IngressClass", "DeviceClass", "ResourceSlice"]
+    [
+        "Node",
+        "Namespace",
+        "PersistentVolume",
+        "PriorityClass",
+        "RuntimeClass",
+        "StorageClass",
+        "CSINode",
+        "CSIDriver",
+        "VolumeAttachment",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "MutatingWebhookConfiguration",
+        "ValidatingWebhookConfiguration",
+        "APIService",
+        "IngressClass",
+        "DeviceClass",
+        "ResourceSlice",
+    ]
 )
 # Objects that change what the whole server serves are never really created.
 NOT_STORED = frozenset(("apiservice",))
+# Kinds that this server does not judge beyond their schema are asked about undamaged only.
+NOT_JUDGED = frozenset(
+    [
+        "apiservice",
+        "network",
+        "network-egress",
+        "ingress",
+        "ingressclass",
+        "deviceclass",
+        "resourceclaim",
+        "claimtemplate",
+        "resourceslice",
+        "endpoints",
+        "slice",
+        "slice-plain",
+        "autoscaler",
+        "autoscaler-plain",
+    ]
+)
 
 
 def objects() -> dict[str, Obj]:

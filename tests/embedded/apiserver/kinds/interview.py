@@ -6,20 +6,31 @@ Uids, times, revisions and allocated addresses are the server's own and are left
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
 from typing import Any
 
 from koord.embedded.apiserver.rest.admission_chain import Attributes
-from tests.embedded.apiserver.kinds.corpus import AS_IT_IS, NOT_STORED, Obj, collection, damaged, delta, fill
+from tests.embedded.apiserver.kinds.corpus import (
+    AS_IT_IS,
+    NOT_JUDGED,
+    NOT_STORED,
+    Obj,
+    collection,
+    damaged,
+    delta,
+    fill,
+)
 
 # (method, path, query, body) -> (status, body)
 Ask = Callable[[str, str, dict[str, str], Any], Awaitable[tuple[int, Any]]]
 Answers = dict[str, dict[str, Any]]
 PANIC = "the server broke off the connection"
+NODE_PORTS = range(30_000, 33_000)
 DRY = {"dryRun": "All"}
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 # What was sent as an empty list is nothing here, and quoted as such.
-_EMPTY = re.compile(r'(": ?|Invalid value: )(\[\]|\{\})')
+_EMPTY = re.compile(r'(": ?|value: )(\[\]|\{\})')
 _ADDRESS = re.compile(r"10\.\d+\.\d+\.\d+$")
 _OWN_METADATA = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "selfLink", "namespace", "name")
 _ADMITTED_KEYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -41,28 +52,28 @@ class Admitted:
                 listed.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
 
 
-async def interview(ask: Ask, obj: Obj, ns: str, *, stored: bool) -> Answers:
+async def interview(ask: Ask, id: str, obj: Obj, ns: str) -> Answers:
     """`create` answers by the id of the damage, and `update` answers to the same when the object is there."""
     place = fill(collection(obj), ns)
     name = fill(obj["metadata"]["name"], ns)
     answers: Answers = {"create": {}, "update": {}}
-    for id, body in damaged(obj):
-        answers["create"][id] = _kept(await ask("POST", place, DRY, fill(body, ns)), ns)
-    if not stored:
+    for damage, body in _questions(id, obj):
+        answers["create"][damage] = _kept(await ask("POST", place, DRY, fill(body, ns)), ns)
+    if id in NOT_STORED:
         return _related(answers)
     status, made = await ask("POST", place, {}, fill(obj, ns))
     if status != 201:
         raise RuntimeError(f"cannot create {place}/{name}: {made}")
     try:
-        for id, body in damaged(fill(obj, ns), made):
-            answers["update"][id] = _kept(await ask("PUT", f"{place}/{name}", DRY, body), ns)
+        for damage, body in _questions(id, fill(obj, ns), made):
+            answers["update"][damage] = _kept(await ask("PUT", f"{place}/{name}", DRY, body), ns)
     finally:
         await ask("DELETE", f"{place}/{name}", {}, {"gracePeriodSeconds": 0})
     return _related(answers)
 
 
-def is_stored(id: str) -> bool:
-    return id not in NOT_STORED
+def _questions(id: str, obj: Obj, onto: Obj | None = None) -> Iterator[tuple[str, Obj]]:
+    return islice(damaged(obj, onto), 1 if id in NOT_JUDGED else None)
 
 
 def _kept(answer: tuple[int, Any], ns: str) -> Any:
@@ -74,6 +85,7 @@ def _kept(answer: tuple[int, Any], ns: str) -> Any:
             return {"code": status, "causes": [[c.get("reason"), c.get("field"), c["message"]] for c in causes]}
         return {"code": status, "message": body.get("message")}
     body["metadata"] = {k: v for k, v in body["metadata"].items() if k not in _OWN_METADATA}
+    body["metadata"].pop("finalizers", None)
     if body["kind"] == "Pod":
         _without_admission(body["spec"])
     return {"code": status, "body": body}
@@ -93,8 +105,10 @@ def _neutral(value: Any, ns: str, key: str = "") -> Any:
         return {_UID.sub("<uid>", k).replace(ns, "{ns}"): _neutral(v, ns, k) for k, v in value.items()}
     if isinstance(value, list):
         return [_neutral(v, ns, key) for v in value]
+    if key == "nodePort" and isinstance(value, int) and value in NODE_PORTS:
+        return NODE_PORTS[0]
     if isinstance(value, str):
-        if key == "lastTransitionTime":
+        if key in ("lastTransitionTime", "lastPhaseTransitionTime"):
             return "<time>"
         if key in ("clusterIP", "clusterIPs"):
             return _ADDRESS.sub("<address>", value)

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from tests.embedded.apiserver.kinds.corpus import objects
-from tests.embedded.apiserver.kinds.interview import PANIC, Answers, interview, is_stored
+from tests.embedded.apiserver.kinds.interview import PANIC, Answers, interview
 from tests.real.conformance.__main__ import server
 
 RECORD = Path(__file__).parent / "answers.json.gz"
@@ -39,7 +39,7 @@ async def _record(session: aiohttp.ClientSession, url: str, wanted: list[str]) -
         found = load()
         for name, obj in objects().items():
             if not wanted or name in wanted:
-                found[name] = await interview(ask, obj, ns, stored=is_stored(name))
+                found[name] = await interview(ask, name, obj, ns)
                 sys.stdout.write(f"{name}: {len(found[name]['create'])}\n")
         return {name: found[name] for name in objects() if name in found}
     finally:

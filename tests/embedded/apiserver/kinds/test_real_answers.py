@@ -11,7 +11,7 @@ from koord.embedded.apiserver.rest.admission_chain import AdmissionChain
 from koord.embedded.apiserver.server import Server
 from koord.kube.transport import Request
 from tests.embedded.apiserver.kinds.corpus import objects
-from tests.embedded.apiserver.kinds.interview import Admitted, Answers, interview, is_stored
+from tests.embedded.apiserver.kinds.interview import Admitted, Answers, interview
 from tests.embedded.apiserver.kinds.record import load
 
 NS = "kinds-here"
@@ -20,6 +20,17 @@ OBJECTS = objects()
 CHOSEN = {
     ("job", "create", "spec.completions dropped"): "the real server panics",
     ("job", "update", "spec.completions dropped"): "the real server panics",
+    ("service-node", "update", "spec.ports doubled"): "the real server fails in its allocator before it validates",
+    ("service-balancer", "update", "spec.ports doubled"): "the real server fails in its allocator before it validates",
+    ("service-balancer", "create", "spec.healthCheckNodePort dropped"): "no health port in a real dry run",
+    ("service-balancer", "create", "spec.healthCheckNodePort zero"): "no health port in a real dry run",
+    **{
+        (name, "update", f"spec.nodeAffinity.required.nodeSelectorTerms.0.matchExpressions.0.key {damage}"): (
+            "the real server takes an emptied key for the new name of an old label"
+        )
+        for name in ("volume", "volume-local")
+        for damage in ("dropped", "empty")
+    },
 }
 
 
@@ -36,7 +47,7 @@ async def _ours(name: str) -> Answers:
         return answer.status, answer.body.plain()
 
     await ask("POST", "/api/v1/namespaces", {}, {"metadata": {"name": NS}})
-    return await interview(ask, OBJECTS[name], NS, stored=is_stored(name))
+    return await interview(ask, name, OBJECTS[name], NS)
 
 
 @pytest.mark.parametrize("name", OBJECTS)

@@ -21,7 +21,17 @@ from koord.values.quantity import Quantity
 Obj = dict[str, Any]
 HUGE = "hugepages-"
 _CONTAINER = frozenset(("cpu", "memory", "ephemeral-storage"))
-_OBJECT_COUNTS = ["pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims", "services.nodeports", "services.loadbalancers"]
+_OBJECT_COUNTS = [
+    "pods",
+    "services",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+    "services.nodeports",
+    "services.loadbalancers",
+]
 _STANDARD = frozenset(
     (
         *_CONTAINER,

@@ -174,10 +174,11 @@ def _completion_mode(spec: Obj, mode: str, path: str) -> list[FieldError]:
         return [not_supported(f"{path}.completionMode", mode, ("NonIndexed", "Indexed"))]
     errors: list[FieldError] = []
     if mode == "NonIndexed":
-        for key in ("backoffLimitPerIndex", "maxFailedIndexes"):
-            if spec.get(key) is not None:
-                errors.append(invalid_value(f"{path}.{key}", spec[key], "requires indexed completion mode"))
-        return errors
+        return [
+            invalid_value(f"{path}.{key}", spec[key], "requires indexed completion mode")
+            for key in ("backoffLimitPerIndex", "maxFailedIndexes")
+            if spec.get(key) is not None
+        ]
     if completions is None:
         errors.append(required(f"{path}.completions", "when completion mode is Indexed"))
     if spec.get("parallelism") is not None and spec["parallelism"] > MAX_INDEXED:

@@ -13,11 +13,19 @@ from koord.values.quantity import Quantity
 Obj = dict[str, Any]
 ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 VOLUME_MODES = ("Block", "Filesystem")
+_SOURCES = (("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot"))
 _SUBDOMAIN = named(names.dns1123_subdomain)
 
 
 def default_claim(spec: Obj) -> None:
     spec.setdefault("volumeMode", "Filesystem")
+
+
+def drop_foreign_source(spec: Obj) -> None:
+    """A new claim that names something which cannot be read from is taken as if it named nothing."""
+    source = spec.get("dataSource")
+    if source is not None and (source.get("apiGroup") or "", source.get("kind")) not in _SOURCES:
+        del spec["dataSource"]
 
 
 def adopt_source(spec: Obj) -> None:
@@ -47,8 +55,8 @@ _REST = fields(
     {
         "storageClassName": lambda value, path: _SUBDOMAIN(value, path) if value else (),
         "volumeMode": one_of(*VOLUME_MODES),
-        "dataSource": fields({"kind": needed(filled()), "name": needed(filled())}),
-        "dataSourceRef": fields({"kind": needed(filled()), "name": needed(filled())}),
+        "dataSource": fields({"name": needed(filled()), "kind": needed(filled())}),
+        "dataSourceRef": fields({"name": needed(filled()), "kind": needed(filled())}),
         "volumeAttributesClassName": lambda value, path: _SUBDOMAIN(value, path) if value else (),
     }
 )
@@ -61,6 +69,9 @@ def _group_of_sources(spec: Obj, path: str) -> list[FieldError]:
         if source and not source.get("apiGroup") and source.get("kind") != "PersistentVolumeClaim":
             detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup"
             errors.append(invalid_value(f"{path}.{key}", source.get("kind", ""), detail))
+    source, ref = spec.get("dataSource"), spec.get("dataSourceRef")
+    if source and ref and not ref.get("namespace") and source != ref:
+        errors.append(invalid_value(path, {}, "must match dataSourceRef"))  # the real server quotes an empty value
     return errors
 
 

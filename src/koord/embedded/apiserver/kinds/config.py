@@ -16,10 +16,11 @@ Obj = dict[str, Any]
 MAX_BYTES = 1 << 20
 _FROZEN = "field is immutable when `immutable` is set"
 ACCOUNT = "kubernetes.io/service-account.name"
+_SSH = "kubernetes.io/ssh-auth"
 # Type of secret -> keys that it must hold; for one type a single one of them is enough.
 _KEYS = {
     "kubernetes.io/tls": ("tls.crt", "tls.key"),
-    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+    _SSH: ("ssh-privatekey",),
     "kubernetes.io/dockercfg": (".dockercfg",),
     "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
 }
@@ -38,9 +39,7 @@ def _frozen(new: Obj, old: Obj, keys: tuple[str, ...]) -> list[FieldError]:
     if not old.get("immutable"):
         return []
     errors = [] if new.get("immutable") else [forbidden_field("immutable", _FROZEN)]
-    return errors + [
-        forbidden_field(key, _FROZEN) for key in keys if (new.get(key) or {}) != (old.get(key) or {})
-    ]
+    return errors + [forbidden_field(key, _FROZEN) for key in keys if (new.get(key) or {}) != (old.get(key) or {})]
 
 
 # ConfigMap ---------------------------------------------------------------------------------------------------------
@@ -89,6 +88,8 @@ def _secret_errors(obj: Obj) -> list[FieldError]:
     if sum(_decoded_size(value or "") for value in data.values()) > MAX_BYTES:
         errors.append(too_long("data", MAX_BYTES))
     errors += [required(f"data[{key}]") for key in _KEYS.get(kind, ()) if key not in data]
+    if kind == _SSH and data.get("ssh-privatekey") == "":
+        errors.append(required("data[ssh-privatekey]"))
     if kind == _BASIC and not ("username" in data or "password" in data):
         errors += [required("data[username]"), required("data[password]")]
     if kind == _TOKEN and not (obj["metadata"].get("annotations") or {}).get(ACCOUNT):

@@ -56,7 +56,11 @@ def _priority_errors(obj: Obj) -> list[FieldError]:
     if name.startswith("system-"):
         if _SYSTEM.get(name) != value:
             detail = "priority class names with 'system-' prefix are reserved for system use only. error: "
-            known = f"value of {name} PriorityClass must be {_SYSTEM[name]}" if name in _SYSTEM else f"{name} is not a known system priority class"
+            known = (
+                f"value of {name} PriorityClass must be {_SYSTEM[name]}"
+                if name in _SYSTEM
+                else f"{name} is not a known system priority class"
+            )
             errors.append(forbidden_field("metadata.name", detail + known))
     elif value > HIGHEST_USER_PRIORITY:
         detail = f"maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}"

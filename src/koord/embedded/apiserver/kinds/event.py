@@ -24,14 +24,18 @@ def _namespace_errors(obj: Obj, about: str) -> list[FieldError]:
     return [invalid_value("involvedObject.namespace", given, "does not match event.namespace")]
 
 
+def _home_errors(obj: Obj) -> list[FieldError]:
+    """The new group asks less: only that events about nothing in particular live in default."""
+    if (obj.get("regarding") or {}).get("namespace") or obj["metadata"].get("namespace", "") in ("", "default"):
+        return []
+    return [invalid_value("involvedObject.namespace", "", "does not match event.namespace")]
+
+
 def _new_errors(obj: Obj) -> list[FieldError]:
     """What events.k8s.io asks for and core does not."""
     errors: list[FieldError] = []
     if obj.get("eventTime") is None:
         errors.append(required("eventTime"))
-    kind = obj.get("type", "")
-    if kind not in ("Normal", "Warning"):
-        errors.append(invalid_value("type", "", f"has invalid value: {kind}"))
     controller = obj.get("reportingController", "")
     if not controller:
         errors.append(required("reportingController"))
@@ -64,7 +68,10 @@ def _series_errors(obj: Obj) -> list[FieldError]:
 
 
 def _new_create(obj: Obj) -> list[FieldError]:
-    errors = _namespace_errors(obj, "regarding") + _new_errors(obj) + _series_errors(obj)
+    errors = _home_errors(obj) + _new_errors(obj) + _series_errors(obj)
+    kind = obj.get("type", "")
+    if kind not in ("Normal", "Warning"):
+        errors.append(invalid_value("type", "", f"has invalid value: {kind}"))
     for key in ("deprecatedFirstTimestamp", "deprecatedLastTimestamp", "deprecatedCount", "deprecatedSource"):
         if obj.get(key):
             shown = "" if key != "deprecatedSource" else obj[key]
@@ -73,12 +80,17 @@ def _new_create(obj: Obj) -> list[FieldError]:
     return errors
 
 
-_FIXED = ("regarding", "reason", "note", "type", "eventTime", "action", "related")
+# The real server looks at the reason twice.
+_FIXED = ("regarding", "reason", "note", "deprecatedCount", "reason", "type", "eventTime", "action", "related")
+_FIXED_TOO = ("reportingController", "reportingInstance")
 
 
 def _new_update(new: Obj, old: Obj) -> list[FieldError]:
-    errors = _new_create(new)
-    for key in ("regarding", "reason", "note"):
+    errors = [] if new.get("series") == old.get("series") else _series_errors(new)
+    errors += _home_errors(new)
+    if new.get("eventTime") is not None:
+        errors += _new_errors(new)
+    for key in (*_FIXED, *_FIXED_TOO):
         errors += _changed(new, old, key)
     return errors
 
@@ -86,7 +98,9 @@ def _new_update(new: Obj, old: Obj) -> list[FieldError]:
 def _changed(new: Obj, old: Obj, key: str) -> list[FieldError]:
     if new.get(key) == old.get(key):
         return []
-    shown = internal("ObjectReference", new.get(key) or {}) if key in ("regarding", "related") else new.get(key, "")
+    shown = new.get(key, None if key in ("eventTime", "related") else "")
+    if key in ("regarding", "related"):
+        shown = internal("ObjectReference", new.get(key) or {})
     return [invalid_value(_SHOWN.get(key, key), shown, IMMUTABLE)]
 
 

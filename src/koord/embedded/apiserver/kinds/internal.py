@@ -1,4 +1,4 @@
-"""Objects as kube-apiserver's inner Go types, because some of its messages quote those: capitalised, zero values and all.
+"""Objects as kube-apiserver's inner Go types, which some of its messages quote: capitalised, zero values and all.
 
 Each type is a line of fields in Go's order. A bare field is a string; the other signs are
 `?` pointer to a scalar, `=` number, `!` boolean, `[]` list of scalars, `{}` map, `~` quoted as it is on the wire,
@@ -135,6 +135,16 @@ Amounts: Limits{} Requests{}
 Source: APIGroup? Kind Name
 SourceRef: APIGroup? Kind Name Namespace?
 ImageSource: Reference PullPolicy
+VolumeSource: GCEPersistentDisk@Gce AWSElasticBlockStore@Aws HostPath@HostPath Glusterfs@Glusterfs NFS@Nfs RBD@Rbd \
+Quobyte@Quobyte ISCSI@Iscsi FlexVolume@Flex Cinder@Cinder CephFS:cephfs@CephFs FC@Fc Flocker@Flocker \
+AzureFile@AzureFile VsphereVolume@Vsphere AzureDisk@AzureDisk PhotonPersistentDisk@Photon PortworxVolume@Portworx \
+ScaleIO@ScaleIo Local@Local StorageOS:storageos@StorageOs CSI@VolumeCsi
+Local: Path FSType?
+SecretReference: Name Namespace
+VolumeCsi: Driver VolumeHandle ReadOnly! FSType VolumeAttributes{} ControllerPublishSecretRef@SecretReference \
+NodeStageSecretRef@SecretReference NodePublishSecretRef@SecretReference ControllerExpandSecretRef@SecretReference \
+NodeExpandSecretRef@SecretReference
+VolumeNodeAffinity: Required@NodeSelector
 ServicePort: Name Protocol AppProtocol? Port= TargetPort= NodePort=
 Taint: Key Value Effect TimeAdded?
 ObjectReference: Kind Namespace Name UID APIVersion ResourceVersion FieldPath

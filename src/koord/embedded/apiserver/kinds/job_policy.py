@@ -13,6 +13,7 @@ Obj = dict[str, Any]
 _ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
 _OPERATORS = ("In", "NotIn")
 MAX_RULES = 20
+_PARTS = "the fragment {} violates the requirement that an index interval can have at most two parts separated by '-'"
 MAX_VALUES = 255
 
 
@@ -125,7 +126,9 @@ def _success_rule(found: Obj, path: str, completions: int) -> list[FieldError]:
             detail = f"must be less than or equal to {completions} (the number of specified completions)"
             errors.append(invalid_value(at, count, detail))
         if indexes is not None and count > total:
-            detail = f"must be less than or equal to {total} (the number of indexes in the specified succeededIndexes field)"
+            detail = (
+                f"must be less than or equal to {total} (the number of indexes in the specified succeededIndexes field)"
+            )
             errors.append(invalid_value(at, count, detail))
     return errors
 
@@ -138,7 +141,10 @@ def _count_indexes(text: str, completions: int) -> tuple[int, str]:
     for part in text.split(","):
         ends = part.split("-")
         if len(ends) > 2:
-            return 0, f"the fragment {quoted(part)} violates the requirement that an index interval can have at most two parts separated by '-'"
+            return (
+                0,
+                _PARTS.format(quoted(part)),
+            )
         numbers = []
         for end in ends:
             number = integer(end)

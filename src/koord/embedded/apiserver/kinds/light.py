@@ -49,7 +49,10 @@ INGRESS_CLASS = _counted("spec", default=_ingress_class)
 _UP = {
     "stabilizationWindowSeconds": 0,
     "selectPolicy": "Max",
-    "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, {"type": "Percent", "value": 100, "periodSeconds": 15}],
+    "policies": [
+        {"type": "Pods", "value": 4, "periodSeconds": 15},
+        {"type": "Percent", "value": 100, "periodSeconds": 15},
+    ],
 }
 _DOWN = {"selectPolicy": "Max", "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]}
 

@@ -94,8 +94,6 @@ def _node_update(new: Obj, old: Obj) -> list[FieldError]:
     return errors + _taints(spec.get("taints") or [])
 
 
-
-
 NODE = Strategy(
     default=_default_node,
     validate_create=_node_errors,

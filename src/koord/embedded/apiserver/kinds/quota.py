@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from koord.embedded.apiserver.kinds import amount, label
+from koord.embedded.apiserver.kinds import amount
 from koord.embedded.apiserver.kinds.rule import IMMUTABLE
 from koord.embedded.apiserver.kinds.strategy import Strategy
 from koord.embedded.apiserver.refusal import FieldError, duplicate, forbidden_field, invalid_value, required
@@ -16,9 +16,7 @@ Obj = dict[str, Any]
 
 # ResourceQuota -----------------------------------------------------------------------------------------------------
 
-_COMPUTE = frozenset(
-    ("cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "pods")
-)
+_COMPUTE = frozenset(("cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "pods"))
 _SCOPES = (
     "Terminating",
     "NotTerminating",
@@ -39,9 +37,13 @@ def _quota_reasons(name: str) -> tuple[str, ...]:
         return tuple(reasons)
     if "/" in name or name in amount.QUOTA or amount.is_huge(name) or name.startswith("requests.hugepages-"):
         return ()
-    return ("must be a standard resource for quota",) if name in ("storage",) else (
-        "must be a standard resource type or fully qualified",
-        "must be a standard resource for quota",
+    return (
+        ("must be a standard resource for quota",)
+        if name in ("storage",)
+        else (
+            "must be a standard resource type or fully qualified",
+            "must be a standard resource for quota",
+        )
     )
 
 
@@ -60,13 +62,10 @@ def _scoped(scopes: list[str], hard: Obj, shown: Any, path: str) -> list[FieldEr
     for scope in scopes:
         if scope not in _SCOPES:
             errors.append(invalid_value(path, shown, "unsupported scope"))
-        for name in hard:
-            if _misfit(scope, name):
-                errors.append(invalid_value(path, shown, "unsupported scope applied to resource"))
-    for pair in _CLASHES:
-        if set(pair) <= set(scopes):
-            errors.append(invalid_value(path, shown, "conflicting scopes"))
-    return errors
+        misfits = [name for name in hard if _misfit(scope, name)]
+        errors += [invalid_value(path, shown, "unsupported scope applied to resource") for _ in misfits]
+    clashes = [pair for pair in _CLASHES if set(pair) <= set(scopes)]
+    return errors + [invalid_value(path, shown, "conflicting scopes") for _ in clashes]
 
 
 def _misfit(scope: str, name: str) -> bool:
@@ -74,7 +73,9 @@ def _misfit(scope: str, name: str) -> bool:
         return name != "pods"
     if scope in ("Terminating", "NotTerminating", "NotBestEffort", "PriorityClass"):
         standard = "/" not in name or name.startswith(("requests.", "limits."))
-        return standard and name not in _COMPUTE and not name.startswith(("count/", "requests.", "limits.", "hugepages-"))
+        return (
+            standard and name not in _COMPUTE and not name.startswith(("count/", "requests.", "limits.", "hugepages-"))
+        )
     return False
 
 
@@ -222,7 +223,9 @@ def _relations(name: str, texts: dict[str, str | None], path: str) -> list[Field
         detail = f"default request value {texts['defaultRequest']} is greater than max value {texts['max']}"
         complain("defaultRequest", "defaultRequest", detail)
     if above("defaultRequest", "default"):
-        detail = f"default request value {texts['defaultRequest']} is greater than default limit value {texts['default']}"
+        detail = (
+            f"default request value {texts['defaultRequest']} is greater than default limit value {texts['default']}"
+        )
         complain("defaultRequest", "defaultRequest", detail)
     if above("min", "default"):
         complain("default", "min", f"min value {texts['min']} is greater than default value {texts['default']}")
@@ -232,7 +235,9 @@ def _relations(name: str, texts: dict[str, str | None], path: str) -> list[Field
     if ratio is not None:
         one = Quantity.from_value(1)
         if ratio < one:
-            complain("maxLimitRequestRatio", "maxLimitRequestRatio", f"ratio {texts['maxLimitRequestRatio']} is less than 1")
+            complain(
+                "maxLimitRequestRatio", "maxLimitRequestRatio", f"ratio {texts['maxLimitRequestRatio']} is less than 1"
+            )
         if "min" in found and "max" in found and not found["min"].is_zero():
             most = float(found["max"]) / float(found["min"])
             if float(ratio) > most:
@@ -247,7 +252,9 @@ def _relations(name: str, texts: dict[str, str | None], path: str) -> list[Field
 def _fixed(name: str, texts: dict[str, str | None], found: dict[str, Quantity], path: str) -> list[FieldError]:
     request, limit = found.get("defaultRequest"), found.get("default")
     if request is not None and limit is not None and request != limit:
-        detail = f"default value {texts['default']} must equal to defaultRequest value {texts['defaultRequest']} in {name}"
+        detail = (
+            f"default value {texts['default']} must equal to defaultRequest value {texts['defaultRequest']} in {name}"
+        )
         return [invalid_value(f"{path}.defaultRequest[{name}]", texts["defaultRequest"], detail)]
     return []
 

@@ -91,6 +91,9 @@ def _allocate(obj: Obj) -> None:
         free = ADDRESSES.num_addresses - _RESERVED - 1
         spec["clusterIP"] = str(ADDRESSES[_RESERVED + _chosen(uid, free)])
         spec["clusterIPs"] = [spec["clusterIP"]]
+    if spec["clusterIP"] == "None" and not spec.get("selector") and not spec.get("ipFamilyPolicy"):
+        spec["ipFamilyPolicy"] = "RequireDualStack"  # whoever fills in its endpoints may use both
+        spec["ipFamilies"] = ["IPv4", "IPv6"]
     if not spec.get("ipFamilies"):
         spec["ipFamilies"] = ["IPv6" if ":" in spec["clusterIP"] else "IPv4"]
     if not spec.get("ipFamilyPolicy"):
@@ -104,6 +107,10 @@ def _needs_node_ports(spec: Obj) -> bool:
     )
 
 
+def _checks_health(spec: Obj) -> bool:
+    return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
+
+
 def _node_ports(spec: Obj, uid: str) -> None:
     if _needs_node_ports(spec):
         taken = {port["nodePort"] for port in spec.get("ports") or () if port.get("nodePort")}
@@ -114,13 +121,8 @@ def _node_ports(spec: Obj, uid: str) -> None:
                     turn += 1
                 port["nodePort"] = number
                 taken.add(number)
-    if spec["type"] == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local":
-        if not spec.get("healthCheckNodePort"):
-            spec["healthCheckNodePort"] = NODE_PORTS[_chosen(f"{uid}/health", len(NODE_PORTS))]
-
-
-def _create(obj: Obj) -> None:
-    _allocate(obj)
+    if _checks_health(spec) and not spec.get("healthCheckNodePort"):
+        spec["healthCheckNodePort"] = NODE_PORTS[_chosen(f"{uid}/health", len(NODE_PORTS))]
 
 
 # Fields that only some types have: dropped when the type changes and the client did not set them anew.
@@ -141,15 +143,16 @@ def _prepare_update(new: Obj, old: Obj) -> None:
         if spec.get("clusterIP") != before.get("clusterIP") and spec.get("clusterIPs") == before.get("clusterIPs"):
             spec["clusterIPs"] = [spec["clusterIP"]]
     if _needs_node_ports(spec) and _needs_node_ports(before):
-        held = {(p.get("protocol"), p.get("port")): p["nodePort"] for p in before.get("ports") or () if p.get("nodePort")}
+        held = {
+            (p.get("protocol"), p.get("port")): p["nodePort"] for p in before.get("ports") or () if p.get("nodePort")
+        }
         used = {port.get("nodePort") for port in spec.get("ports") or ()}
         for port in spec.get("ports") or ():
             kept = held.get((port.get("protocol"), port.get("port")))
             if not port.get("nodePort") and kept and kept not in used:
                 port["nodePort"] = kept
-    if spec["type"] == "LoadBalancer" == before.get("type") and not spec.get("healthCheckNodePort"):
-        if before.get("healthCheckNodePort") and spec.get("externalTrafficPolicy") == "Local":
-            spec["healthCheckNodePort"] = before["healthCheckNodePort"]
+    if _checks_health(spec) and _checks_health(before) and not spec.get("healthCheckNodePort"):
+        spec["healthCheckNodePort"] = before.get("healthCheckNodePort", 0)
     _allocate(new)
 
 
@@ -165,7 +168,11 @@ def _drop_outgrown(spec: Obj, before: Obj) -> None:
         if {p.get("nodePort") for p in spec.get("ports") or ()} == old_ports:
             for port in spec.get("ports") or ():
                 port.pop("nodePort", None)
-    if _external(before) and not _external(spec) and spec.get("externalTrafficPolicy") == before.get("externalTrafficPolicy"):
+    if (
+        _external(before)
+        and not _external(spec)
+        and spec.get("externalTrafficPolicy") == before.get("externalTrafficPolicy")
+    ):
         spec.pop("externalTrafficPolicy", None)
     if was == "LoadBalancer" and kind != "LoadBalancer":
         for key in _OF_TYPE["LoadBalancer"]:
@@ -183,7 +190,6 @@ def _drop_outgrown(spec: Obj, before: Obj) -> None:
 def _ports(spec: Obj, path: str) -> list[FieldError]:
     errors: list[FieldError] = []
     listed = spec.get("ports") or []
-    headless = spec.get("clusterIP") == "None"
     seen: set[str] = set()
     for i, port in enumerate(listed):
         at, name = f"{path}[{i}]", port.get("name", "")
@@ -200,7 +206,7 @@ def _ports(spec: Obj, path: str) -> list[FieldError]:
         errors += port_or_name(port.get("targetPort", 0), f"{at}.targetPort")
         if port.get("appProtocol") is not None:
             errors += label.label_name(port["appProtocol"], f"{at}.appProtocol")
-    return errors if not headless else errors
+    return errors
 
 
 def _port_clashes(spec: Obj, path: str) -> list[FieldError]:
@@ -247,7 +253,11 @@ def _cidr(value: str, path: str) -> list[FieldError]:
         ipaddress.ip_network(value.strip(), strict=False)
     except ValueError:
         return [invalid_value(path, value, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)")]
-    return [] if "/" in value else [invalid_value(path, value, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)")]
+    return (
+        []
+        if "/" in value
+        else [invalid_value(path, value, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)")]
+    )
 
 
 def _balancer(spec: Obj, path: str) -> list[FieldError]:
@@ -351,12 +361,12 @@ def _errors(obj: Obj) -> list[FieldError]:
 def _update_errors(new: Obj, old: Obj) -> list[FieldError]:
     spec, before = new["spec"], old["spec"]
     errors: list[FieldError] = []
-    if spec["type"] == "LoadBalancer" == before.get("type"):
-        if spec.get("healthCheckNodePort", 0) != before.get("healthCheckNodePort", 0) and _keeps_health(spec, before):
-            errors.append(forbidden_field("spec.healthCheckNodePort", "field is immutable"))
+    keeps_health = _checks_health(spec) and _checks_health(before)
+    if keeps_health and spec.get("healthCheckNodePort", 0) != before.get("healthCheckNodePort", 0):
+        errors.append(forbidden_field("spec.healthCheckNodePort", "field is immutable"))
     if "ExternalName" not in (spec["type"], before.get("type")):
         was, now = before.get("clusterIPs") or [], spec.get("clusterIPs") or []
-        if was and now and was[0] != now[0] and "None" not in (was[0], now[0]) or (was[:1] == ["None"]) != (now[:1] == ["None"]):
+        if was and now and was[0] != now[0] and not _addresses(spec, "spec"):
             errors.append(invalid_value("spec.clusterIPs[0]", now, "may not change once set"))
     name, before_name = spec.get("loadBalancerClass"), before.get("loadBalancerClass")
     if spec["type"] == "LoadBalancer" == before.get("type") and name != before_name:
@@ -365,13 +375,9 @@ def _update_errors(new: Obj, old: Obj) -> list[FieldError]:
     return errors + _errors(new)
 
 
-def _keeps_health(spec: Obj, before: Obj) -> bool:
-    return spec.get("externalTrafficPolicy") == before.get("externalTrafficPolicy") == "Local"
-
-
 SERVICE = Strategy(
     default=_default,
-    prepare_create=_create,
+    prepare_create=_allocate,
     prepare_update=_prepare_update,
     validate_create=_errors,
     validate_update=_update_errors,

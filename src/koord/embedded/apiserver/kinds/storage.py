@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.kinds import label
-from koord.embedded.apiserver.kinds.claim import adopt_source, claim_spec, default_claim
+from koord.embedded.apiserver.kinds import generation, label
+from koord.embedded.apiserver.kinds.claim import adopt_source, claim_spec, default_claim, drop_foreign_source
 from koord.embedded.apiserver.kinds.internal import difference, internal
 from koord.embedded.apiserver.kinds.pod.volume import csi_driver
-from koord.embedded.apiserver.kinds.rule import IMMUTABLE, Errors, at_least, fields, one_of, unchanged
+from koord.embedded.apiserver.kinds.rule import IMMUTABLE, at_least, fields, one_of, unchanged
 from koord.embedded.apiserver.kinds.strategy import Strategy
 from koord.embedded.apiserver.kinds.template import shown_selector
-from koord.embedded.apiserver.refusal import FieldError, duplicate, forbidden_field, invalid_value, not_supported, required
+from koord.embedded.apiserver.refusal import (
+    FieldError,
+    duplicate,
+    forbidden_field,
+    invalid_value,
+    not_supported,
+    required,
+)
 from koord.values import names
 from koord.values.quantity import Quantity
 
@@ -19,7 +26,9 @@ Obj = dict[str, Any]
 
 # PersistentVolumeClaim ---------------------------------------------------------------------------------------------
 
-_CLAIM_FIXED = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
+_CLAIM_FIXED = (
+    "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
+)
 
 
 def _default_pvc(obj: Obj) -> None:
@@ -29,6 +38,7 @@ def _default_pvc(obj: Obj) -> None:
 
 def _begin_pvc(obj: Obj) -> None:
     obj["status"] = {"phase": "Pending"}
+    drop_foreign_source(obj["spec"])
     adopt_source(obj["spec"])
 
 
@@ -51,7 +61,7 @@ def _pvc_update(new: Obj, old: Obj) -> list[FieldError]:
         _take(allowed, before, "storageClassName")
     if allowed != before:
         errors.append(forbidden_field("spec", f"{_CLAIM_FIXED}\n{difference('ClaimSpec', before, allowed)}"))
-    errors += _shrunk(spec, before)
+    errors += _shrunk(spec, before, old)
     if spec.get("volumeMode") != before.get("volumeMode"):
         errors.append(invalid_value("volumeMode", spec.get("volumeMode"), IMMUTABLE))
     return errors
@@ -64,10 +74,11 @@ def _take(into: Obj, source: Obj, key: str) -> None:
         into.pop(key, None)
 
 
-def _shrunk(spec: Obj, before: Obj) -> list[FieldError]:
+def _shrunk(spec: Obj, before: Obj, old: Obj) -> list[FieldError]:
     now = (spec.get("resources", {}).get("requests") or {}).get("storage", "0")
     was = (before.get("resources", {}).get("requests") or {}).get("storage", "0")
-    if Quantity.parse(now) >= Quantity.parse(was):
+    had = (old.get("status", {}).get("capacity") or {}).get("storage", "0")
+    if Quantity.parse(now) >= Quantity.parse(was) or Quantity.parse(now) > Quantity.parse(had):
         return []
     return [forbidden_field("spec.resources.requests.storage", "field can not be less than status.capacity")]
 
@@ -85,7 +96,7 @@ PERSISTENT_VOLUME_CLAIM = Strategy(
 
 
 def _default_class(obj: Obj) -> None:
-    if not obj.get("reclaimPolicy"):
+    if obj.get("reclaimPolicy") is None:
         obj["reclaimPolicy"] = "Delete"
     if obj.get("volumeBindingMode") is None:
         obj["volumeBindingMode"] = "Immediate"
@@ -125,7 +136,8 @@ def _class_errors(obj: Obj) -> list[FieldError]:
     for key in sorted(obj.get("parameters") or {}):
         if not key:
             errors.append(invalid_value("parameters", "", "field can not be empty."))
-    errors += one_of("Delete", "Retain")(obj["reclaimPolicy"], "reclaimPolicy")
+    if obj["reclaimPolicy"]:
+        errors += one_of("Delete", "Retain")(obj["reclaimPolicy"], "reclaimPolicy")
     errors += one_of("Immediate", "WaitForFirstConsumer")(obj["volumeBindingMode"], "volumeBindingMode")
     return errors + _topologies(obj.get("allowedTopologies") or [])
 
@@ -180,13 +192,9 @@ def _csi_node_update(new: Obj, old: Obj) -> list[FieldError]:
     before = {found.get("name"): found for found in (old.get("spec") or {}).get("drivers") or ()}
     for found in (new.get("spec") or {}).get("drivers") or ():
         was = before.get(found.get("name"))
-        if was is not None and was != found:
-            changed = {k: v for k, v in found.items() if k != "allocatable"} != {
-                k: v for k, v in was.items() if k != "allocatable"
-            }
-            if changed or found.get("allocatable") is None:
-                shown = internal("Driver", {**found, "allocatable": None})
-                errors.append(invalid_value("spec.drivers", shown, IMMUTABLE))
+        fixed = {**found, "allocatable": None}  # how many volumes fit may be learned anew
+        if was is not None and {**was, "allocatable": None} != fixed:
+            errors.append(invalid_value("spec.drivers", internal("Driver", fixed), IMMUTABLE))
     return errors
 
 
@@ -252,13 +260,12 @@ def _driver_update(new: Obj, old: Obj) -> list[FieldError]:
     return errors + unchanged(spec, before, "spec", ("volumeLifecycleModes",))
 
 
-CSI_DRIVER = Strategy(default=_default_driver, validate_create=_driver_errors, validate_update=_driver_update)
-
-
-def _capacity_amount(text: str, path: str) -> Errors:
-    if Quantity.parse(text).sign() >= 0:
-        return []
-    return [invalid_value(path, text, "must be greater than or equal to 0")]
+CSI_DRIVER = Strategy(
+    default=_default_driver,
+    prepare_update=generation.bump_on("spec"),
+    validate_create=_driver_errors,
+    validate_update=_driver_update,
+)
 
 
 def _capacity_errors(obj: Obj) -> list[FieldError]:
@@ -266,9 +273,8 @@ def _capacity_errors(obj: Obj) -> list[FieldError]:
     name = obj.get("storageClassName", "")
     errors += [invalid_value("storageClassName", name, reason) for reason in names.dns1123_subdomain(name)]
     errors += label.selector(obj.get("nodeTopology"), "nodeTopology")
-    for key in ("capacity", "maximumVolumeSize"):
-        if obj.get(key) is not None:
-            errors += _capacity_amount(obj[key], key)
+    if obj.get("capacity") is not None and Quantity.parse(obj["capacity"]).sign() < 0:
+        errors.append(invalid_value("capacity", obj["capacity"], "must be greater than or equal to 0"))
     return errors
 
 

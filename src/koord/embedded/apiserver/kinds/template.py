@@ -78,7 +78,11 @@ def always_restart(template: Obj, path: str) -> list[FieldError]:
     if policy != "Always":
         errors.append(not_supported(f"{path}.spec.restartPolicy", policy, ("Always",)))
     if spec.get("activeDeadlineSeconds") is not None:
-        errors.append(forbidden_field(f"{path}.spec.activeDeadlineSeconds", "activeDeadlineSeconds in ReplicaSet is not Supported"))
+        errors.append(
+            forbidden_field(
+                f"{path}.spec.activeDeadlineSeconds", "activeDeadlineSeconds in ReplicaSet is not Supported"
+            )
+        )
     return errors
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koord.embedded.apiserver.kinds.claim import VOLUME_MODES, access_modes, positive
+from koord.embedded.apiserver.kinds.internal import difference, internal
 from koord.embedded.apiserver.kinds.pod.scheduling import node_selector
 from koord.embedded.apiserver.kinds.pod.volume import SOURCES, csi_driver
 from koord.embedded.apiserver.kinds.pod.volume_defaults import default_source
@@ -16,10 +17,28 @@ from koord.values.quantity import Quantity
 
 Obj = dict[str, Any]
 _RECLAIM = ("Delete", "Recycle", "Retain")
-_SHARED = (
-    "hostPath gcePersistentDisk awsElasticBlockStore nfs iscsi glusterfs flocker rbd cinder cephfs quobyte fc "
-    "flexVolume azureFile vsphereVolume photonPersistentDisk portworxVolume azureDisk scaleIO storageos"
-).split()
+_SHARED = [
+    "hostPath",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "nfs",
+    "iscsi",
+    "glusterfs",
+    "flocker",
+    "rbd",
+    "cinder",
+    "cephfs",
+    "quobyte",
+    "fc",
+    "flexVolume",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "storageos",
+]
 _SECRET: Rule = fields(
     {
         "name": needed(first_of(filled(), named(names.dns1123_subdomain))),
@@ -101,7 +120,11 @@ def _source(spec: Obj, path: str) -> list[FieldError]:
             errors.append(forbidden_field(f"{path}.{shown}", "may not specify more than 1 volume type"))
         else:
             errors += rule(spec[key], f"{path}.{shown}")
-            if key == "local" and (spec.get("nodeAffinity") or {}).get("required") is None and "nodeAffinity" not in spec:
+            if (
+                key == "local"
+                and (spec.get("nodeAffinity") or {}).get("required") is None
+                and "nodeAffinity" not in spec
+            ):
                 errors.append(required(f"{path}.nodeAffinity", "Local volume requires node affinity"))
     if not chosen:
         errors.append(required(path, "must specify a volume type"))
@@ -135,11 +158,15 @@ def _update_errors(new: Obj, old: Obj) -> list[FieldError]:
     kinds = (*_SHARED, "local", "csi")
     if any(spec.get(key) != before.get(key) for key in kinds):
         detail = "spec.persistentvolumesource is immutable after creation"
-        errors.append(forbidden_field("spec.persistentvolumesource", detail))
+        shown = f"{detail}\n{difference('VolumeSource', before, spec)}"
+        errors.append(forbidden_field("spec.persistentvolumesource", shown))
     if spec.get("volumeMode") != before.get("volumeMode"):
         errors.append(invalid_value("volumeMode", spec.get("volumeMode"), "field is immutable"))
     if before.get("nodeAffinity") is not None and spec.get("nodeAffinity") != before["nodeAffinity"]:
-        errors.append(invalid_value("spec.nodeAffinity", spec.get("nodeAffinity"), "field is immutable, except for updating from beta label to GA"))
+        found = spec.get("nodeAffinity")
+        shown_affinity = None if found is None else internal("VolumeNodeAffinity", found)
+        detail = "field is immutable, except for updating from beta label to GA"
+        errors.append(invalid_value("nodeAffinity", shown_affinity, detail))
     return errors
 
 

@@ -138,9 +138,10 @@ def _url(text: str, path: str) -> list[FieldError]:
 
 def _service(found: Obj, path: str) -> list[FieldError]:
     errors = []
-    if not found.get("name"):
-        errors.append(required(f"{path}.name"))
+    # The real server names each of the two when the other is missing.
     if not found.get("namespace"):
+        errors.append(required(f"{path}.name"))
+    if not found.get("name"):
         errors.append(required(f"{path}.namespace"))
     errors += _PORT(found.get("port", 443), f"{path}.port")
     if found.get("path") is not None:
@@ -158,9 +159,7 @@ def _service_path(text: str, path: str) -> list[FieldError]:
         if not segment:
             errors.append(invalid_value(path, text, f"segment[{i}] may not be empty"))
             continue
-        errors += [
-            invalid_value(path, text, f"segment[{i}]: {reason}") for reason in names.dns1123_subdomain(segment)
-        ]
+        errors += [invalid_value(path, text, f"segment[{i}]: {reason}") for reason in names.dns1123_subdomain(segment)]
     return errors
 
 

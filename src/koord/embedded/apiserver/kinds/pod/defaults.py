@@ -12,7 +12,16 @@ Obj = dict[str, Any]
 CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 # A container with only these has nothing else to look at.
 PLAIN = frozenset(
-    ("name", "image", "command", "args", "resources", "terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy")
+    (
+        "name",
+        "image",
+        "command",
+        "args",
+        "resources",
+        "terminationMessagePath",
+        "terminationMessagePolicy",
+        "imagePullPolicy",
+    )
 )
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 

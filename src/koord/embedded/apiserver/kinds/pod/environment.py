@@ -10,7 +10,17 @@ from koord.values import names
 
 Obj = dict[str, Any]
 _ENV_FIELDS = frozenset(
-    ["metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"]
+    [
+        "metadata.name",
+        "metadata.namespace",
+        "metadata.uid",
+        "spec.nodeName",
+        "spec.serviceAccountName",
+        "status.hostIP",
+        "status.hostIPs",
+        "status.podIP",
+        "status.podIPs",
+    ]
 )
 VOLUME_FIELDS = frozenset(
     ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations")

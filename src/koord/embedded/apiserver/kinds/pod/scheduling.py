@@ -6,7 +6,7 @@ from typing import Any
 
 from koord.embedded.apiserver.kinds import label
 from koord.embedded.apiserver.kinds.internal import internal
-from koord.embedded.apiserver.kinds.rule import Errors, each, fields
+from koord.embedded.apiserver.kinds.rule import Errors, each, fields, one_of
 from koord.embedded.apiserver.refusal import (
     FieldError,
     duplicate,
@@ -105,7 +105,7 @@ def _pod_term(found: Obj, path: str) -> Errors:
     errors: list[FieldError] = []
     errors += label.selector(found.get("labelSelector"), f"{path}.labelSelector")
     errors += label.selector(found.get("namespaceSelector"), f"{path}.namespaceSelector")
-    for i, name in enumerate(found.get("namespaces") or ()):
+    for name in found.get("namespaces") or ():
         errors += [invalid_value(f"{path}.namespace", name, reason) for reason in names.dns1123_label(name)]
     errors += _match_keys(found, path, "matchLabelKeys")
     errors += _match_keys(found, path, "mismatchLabelKeys")
@@ -170,6 +170,9 @@ tolerations = each(_toleration)
 # Spreading and gates -----------------------------------------------------------------------------------------------
 
 
+_POLICIES = fields(dict.fromkeys(("nodeAffinityPolicy", "nodeTaintsPolicy"), one_of("Honor", "Ignore")))
+
+
 def _spread(found: Obj, path: str) -> list[FieldError]:
     errors: list[FieldError] = []
     skew, when = found.get("maxSkew", 0), found.get("whenUnsatisfiable", "")
@@ -186,9 +189,7 @@ def _spread(found: Obj, path: str) -> list[FieldError]:
         if when != "DoNotSchedule":
             detail = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"
             errors.append(invalid_value(f"{path}.minDomains", domains, detail))
-    for key in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
-        if found.get(key) not in (None, "Honor", "Ignore"):
-            errors.append(not_supported(f"{path}.{key}", found[key], ("Honor", "Ignore")))
+    errors += _POLICIES(found, path)
     errors += _match_keys(found, path, "matchLabelKeys")
     errors += _own_keys_clash(found, path)
     errors += label.selector(found.get("labelSelector"), f"{path}.labelSelector")

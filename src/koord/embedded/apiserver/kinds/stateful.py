@@ -1,0 +1,129 @@
+"""StatefulSet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.embedded.apiserver.kinds import generation, label
+from koord.embedded.apiserver.kinds.apps import (
+    NOT_NEGATIVE,
+    replicas,
+    template_of,
+)
+from koord.embedded.apiserver.kinds.claim import claim_spec, default_claim
+from koord.embedded.apiserver.kinds.internal import internal
+from koord.embedded.apiserver.kinds.pod.defaults import default_template
+from koord.embedded.apiserver.kinds.rule import Rule, fields, named, one_of
+from koord.embedded.apiserver.kinds.strategy import Strategy
+from koord.embedded.apiserver.kinds.template import (
+    selector_errors,
+)
+from koord.embedded.apiserver.refusal import FieldError, forbidden_field, invalid_value
+from koord.values import names
+
+Obj = dict[str, Any]
+_CHANGEABLE = ("replicas", "ordinals", "template", "updateStrategy", "revisionHistoryLimit")
+_CHANGEABLE_TOO = ("persistentVolumeClaimRetentionPolicy", "minReadySeconds")
+_ONLY = (
+    "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', "
+    "'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"
+)
+
+
+def _default_stateful_set(obj: Obj) -> None:
+    spec = obj.setdefault("spec", {})
+    replicas(spec)
+    if spec.get("revisionHistoryLimit") is None:
+        spec["revisionHistoryLimit"] = 10
+    spec.setdefault("podManagementPolicy", "OrderedReady")
+    update = spec.setdefault("updateStrategy", {})
+    if not update.get("type"):
+        update["type"] = "RollingUpdate"
+        update.setdefault("rollingUpdate", {}).setdefault("partition", 0)
+    if update.get("rollingUpdate") is not None:
+        update["rollingUpdate"].pop("maxUnavailable", None)  # behind a feature that is off by default
+        if update["type"] == "RollingUpdate":
+            update["rollingUpdate"].setdefault("partition", 0)
+    retention = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
+    for key in ("whenDeleted", "whenScaled"):
+        if not retention.get(key):
+            retention[key] = "Retain"
+    for claim in spec.get("volumeClaimTemplates") or ():
+        claim.update({"apiVersion": "v1", "kind": "PersistentVolumeClaim"})
+        default_claim(claim.setdefault("spec", {}))
+        claim["status"] = {**(claim.get("status") or {})}
+        claim["status"].setdefault("phase", "Pending")
+    default_template(spec)
+
+
+def _claims_as_volumes(template: Obj, claims: list[Obj]) -> Obj:
+    """The template with a volume for each claim in front, which is what its mounts will find."""
+    spec = template.get("spec") or {}
+    taken = dict.fromkeys((claim.get("metadata") or {}).get("name", "") for claim in claims)
+    made = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in taken]
+    own = [volume for volume in spec.get("volumes") or () if volume.get("name") not in taken]
+    return {**template, "spec": {**spec, "volumes": [*made, *own]}} if made else template
+
+
+def _update_strategy(found: Obj, path: str) -> list[FieldError]:
+    kind, rolling = found.get("type", ""), found.get("rollingUpdate")
+    if kind == "OnDelete":
+        if rolling is not None:
+            detail = "only allowed for updateStrategy 'RollingUpdate'"
+            return [invalid_value(f"{path}.rollingUpdate", internal("StatefulRolling", rolling), detail)]
+        return []
+    if kind != "RollingUpdate":
+        shown = internal("StatefulStrategy", found)
+        return [invalid_value(path, shown, "must be 'RollingUpdate' or 'OnDelete'")]
+    if rolling is not None:
+        return list(fields({"partition": NOT_NEGATIVE})(rolling, f"{path}.rollingUpdate"))
+    return []
+
+
+_RETENTION: Rule = fields({key: one_of("Retain", "Delete") for key in ("whenDeleted", "whenScaled")})
+
+
+def _stateful_set_errors(obj: Obj, *, creating: bool = True) -> list[FieldError]:
+    spec = obj["spec"]
+    errors: list[FieldError] = []
+    policy = spec.get("podManagementPolicy", "")
+    if policy not in ("OrderedReady", "Parallel"):
+        errors.append(invalid_value("spec.podManagementPolicy", policy, "must be 'OrderedReady' or 'Parallel'"))
+    errors += _update_strategy(spec["updateStrategy"], "spec.updateStrategy")
+    at = "spec.persistentVolumeClaimRetentionPolicy"
+    errors += _RETENTION(spec.get("persistentVolumeClaimRetentionPolicy") or {}, at)
+    errors += fields({"replicas": NOT_NEGATIVE, "minReadySeconds": NOT_NEGATIVE})(spec, "spec")
+    if spec.get("ordinals") is not None:
+        errors += fields({"start": NOT_NEGATIVE})(spec["ordinals"], "spec.ordinals")
+    if creating:
+        if spec.get("serviceName"):
+            errors += named(names.dns1123_label)(spec["serviceName"], "spec.serviceName")
+        for i, claim in enumerate(spec.get("volumeClaimTemplates") or ()):
+            errors += claim_spec(claim.get("spec") or {}, f"spec.volumeClaimTemplates[{i}].spec")
+    selector = spec.get("selector")
+    errors += selector_errors(selector, "spec.selector", "statefulset")
+    whole = {**spec, "template": _claims_as_volumes(spec.get("template") or {}, spec.get("volumeClaimTemplates") or [])}
+    errors += template_of(whole, selector, "")
+    meta = (spec.get("template") or {}).get("metadata") or {}
+    # The real server looks at these twice.
+    errors += label.labels(meta.get("labels") or {}, "spec.template.labels")
+    return [*errors, *label.annotation_map(meta.get("annotations") or {}, "spec.template.annotations")]
+
+
+def _stateful_set_update(new: Obj, old: Obj) -> list[FieldError]:
+    errors = _stateful_set_errors(new, creating=False)
+    free = (*_CHANGEABLE, *_CHANGEABLE_TOO)
+    if {k: v for k, v in new["spec"].items() if k not in free} != {
+        k: v for k, v in old["spec"].items() if k not in free
+    }:
+        errors.append(forbidden_field("spec", _ONLY))
+    return errors
+
+
+STATEFUL_SET = Strategy(
+    default=_default_stateful_set,
+    prepare_create=generation.begin,
+    prepare_update=generation.bump_on("spec"),
+    validate_create=_stateful_set_errors,
+    validate_update=_stateful_set_update,
+)
