@@ -102,7 +102,6 @@ COMMANDS: tuple[tuple[str, str, object, str], ...] = (
     ("create-priority", "create priorityclass kc-high --value=1000", None, ""),
     ("get-priority", "get priorityclass kc-high", None, ""),
     ("delete-priority", "delete priorityclass kc-high", None, ""),
-    ("explain-pod", "explain pod.spec.containers.resources --output=plaintext-openapiv2", None, ""),
     ("api-versions", "api-versions", None, ""),
     ("api-resources", "api-resources --api-group=apps", None, ""),
     ("api-resources-core", "api-resources --api-group=", None, ""),
@@ -144,3 +143,15 @@ def said(plane: ControlPlane, ours: Up) -> dict[str, tuple[Said, Said]]:
 def test_kubectl_says_the_same(id: str, said: dict[str, tuple[Said, Said]]) -> None:
     real, ours = said[id]
     assert ours.normalised() == real.normalised()
+
+
+@pytest.mark.parametrize("output", ["plaintext", "plaintext-openapiv2"])
+@pytest.mark.parametrize("what", ["pod", "deployment.spec.strategy", "cronjob", "node.status", "crd.spec.versions"])
+def test_explain_shows_the_same_fields(what: str, output: str, plane: ControlPlane, ours: Up) -> None:
+    """Fields and their types; the sentences about them are the real server's own."""
+    args = ("explain", what, "--recursive", f"--output={output}")
+    real, here = (kubectl(server.kubeconfig, *args) for server in (plane, ours))
+    assert (here.code, here.err) == (real.code, real.err) == (0, "")
+    head, _, fields = here.out.partition("FIELDS:\n")
+    assert (head.splitlines()[:2], fields) == (real.out.splitlines()[:2], real.out.partition("FIELDS:\n")[2])
+    assert fields
