@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.error
 import urllib.request
 from typing import Any
 
 import pytest
+import yaml
 
+from koord.embedded.apiserver.protobuf import swagger
 from koord.embedded.apiserver.protobuf.envelope import MEDIA_TYPE, content, open_envelope
 from koord.embedded.apiserver.schema.builtin import builtin
 from koord.embedded.apiserver.schema.decoding import decode
 from koord.kube.transport import JSON
 from tests.embedded.apiserver.kinds import corpus
 from tests.embedded.apiserver.protobuf.broken import REFUSED
+from tests.embedded.apiserver.protobuf.record_swagger import gnostic
 from tools.controlplane import ControlPlane
 
 pytestmark = pytest.mark.real
@@ -93,3 +97,12 @@ def test_refusals_are_worded_alike(plane_with_namespace: ControlPlane, raw: byte
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
     status, body = ask(plane_with_namespace, path, raw, sent=MEDIA_TYPE)
     assert (status, json.loads(body)["message"]) == (400, why)
+
+
+def test_openapi_survives_gnostic(plane: ControlPlane) -> None:
+    """The server's whole document, in our protobuf and back through gnostic's own reader."""
+    if shutil.which("go") is None:
+        pytest.skip("no Go on this machine")
+    document = json.loads(ask(plane, "/openapi/v2")[1])
+    read = yaml.load(gnostic("read", swagger.encode(document)), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    assert read == document
