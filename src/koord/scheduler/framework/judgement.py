@@ -21,13 +21,15 @@ from koord.scheduler.framework.profile import Filter, Profile
 from koord.scheduler.framework.verdict import ALWAYS, CLUSTER, ROW, Reject, unresolvable
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import EVERY, NodeTable, RowList, Rows
+from koord.scheduler.state.table import EVERY, NodeTable, RowList
 
 NO_NODE = -1
 FEASIBLE = 0
 
 # Up to this many changed rows the per-node form is cheaper than starting NumPy for them.
 FEW_ROWS = 6
+# What is said of nodes that PreFilter left out.
+_LEFT_OUT = 1
 # Per-node verdicts have no code of their own: they are numbered as they are met, from here on.
 _FIRST_MET = 1 << 20
 
@@ -35,7 +37,8 @@ _FIRST_MET = 1 << 20
 class Epochs:
     """Remembers each plugin's epoch, to tell which of them moved."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, scores: bool = False) -> None:
+        self._scores = scores
         self._seen: dict[str, Hashable] = {}
 
     def moved(self, plugin: Plugin, cycle: Cycle) -> bool:
@@ -43,7 +46,7 @@ class Epochs:
             return True
         if plugin.scope is not CLUSTER:
             return False
-        epoch = plugin.epoch(cycle)
+        epoch = plugin.score_epoch(cycle) if self._scores else plugin.epoch(cycle)
         if self._seen.get(plugin.name, self) == epoch:
             return False
         self._seen[plugin.name] = epoch
@@ -51,7 +54,7 @@ class Epochs:
 
 
 class _Narrowed(Plugin):
-    """Stands for the nodes that PreFilter plugins left out."""
+    """Stands for the nodes that PreFilter plugins left out: no other filter is asked about them."""
 
     name = PRE_FILTER
     scope = ROW
@@ -60,13 +63,12 @@ class _Narrowed(Plugin):
         self._only = only
         self._verdict = unresolvable(f"node(s) didn't satisfy plugin(s) [{' '.join(plugins)}]")
 
+    def rows(self, table: NodeTable) -> frozenset[int]:
+        """Where the nodes are that it left in."""
+        return frozenset(node.row for name in self._only if (node := table.index.get(name)) is not None)
+
     def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
         return None if node.name in self._only else self._verdict
-
-    def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
-        codes = np.ones(table.size, np.int32)
-        codes[[node.row for name in self._only if (node := table.index.get(name)) is not None]] = 0
-        return codes[rows]
 
     def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
         return self._verdict
@@ -78,9 +80,11 @@ class Judgement:
         self._cycle = cycle
         self._pod = pod
         self._table: NodeTable = cycle.state.table
-        narrowed = () if cycle.only is None else (Filter(_Narrowed(cycle.only, cycle.narrowed_by), columnar=True),)
-        asked = (f for f in profile.filters if f.plugin.name not in cycle.skip_filter)
-        self.filters: tuple[Filter, ...] = (*narrowed, *asked)
+        self.filters: tuple[Filter, ...] = tuple(f for f in profile.filters if f.plugin.name not in cycle.skip_filter)
+        self._narrowed = None if cycle.only is None else _Narrowed(cycle.only, cycle.narrowed_by)
+        self._left_in: frozenset[int] = frozenset()  # rows that count when the search is narrowed
+        if self._narrowed is not None:
+            self.filters = (Filter(self._narrowed, columnar=False), *self.filters)
         self._epochs = Epochs()
         self._met: list[dict[Reject, int]] = [{} for _ in self.filters]
         self._words: list[list[Reject]] = [[] for _ in self.filters]
@@ -90,22 +94,56 @@ class Judgement:
     def judge_all(self) -> None:
         for judge in self.filters:
             self._epochs.moved(judge.plugin, self._cycle)  # from here on only later moves count
-        self._codes = [self._ask_all(i) for i in range(len(self.filters))]
-        self._combine()
+        if self._narrowed is None:
+            self._codes = [self._ask_all(i) for i in range(len(self.filters))]
+            self._combine()
+            return
+        size = self._table.size
+        self._left_in = self._narrowed.rows(self._table)
+        self._codes = [np.zeros(size, np.int32) for _ in self.filters]
+        self._codes[0][:] = _LEFT_OUT
+        self.first = np.where(self._table.alive, np.int16(1), np.int16(NO_NODE))
+        self._judge_rows(sorted(self._left_in))
 
     def judge_again(self, changed: Sequence[int]) -> bool:
         """After these rows changed. True when feasibility may have changed outside of them too."""
         across = [i for i, judge in enumerate(self.filters) if self._epochs.moved(judge.plugin, self._cycle)]
-        if len(changed) > FEW_ROWS:
-            self._judge_many(np.asarray(changed, np.intp))
-        else:
+        if self._narrowed is not None:
             for row in changed:
+                if row not in self._left_in:
+                    self.first[row] = 1 if self._table.alive[row] else NO_NODE
+            changed = [row for row in (self._left_in if across else changed) if row in self._left_in]
+            self._judge_rows(changed)
+            return bool(across)
+        self._judge_rows(changed)
+        flips = [self._ask_across(i) for i in across]  # all of them: each brings its own column up to date
+        return any(flips)
+
+    def _ask_across(self, i: int) -> bool:
+        """Ask a filter about all rows again; only where it changed its mind can another one come first."""
+        before, after = self._codes[i], self._ask_all(i)
+        self._codes[i] = after
+        refuses = after != 0
+        rows = np.flatnonzero(refuses != (before != 0))
+        if not len(rows):
+            return False
+        refuses = refuses[rows]
+        refused, freed = rows[refuses], rows[~refuses]
+        first = self.first[refused]
+        self.first[refused[(first == FEASIBLE) | (first > i + 1)]] = i + 1
+        freed = freed[self.first[freed] == i + 1]
+        first = np.zeros(len(freed), np.int16)
+        for j in range(len(self.filters) - 1, i, -1):
+            first[self._codes[j][freed] != 0] = j + 1
+        self.first[freed] = first
+        return True
+
+    def _judge_rows(self, rows: Sequence[int]) -> None:
+        if len(rows) > FEW_ROWS:
+            self._judge_many(np.asarray(rows, np.intp))
+        else:
+            for row in rows:
                 self._judge_one(row)
-        if across:
-            for i in across:
-                self._codes[i] = self._ask_all(i)
-            self._combine()
-        return bool(across)
 
     def _judge_one(self, row: int) -> None:
         node = self._table.nodes[row]
@@ -162,7 +200,9 @@ class Judgement:
         first = np.full(self._table.size, NO_NODE, np.int16)
         first[alive] = FEASIBLE
         for i in range(len(self.filters) - 1, -1, -1):
-            first[(self._codes[i] != 0) & alive] = i + 1
+            codes = self._codes[i]
+            if codes.any():
+                first[(codes != 0) & alive] = i + 1
         self.first = first
 
     # Telling -----------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,10 +16,11 @@ class Normaliser:
     def __init__(self, *, reverse: bool = False) -> None:
         self._reverse = reverse
 
-    def span(self, raw: Scores, mask: npt.NDArray[np.bool_]) -> int:
+    def span(self, raw: Scores, mask: npt.NDArray[np.bool_]) -> Hashable:
         return int(np.max(raw, where=mask, initial=0))
 
-    def apply(self, raw: Scores, span: int) -> Scores:
+    def apply(self, raw: Scores, span: Hashable) -> Scores:
+        assert isinstance(span, int)
         if span == 0:
             return np.full(len(raw), MAX_SCORE, np.int64) if self._reverse else raw
         scaled = raw * MAX_SCORE // span

@@ -45,6 +45,10 @@ class Plugin:
         """For `scope = CLUSTER`: moves whenever a kept verdict of this plugin may have changed."""
         return 0
 
+    def score_epoch(self, cycle: Cycle) -> Hashable:
+        """The same for kept scores, for a plugin whose scores move at other times than its verdicts."""
+        return self.epoch(cycle)
+
     def ground(self, state: ClusterState) -> Hashable:
         """Moves whenever what PreFilter and PreScore kept (or their decision to skip) no longer holds."""
         return 0

@@ -10,10 +10,9 @@ are compared across nodes through one number (`Normaliser.span`): only when that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.feasible import FeasibleNodes
@@ -22,7 +21,7 @@ from koord.scheduler.framework.plugin import Scores
 from koord.scheduler.framework.profile import Profile, Scorer
 from koord.scheduler.framework.verdict import ROW, Fault
 from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import EVERY, NodeTable, RowList
+from koord.scheduler.state.table import EVERY, Bools, NodeTable, RowList
 
 UNFIT = -1
 
@@ -34,12 +33,15 @@ class Scoring:
         self._pod = pod
         self._judgement = judgement
         self._table: NodeTable = cycle.state.table
-        self._epochs = Epochs()
+        self._epochs = Epochs(scores=True)
         self.scorers: tuple[Scorer, ...] = ()
+        self._wide: tuple[int, ...] = ()  # the scorers that look across nodes
         self._raw: list[Scores] = []
         self._normal: list[Scores] = []
-        self._spans: list[int | None] = []
-        self._was_feasible: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._spans: list[Hashable] = []
+        self._was_feasible: Bools = np.zeros(0, np.bool_)
+        # Rows whose raw scores are right: nodes that do not fit are not asked about, even if they change.
+        self._fresh: Bools = np.zeros(0, np.bool_)
         self.total: Scores = np.zeros(0, np.int64)
         self.fault: tuple[str, Fault] | None = None
 
@@ -47,10 +49,12 @@ class Scoring:
         rows = self._judgement.feasible_rows()
         self._was_feasible = self._judgement.first == 0
         self._prepare(rows)
-        for scorer in self.scorers:
-            self._epochs.moved(scorer.plugin, self._cycle)
+        for k in self._wide:
+            self._epochs.moved(self.scorers[k].plugin, self._cycle)
         self._spans = [None for _ in self.scorers]
         self._raw = [self._ask_all(scorer, rows) for scorer in self.scorers]
+        whole = all(scorer.columnar for scorer in self.scorers) and self._takes_all(len(rows))
+        self._fresh = np.ones(self._table.size, np.bool_) if whole else self._was_feasible.copy()
         self._normal = list(self._raw)
         for k in range(len(self.scorers)):
             self._normalise(k)
@@ -69,72 +73,98 @@ class Scoring:
                 skipped.add(plugin.name)
         self._cycle.skip_score = frozenset(skipped)
         self.scorers = tuple(s for s in self._profile.scorers if s.plugin.name not in skipped)
+        self._wide = tuple(k for k, s in enumerate(self.scorers) if s.plugin.scope is not ROW)
 
     def score_again(self, changed: Sequence[int], *, across: bool) -> None:
-        """After these rows changed; `across` when feasibility may have changed elsewhere too."""
-        feasible = self._judgement.first == 0
-        if across:
-            flipped = not np.array_equal(feasible, self._was_feasible)
-        else:
-            flipped = any(feasible[row] != self._was_feasible[row] for row in changed)
-        wide = [s for s in self.scorers if s.plugin.scope is not ROW]
-        moved = [s for s in wide if self._epochs.moved(s.plugin, self._cycle)]
-        if moved or (flipped and any(s.surveys for s in wide)):
+        """After these rows changed; `across` when feasibility changed elsewhere too."""
+        before, feasible = self._was_feasible, self._judgement.first == 0
+        flipped = across or any(feasible[row] != before[row] for row in changed)
+        anew = [
+            k
+            for k in self._wide
+            if self._epochs.moved(self.scorers[k].plugin, self._cycle) or (flipped and self.scorers[k].surveys)
+        ]
+        if self.fault is not None or (anew and self._surveys_differ(np.flatnonzero(feasible))):
             self.score_all()
             return
         self._was_feasible = feasible
-        if across and flipped:
-            rows = np.flatnonzero(feasible)
-            for k, scorer in enumerate(self.scorers):
-                self._raw[k] = self._ask_all(scorer, rows)
+        self._fresh[list(changed)] = False
+        if across:
+            rows = np.flatnonzero(feasible & ~self._fresh)
+        else:
+            rows = np.asarray([row for row in changed if feasible[row]], np.intp)
+        self._fresh[rows] = True
+        whole = across or bool(anew)
+        for k in range(len(self.scorers)):
+            if k in anew:
+                self._raw[k] = self._ask_all(self.scorers[k], np.flatnonzero(feasible))
                 self._normalise(k)
-            self._sum()
-            return
-        self._score_rows([row for row in changed if feasible[row]], changed, feasible)
-
-    def _score_rows(self, fit: list[int], changed: Sequence[int], feasible: npt.NDArray[np.bool_]) -> None:
-        whole = False
-        for k, scorer in enumerate(self.scorers):
-            raw = self._raw[k]
-            if len(fit) > FEW_ROWS:
-                some = np.asarray(fit, np.intp)
-                raw[some] = self._ask(scorer, some)
             else:
-                for row in fit:
-                    node = self._table.nodes[row]
-                    assert node is not None
-                    raw[row] = scorer.plugin.score(self._cycle, self._pod, node)
-            if scorer.normaliser is not None:
-                span = scorer.normaliser.span(raw, feasible)
-                if span != self._spans[k]:
-                    self._normalise(k)
-                    whole = True
-                else:
-                    some = np.asarray(fit, np.intp)
-                    self._normal[k][some] = scorer.normaliser.apply(raw[some], span)
-            elif scorer.normalises:
-                self._normalise(k)
-                whole = True
+                whole |= self._score_rows(k, rows, flipped=flipped)
         if whole:
             self._sum()
             return
         for row in changed:
             self.total[row] = UNFIT
-        for row in fit:
+        for row in rows.tolist():
             self.total[row] = sum(int(self._normal[k][row]) * s.weight for k, s in enumerate(self.scorers))
+
+    def _surveys_differ(self, rows: RowList) -> bool:
+        """PreScore once more for those that look across nodes. True when one of them no longer takes the part that it
+        took before: then everything starts anew."""
+        feasible = FeasibleNodes(self._table, rows)
+        for plugin in self._profile.at("pre_score"):
+            if plugin.scope is ROW:
+                continue
+            answer = plugin.pre_score(self._cycle, self._pod, feasible)
+            if isinstance(answer, Fault) or (answer is not None) != (plugin.name in self._cycle.skip_score):
+                return True
+        return False
+
+    def _score_rows(self, k: int, rows: RowList, *, flipped: bool) -> bool:
+        """Bring these rows' scores in line. True when all rows' normal forms had to be, too."""
+        scorer, raw = self.scorers[k], self._raw[k]
+        moved = self._score_some(scorer, raw, rows)
+        if not scorer.normalises or not (moved or flipped):
+            return False
+        if scorer.normaliser is not None:
+            span = scorer.normaliser.span(raw, self._was_feasible)
+            if span == self._spans[k]:
+                self._normal[k][rows] = scorer.normaliser.apply(raw[rows], span)
+                return False
+        self._normalise(k)
+        return True
+
+    def _score_some(self, scorer: Scorer, raw: Scores, rows: RowList) -> bool:
+        """Ask again about these rows. False when the answers are what they were."""
+        if len(rows) > FEW_ROWS:
+            raw[rows] = self._ask(scorer, rows)
+            return True
+        moved = False
+        for row in rows.tolist():
+            node = self._table.nodes[row]
+            assert node is not None
+            score = scorer.plugin.score(self._cycle, self._pod, node)
+            if raw[row] != score:
+                raw[row] = score
+                moved = True
+        return moved
 
     def _ask_all(self, scorer: Scorer, feasible: RowList) -> Scores:
         """A column of raw scores, right where the pod fits. Whole columns are read without copying, so they are taken
         unless only a small part of the nodes fits."""
-        if scorer.columnar and 4 * len(feasible) > self._table.size:
+        if scorer.columnar and self._takes_all(len(feasible)):
             return scorer.plugin.score_columns(self._cycle, self._pod, self._table, EVERY)
         column = np.zeros(self._table.size, np.int64)
         if len(feasible):
             column[feasible] = self._ask(scorer, feasible)
         return column
 
+    def _takes_all(self, feasible: int) -> bool:
+        return 4 * feasible > self._table.size
+
     def _ask(self, scorer: Scorer, rows: RowList) -> Scores:
-        if scorer.columnar:
+        if scorer.columnar and len(rows) > FEW_ROWS:
             return scorer.plugin.score_columns(self._cycle, self._pod, self._table, rows)
         nodes = self._table.nodes
         found = (scorer.plugin.score(self._cycle, self._pod, node) for row in rows if (node := nodes[row]) is not None)

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-import numpy as np
 
 from koord.api.config.scheduler.args import ResourceWeight
 from koord.api.resource_name import CPU, MEMORY
 from koord.scheduler.plugins.scalar_resource import BUILT_IN, is_scalar
 from koord.scheduler.state.node import NodeInfo
-from koord.scheduler.state.table import Bools, Ints, NodeTable, Rows
+from koord.scheduler.state.table import Ints, NodeTable, Rows
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -56,11 +55,3 @@ def present_on_node(counted: Sequence[Share], node: NodeInfo) -> Iterator[tuple[
         capacity, used = share.on_node(node)
         if capacity:
             yield capacity, used, share.weight
-
-
-def present_on_rows(counted: Sequence[Share], table: NodeTable, rows: Rows) -> Iterator[tuple[Ints, Ints, Bools, int]]:
-    """The same for many rows, with a mask of those that have the resource; capacity is 1 elsewhere, to divide by."""
-    for share in counted:
-        capacity, used = share.on_rows(table, rows)
-        present = capacity != 0
-        yield np.maximum(capacity, 1), used, present, share.weight

@@ -15,7 +15,7 @@ from koord.api.config.scheduler.in_tree import NodeResourcesBalancedAllocationAr
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.plugin import MAX_SCORE, Plugin, Scores
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Skip
-from koord.scheduler.plugins.allocation import Share, present_on_node, present_on_rows, shares
+from koord.scheduler.plugins.allocation import Share, present_on_node, shares
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.table import NodeTable, Rows
@@ -50,13 +50,13 @@ class BalancedAllocation(Plugin):
         return int((1 - _deviation(fractions)) * MAX_SCORE)
 
     def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
-        columns = [
-            (np.minimum(used / capacity, 1.0), present)
-            for capacity, used, present, _ in present_on_rows(self._counted(cycle, pod), table, rows)
-        ]
+        columns = []
+        for share in self._counted(cycle, pod):
+            capacity, used = share.on_rows(table, rows)
+            columns.append((np.minimum(used / np.maximum(capacity, 1), 1.0), capacity != 0))
         if len(columns) == 2:
             (first, has_first), (second, has_second) = columns
-            deviation = np.abs((first - second) / 2) * (has_first & has_second)
+            deviation: Floats = np.abs((first - second) / 2) * (has_first & has_second)
         else:
             deviation = _deviations(columns, len(table.alive[rows]))
         return ((1 - deviation) * MAX_SCORE).astype(np.int64)

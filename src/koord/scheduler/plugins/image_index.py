@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import lru_cache
+
+import numpy as np
 
 from koord.api.node import ContainerImage
 from koord.scheduler.state.column import Nodes
-from koord.scheduler.state.table import NodeTable
+from koord.scheduler.state.table import NodeTable, RowList
 
 Images = tuple[ContainerImage, ...]
+_NOWHERE: frozenset[int] = frozenset()
 
 
 class ImageIndex:
@@ -19,7 +23,7 @@ class ImageIndex:
         self._position = -1
         self._seen: dict[int, Images] = {}
         self._rows: dict[str, set[int]] = {}
-        self._asked: set[str] = set()
+        self._asked: dict[str, RowList | None] = {}  # names that were asked for; their rows as an array once needed
         self.version = 0
 
     def refresh(self) -> None:
@@ -45,17 +49,26 @@ class ImageIndex:
                 del self._rows[name]
         for name in new.keys() - old.keys():
             self._rows.setdefault(name, set()).add(row)
-        if not self._asked.isdisjoint(name for name, _ in old.items() ^ new.items()):
+        for name in self._asked.keys() & {name for name, _ in old.items() ^ new.items()}:
+            self._asked[name] = None
             self.version += 1
         if images:
             self._seen[row] = images
         else:
             self._seen.pop(row, None)
 
-    def rows(self, name: str) -> set[int]:
+    def rows(self, name: str) -> Set[int]:
         """Rows of the nodes that have the image."""
-        self._asked.add(name)
-        return self._rows.get(name, set())
+        self._asked.setdefault(name)
+        return self._rows.get(name, _NOWHERE)
+
+    def row_list(self, name: str) -> RowList:
+        """The same for indexing."""
+        known = self._asked.get(name)
+        if known is None:
+            rows = self.rows(name)
+            known = self._asked[name] = np.fromiter(rows, np.intp, len(rows))
+        return known
 
     def size_bytes(self, name: str) -> int:
         """Nodes may disagree on a size: the one whose name comes first is believed, as Kubernetes does when it starts

@@ -50,10 +50,13 @@ class ImageLocality(Plugin):
     def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
         self._index.refresh()
         total = np.zeros(table.size, np.int64)
+        present = 0
         for image, times in self._images(pod):
-            holders = self._index.rows(image)
-            if holders:
-                total[np.fromiter(holders, np.intp, len(holders))] += self._worth_bytes(image) * times
+            worth = self._worth_bytes(image) * times
+            total[self._index.row_list(image)] += worth
+            present += worth
+        if present <= _LEAST_BYTES:  # so little that it makes no difference anywhere
+            return np.zeros(len(table.alive[rows]), np.int64)
         most = _MOST_BYTES * len(pod.shape.images)
         return (np.clip(total[rows], _LEAST_BYTES, most) - _LEAST_BYTES) * MAX_SCORE // (most - _LEAST_BYTES)
 

@@ -119,10 +119,8 @@ class NodeResourcesFit(Plugin):
         codes = (table.pod_count[rows] >= table.allowed_pods[rows]).astype(np.int32)
         for place, (name, amount) in enumerate(checked):
             capacity = table.allocatable(name)[rows]
-            short = capacity - table.requested(name)[rows] < amount
-            if short.any():
-                codes[short] |= 1 << (_FIRST_RESOURCE + place)
-                codes[short & (capacity < amount)] |= _UNRESOLVABLE_BIT
+            codes |= (capacity - table.requested(name)[rows] < amount) * np.int32(1 << (_FIRST_RESOURCE + place))
+            codes |= (capacity < amount) * np.int32(_UNRESOLVABLE_BIT)
         return codes
 
     def _code_each(self, cycle: Cycle, pod: PodInfo, table: NodeTable) -> Codes:

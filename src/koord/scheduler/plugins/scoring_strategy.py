@@ -15,7 +15,7 @@ from koord.api.config.scheduler.args import (
     UtilizationShapePoint,
 )
 from koord.scheduler.framework.plugin import MAX_SCORE, Scores
-from koord.scheduler.plugins.allocation import Share, present_on_node, present_on_rows
+from koord.scheduler.plugins.allocation import Share, present_on_node
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.table import Ints, NodeTable, Rows
 
@@ -41,7 +41,7 @@ class LeastAllocated:
         return total // weights if weights else 0
 
     def score_columns(self, counted: Sequence[Share], table: NodeTable, rows: Rows) -> Scores:
-        return _mean(counted, table, rows, lambda capacity, used: _percent(np.maximum(capacity - used, 0), capacity))
+        return _mean(counted, table, rows, lambda capacity, used: np.maximum(capacity - used, 0))
 
 
 class MostAllocated:
@@ -55,7 +55,7 @@ class MostAllocated:
         return total // weights if weights else 0
 
     def score_columns(self, counted: Sequence[Share], table: NodeTable, rows: Rows) -> Scores:
-        return _mean(counted, table, rows, lambda capacity, used: _percent(np.minimum(used, capacity), capacity))
+        return _mean(counted, table, rows, lambda capacity, used: np.minimum(used, capacity))
 
 
 class RequestedToCapacityRatio:
@@ -76,10 +76,11 @@ class RequestedToCapacityRatio:
 
     def score_columns(self, counted: Sequence[Share], table: NodeTable, rows: Rows) -> Scores:
         total = weights = np.zeros(len(table.alive[rows]), np.int64)
-        for capacity, used, present, weight in present_on_rows(counted, table, rows):
-            worth = self._curve[_percent(np.minimum(used, capacity), capacity)]
-            total = total + worth * present * weight
-            weights = weights + (present & (worth > 0)) * weight
+        for share in counted:
+            capacity, used = share.on_rows(table, rows)
+            worth = self._curve[np.minimum(used, capacity) * MAX_SCORE // np.maximum(capacity, 1)]
+            weight = share.weight * ((capacity != 0) & (worth > 0))
+            total, weights = total + worth * weight, weights + weight
         return (2 * total + weights) // np.maximum(2 * weights, 1)
 
 
@@ -109,14 +110,20 @@ def _on_curve(points: Sequence[UtilizationShapePoint], percent: int) -> int:
     return before.score * scale
 
 
-def _mean(counted: Sequence[Share], table: NodeTable, rows: Rows, worth: Callable[[Ints, Ints], Ints]) -> Scores:
-    """The weighted mean over the resources that each row has."""
-    total = weights = np.zeros(len(table.alive[rows]), np.int64)
-    for capacity, used, present, weight in present_on_rows(counted, table, rows):
-        total = total + worth(capacity, used) * present * weight
-        weights = weights + present * weight
-    return total // np.maximum(weights, 1)
-
-
-def _percent(part: Ints, whole: Ints) -> Ints:
-    return part * MAX_SCORE // whole
+def _mean(counted: Sequence[Share], table: NodeTable, rows: Rows, part: Callable[[Ints, Ints], Ints]) -> Scores:
+    """The weighted mean of a part of each resource, in percent, over the resources that each row has. The part of
+    nothing is nothing, so only the weights need to know who has what."""
+    total: Ints = np.zeros(len(table.alive[rows]), np.int64)
+    weights, everywhere = 0, True
+    for share in counted:
+        capacity, used = share.on_rows(table, rows)
+        percent = part(capacity, used) * MAX_SCORE // np.maximum(capacity, 1)
+        total += percent if share.weight == 1 else percent * share.weight
+        weights += share.weight
+        everywhere = everywhere and np.count_nonzero(capacity) == (table.live if isinstance(rows, slice) else len(rows))
+    if everywhere:  # dividing by one number is many times cheaper
+        return total // max(weights, 1)
+    present: Ints = np.zeros_like(total)
+    for share in counted:
+        present += (table.allocatable(share.name)[rows] != 0) * share.weight
+    return total // np.maximum(present, 1)

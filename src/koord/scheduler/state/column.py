@@ -51,7 +51,7 @@ class Coded:
     __slots__ = ("_changes", "_code_of", "_compute", "_position", "codes", "words")
 
     def __init__(self, size: int, compute: Callable[[NodeInfo], Hashable], changes: Changes) -> None:
-        self.codes: npt.NDArray[np.int32] = np.zeros(size, np.int32)
+        self.codes: npt.NDArray[np.intp] = np.zeros(size, np.intp)  # indices: taking by others costs a cast
         self.words: list[Any] = [None]
         self._code_of: dict[Hashable, int] = {None: 0}
         self._compute = compute
@@ -63,14 +63,12 @@ class Coded:
 
     def spread(self, rows: npt.NDArray[np.intp] | slice, worth: Callable[[Any], int]) -> npt.NDArray[np.int64]:
         """What each word is worth, per row: asked once per word; 0 where there is no word."""
-        codes = self.codes[rows]
-        if len(self.words) > len(codes):  # few rows of many words: only theirs are asked about
-            seen, places = np.unique(codes, return_inverse=True)
-            return self._worth([self.words[code] for code in seen], worth).take(places)
-        return self._worth(self.words, worth).take(codes)
-
-    def _worth(self, words: Sequence[Any], worth: Callable[[Any], int]) -> npt.NDArray[np.int64]:
-        return np.fromiter((0 if word is None else worth(word) for word in words), np.int64, len(words))
+        codes, words = self.codes[rows], self.words
+        if len(words) > len(codes):  # few rows of many words: only theirs are asked about
+            seen, codes = np.unique(codes, return_inverse=True)
+            words = [words[code] for code in seen]
+        values = [0 if word is None else worth(word) for word in words]
+        return np.asarray(values, np.int64).take(codes) if any(values) else np.zeros(len(codes), np.int64)
 
     def refresh(self, nodes: Nodes) -> None:
         rows = self._changes.since(self._position)

@@ -86,7 +86,8 @@ class NodeTable:
         self.layout += 1
 
     def _grow(self) -> None:
-        old, new = self.size, self.size * 2
+        # In small steps: whoever reads whole columns pays for rows that are not in use yet.
+        old, new = self.size, self.size + max(_FIRST_ROWS, self.size // 8)
         self.nodes += [None] * (new - old)
         self._free = list(range(new - 1, old - 1, -1))
         self.alive = grown(self.alive, new)
