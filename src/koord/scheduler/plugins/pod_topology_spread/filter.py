@@ -1,0 +1,158 @@
+"""The hard constraints of one class of pods: how far out of balance each domain would be, and so which nodes will do.
+
+    skew = pods in the node's domain + 1 if the pod itself counts - pods in the emptiest domain  <=  maxSkew
+
+A domain exists while a node counts in it. With fewer domains than minDomains the emptiest one is taken to be empty.
+Verdicts are kept per domain; `version` moves when one of them does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from koord.scheduler.framework.plugin import Codes
+from koord.scheduler.framework.verdict import reject, unresolvable
+from koord.scheduler.plugins.pod_topology_spread.constraint import Constraint, Spread
+from koord.scheduler.plugins.pod_topology_spread.count import NO_COUNTS, Count
+from koord.scheduler.plugins.pod_topology_spread.ground import Ground
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.shape import Shape
+from koord.scheduler.state.table import Bools, Ints, NodeTable, Rows
+from koord.scheduler.state.tally import Tallies
+
+_TEXT = "node(s) didn't match pod topology spread constraints"
+PASSES: Final = 0
+TOO_FAR: Final = 1
+NO_LABEL: Final = 2
+VERDICTS: Final = {TOO_FAR: reject(_TEXT), NO_LABEL: unresolvable(f"{_TEXT} (missing required label)")}
+
+
+class Balance:
+    """One constraint: counts per domain, the lowest of them, and the verdict on each domain."""
+
+    __slots__ = ("_exists", "_floor", "_lowest", "constraint", "count", "counts", "verdicts")
+
+    def __init__(self, count: Count) -> None:
+        self.count = count
+        self.constraint: Constraint = count.constraint
+        self._exists: Bools = np.zeros(0, np.bool_)
+        self._lowest = 0  # how many domains are as empty as the emptiest
+        self._floor = 0
+        self.counts: Ints = NO_COUNTS
+        self.verdicts: Codes = np.zeros(0, np.int32)
+
+    def recount(self) -> None:
+        self.counts = self.count.counts
+        self._exists = np.zeros(len(self.counts), np.bool_)
+        self._exists[self.count.domains[self.count.counted]] = True
+        self._settle()
+
+    def _settle(self) -> None:
+        """Find the floor and judge every domain."""
+        alive = self.counts[self._exists]
+        enough = len(alive) >= max(self.constraint.min_domains, 1)
+        self._floor = int(alive.min()) if enough else 0
+        self._lowest = int(np.count_nonzero(alive == self._floor)) if enough else -1
+        excess = self.counts + (int(self.constraint.self_match) - self._floor - self.constraint.max_skew)
+        self.verdicts = (excess > 0).astype(np.int32)
+        self.verdicts[0] = NO_LABEL
+
+    def shift(self, domain: int, by: int) -> bool:
+        """A pod came to or left a domain. Whether a verdict changed."""
+        before = int(self.counts[domain])
+        after = before + by
+        self.counts[domain] = after
+        if self._lowest >= 0:  # there are enough domains for the floor to follow them
+            if before == self._floor:
+                self._lowest -= 1
+            if after == self._floor:
+                self._lowest += 1
+            if after < self._floor or self._lowest == 0:
+                self._settle()
+                return True
+        verdict = int(after + self.constraint.self_match - self._floor > self.constraint.max_skew)
+        if self.verdicts[domain] == verdict:
+            return False
+        self.verdicts[domain] = verdict
+        return True
+
+    def copy(self) -> Balance:
+        other = Balance(self.count)
+        other.counts = self.counts.copy()
+        other.verdicts = self.verdicts.copy()
+        other._exists, other._floor, other._lowest = self._exists, self._floor, self._lowest
+        return other
+
+
+class Balances:
+    """All hard constraints of one class. A copy is a what-if: it follows `shift` and no longer the cluster."""
+
+    def __init__(self, spread: Spread, shape: Shape, table: NodeTable, tallies: Tallies) -> None:
+        self.spread = spread
+        self.version = 0
+        self._table = table
+        self._tallies = tallies
+        self._moves = -1
+        self._follows = True
+        self._ground = Ground(table, shape, spread.hard, needs_all_keys=True)
+        self._balances = [Balance(Count(c, spread.namespace, tallies)) for c in spread.hard]
+        self._recount()
+
+    def _recount(self) -> None:
+        ground = self._ground
+        for i, balance in enumerate(self._balances):
+            balance.count.recount(ground.domains[i], ground.sizes[i], ground.counted[i])
+            balance.recount()
+        self.version += 1
+        self._moves = self._tallies.moves
+
+    def refresh(self) -> None:
+        if not self._follows:
+            return
+        if self._ground.moved():
+            self._recount()
+        elif self._moves != self._tallies.moves:
+            self._moves = self._tallies.moves
+            changed = False
+            for balance in self._balances:
+                news = balance.count.news()
+                if news is None:
+                    self._recount()
+                    return
+                for domain, by in news:
+                    changed |= balance.shift(domain, by)
+            self.version += changed
+
+    def what_if(self, other: PodInfo, node: NodeInfo, by: int) -> None:
+        row = node.row
+        if other.namespace != self.spread.namespace or not self._ground.has_all[row]:
+            return
+        for i, balance in enumerate(self._balances):
+            if self._ground.counted[i][row] and balance.constraint.selector.matches(other.labels):
+                balance.shift(int(self._ground.domains[i][row]), by)
+
+    def code(self, row: int) -> int:
+        for i, balance in enumerate(self._balances):
+            code = balance.verdicts[self._ground.domains[i][row]]
+            if code:
+                return int(code)
+        return PASSES
+
+    def codes(self, rows: Rows) -> Codes:
+        """The first constraint that refuses a node gives the reason."""
+        codes: Codes | None = None
+        for i, balance in enumerate(self._balances):
+            mine = balance.verdicts.take(self._ground.domains[i][rows])
+            codes = mine if codes is None else np.where(codes != PASSES, codes, mine)
+        assert codes is not None
+        return codes
+
+    def copy(self) -> Balances:
+        other = object.__new__(Balances)
+        other.__dict__.update(self.__dict__)
+        other._follows = False
+        other._balances = [balance.copy() for balance in self._balances]
+        return other

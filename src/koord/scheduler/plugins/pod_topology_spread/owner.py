@@ -1,0 +1,124 @@
+"""Which selectors stand behind a pod: those of Services that select it and of the controller that owns it.
+
+Default spread constraints count the pods that these select. The program feeds the index from its watches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+from koord.api.meta import LabelSelector
+from koord.scheduler.state.pod import PodInfo
+from koord.values.requirement import Operator, Requirement, SelectorError
+from koord.values.selector import NOTHING, Selector
+
+SERVICE: Final = "Service"
+REPLICATION_CONTROLLER: Final = "ReplicationController"
+REPLICA_SET: Final = "ReplicaSet"
+STATEFUL_SET: Final = "StatefulSet"
+_OWNERS = {
+    ("v1", REPLICATION_CONTROLLER),
+    ("apps/v1", REPLICA_SET),
+    ("apps/v1", STATEFUL_SET),
+}
+
+
+class Owners(Protocol):
+    def version(self, namespace: str) -> int:
+        """Moves when an answer about this namespace may have changed."""
+
+    def services(self, namespace: str, labels: Mapping[str, str]) -> Iterable[Selector]:
+        """The selectors of the Services that select pods with these labels, in the order of their names."""
+
+    def selector(self, kind: str, namespace: str, name: str) -> Selector | None:
+        """The selector of a ReplicationController, ReplicaSet or StatefulSet; None when it is not known."""
+
+
+class OwnerIndex:
+    """Owners in memory, found by name and Services also by label. Only a changed selector moves a version."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, str], Selector] = {}
+        self._services: dict[tuple[str, str, str], dict[str, Selector]] = {}  # (namespace, label, value) -> by name
+        self._versions: dict[str, int] = {}
+
+    def version(self, namespace: str) -> int:
+        return self._versions.get(namespace, 0)
+
+    def services(self, namespace: str, labels: Mapping[str, str]) -> Iterable[Selector]:
+        found = {
+            name: selector
+            for key, value in labels.items()
+            for name, selector in self._services.get((namespace, key, value), {}).items()
+            if selector.matches(labels)
+        }
+        return [found[name] for name in sorted(found)]
+
+    def selector(self, kind: str, namespace: str, name: str) -> Selector | None:
+        return self._known.get((kind, namespace, name))
+
+    def set(self, kind: str, namespace: str, name: str, selector: Selector) -> None:
+        key = (kind, namespace, name)
+        if self._known.get(key) == selector:
+            return
+        self.drop(*key)
+        self._known[key] = selector
+        self._versions[namespace] = self.version(namespace) + 1
+        if kind == SERVICE and selector.requirements:
+            self._services.setdefault(_pinned(namespace, selector), {})[name] = selector
+
+    def drop(self, kind: str, namespace: str, name: str) -> None:
+        selector = self._known.pop((kind, namespace, name), None)
+        if selector is None:
+            return
+        self._versions[namespace] = self.version(namespace) + 1
+        if kind == SERVICE and selector.requirements:
+            here = self._services[_pinned(namespace, selector)]
+            del here[name]
+            if not here:
+                del self._services[_pinned(namespace, selector)]
+
+
+def _pinned(namespace: str, selector: Selector) -> tuple[str, str, str]:
+    """A Service's selector names values only, so a pod that it selects has the first of them."""
+    first = selector.requirements[0]
+    return namespace, first.key, first.values[0]
+
+
+def selector_of(spec: LabelSelector | None) -> Selector:
+    """An absent selector selects nothing. Raises SelectorError for one that no server would store."""
+    if spec is None:
+        return NOTHING
+    return Selector.of(spec.match_labels, [(e.key, e.operator, e.values) for e in spec.match_expressions])
+
+
+def lenient_selector(spec: LabelSelector | None) -> Selector:
+    """The same for other people's objects: what cannot be read selects nothing."""
+    try:
+        return selector_of(spec)
+    except SelectorError:
+        return NOTHING
+
+
+def joined(requirements: Iterable[Requirement]) -> Selector:
+    """One selector of these conditions; equal sets of conditions give equal selectors."""
+    return Selector(tuple(sorted(dict.fromkeys(requirements), key=lambda r: (r.key, r.operator, r.values))))
+
+
+def default_selector(pod: PodInfo, owners: Owners) -> Selector:
+    """What Kubernetes spreads a pod by when it does not say itself; everything when nobody stands behind it."""
+    labels: dict[str, str] = {}
+    for service in owners.services(pod.namespace, pod.labels):
+        labels.update((r.key, r.values[0]) for r in service.requirements)
+    more: tuple[Requirement, ...] = ()
+    owner = pod.owner
+    if owner is not None and (owner.api_version, owner.kind) in _OWNERS:
+        selector = owners.selector(owner.kind, pod.namespace, owner.name)
+        if selector is not None and not selector.nothing:
+            if owner.kind == REPLICATION_CONTROLLER:
+                labels.update((r.key, r.values[0]) for r in selector.requirements)
+            else:
+                more = selector.requirements
+    exact = (Requirement(key, Operator.EQUALS, (value,)) for key, value in labels.items())
+    return joined((*exact, *more))

@@ -1,0 +1,136 @@
+"""The soft constraints of one class of pods: nodes score by how many of its kind are in their domains, fewer is better.
+
+    raw(node) = round( sum over constraints of  pods in the node's domain * ln(domains + 2) + maxSkew - 1 )
+
+The logarithm gives few large domains and many small ones a comparable say; maxSkew - 1 waters small differences down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from koord.scheduler.framework.normaliser import Normaliser
+from koord.scheduler.framework.plugin import MAX_SCORE, Scores
+from koord.scheduler.plugins.pod_topology_spread.constraint import Spread
+from koord.scheduler.plugins.pod_topology_spread.count import Count
+from koord.scheduler.plugins.pod_topology_spread.ground import Ground
+from koord.scheduler.state.shape import Shape
+from koord.scheduler.state.table import Bools, NodeTable, RowList, Rows
+from koord.scheduler.state.tally import Tallies
+
+Floats = npt.NDArray[np.floating]
+
+IGNORED: Final = -1  # the raw score of a node that lacks a topology key
+
+
+class Preferences:
+    """All soft constraints of one class. `version` moves when a score may have."""
+
+    def __init__(self, spread: Spread, shape: Shape, table: NodeTable, tallies: Tallies) -> None:
+        self.spread = spread
+        self.version = 0
+        self._table = table
+        self._tallies = tallies
+        self._moves = -1
+        self._ground = Ground(table, shape, spread.soft, needs_all_keys=spread.needs_all_keys)
+        self._counts = [Count(c, spread.namespace, tallies) for c in spread.soft]
+        self._weights: list[float] = [0.0 for _ in spread.soft]
+        self._ignored: Bools | None = None
+        self._recount()
+
+    def _recount(self) -> None:
+        ground = self._ground
+        for i, count in enumerate(self._counts):
+            count.recount(ground.domains[i], ground.sizes[i], ground.counted[i])
+        self._ignored = ~ground.has_all if self.spread.needs_all_keys and not ground.has_all.all() else None
+        self.version += 1
+        self._moves = self._tallies.moves
+
+    def refresh(self) -> None:
+        if self._ground.moved():
+            self._recount()
+        elif self._moves != self._tallies.moves:
+            self._moves = self._tallies.moves
+            for count in self._counts:
+                before = count.position
+                news = count.news()
+                if news is None:
+                    self._recount()
+                    return
+                for domain, by in news:
+                    count.counts[domain] += by
+                self.version += count.position != before
+
+    def weigh(self, feasible: RowList) -> None:
+        """What the constraints weigh among these nodes."""
+        if self._ignored is not None:
+            feasible = feasible[~self._ignored[feasible]]
+        for i, count in enumerate(self._counts):
+            if count.by_host:
+                size = len(feasible)
+            else:
+                seen = np.zeros(len(count.counts), np.bool_)
+                seen[count.domains[feasible]] = True
+                size = int(np.count_nonzero(seen))
+            self._weights[i] = math.log(size + 2)
+
+    def score(self, row: int) -> int:
+        if self._ignored is not None and self._ignored[row]:
+            return IGNORED
+        total = 0.0
+        for i, count in enumerate(self._counts):
+            domain = int(count.domains[row])
+            if domain:
+                pods = count.per_row(row + 1)[row] if count.by_host else count.counts[domain]
+                total += float(pods) * self._weights[i] + float(count.constraint.max_skew - 1)
+        return math.floor(total) + (total - math.floor(total) >= 0.5)
+
+    def scores(self, rows: Rows) -> Scores:
+        total: Floats | None = None
+        for i, count in enumerate(self._counts):
+            more = float(count.constraint.max_skew - 1)
+            if count.by_host:
+                mine: Floats = count.per_row(self._table.size)[rows] * self._weights[i]
+                mine += more
+                missing = count.domains[rows] == 0
+                if missing.any():
+                    mine[missing] = 0.0
+            else:
+                by_domain = count.counts * self._weights[i] + more
+                by_domain[0] = 0.0
+                mine = by_domain.take(count.domains[rows])
+            total = mine if total is None else total + mine
+        assert total is not None
+        whole = np.floor(total)
+        total -= whole
+        raw = whole.astype(np.int64)
+        raw += total >= 0.5
+        if self._ignored is not None:
+            raw[self._ignored[rows]] = IGNORED
+        return raw
+
+
+class Fewest(Normaliser):
+    """The fewest pods get most, and a node that cannot be compared gets nothing."""
+
+    def span(self, raw: Scores, mask: npt.NDArray[np.bool_]) -> Hashable:
+        seen = raw[mask]
+        seen = seen[seen != IGNORED]
+        return (int(seen.min()), int(seen.max())) if len(seen) else (0, 0)
+
+    def apply(self, raw: Scores, span: Hashable) -> Scores:
+        assert isinstance(span, tuple)
+        low, high = span
+        if high == 0:
+            normal = np.full(len(raw), MAX_SCORE, np.int64)
+        else:
+            normal = MAX_SCORE * (high + low - raw) // high
+        ignored = raw == IGNORED
+        if ignored.any():
+            normal[ignored] = 0
+        return normal
