@@ -42,12 +42,14 @@ def _default_daemon_set(obj: Obj) -> None:
         if rolling.get("maxSurge") is None:
             rolling["maxSurge"] = 0
     default_template(spec)
+    meta = obj.setdefault("metadata", {})
+    if TEMPLATE_GENERATION not in (meta.get("annotations") or {}):
+        meta["annotations"] = {**(meta.get("annotations") or {}), TEMPLATE_GENERATION: "1"}
 
 
 def _begin_daemon_set(obj: Obj) -> None:
     generation.begin(obj)
-    meta = obj["metadata"]
-    meta["annotations"] = {**(meta.get("annotations") or {}), TEMPLATE_GENERATION: "1"}
+    obj["metadata"]["annotations"] = {**obj["metadata"]["annotations"], TEMPLATE_GENERATION: "1"}
 
 
 def _prepare_daemon_set(new: Obj, old: Obj) -> None:

@@ -40,8 +40,8 @@ def _event_from_core(obj: Obj) -> Obj:
     event = {_EVENT_BACK.get(key, key): value for key, value in obj.items()}
     event["apiVersion"] = "events.k8s.io/v1"
     event["metadata"] = {**obj["metadata"]}
-    for key in ("reportingController", "reportingInstance", "regarding", "deprecatedSource"):
-        if event.get(key) in ("", {}):
+    for key in ("reportingController", "reportingInstance"):
+        if event.get(key) == "":
             del event[key]
     return event
 

@@ -43,6 +43,13 @@ def _prepare_create(pod: Obj) -> None:
     pod["status"] = status
 
 
+def _prepare_status(new: Obj, old: Obj) -> None:
+    """The class is fixed at birth: a status that leaves it out means no change."""
+    status = new.setdefault("status", {})
+    if not status.get("qosClass"):
+        status["qosClass"] = old.get("status", {}).get("qosClass") or _quality(old["spec"])
+
+
 def _create_errors(pod: Obj) -> list[FieldError]:
     return spec_errors(pod["spec"], "spec", pod["metadata"]["name"]) + pod_only_errors(pod["spec"], creating=True)
 
@@ -60,6 +67,7 @@ POD = Strategy(
     default=default_pod,
     prepare_create=_prepare_create,
     prepare_update=prepare_update,
+    prepare_status=_prepare_status,
     validate_create=_create_errors,
     validate_update=update_errors,
     default_grace_seconds=_grace,
