@@ -1,0 +1,183 @@
+"""What must be equal of a plugin: its columnar form and its definition, what is kept and what is worked out anew.
+
+check_forms(plugin, state, pod, rows)      the two forms agree, on some rows and on every one
+check_kept(make, history)                  after any history an engine that lived through it says of every node what
+                                           a new engine says over a state rebuilt from the live objects
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from hypothesis import strategies as st
+
+from koord.api.node import Node
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.decision import Failed, Unschedulable
+from koord.scheduler.framework.engine import Engine, Evaluation
+from koord.scheduler.framework.feasible import FeasibleNodes
+from koord.scheduler.framework.plugin import Plugin, overrides
+from koord.scheduler.framework.profile import POINTS, Profile
+from koord.scheduler.framework.verdict import Fault, Reject, Skip
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.table import EVERY, Rows
+from koord.scheduler.state.wire import Pod
+from tests.scheduler.clusters import NODE_NAMES, node_objects, pod_objects
+
+Make = Callable[[ClusterState], Sequence[Plugin]]
+
+
+def profile_of(plugins: Sequence[Plugin], weights: Mapping[str, int] | None = None) -> Profile:
+    """Every plugin at every point that it takes part in, in the given order."""
+    points = (point for point in POINTS if hasattr(Plugin, point))
+    return Profile("test", {point: [p for p in plugins if overrides(p, point)] for point in points}, weights)
+
+
+# One plugin, two forms -------------------------------------------------------------------------------------------
+
+
+def check_forms(plugin: Plugin, state: ClusterState, pod: PodInfo, rows: Sequence[int]) -> None:
+    """`rows` picks from the live rows by position, modulo their number; the whole table is checked as well."""
+    cycle = Cycle(state)
+    live = state.table.live_rows()
+    picked = live[[row % len(live) for row in rows]] if rows else live[:0]
+    answer = plugin.pre_filter(cycle, pod)
+    if not isinstance(answer, Skip | Reject | Fault) and overrides(plugin, "filter_columns"):
+        _check_filter(plugin, cycle, pod, EVERY)
+        _check_filter(plugin, cycle, pod, picked)
+    if not overrides(plugin, "score_columns"):
+        return
+    if isinstance(plugin.pre_score(cycle, pod, FeasibleNodes(state.table, live)), Skip | Fault):
+        return
+    _check_score(plugin, cycle, pod, EVERY)
+    _check_score(plugin, cycle, pod, picked)
+
+
+def _check_filter(plugin: Plugin, cycle: Cycle, pod: PodInfo, rows: Rows) -> None:
+    table = cycle.state.table
+    codes = plugin.filter_columns(cycle, pod, table, rows)
+    assert codes.dtype == np.int32
+    for row, code in _by_row(table.size, rows, codes):
+        node = table.nodes[row]
+        if node is not None and node.node is not None:
+            told = plugin.explain_code(cycle, pod, code) if code else None
+            assert told == plugin.filter(cycle, pod, node), f"{plugin.name} of {node.name}"
+
+
+def _check_score(plugin: Plugin, cycle: Cycle, pod: PodInfo, rows: Rows) -> None:
+    table = cycle.state.table
+    scores = plugin.score_columns(cycle, pod, table, rows)
+    assert scores.dtype == np.int64
+    for row, score in _by_row(table.size, rows, scores):
+        node = table.nodes[row]
+        if node is not None and node.node is not None:
+            assert score == plugin.score(cycle, pod, node), f"{plugin.name} of {node.name}"
+
+
+def _by_row(size: int, rows: Rows, found: Any) -> list[tuple[int, int]]:
+    places = range(size) if isinstance(rows, slice) else [int(row) for row in rows]
+    assert len(found) == len(places)
+    return [(row, int(value)) for row, value in zip(places, found, strict=True)]
+
+
+# Kept and made anew ----------------------------------------------------------------------------------------------
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Something that happens: a node or a pod comes, changes or goes; or a pod is decided and takes its node."""
+
+    action: str
+    name: str = ""
+    node: Node | None = None
+    pod: Pod | None = None
+
+
+class History(msgspec.Struct, frozen=True):
+    steps: tuple[Step, ...]
+    judged: tuple[Pod, ...]  # asked about after every step
+
+
+@st.composite
+def histories(
+    draw: st.DrawFn,
+    pods: Callable[..., st.SearchStrategy[Pod]] = pod_objects,
+    nodes: Callable[..., st.SearchStrategy[Node]] = node_objects,
+    most_steps: int = 8,
+) -> History:
+    steps = [Step("set-node", node=draw(nodes(name))) for name in draw(st.sets(st.sampled_from(NODE_NAMES)))]
+    for i in range(draw(st.integers(1, most_steps))):
+        action = draw(st.sampled_from(("set-node", "drop-node", "set-pod", "drop-pod", "decide", "decide")))
+        name = draw(st.sampled_from(NODE_NAMES))
+        if action == "set-node":
+            steps.append(Step(action, node=draw(nodes(name))))
+        elif action == "set-pod":
+            steps.append(Step(action, pod=draw(pods(f"bound{i % 4}", node=name))))
+        elif action == "drop-pod":
+            steps.append(Step(action, name=f"uid-default-bound{i % 4}"))
+        else:
+            steps.append(Step(action, name=name))
+    judged = tuple(draw(pods(f"judged{i}")) for i in range(2))
+    return History(tuple(steps), judged)
+
+
+def check_kept(make: Make, history: History, weights: Mapping[str, int] | None = None) -> None:
+    """Raises AssertionError naming the first step after which the two disagree."""
+    state = ClusterState()
+    engine = Engine(profile_of(make(state), weights), state)
+    for number, step in enumerate(history.steps):
+        _happen(state, engine, step, history.judged[0], number)
+        for pod in history.judged:
+            rebuilt = _rebuilt(state)
+            fresh = Engine(profile_of(make(rebuilt), weights), rebuilt)
+            kept, anew = view_of(engine, state, pod), view_of(fresh, rebuilt, pod)
+            assert kept == anew, f"after step {number}: {step.action}"
+
+
+def _happen(state: ClusterState, engine: Engine, step: Step, pod: Pod, number: int) -> None:
+    if step.node is not None:
+        state.set_node(step.node)
+    elif step.pod is not None:
+        state.set_pod(step.pod)
+    elif step.action == "drop-node":
+        state.drop_node(step.name)
+    elif step.action == "drop-pod":
+        state.drop_pod(step.name)
+    else:  # the class that is judged all along takes a node, as it does most of the time
+        meta = msgspec.structs.replace(pod.metadata, name=f"decided{number}", uid=f"uid-decided{number}")
+        twin = state.info(msgspec.structs.replace(pod, metadata=meta))
+        chosen = engine.decide(twin)
+        if not isinstance(chosen, Unschedulable | Failed):
+            state.assume(twin, chosen.node)
+
+
+def _rebuilt(state: ClusterState) -> ClusterState:
+    """The same cluster, learnt at once: nodes by name, so that rows differ from those that history gave them."""
+    other = ClusterState()
+    for node in sorted(state.nodes(), key=lambda info: info.name):
+        assert node.node is not None
+        other.set_node(node.node)
+    for pod in state.pods():
+        other.assume(pod, pod.node_name)
+    return other
+
+
+def view_of(engine: Engine, state: ClusterState, pod: Pod) -> Any:
+    """What an engine says of every node: the words of a refusal, or the score by plugin."""
+    found = engine.evaluate(state.info(pod))
+    if not isinstance(found, Evaluation):
+        return found
+    return {node.name: _said(found, node) for node in state.nodes()}
+
+
+def _said(evaluation: Evaluation, node: NodeInfo) -> Any:
+    if evaluation.scoring.fault is not None:
+        return evaluation.scoring.fault
+    refused = evaluation.judgement.verdict(node.row)
+    if refused is not None:
+        return refused
+    return int(evaluation.scoring.total[node.row]), evaluation.scoring.breakdown(node.row)

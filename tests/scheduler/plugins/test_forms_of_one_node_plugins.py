@@ -1,0 +1,101 @@
+"""Plugins that look at one node: both forms say the same, and what is kept equals what is worked out anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord.api.affinity import NodeAffinity as NodeAffinitySpec
+from koord.api.config.scheduler.args import ScoringStrategy
+from koord.api.config.scheduler.catalog import CATALOG, typed_args
+from koord.api.config.scheduler.in_tree import (
+    NodeAffinityArgs,
+    NodeResourcesBalancedAllocationArgs,
+    NodeResourcesFitArgs,
+)
+from koord.api.model import convert
+from koord.scheduler.framework.handle import Handle
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.plugins.balanced_allocation import BalancedAllocation
+from koord.scheduler.plugins.node_affinity import NodeAffinity
+from koord.scheduler.plugins.node_resources_fit import NodeResourcesFit
+from koord.scheduler.plugins.registry import REGISTRY
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.wire import Pod
+from tests.scheduler.clusters import GPU, clusters, make_pod, node_affinities, pod_objects
+from tests.scheduler.equality import History, check_forms, check_kept, histories
+from tests.scheduler.handles import StateOnly
+
+NAMES = (
+    "NodeUnschedulable",
+    "NodeName",
+    "TaintToleration",
+    "NodeAffinity",
+    "NodePorts",
+    "NodeResourcesFit",
+    "NodeResourcesBalancedAllocation",
+    "ImageLocality",
+)
+WEIGHTS = {"TaintToleration": 3, "NodeAffinity": 2}
+RESOURCES = [{"name": n, "weight": w} for n, w in (("cpu", 3), ("memory", 1), (GPU, 5), ("ephemeral-storage", 2))]
+
+
+def made(name: str, state: ClusterState) -> Plugin:
+    handle: Handle = StateOnly(state)
+    return REGISTRY[name](typed_args(name, None) if name in CATALOG else None, handle)
+
+
+def default_plugins(state: ClusterState) -> Sequence[Plugin]:
+    return [made(name, state) for name in NAMES]
+
+
+def fit(kind: str, **words: object) -> NodeResourcesFitArgs:
+    strategy = convert({"type": kind, "resources": RESOURCES, **words}, ScoringStrategy)
+    return NodeResourcesFitArgs(
+        scoring_strategy=strategy, ignored_resources=("example.com/nic",), ignored_resource_groups=("example.org",)
+    )
+
+
+SHAPE = {"shape": [{"utilization": u, "score": s} for u, s in ((10, 0), (40, 10), (70, 3), (90, 7))]}
+CONFIGURED: tuple[Plugin, ...] = (
+    NodeResourcesFit(fit("LeastAllocated")),
+    NodeResourcesFit(fit("MostAllocated")),
+    NodeResourcesFit(fit("RequestedToCapacityRatio", requestedToCapacityRatio=SHAPE)),
+    BalancedAllocation(convert({"resources": RESOURCES}, NodeResourcesBalancedAllocationArgs)),
+)
+rows = st.lists(st.integers(0, 50), max_size=12)
+
+
+@settings(max_examples=120, deadline=None)
+@given(state=clusters(), pod=pod_objects("new"), rows=rows)
+def test_forms_agree(state: ClusterState, pod: Pod, rows: list[int]) -> None:
+    for plugin in (*default_plugins(state), *CONFIGURED):
+        check_forms(plugin, state, state.info(pod), rows)
+
+
+@settings(max_examples=40, deadline=None)
+@given(state=clusters(), pod=pod_objects("new"), rows=rows, added=node_affinities())
+def test_forms_agree_with_added_affinity(state: ClusterState, pod: Pod, rows: list[int], added: object) -> None:
+    try:
+        plugin = NodeAffinity(NodeAffinityArgs(added_affinity=convert(added, NodeAffinitySpec)))
+    except ValueError:  # drawn terms include unreadable ones, which configuration may not have
+        return
+    check_forms(plugin, state, state.info(pod), rows)
+
+
+@settings(max_examples=20, deadline=None)
+@given(state=clusters(), count=st.integers(17, 24), rows=rows)
+def test_a_pod_may_ask_for_more_resources_than_codes_have_bits(
+    state: ClusterState, count: int, rows: list[int]
+) -> None:
+    asked = {f"example.com/r{i:02}": "1" for i in range(count)}
+    pod = state.info(make_pod("wide", more=asked))
+    check_forms(made("NodeResourcesFit", state), state, pod, rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories())
+def test_kept_verdicts_and_scores_equal_new_ones(history: History) -> None:
+    check_kept(default_plugins, history, WEIGHTS)
