@@ -1,0 +1,97 @@
+"""Which domains one class of pods leans to: the weights of preferred terms, its own and those of placed pods.
+
+    raw(node) = sum over topology keys of the weights in the node's domain
+
+Required affinity of placed pods counts too, with hardPodAffinityWeight: what one pod requires its peers prefer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+import numpy.typing as npt
+
+from koord.scheduler.framework.normaliser import Normaliser
+from koord.scheduler.framework.plugin import MAX_SCORE, Scores
+from koord.scheduler.plugins.inter_pod_affinity.holders import Holders
+from koord.scheduler.plugins.inter_pod_affinity.places import Places
+from koord.scheduler.plugins.inter_pod_affinity.source import Source
+from koord.scheduler.state.table import Ints, NodeTable, Rows
+from koord.scheduler.state.tally import Tallies
+
+Leaning = tuple[Source, str, int]  # what is counted, by which node label, what one is worth
+
+
+class Leanings:
+    """`version` moves when a score may have."""
+
+    def __init__(self, leanings: tuple[Leaning, ...], table: NodeTable, tallies: Tallies, holders: Holders) -> None:
+        self.version = 0
+        self._leanings = leanings
+        self._tallies = tallies
+        self._holders = holders
+        self._places = Places(table, (key for _, key, _ in leanings))
+        self._weights: dict[str, Ints] = {}
+        self._seen = (-1, -1)
+        self._recount()
+
+    def _recount(self) -> None:
+        places = self._places
+        self._weights = {key: np.zeros(size, np.int64) for key, size in places.sizes.items()}
+        for source, key, worth in self._leanings:
+            rows, amounts = source.whole()
+            sums = np.bincount(places.domains[key][rows], weights=amounts, minlength=places.sizes[key])
+            self._weights[key] += sums.astype(np.int64) * worth
+        for weights in self._weights.values():
+            weights[0] = 0
+        self._seen = (self._tallies.moves, self._holders.moves)
+        self.version += 1
+
+    def refresh(self) -> None:
+        if self._places.moved():
+            self._recount()
+            return
+        seen = (self._tallies.moves, self._holders.moves)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        changed = False
+        for source, key, worth in self._leanings:
+            news = source.news()
+            if news is None:
+                self._recount()
+                return
+            domains, weights = self._places.domains[key], self._weights[key]
+            for row, by in news:
+                if domain := domains[row]:
+                    weights[domain] += by * worth
+                    changed = True
+        self.version += changed
+
+    def score(self, row: int) -> int:
+        return sum(int(weights[self._places.domains[key][row]]) for key, weights in self._weights.items())
+
+    def scores(self, rows: Rows) -> Scores:
+        total: Scores | None = None
+        for key, weights in self._weights.items():
+            mine = weights.take(self._places.domains[key][rows])
+            total = mine if total is None else total + mine
+        assert total is not None
+        return total
+
+
+class Range(Normaliser):
+    """The least gets 0 and the most gets all, whatever they are; equal ones get 0."""
+
+    def span(self, raw: Scores, mask: npt.NDArray[np.bool_]) -> Hashable:
+        seen = raw[mask]
+        return (int(seen.min()), int(seen.max())) if len(seen) else (0, 0)
+
+    def apply(self, raw: Scores, span: Hashable) -> Scores:
+        assert isinstance(span, tuple)
+        low, high = span
+        if high == low:
+            return np.zeros(len(raw), np.int64)
+        part: npt.NDArray[np.float64] = (raw - low) / (high - low)
+        return (MAX_SCORE * part).astype(np.int64)
