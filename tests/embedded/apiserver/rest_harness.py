@@ -1,4 +1,5 @@
-"""A server on a clock that tests move, spoken to in the fewest words. Kinds have no defaults or validation here."""
+"""A server on a clock that tests move, spoken to in the fewest words. Kinds have no defaults or validation
+here, and nothing is admitted or refused unless a test says so."""
 
 from __future__ import annotations
 
@@ -116,7 +117,7 @@ async def fresh(
         catalog=builtin_catalog(strategies),
         clock=clock,
         chance=chance,
-        admission=admission,
+        admission=admission or AdmissionChain(),
         tokens={"secret": "tester"},
     )
     api = Api(server, clock, chance)

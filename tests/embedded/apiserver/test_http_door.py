@@ -17,6 +17,7 @@ from koord.api.meta import Object
 from koord.embedded.apiserver import http, tls
 from koord.embedded.apiserver.http import HttpDoor, NotLoopback
 from koord.embedded.apiserver.inprocess import InProcessTransport
+from koord.embedded.apiserver.rest.admission_chain import AdmissionChain
 from koord.embedded.apiserver.running import Address, kubeconfig, running_server
 from koord.embedded.apiserver.server import Server, builtin_catalog
 from koord.kube.client import Client
@@ -34,7 +35,7 @@ def identity() -> tls.Identity:
 
 @pytest.fixture
 def server() -> Server:
-    return Server(catalog=builtin_catalog(), tokens={TOKEN: "tester"})
+    return Server(catalog=builtin_catalog(), tokens={TOKEN: "tester"}, admission=AdmissionChain())
 
 
 @pytest.fixture

@@ -169,9 +169,9 @@ async def test_get_by_version(api: Api) -> None:
 async def test_tables(api: Api) -> None:
     api.clock.advance(130)
     _, body = await api.get(f"{CMS}?limit=1", accept=f"{TABLE},application/json")
-    assert [column["name"] for column in body["columnDefinitions"]] == ["Name", "Age"]
+    assert [column["name"] for column in body["columnDefinitions"]] == ["Name", "Data", "Age"]
     (row,) = body["rows"]
-    assert row["cells"] == ["c0", "2m10s"]
+    assert row["cells"] == ["c0", 1, "2m10s"]
     assert row["object"]["kind"] == "PartialObjectMetadata"
     assert body["metadata"]["remainingItemCount"] == 4
     _, bare = await api.get(f"{CMS}/c0?includeObject=None", accept=TABLE)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from koord.embedded.apiserver.rest.admission_chain import AdmissionChain
 from koord.embedded.apiserver.rest.watching import Stream
 from koord.embedded.apiserver.server import Server
 from koord.embedded.apiserver.store import Journal, Store
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 async def started(folder: Path, *, durable: bool = False) -> Api:
     clock, chance = ManualClock(), random.Random(3)
-    server = Server(store=Store(Journal(folder, durable=durable)), clock=clock, chance=chance)
+    store = Store(Journal(folder, durable=durable))
+    server = Server(store=store, clock=clock, chance=chance, admission=AdmissionChain())
     await server.start()
     return Api(server, clock, chance)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord.embedded.apiserver.rest.admission_chain import AdmissionChain
 from koord.embedded.apiserver.rest.watching import Stream
 from koord.embedded.apiserver.server import Server, builtin_catalog
 from koord.embedded.apiserver.store import Store
@@ -165,7 +166,7 @@ async def test_closed_server_ends_its_watches(api: Api) -> None:
 
 def test_bookmarks_come_each_minute_and_the_stream_ends_in_time() -> None:
     async def main(clock: LoopClock) -> None:
-        server = Server(catalog=builtin_catalog(), clock=clock, chance=random.Random(1))
+        server = Server(catalog=builtin_catalog(), clock=clock, chance=random.Random(1), admission=AdmissionChain())
         query = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": "150"}
         stream = await server.watch(Request(method="GET", path=CMS, query=query))
         assert isinstance(stream, Stream)
