@@ -9,11 +9,15 @@ from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.balanced_allocation import BalancedAllocation
 from koord.scheduler.plugins.image_locality import ImageLocality
+from koord.scheduler.plugins.inter_pod_affinity import InterPodAffinity
+from koord.scheduler.plugins.inter_pod_affinity.listed import ListedNamespaces
 from koord.scheduler.plugins.node_affinity import NodeAffinity
 from koord.scheduler.plugins.node_name import NodeName
 from koord.scheduler.plugins.node_ports import NodePorts
 from koord.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koord.scheduler.plugins.node_unschedulable import NodeUnschedulable
+from koord.scheduler.plugins.pod_topology_spread import PodTopologySpread
+from koord.scheduler.plugins.pod_topology_spread.listed import ListedOwners
 from koord.scheduler.plugins.priority_sort import PrioritySort
 from koord.scheduler.plugins.scheduling_gates import SchedulingGates
 from koord.scheduler.plugins.taint_toleration import TaintToleration
@@ -30,6 +34,8 @@ REGISTRY: Mapping[str, Factory] = {
     NodeAffinity.name: lambda args, handle: NodeAffinity(args),
     NodePorts.name: lambda args, handle: NodePorts(),
     NodeResourcesFit.name: lambda args, handle: NodeResourcesFit(args),
+    PodTopologySpread.name: lambda args, handle: PodTopologySpread(args, handle.state, ListedOwners(handle)),
+    InterPodAffinity.name: lambda args, handle: InterPodAffinity(args, handle.state, ListedNamespaces(handle)),
     BalancedAllocation.name: lambda args, handle: BalancedAllocation(args),
     ImageLocality.name: lambda args, handle: ImageLocality(handle.state),
 }

@@ -2,8 +2,8 @@
 
     pod placed --> its Peers --> the tallies that match them --> one row of each
 
-A pod that no tally matches costs one dictionary entry. A tally is filled from the Peers that match it, which are found
-by label, and writes a log of its changes, so that whoever sums it up (by zone, say) need not sum again.
+A pod that no tally matches costs one dictionary entry. A tally is filled from the placed Peers that match it, which
+are found by label, and writes a log of its changes, so that whoever sums it up (by zone, say) need not sum again.
 """
 
 from __future__ import annotations
@@ -51,6 +51,19 @@ class Question(msgspec.Struct, frozen=True):
         return all(clause.matches(peers) for clause in self.clauses)
 
 
+class Placed:
+    """Where pods with one namespace and equal labels are: how many per row, how many of these are being deleted."""
+
+    __slots__ = ("count", "ending", "peers", "rows", "tallies")
+
+    def __init__(self, peers: Peers) -> None:
+        self.peers = peers
+        self.count = 0
+        self.rows: dict[int, int] = {}
+        self.ending: dict[int, int] = {}
+        self.tallies: list[Tally] = []  # those that count them
+
+
 class Tally:
     """`counts` per row. `live` turns False when it is no longer kept up to date: ask for it again then."""
 
@@ -59,7 +72,7 @@ class Tally:
     def __init__(self, question: Question, size: int) -> None:
         self.question = question
         self.counts: npt.NDArray[np.int64] = np.zeros(size, np.int64)
-        self.members: dict[Peers, None] = {}
+        self.members: dict[Placed, None] = {}
         self.live = True
         self._log: list[int] = []
         self._start = 0
@@ -74,7 +87,7 @@ class Tally:
 
     def add(self, row: int, sign: int) -> None:
         if row >= len(self.counts):
-            self.counts = grown(self.counts, max(row + 1, 2 * len(self.counts)))
+            self.counts = grown(self.counts, 2 * row)
         self.counts[row] += sign
         self._log.append(row if sign > 0 else ~row)
         if len(self._log) > _LOG_LIMIT:
@@ -87,15 +100,13 @@ class Tally:
             self.counts = grown(self.counts, size)
         return self.counts[:size]
 
-    def fill(self, peers: Peers) -> None:
-        self.members[peers] = None
-        peers.tallies.append(self)
-        for row, count in peers.rows.items():
-            if row >= len(self.counts):
-                self.counts = grown(self.counts, max(row + 1, 2 * len(self.counts)))
+    def fill(self, placed: Placed) -> None:
+        self.members[placed] = None
+        placed.tallies.append(self)
+        for row, count in placed.rows.items():
             self.counts[row] += count
         if self.question.lasting:
-            for row, count in peers.ending.items():
+            for row, count in placed.ending.items():
                 self.counts[row] -= count
 
 
@@ -106,8 +117,9 @@ class Tallies:
         self._table = state.table
         self._known: OrderedDict[Question, Tally] = OrderedDict()
         self._by_pin: dict[Pin | None, dict[Tally, None]] = {}  # None: tallies that pin no label
-        self._placed: dict[str, dict[Peers, None]] = {}  # by namespace
-        self._placed_by_pin: dict[Pin, dict[Peers, None]] = {}
+        self._placed: dict[Peers, Placed] = {}
+        self._placed_in: dict[str, dict[Placed, None]] = {}  # by namespace
+        self._placed_by_pin: dict[Pin, dict[Placed, None]] = {}
         self.moves = 0  # counts every change of any tally
         state.listen(self._heard)
 
@@ -120,9 +132,9 @@ class Tallies:
             self._known.move_to_end(question)
             return known
         tally = self._known[question] = Tally(question, self._table.size)
-        for peers in self._candidates(question):
-            if question.matches(peers):
-                tally.fill(peers)
+        for placed in self._candidates(question):
+            if question.matches(placed.peers):
+                tally.fill(placed)
         for pin in _index_pins(question):
             self._by_pin.setdefault(pin, {})[tally] = None
         if len(self._known) > TALLIES_KEPT:
@@ -137,52 +149,52 @@ class Tallies:
             del found[tally]
             if not found:
                 del self._by_pin[pin]
-        for peers in tally.members:
-            peers.tallies.remove(tally)
+        for placed in tally.members:
+            placed.tallies.remove(tally)
         tally.members.clear()
 
-    def _candidates(self, question: Question) -> Iterable[Peers]:
-        """Placed Peers among which all that match are, by the rarest label that they must have."""
-        best: list[dict[Peers, None]] | None = None
+    def _candidates(self, question: Question) -> Iterable[Placed]:
+        """Placed pods among which all that match are, by the rarest label that they must have."""
+        best: list[dict[Placed, None]] | None = None
         for pins in _pins(question):
-            found = [peers for pin in pins if (peers := self._placed_by_pin.get(pin)) is not None]
+            found = [placed for pin in pins if (placed := self._placed_by_pin.get(pin)) is not None]
             if best is None or sum(map(len, found)) < sum(map(len, best)):
                 best = found
-        if best is None:
-            spaces = {n for c in question.clauses if c.namespaces is not None for n in c.namespaces}
-            if any(c.namespaces is not None for c in question.clauses):
-                best = [peers for name in spaces if (peers := self._placed.get(name)) is not None]
-            else:
-                best = list(self._placed.values())
-        return [peers for part in best for peers in part]
+        if best is not None:
+            return [placed for part in best for placed in part]
+        spaces = next((clause.namespaces for clause in question.clauses if clause.namespaces is not None), None)
+        if spaces is None:
+            return self._placed.values()
+        return [placed for name in spaces for placed in self._placed_in.get(name, ())]
 
     # Placements --------------------------------------------------------------------------------------------------
 
     def _heard(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
-        peers, row = pod.peers, node.row
+        row = node.row
         sign = 1 if what == "add" else -1
-        if not peers.placed:
-            self._appeared(peers)
-        peers.placed += sign
-        _count(peers.rows, row, sign)
+        placed = self._placed.get(pod.peers) or self._appeared(pod.peers)
+        placed.count += sign
+        _count(placed.rows, row, sign)
         if pod.deleting:
-            _count(peers.ending, row, sign)
-        if peers.tallies:
+            _count(placed.ending, row, sign)
+        if placed.tallies:
             self.moves += 1
-            for tally in peers.tallies:
+            for tally in placed.tallies:
                 if not (pod.deleting and tally.question.lasting):
                     tally.add(row, sign)
-        if not peers.placed:
-            self._vanished(peers)
+        if not placed.count:
+            self._vanished(placed)
 
-    def _appeared(self, peers: Peers) -> None:
-        self._placed.setdefault(peers.namespace, {})[peers] = None
+    def _appeared(self, peers: Peers) -> Placed:
+        placed = self._placed[peers] = Placed(peers)
+        self._placed_in.setdefault(peers.namespace, {})[placed] = None
         for pin in peers.labels.items():
-            self._placed_by_pin.setdefault(pin, {})[peers] = None
+            self._placed_by_pin.setdefault(pin, {})[placed] = None
         if self._by_pin:
             for tally in self._asking(peers):
                 if tally.question.matches(peers):
-                    tally.fill(peers)
+                    tally.fill(placed)
+        return placed
 
     def _asking(self, peers: Peers) -> list[Tally]:
         seen = dict(self._by_pin.get(None, ()))
@@ -190,19 +202,20 @@ class Tallies:
             seen.update(self._by_pin.get(pin, {}))
         return list(seen)
 
-    def _vanished(self, peers: Peers) -> None:
-        here = self._placed[peers.namespace]
-        del here[peers]
+    def _vanished(self, placed: Placed) -> None:
+        peers = placed.peers
+        del self._placed[peers]
+        here = self._placed_in[peers.namespace]
+        del here[placed]
         if not here:
-            del self._placed[peers.namespace]
+            del self._placed_in[peers.namespace]
         for pin in peers.labels.items():
             found = self._placed_by_pin[pin]
-            del found[peers]
+            del found[placed]
             if not found:
                 del self._placed_by_pin[pin]
-        for tally in peers.tallies:
-            del tally.members[peers]
-        peers.tallies.clear()
+        for tally in placed.tallies:
+            del tally.members[placed]
 
 
 def _count(rows: dict[int, int], row: int, sign: int) -> None:

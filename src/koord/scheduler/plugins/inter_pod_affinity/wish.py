@@ -50,7 +50,7 @@ class Wishes:
 
     def of(self, pod: PodInfo, terms: Terms) -> Wish:
         """Kept with the pod's labels until the labels of some namespace change."""
-        key = (self, pod.shape.number)
+        key = (self, pod.shape)
         version = self._namespaces.version
         kept = pod.peers.memo.get(key)
         if kept is None or kept[0] != version:

@@ -66,7 +66,7 @@ class Spreads:
     def of(self, pod: PodInfo) -> Spread | Fault | None:
         """None when nothing is to be spread."""
         if pod.shape.spec.topology_spread_constraints:
-            key = (self, pod.shape.number)
+            key = (self, pod.shape)
             memo = pod.peers.memo
             if key not in memo:
                 memo[key] = self._own(pod)
@@ -89,10 +89,10 @@ class Spreads:
     def _default(self, pod: PodInfo) -> Spread | None:
         owner = pod.owner
         key = (self, None if owner is None else (owner.api_version, owner.kind, owner.name))
-        version = self._owners.version(pod.namespace)
+        stamp = self._owners.stamp(pod.namespace, owner)
         memo = pod.peers.memo
         kept = memo.get(key)
-        if kept is not None and kept[0] == version:
+        if kept is not None and kept[0] == stamp:
             spread: Spread | None = kept[1]
             return spread
         selector = default_selector(pod, self._owners)
@@ -103,7 +103,7 @@ class Spreads:
                 for kind in (HARD, SOFT)
             )
             spread = self._shared(pod.namespace, hard, soft, needs_all_keys=not self._system)
-        memo[key] = (version, spread)
+        memo[key] = (stamp, spread)
         return spread
 
     def _shared(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
-from koord.api.meta import LabelSelector
+from koord.api.meta import LabelSelector, OwnerReference
 from koord.scheduler.state.pod import PodInfo
 from koord.values.requirement import Operator, Requirement, SelectorError
 from koord.values.selector import NOTHING, Selector
@@ -17,16 +17,12 @@ SERVICE: Final = "Service"
 REPLICATION_CONTROLLER: Final = "ReplicationController"
 REPLICA_SET: Final = "ReplicaSet"
 STATEFUL_SET: Final = "StatefulSet"
-_OWNERS = {
-    ("v1", REPLICATION_CONTROLLER),
-    ("apps/v1", REPLICA_SET),
-    ("apps/v1", STATEFUL_SET),
-}
+_VERSIONS: Final = {REPLICATION_CONTROLLER: "v1", REPLICA_SET: "apps/v1", STATEFUL_SET: "apps/v1"}
 
 
 class Owners(Protocol):
-    def version(self, namespace: str) -> int:
-        """Moves when an answer about this namespace may have changed."""
+    def stamp(self, namespace: str, owner: OwnerReference | None) -> object:
+        """Something else than before when an answer about pods of this owner may have changed."""
 
     def services(self, namespace: str, labels: Mapping[str, str]) -> Iterable[Selector]:
         """The selectors of the Services that select pods with these labels, in the order of their names."""
@@ -36,14 +32,14 @@ class Owners(Protocol):
 
 
 class OwnerIndex:
-    """Owners in memory, found by name and Services also by label. Only a changed selector moves a version."""
+    """Owners in memory, found by name and Services also by label. Only a changed selector moves a stamp."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], Selector] = {}
         self._services: dict[tuple[str, str, str], dict[str, Selector]] = {}  # (namespace, label, value) -> by name
         self._versions: dict[str, int] = {}
 
-    def version(self, namespace: str) -> int:
+    def stamp(self, namespace: str, owner: OwnerReference | None) -> object:
         return self._versions.get(namespace, 0)
 
     def services(self, namespace: str, labels: Mapping[str, str]) -> Iterable[Selector]:
@@ -64,7 +60,7 @@ class OwnerIndex:
             return
         self.drop(*key)
         self._known[key] = selector
-        self._versions[namespace] = self.version(namespace) + 1
+        self._versions[namespace] = self._versions.get(namespace, 0) + 1
         if kind == SERVICE and selector.requirements:
             self._services.setdefault(_pinned(namespace, selector), {})[name] = selector
 
@@ -72,7 +68,7 @@ class OwnerIndex:
         selector = self._known.pop((kind, namespace, name), None)
         if selector is None:
             return
-        self._versions[namespace] = self.version(namespace) + 1
+        self._versions[namespace] = self._versions.get(namespace, 0) + 1
         if kind == SERVICE and selector.requirements:
             here = self._services[_pinned(namespace, selector)]
             del here[name]
@@ -106,6 +102,11 @@ def joined(requirements: Iterable[Requirement]) -> Selector:
     return Selector(tuple(sorted(dict.fromkeys(requirements), key=lambda r: (r.key, r.operator, r.values))))
 
 
+def is_counted(owner: OwnerReference) -> bool:
+    """Whether default constraints look at owners of this kind."""
+    return _VERSIONS.get(owner.kind) == owner.api_version
+
+
 def default_selector(pod: PodInfo, owners: Owners) -> Selector:
     """What Kubernetes spreads a pod by when it does not say itself; everything when nobody stands behind it."""
     labels: dict[str, str] = {}
@@ -113,7 +114,7 @@ def default_selector(pod: PodInfo, owners: Owners) -> Selector:
         labels.update((r.key, r.values[0]) for r in service.requirements)
     more: tuple[Requirement, ...] = ()
     owner = pod.owner
-    if owner is not None and (owner.api_version, owner.kind) in _OWNERS:
+    if owner is not None and is_counted(owner):
         selector = owners.selector(owner.kind, pod.namespace, owner.name)
         if selector is not None and not selector.nothing:
             if owner.kind == REPLICATION_CONTROLLER:
