@@ -139,18 +139,23 @@ class _Run(msgspec.Struct, frozen=True):
 
 
 def _unfit(config: Any, node: Node, api_version: str, kind: str) -> PatchFailed | None:
-    said = config.get("apiVersion") or ""
-    if said != api_version or config.get("kind") != kind:
-        return bad_patch(f"invalid object type: {_spelled(said, config.get('kind') or '')}")
+    said = _text(config.get("apiVersion")), _text(config.get("kind"))
+    if said != (api_version, kind):
+        return bad_patch(f"invalid object type: {_spelled(*said)}")
     metadata = config.get("metadata")
     if isinstance(metadata, dict) and metadata.get("managedFields") is not None:
         return bad_patch("metadata.managedFields must be nil")
     wrong = complaint(config, node)
     if wrong is not None:
         place = metadata if isinstance(metadata, dict) else {}
-        where = f"{place.get('namespace') or ''}/{place.get('name') or ''}; {_spelled(api_version, kind)}"
+        where = f"{_text(place.get('namespace'))}/{_text(place.get('name'))}; {_spelled(api_version, kind)}"
         return server_error(f"failed to create typed patch object ({where}): {wrong}")
     return None
+
+
+def _text(value: Any) -> str:
+    """What is not a string was never read as one."""
+    return value if isinstance(value, str) else ""
 
 
 def _spelled(api_version: str, kind: str) -> str:

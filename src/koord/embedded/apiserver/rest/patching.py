@@ -108,7 +108,8 @@ class Patcher:
         resource, parts = call.resource, self._parts
         if not isinstance(config, dict):
             raise bad_request("error decoding YAML: the configuration is not an object")
-        name = (config.get("metadata") or {}).get("name")
+        metadata = config.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
 
         def applied(live: Obj | None) -> Obj:
             outcome = merge_apply.apply(
