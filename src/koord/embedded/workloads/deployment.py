@@ -13,6 +13,8 @@ from koord.api.meta import LabelSelector
 from koord.api.model import to_dict
 from koord.embedded.workloads import revision, rollout, rollout_status
 from koord.embedded.workloads.context import Context
+from koord.embedded.workloads.expectation import Expectations
+from koord.embedded.workloads.freshness import Written
 from koord.embedded.workloads.ownership import (
     apply_claims,
     controlled_by,
@@ -194,15 +196,27 @@ class Deployments:
         self._sets = context.informers.of(REPLICA_SETS)
         self._pods = context.informers.of(PODS)
         self._queue: WorkQueue[Key] = WorkQueue(context.clock, name=self.name)
+        self._expectations = Expectations(context.clock)
+        self._written = Written()
         index_by_controller(self._sets)
         index_by_controller(self._pods)
         index_by_selector(self._deployments, _selector)
-        self._deployments.on(lambda change: self._queue.add(key_of(change.object)))
+        self._deployments.on(self._deployment_changed)
         self._sets.on(self._set_changed)
         self._pods.on(self._pod_changed)
 
+    def _deployment_changed(self, change: Change[Deployment]) -> None:
+        if change.kind == "deleted":
+            self._expectations.forget(change.object.metadata.uid)
+        self._queue.add(key_of(change.object))
+
     def _set_changed(self, change: Change[ReplicaSet]) -> None:
         meta = change.object.metadata
+        above = controlled_by(meta, DEPLOYMENTS)
+        if above is not None:
+            self._expectations.saw(above.uid, meta.uid)
+        if change.kind == "deleted":
+            self._written.forget(meta.uid)
         for seen in (change.object, change.old):
             owner = controlled_by(seen.metadata, DEPLOYMENTS) if seen is not None else None
             if owner is not None:
@@ -240,6 +254,8 @@ class Deployments:
         if claims.adopt or claims.release:
             refused = await apply_claims(self._client, DEPLOYMENTS, deployment, REPLICA_SETS, claims)
             return Done() if refused is None else Requeue(refused.message)
+        if not self._expectations.fulfilled(deployment.metadata.uid) or any(map(self._written.outdated, claims.held)):
+            return Done()  # sizes are shared out between the sets: one old number would make the sum wrong
         seen = self.observe(deployment, claims.held)
         return await self.apply(deployment, decide(seen), seen.now)
 
@@ -289,7 +305,16 @@ class Deployments:
     ) -> DeploymentStatus | Requeue:
         body = new_set(deployment, wanted, now)
         name = body["metadata"]["name"]
-        answer = await self._client.create(REPLICA_SETS, body)
+        uid = deployment.metadata.uid
+        self._expectations.creating(uid)
+        answer: ReplicaSet | Refused | None = None
+        try:
+            answer = await self._client.create(REPLICA_SETS, body)
+        finally:
+            if isinstance(answer, ReplicaSet):
+                self._expectations.created(uid, answer.metadata.uid)
+            else:
+                self._expectations.not_created(uid)
         has_deadline = rollout_status.deadline_s(deployment) is not None
         if isinstance(answer, Refused):
             if answer.already_exists:
@@ -355,6 +380,7 @@ class Deployments:
         )
         if isinstance(answer, Refused):
             return answer
+        self._written.note(answer)
         before = size(change.set)
         if change.replicas is not None and change.replicas != before:
             way = "up" if change.replicas > before else "down"

@@ -34,6 +34,11 @@ class Expectations:
             return True
         return False
 
+    def leaving(self, owner: str) -> frozenset[str]:
+        """What was deleted and may still look alive in the cache."""
+        awaited = self._awaited.get(owner)
+        return frozenset(awaited.gone) if awaited is not None else frozenset()
+
     def creating(self, owner: str) -> None:
         """A create is about to be sent; `created` or `not_created` must follow."""
         self._of(owner).in_flight += 1

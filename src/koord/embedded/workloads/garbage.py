@@ -41,7 +41,9 @@ from koord.kube.workqueue import WorkQueue
 
 _LOG = logging.getLogger(__name__)
 
-REDISCOVER_S = 30.0
+# Custom kinds are heard of when they come and go; this is for kinds that appear without a definition.
+REDISCOVER_S = 300.0
+_UNKNOWN_KIND_S = 30.0
 # Owners known to be gone, so that a thousand dependents of one ask once.
 _ABSENT_KEPT = 500
 _WATCHED = frozenset(("list", "watch", "delete"))
@@ -181,7 +183,7 @@ class Garbage:
         kind = self._kinds.of(ref.api_version, ref.kind)
         if kind is None:
             self._rediscover.set()
-            return Retry(REDISCOVER_S)  # a kind that nobody serves, now: its objects may come back with it
+            return Retry(_UNKNOWN_KIND_S)  # a kind that nobody serves, now: its objects may come back with it
         if kind.resource.namespaced and not item.namespace:
             return "solid"  # it names no namespace to look in: never a reason to delete
         live = await self._client.get(kind.resource, ref.name, item.namespace if kind.resource.namespaced else None)

@@ -73,7 +73,7 @@ class PodWriter:
         assert answer is not None, "at least one try was made"
         if isinstance(answer, Refused):
             # A namespace that is being emptied refuses everything: that is no news.
-            if not _namespace_ends(answer):
+            if not namespace_ends(answer):
                 self._tell(owner, "Warning", "FailedCreate", f"Error creating: {answer.message}")
             return answer
         self._tell(owner, "Normal", "SuccessfulCreate", f"Created pod: {answer.metadata.name}", answer)
@@ -103,7 +103,8 @@ class PodWriter:
         self._recorder.record(reference(self._resource, owner), type, reason, message, related=related)
 
 
-def _namespace_ends(refused: Refused) -> bool:
+def namespace_ends(refused: Refused) -> bool:
+    """Whether it was refused because its namespace is being emptied."""
     return refused.forbidden and any(
         cause.reason == "NamespaceTerminating" for cause in (refused.details.causes if refused.details else ())
     )

@@ -46,7 +46,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[Pod, ...]  # that the set owns and selects, whatever their state
     related: tuple[Pod, ...] = ()  # of all sets of the same Deployment; only asked for when something must go
     settled: bool = True  # the cache shows all that was done so far
+    leaving: frozenset[str] = frozenset()  # UIDs of pods that were deleted and still look alive
     now: datetime
+
+    @property
+    def alive(self) -> tuple[Pod, ...]:
+        return tuple(pod for pod in self.pods if active(pod) and pod.metadata.uid not in self.leaving)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +67,7 @@ def wanted(replica_set: ReplicaSet) -> int:
 def decide(seen: View) -> Plan:
     if not seen.settled or seen.set.metadata.deletion_timestamp is not None:
         return Plan()
-    alive = [pod for pod in seen.pods if active(pod)]
+    alive = seen.alive
     missing = wanted(seen.set) - len(alive)
     if missing > 0:
         return Plan(create=min(missing, BURST))
@@ -72,15 +77,17 @@ def decide(seen: View) -> Plan:
 
 
 def decide_status(seen: View, plan: Plan, refused: Refused | None) -> ReplicaSetStatus:
+    """What was just deleted no longer counts: whoever decides on these numbers must not count on it."""
     spec, old = seen.set.spec, seen.set.status
-    alive = [pod for pod in seen.pods if active(pod)]
+    gone = {pod.metadata.uid for pod in plan.delete} if refused is None else set()
+    alive = [pod for pod in seen.alive if pod.metadata.uid not in gone]
     labels = labels_of(spec.template)
     return ReplicaSetStatus(
         replicas=len(alive),
         fully_labeled_replicas=sum(labels.items() <= pod.metadata.labels.items() for pod in alive),
         ready_replicas=sum(ready(pod) for pod in alive),
         available_replicas=sum(available(pod, spec.min_ready_seconds, seen.now) for pod in alive),
-        terminating_replicas=sum(terminating(pod) for pod in seen.pods),
+        terminating_replicas=sum(terminating(pod) or pod.metadata.uid in gone | seen.leaving for pod in seen.pods),
         observed_generation=seen.set.metadata.generation,
         conditions=_conditions(old.conditions, plan, refused, seen.now),
     )
@@ -141,6 +148,7 @@ class ReplicaSets:
             pods=pods,
             related=self._related(replica_set) if excess else (),
             settled=self._expectations.fulfilled(replica_set.metadata.uid),
+            leaving=self._expectations.leaving(replica_set.metadata.uid),
             now=self._context.now(),
         )
 

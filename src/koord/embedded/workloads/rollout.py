@@ -71,6 +71,11 @@ def available(replica_set: ReplicaSet) -> int:
     return min(replica_set.status.available_replicas, size(replica_set))
 
 
+def _lags(replica_set: ReplicaSet) -> bool:
+    """Its status is of before the last change of its size."""
+    return replica_set.status.observed_generation < replica_set.metadata.generation
+
+
 def age_order(replica_set: ReplicaSet) -> tuple[datetime, str]:
     return replica_set.metadata.creation_timestamp or _LONG_AGO, replica_set.metadata.name
 
@@ -122,6 +127,8 @@ def _shrink_old(bounds: Bounds, family: Family, new: ReplicaSet) -> Sizes:
     old = [s for s in family.old if size(s) > 0]
     if not old:
         return {}
+    if any(_lags(s) for s in family.all):
+        return {}  # it says what was, and to shrink on that could leave too few
     may_go = total(family.all) - bounds.least_available - (size(new) - available(new))
     if may_go <= 0:
         return {}

@@ -22,6 +22,7 @@ from koord.embedded.workloads.ownership import (
     reference,
 )
 from koord.embedded.workloads.pod_watch import PodWatch
+from koord.embedded.workloads.pod_writer import namespace_ends
 from koord.embedded.workloads.selecting import selector_of
 from koord.embedded.workloads.stateful_decision import NewPod, Plan, View, condemned, decide, ordinal_of, revision_of
 from koord.embedded.workloads.status import difference, write_status
@@ -130,8 +131,9 @@ class StatefulSets:
         if isinstance(answer, Refused):
             if answer.already_exists:
                 return None  # of ours, the cache will show it; of another's, its end will wake us
-            self._tell(stateful, "Warning", "FailedCreate", f"create Pod {self._name(stateful, new)} in StatefulSet "
-                       f"{stateful.metadata.name} failed error: {answer.message}")  # fmt: skip
+            if not namespace_ends(answer):
+                who = f"Pod {self._name(stateful, new)} in StatefulSet {stateful.metadata.name}"
+                self._tell(stateful, "Warning", "FailedCreate", f"create {who} failed error: {answer.message}")
             return answer
         message = f"create Pod {answer.metadata.name} in StatefulSet {stateful.metadata.name} successful"
         self._tell(stateful, "Normal", "SuccessfulCreate", message, answer)
