@@ -60,8 +60,9 @@ def duplicate(field: str, value: Any) -> FieldError:
     return FieldError(field, "FieldValueDuplicate", f"Duplicate value: {_shown(value)}")
 
 
-def not_found_field(field: str, value: Any) -> FieldError:
-    return FieldError(field, "FieldValueNotFound", f"Not found: {_shown(value)}")
+def not_found_field(field: str, value: Any, detail: str = "") -> FieldError:
+    text = f"Not found: {_shown(value)}"
+    return FieldError(field, "FieldValueNotFound", f"{text}: {detail}" if detail else text)
 
 
 def forbidden_field(field: str, detail: str) -> FieldError:

@@ -1,11 +1,13 @@
 """The questions that both servers are asked: rich objects, and every small way to damage each of them.
 
 An object of `objects/*.yaml` is created as it is, then with one field at a time dropped, emptied, negated, doubled or
-misspelt; and once created, replaced by each of those. `{ns}` in a name becomes the namespace of the run.
+misspelt, then with the changes that `variations.yaml` lists for it; and once created, replaced by each of those.
+`{ns}` in a name becomes the namespace of the run.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ import yaml
 Obj = dict[str, Any]
 Place = tuple[str | int, ...]
 OBJECTS = Path(__file__).parent / "objects"
+VARIATIONS = Path(__file__).parent / "variations.yaml"
 AS_IT_IS = "as-it-is"
 _QUANTITY = re.compile(r"\d+(m|Gi|Mi)?")
 # Paths of what a kind's name does not tell: the plural, and whether it lives in a namespace.
@@ -70,6 +73,26 @@ def objects() -> dict[str, Obj]:
         for document in yaml.safe_load_all(file.read_text()):
             found.update(document)
     return found
+
+
+def variations(id: str) -> dict[str, Obj]:
+    """Changes of more than one field that are worth a question: name -> path -> value."""
+    return _variations().get(id, {})
+
+
+@functools.cache
+def _variations() -> dict[str, dict[str, Obj]]:
+    found: dict[str, dict[str, Obj]] = yaml.safe_load(VARIATIONS.read_text())
+    return found
+
+
+def varied(id: str, onto: Obj) -> Iterator[tuple[str, Obj]]:
+    for name, changes in variations(id).items():
+        obj = onto
+        for path, value in changes.items():
+            place = tuple(int(part) if part.isdigit() else part for part in path.split("."))
+            obj = _put(obj, place, value, make=True)
+        yield name, obj
 
 
 def collection(obj: Obj) -> str:
@@ -140,16 +163,22 @@ def _others(value: Any) -> Iterator[tuple[str, Any]]:
         yield "empty", {}
 
 
-def _put(obj: Any, path: Place, value: Any) -> Any:
-    """A copy of the object with another value at the path; None takes the place away."""
+def _put(obj: Any, path: Place, value: Any, *, make: bool = False) -> Any:
+    """A copy of the object with another value at the path; None takes the place away.
+
+    Raises KeyError where the path leaves the object, unless it is to `make` the way.
+    """
     key, rest = path[0], path[1:]
     if isinstance(obj, list):
         index = int(key)
+        if index == len(obj):
+            return [*obj, value]
         if rest:
-            return [_put(item, rest, value) if i == index else item for i, item in enumerate(obj)]
+            return [_put(item, rest, value, make=make) if i == index else item for i, item in enumerate(obj)]
         return [value if i == index else item for i, item in enumerate(obj) if i != index or value is not None]
     if rest:
-        return {**obj, key: _put(obj[key], rest, value)}
+        inner = obj.get(key, {}) if make else obj[key]
+        return {**obj, key: _put(inner, rest, value, make=make)}
     return {**{k: v for k, v in obj.items() if k != key}, **({} if value is None else {key: value})}
 
 

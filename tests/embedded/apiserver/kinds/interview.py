@@ -20,6 +20,7 @@ from tests.embedded.apiserver.kinds.corpus import (
     damaged,
     delta,
     fill,
+    varied,
 )
 
 # (method, path, query, body) -> (status, body)
@@ -48,7 +49,7 @@ class Admitted:
         spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
         listed = spec.setdefault("tolerations", [])
         for key in _ADMITTED_KEYS:
-            if all(t.get("key") != key for t in listed):
+            if all(t.get("key") not in (None, key) for t in listed):
                 listed.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
 
 
@@ -73,7 +74,8 @@ async def interview(ask: Ask, id: str, obj: Obj, ns: str) -> Answers:
 
 
 def _questions(id: str, obj: Obj, onto: Obj | None = None) -> Iterator[tuple[str, Obj]]:
-    return islice(damaged(obj, onto), 1 if id in NOT_JUDGED else None)
+    yield from islice(damaged(obj, onto), 1 if id in NOT_JUDGED else None)
+    yield from varied(id, obj if onto is None else onto)
 
 
 def _kept(answer: tuple[int, Any], ns: str) -> Any:

@@ -1,4 +1,4 @@
-"""The strategies of all built-in kinds that have one, by group and kind."""
+"""The strategies of all built-in kinds that have one, by group and kind; any other kind takes what fits its schema."""
 
 from __future__ import annotations
 
@@ -95,8 +95,3 @@ _GROUPS: Mapping[str, Mapping[str, Strategy]] = {
 STRATEGIES: Mapping[tuple[str, str], Strategy] = {
     (group, kind): strategy for group, kinds in _GROUPS.items() for kind, strategy in kinds.items()
 }
-
-
-def strategy_for(group: str, kind: str) -> Strategy:
-    """A kind without an entry takes what fits its schema."""
-    return STRATEGIES.get((group, kind), Strategy())

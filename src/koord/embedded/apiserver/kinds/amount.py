@@ -62,9 +62,13 @@ def is_extended(name: str) -> bool:
 def container_reasons(name: str) -> tuple[str, ...]:
     """Why containers cannot ask for a resource of this name."""
     reasons = standard_reasons(name)
-    if "/" in name or name in _CONTAINER or is_huge(name):
+    if name in _CONTAINER or is_huge(name):
         return reasons
-    return (*reasons, "must be a standard resource for containers")
+    if "/" not in name:
+        return (*reasons, "must be a standard resource for containers")
+    if not is_native(name) and not is_extended(name):
+        return (*reasons, "doesn't follow extended resource name standard")
+    return reasons
 
 
 @functools.lru_cache(maxsize=4096)
@@ -152,9 +156,12 @@ def _claims(found: list[Obj], path: str, known: frozenset[str] | set[str]) -> li
         if not name:
             errors.append(required(at))
             continue
-        if (name, request) in seen or (name, "") in seen:
+        if (name, request) in seen:
             errors.append(duplicate(at, f"{name}/{request}" if request else name))
+        elif (name, "") in seen or (not request and any(taken == name for taken, _ in seen)):
+            errors.append(duplicate(at, name))
         seen.add((name, request))
         if name not in known:
-            errors.append(not_found_field(at, name))
+            rest = f": {', '.join(sorted(known))}" if known else " which is empty"
+            errors.append(not_found_field(at, name, f"must be one of the names in pod.spec.resourceClaims{rest}"))
     return errors

@@ -56,7 +56,6 @@ def _quantities(found: Obj, path: str) -> list[FieldError]:
     errors: list[FieldError] = []
     for name, text in found.items():
         at = f"{path}.{name}"
-        errors += [invalid_value(at, name, reason) for reason in amount.standard_reasons(name)]
         errors += [invalid_value(at, text, reason) for reason in amount.amount_reasons(name, text)]
     return errors
 

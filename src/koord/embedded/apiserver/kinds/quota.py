@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from koord.embedded.apiserver.kinds import amount
@@ -69,14 +70,12 @@ def _scoped(scopes: list[str], hard: Obj, shown: Any, path: str) -> list[FieldEr
 
 
 def _misfit(scope: str, name: str) -> bool:
+    """Scopes that pods have say nothing about most other countable things."""
+    if name not in amount.QUOTA and not amount.is_huge(name.removeprefix("requests.")):
+        return False
     if scope == "BestEffort":
         return name != "pods"
-    if scope in ("Terminating", "NotTerminating", "NotBestEffort", "PriorityClass"):
-        standard = "/" not in name or name.startswith(("requests.", "limits."))
-        return (
-            standard and name not in _COMPUTE and not name.startswith(("count/", "requests.", "limits.", "hugepages-"))
-        )
-    return False
+    return scope in ("Terminating", "NotTerminating", "NotBestEffort", "PriorityClass") and name not in _COMPUTE
 
 
 def _scope_selector(found: Obj, hard: Obj, path: str) -> list[FieldError]:
@@ -91,7 +90,7 @@ def _scope_selector(found: Obj, hard: Obj, path: str) -> list[FieldError]:
         if scope not in _SCOPES:
             errors.append(invalid_value(f"{at}.scopeName", scope, "unsupported scope"))
         if scope in _ONLY_EXISTS and operator != "Exists":
-            detail = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, "
+            detail = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, "
             detail += "ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, "
             detail += "ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
             errors.append(invalid_value(f"{at}.operator", operator, detail))
@@ -179,16 +178,17 @@ def _item_errors(item: Obj, path: str, seen: set[str]) -> list[FieldError]:
         errors.append(duplicate(f"{path}.type", kind))
     seen.add(kind)
     parts = {part: item.get(part) or {} for part in _PARTS}
+    rule = amount.container_reasons if kind in ("Pod", "Container") else amount.standard_reasons
     for part in ("max", "min"):
-        errors += _name_errors(parts[part], f"{path}.{part}")
+        errors += _name_errors(parts[part], f"{path}.{part}", rule)
     if kind == "Pod":
         for part in ("default", "defaultRequest"):
             if parts[part]:
                 errors.append(forbidden_field(f"{path}.{part}", "may not be specified when `type` is 'Pod'"))
     else:
         for part in ("default", "defaultRequest"):
-            errors += _name_errors(parts[part], f"{path}.{part}")
-    errors += _name_errors(parts["maxLimitRequestRatio"], f"{path}.maxLimitRequestRatio")
+            errors += _name_errors(parts[part], f"{path}.{part}", rule)
+    errors += _name_errors(parts["maxLimitRequestRatio"], f"{path}.maxLimitRequestRatio", rule)
     if kind == "PersistentVolumeClaim" and "storage" not in parts["max"] and "storage" not in parts["min"]:
         detail = "either minimum or maximum storage value is required, but neither was provided"
         errors.append(required(f"{path}.limits", detail))
@@ -197,10 +197,8 @@ def _item_errors(item: Obj, path: str, seen: set[str]) -> list[FieldError]:
     return errors
 
 
-def _name_errors(found: Obj, path: str) -> list[FieldError]:
-    return [
-        invalid_value(f"{path}[{name}]", name, reason) for name in found for reason in amount.standard_reasons(name)
-    ]
+def _name_errors(found: Obj, path: str, rule: Callable[[str], tuple[str, ...]]) -> list[FieldError]:
+    return [invalid_value(f"{path}[{name}]", name, reason) for name in found for reason in rule(name)]
 
 
 def _relations(name: str, texts: dict[str, str | None], path: str) -> list[FieldError]:

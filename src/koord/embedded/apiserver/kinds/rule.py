@@ -7,6 +7,7 @@ about a field that is there; `needed` asks it about a missing one too, as the ze
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -172,6 +173,7 @@ def unique(key: str = "", at: str = "") -> Rule:
     return check
 
 
+_LEADING_ZEROS = re.compile(r"(?<![0-9a-fA-F:])0+(?=[0-9]+(\.|$))")  # Kubernetes reads 010 as ten
 PORT_NUMBER = between(1, 65535)
 
 
@@ -184,7 +186,7 @@ def address(value: str, path: str) -> Errors:
 
 def is_address(value: str) -> bool:
     try:
-        ipaddress.ip_address(value)
+        ipaddress.ip_address(_LEADING_ZEROS.sub("", value))
     except ValueError:
         return False
     return "%" not in value

@@ -160,7 +160,7 @@ def _drop_outgrown(spec: Obj, before: Obj) -> None:
     """What the old type had and the new one does not goes, unless the client sent something else there."""
     kind, was = spec["type"], before.get("type")
     if was != "ExternalName" and kind == "ExternalName":
-        for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
+        for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"):
             if spec.get(key) == before.get(key):
                 spec.pop(key, None)
     if was in ("NodePort", "LoadBalancer") and kind in ("ClusterIP", "ExternalName"):
@@ -308,11 +308,10 @@ def _external_policy(spec: Obj, path: str) -> list[FieldError]:
 
 def _addresses(spec: Obj, path: str) -> list[FieldError]:
     if spec["type"] == "ExternalName":
-        return [
-            forbidden_field(f"{path}.{key}", "may not be set for ExternalName services")
-            for key in ("clusterIPs", "ipFamilies", "ipFamilyPolicy")
-            if spec.get(key)
-        ]
+        given = [key for key in ("clusterIPs", "ipFamilies", "ipFamilyPolicy") if spec.get(key)]
+        if spec.get("clusterIP") and "clusterIPs" not in given:
+            given.insert(0, "clusterIPs")
+        return [forbidden_field(f"{path}.{key}", "may not be set for ExternalName services") for key in given]
     errors: list[FieldError] = []
     for i, value in enumerate(spec.get("clusterIPs") or ()):
         if value != "None":

@@ -11,7 +11,7 @@ from koord.embedded.apiserver.kinds.pod.volume import SOURCES, csi_driver
 from koord.embedded.apiserver.kinds.pod.volume_defaults import default_source
 from koord.embedded.apiserver.kinds.rule import FINE, Errors, Rule, fields, filled, first_of, named, needed, one_of
 from koord.embedded.apiserver.kinds.strategy import Strategy
-from koord.embedded.apiserver.refusal import FieldError, forbidden_field, invalid_value, required
+from koord.embedded.apiserver.refusal import FieldError, forbidden_field, invalid_value, not_supported, required
 from koord.values import names
 from koord.values.quantity import Quantity
 
@@ -82,10 +82,8 @@ def _capacity(found: Obj | None, path: str) -> list[FieldError]:
     if not found:
         errors.append(required(path))
     if not found or "storage" not in found or len(found) > 1:
-        shown = {"Unsupported value": found}
-        text = invalid_value(path, shown["Unsupported value"], "").message.removesuffix(": ")
-        message = text.replace("Invalid value", "Unsupported value", 1) + ': supported values: "storage"'
-        errors.append(FieldError(path, "FieldValueNotSupported", message))
+        shown = None if found is None else {name: found[name] for name in sorted(found)}
+        errors.append(not_supported(path, shown, ("storage",)))
     for name, text in (found or {}).items():
         at = f"{path}[{name}]"
         amount = Quantity.parse(text)

@@ -51,9 +51,12 @@ def _review_versions(found: list[str], path: str) -> list[FieldError]:
     return errors
 
 
-def _starred(values: list[str], path: str) -> list[FieldError]:
+_WORDS = {"operations": "operations", "apiGroups": "API groups", "apiVersions": "API versions"}
+
+
+def _starred(values: list[str], path: str, key: str) -> list[FieldError]:
     if len(values) > 1 and "*" in values:
-        return [invalid_value(path, values, "if '*' is present, must not specify other values")]
+        return [invalid_value(path, values, f"if '*' is present, must not specify other {_WORDS[key]}")]
     return []
 
 
@@ -62,7 +65,7 @@ def _rule(found: Obj, path: str) -> list[FieldError]:
     operations = found.get("operations") or []
     if not operations:
         errors.append(required(f"{path}.operations"))
-    errors += _starred(operations, f"{path}.operations")
+    errors += _starred(operations, f"{path}.operations", "operations")
     for i, operation in enumerate(operations):
         errors += one_of(*_OPERATIONS)(operation, f"{path}.operations[{i}]")
     for key in ("apiGroups", "apiVersions", "resources"):
@@ -72,7 +75,7 @@ def _rule(found: Obj, path: str) -> list[FieldError]:
         if key == "resources":
             errors += _resources(values, f"{path}.{key}")
             continue
-        errors += _starred(values, f"{path}.{key}")
+        errors += _starred(values, f"{path}.{key}", key)
         if key == "apiVersions":
             errors += [required(f"{path}.{key}[{i}]") for i, value in enumerate(values) if not value]
     if found.get("scope") is not None:

@@ -8,6 +8,7 @@ from koord.api.model import convert
 from koord.api.pod import PodSpec
 from koord.api.pod_qos import qos_class
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod
+from koord.embedded.apiserver.kinds.pod.label_key import merge_label_keys
 from koord.embedded.apiserver.kinds.pod.spec import pod_only_errors, spec_errors
 from koord.embedded.apiserver.kinds.pod.update import prepare_update, update_errors
 from koord.embedded.apiserver.kinds.strategy import Strategy
@@ -28,6 +29,7 @@ def _prepare_create(pod: Obj) -> None:
     meta["generation"] = 1
     if (spec.get("terminationGracePeriodSeconds") or 0) < 0:
         spec["terminationGracePeriodSeconds"] = 1
+    merge_label_keys(spec, meta.get("labels") or {})
     status: Obj = {"phase": "Pending", "qosClass": _quality(spec)}
     if spec.get("schedulingGates"):
         status["conditions"] = [

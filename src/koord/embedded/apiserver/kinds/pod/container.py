@@ -37,7 +37,6 @@ class Surroundings(msgspec.Struct, frozen=True):
     claims: frozenset[str]
     grace: int | None
     restart_policy: str
-    os_name: str
     host_network: bool
     host_users: bool
 
@@ -122,7 +121,7 @@ def _mounts(container: Obj, path: str, around: Surroundings) -> list[FieldError]
         if mount.get("mountPropagation") is not None:
             errors += _propagation(mount["mountPropagation"], container, path)
         if mount.get("recursiveReadOnly") is not None:
-            errors += _recursive(mount, at)
+            errors += _recursive(mount, path)
     return errors
 
 
@@ -254,7 +253,7 @@ def _acts(container: Obj, path: str, around: Surroundings) -> list[FieldError]:
     """Lifecycle handlers and probes."""
     errors: list[FieldError] = []
     if container.get("lifecycle"):
-        errors += probe.lifecycle(container["lifecycle"], f"{path}.lifecycle", around.grace, around.os_name)
+        errors += probe.lifecycle(container["lifecycle"], f"{path}.lifecycle", around.grace)
     errors += probe.probes(container, path)
     return errors
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from koord.embedded.apiserver.kinds.pod.image import pull_policy
+from koord.embedded.apiserver.kinds.pod.pod_amount import default_pod_amounts
 from koord.embedded.apiserver.kinds.pod.volume_defaults import default_volumes
-from koord.values.quantity import Quantity
 
 Obj = dict[str, Any]
 CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
@@ -58,7 +58,7 @@ def default_spec(spec: Obj, *, template: bool = False) -> None:
     if "volumes" in spec:
         default_volumes(spec["volumes"])
     if not template and spec.get("resources"):
-        _pod_requests(spec)
+        default_pod_amounts(spec)
 
 
 def default_container(container: Obj) -> None:
@@ -76,8 +76,16 @@ def default_container(container: Obj) -> None:
     for key in _PROBES:
         if key in container:
             _default_probe(container[key])
-    for handler in container.get("lifecycle", {}).values():
-        if isinstance(handler, dict) and "httpGet" in handler:
+    if "lifecycle" in container:
+        _default_lifecycle(container)
+
+
+def _default_lifecycle(container: Obj) -> None:
+    hooks = container["lifecycle"]
+    if hooks.pop("stopSignal", None) and not hooks:  # behind a feature that is off by default
+        del container["lifecycle"]
+    for handler in hooks.values():
+        if "httpGet" in handler:
             _default_http(handler["httpGet"])
 
 
@@ -109,26 +117,3 @@ def _requests_from_limits(resources: Obj) -> None:
         requests = resources.setdefault("requests", {})
         for name, amount in limits.items():
             requests.setdefault(name, amount)
-
-
-def _pod_requests(spec: Obj) -> None:
-    """Pod-level requests: what the containers ask for together, or else the pod's own limit."""
-    resources = spec["resources"]
-    limits = resources.get("limits") or {}
-    requests = dict(resources.get("requests") or {})
-    for name, limit in limits.items():
-        if name in requests:
-            continue
-        total = _containers_request(spec, name)
-        requests[name] = limit if total is None else str(total)
-    if requests:
-        resources["requests"] = requests
-
-
-def _containers_request(spec: Obj, name: str) -> Quantity | None:
-    total: Quantity | None = None
-    for container in spec.get("containers") or ():
-        asked = container.get("resources", {}).get("requests", {}).get(name)
-        if asked is not None:
-            total = Quantity.parse(asked) if total is None else total + Quantity.parse(asked)
-    return total

@@ -56,7 +56,7 @@ def field_ref(found: Obj, path: str, known: frozenset[str]) -> Errors:
         return [required(f"{path}.fieldPath")]
     at = f"{path}.fieldPath"
     if name.endswith("']"):
-        return _subscript(name, at, known)
+        return _subscript(name, path)
     if name not in _CONVERTIBLE:
         return [invalid_value(at, name, f"error converting fieldPath: field label not supported: {name}")]
     if name not in known:
@@ -64,7 +64,7 @@ def field_ref(found: Obj, path: str, known: frozenset[str]) -> Errors:
     return FINE
 
 
-def _subscript(name: str, path: str, known: frozenset[str]) -> Errors:
+def _subscript(name: str, path: str) -> Errors:
     base, _, key = name[:-2].partition("['")
     if base == "metadata.annotations":
         return [invalid_value(path, key, reason) for reason in names.qualified_name(key.lower())]

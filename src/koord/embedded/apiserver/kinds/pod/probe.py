@@ -101,11 +101,9 @@ def probes(container: Obj, path: str) -> list[FieldError]:
     return errors
 
 
-def lifecycle(found: Obj, path: str, grace: int | None, os_name: str) -> list[FieldError]:
+def lifecycle(found: Obj, path: str, grace: int | None) -> list[FieldError]:
     errors: list[FieldError] = []
     for key in ("postStart", "preStop"):
         if found.get(key) is not None:
             errors += _handler(found[key], f"{path}.{key}", grace)
-    if found.get("stopSignal") is not None and not os_name:
-        errors.append(forbidden_field(f"{path}.stopSignal", "may not be set for containers with empty `spec.os.name`"))
     return errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koord.embedded.apiserver.kinds import label
-from koord.embedded.apiserver.kinds.internal import internal
+from koord.embedded.apiserver.kinds.pod.label_key import label_key_errors
 from koord.embedded.apiserver.kinds.rule import Errors, each, fields, one_of
 from koord.embedded.apiserver.refusal import (
     FieldError,
@@ -90,33 +90,13 @@ def _preferred_node(found: Obj, path: str) -> Errors:
 # Pod affinity ------------------------------------------------------------------------------------------------------
 
 
-def _match_keys(found: Obj, path: str, key: str) -> list[FieldError]:
-    errors: list[FieldError] = []
-    selector = found.get("labelSelector")
-    listed = found.get(key) or []
-    for i, name in enumerate(listed):
-        errors += label.label_name(name, f"{path}.{key}[{i}]")
-    if listed and selector is None:
-        errors.append(forbidden_field(f"{path}.{key}", "must not be specified when labelSelector is not set"))
-    return errors
-
-
 def _pod_term(found: Obj, path: str) -> Errors:
     errors: list[FieldError] = []
     errors += label.selector(found.get("labelSelector"), f"{path}.labelSelector")
     errors += label.selector(found.get("namespaceSelector"), f"{path}.namespaceSelector")
     for name in found.get("namespaces") or ():
         errors += [invalid_value(f"{path}.namespace", name, reason) for reason in names.dns1123_label(name)]
-    errors += _match_keys(found, path, "matchLabelKeys")
-    errors += _match_keys(found, path, "mismatchLabelKeys")
-    mismatched = set(found.get("mismatchLabelKeys") or ())
-    for i, name in enumerate(found.get("matchLabelKeys") or ()):
-        if name in mismatched:
-            errors.append(
-                invalid_value(
-                    f"{path}.matchLabelKeys[{i}]", name, "exists in both matchLabelKeys and mismatchLabelKeys"
-                )
-            )
+    errors += label_key_errors(found, path)
     topology = found.get("topologyKey", "")
     if not topology:
         errors.append(required(f"{path}.topologyKey", "can not be empty"))
@@ -156,9 +136,10 @@ def _toleration(found: Obj, path: str) -> Errors:
     elif operator == "Exists":
         if found.get("value"):
             detail = "value must be empty when `operator` is 'Exists'"
-            errors.append(invalid_value(f"{path}.operator", internal("Toleration", found), detail))
+            errors.append(invalid_value(f"{path}.operator", found["value"], detail))
     else:
-        errors.append(not_supported(f"{path}.operator", operator, ("Equal", "Exists")))
+        known = ("Equal", "Exists", "Lt", "Gt") if operator in ("Lt", "Gt") else ("Equal", "Exists")
+        errors.append(not_supported(f"{path}.operator", operator, known))
     if effect and effect not in EFFECTS:
         errors.append(not_supported(f"{path}.effect", effect, EFFECTS))
     return errors
@@ -190,20 +171,9 @@ def _spread(found: Obj, path: str) -> list[FieldError]:
             detail = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"
             errors.append(invalid_value(f"{path}.minDomains", domains, detail))
     errors += _POLICIES(found, path)
-    errors += _match_keys(found, path, "matchLabelKeys")
-    errors += _own_keys_clash(found, path)
+    errors += label_key_errors(found, path)
     errors += label.selector(found.get("labelSelector"), f"{path}.labelSelector")
     return errors
-
-
-def _own_keys_clash(found: Obj, path: str) -> list[FieldError]:
-    selector = found.get("labelSelector") or {}
-    used = set(selector.get("matchLabels") or ()) | {e.get("key") for e in selector.get("matchExpressions") or ()}
-    return [
-        invalid_value(f"{path}.matchLabelKeys[{i}]", name, "exists in both matchLabelKeys and labelSelector")
-        for i, name in enumerate(found.get("matchLabelKeys") or ())
-        if name in used
-    ]
 
 
 def spreads(found: list[Obj], path: str) -> Errors:

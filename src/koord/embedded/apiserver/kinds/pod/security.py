@@ -12,6 +12,7 @@ from koord.embedded.apiserver.refusal import FieldError, duplicate, invalid_valu
 Obj = dict[str, Any]
 _ID = between(0, 2147483647)
 _PROFILES = ("Localhost", "RuntimeDefault", "Unconfined")
+_IPC = ("kernel.sem", "kernel.shmall", "kernel.shmmax", "kernel.shmmni", "kernel.shm_rmid_forced")
 _SYSCTL = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$"
 
 
@@ -80,6 +81,16 @@ def sysctls(found: list[Obj], path: str) -> Errors:
     return errors
 
 
+def host_namespace(sysctl: str) -> str:
+    """The field that shares with the host what this sysctl belongs to."""
+    name = sysctl.replace("/", ".")
+    if name.startswith("net."):
+        return "hostNetwork"
+    if name in _IPC or name.startswith(("fs.mqueue.", "kernel.msg")):
+        return "hostIPC"
+    return ""
+
+
 pod_context = fields(
     {
         "fsGroup": _ID,
@@ -125,7 +136,7 @@ def container_context(found: Obj, path: str, *, host_users: bool = True) -> Erro
         if found.get("privileged"):
             detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"
             errors.append(invalid_value(path, internal("SecurityContext", found), detail))
-        if "SYS_ADMIN" in (found.get("capabilities", {}).get("add") or ()):
+        if "CAP_SYS_ADMIN" in (found.get("capabilities", {}).get("add") or ()):
             detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN"
             errors.append(invalid_value(path, internal("SecurityContext", found), detail))
     return errors

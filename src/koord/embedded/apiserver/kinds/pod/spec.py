@@ -7,7 +7,7 @@ from typing import Any
 
 from koord.embedded.apiserver.kinds import amount, label
 from koord.embedded.apiserver.kinds.internal import internal
-from koord.embedded.apiserver.kinds.pod import container, scheduling, security, volume
+from koord.embedded.apiserver.kinds.pod import container, pod_amount, scheduling, security, system, volume
 from koord.embedded.apiserver.kinds.rule import (
     FINE,
     Errors,
@@ -26,7 +26,6 @@ from koord.embedded.apiserver.refusal import (
     duplicate,
     forbidden_field,
     invalid_value,
-    not_supported,
     required,
 )
 from koord.values import names
@@ -34,8 +33,6 @@ from koord.values import names
 Obj = dict[str, Any]
 _SUBDOMAIN = named(names.dns1123_subdomain)
 _LABEL = named(names.dns1123_label)
-_OS = ("linux", "windows")
-_POD_RESOURCES = frozenset(("cpu", "memory"))
 
 
 _SEARCH_PART = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
@@ -125,15 +122,6 @@ def _claims(found: list[Obj], path: str) -> list[FieldError]:
     return errors
 
 
-def _os_errors(spec: Obj, path: str) -> list[FieldError]:
-    name = spec["os"].get("name", "")
-    if not name:
-        return [required(f"{path}.os.name")]
-    if name not in _OS:
-        return [not_supported(f"{path}.os", name, _OS)]
-    return []
-
-
 def _sharing(spec: Obj, path: str) -> list[FieldError]:
     """What cannot be had together with the host's namespaces."""
     errors: list[FieldError] = []
@@ -142,22 +130,16 @@ def _sharing(spec: Obj, path: str) -> list[FieldError]:
         detail = "ShareProcessNamespace and HostPID cannot both be enabled"
         errors.append(invalid_value(f"{at}.shareProcessNamespace", True, detail))
     if spec.get("hostUsers") is False:
-        for key in ("hostNetwork", "hostPID", "hostIPC"):
-            if spec.get(key):
-                detail = "when `hostUsers` is false"
-                errors.append(forbidden_field(f"{path}.{key}", detail))
-    return errors
-
-
-def _pod_resources(spec: Obj, path: str) -> list[FieldError]:
-    resources, at = spec["resources"], f"{path}.resources"
-    errors: list[FieldError] = list(amount.requirements(resources, at))
-    for part in ("limits", "requests"):
         errors += [
-            invalid_value(f"{at}.{part}[{name}]", name, "unsupported resource type for pod-level resources")
-            for name in resources.get(part) or {}
-            if name not in _POD_RESOURCES and not amount.is_huge(name)
+            forbidden_field(f"{path}.{shown}", "when `hostUsers` is false")
+            for key, shown in (("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC"))
+            if spec.get(key)
         ]
+    for i, sysctl in enumerate((spec.get("securityContext") or {}).get("sysctls") or ()):
+        key = security.host_namespace(sysctl.get("name", ""))
+        if key and spec.get(key):
+            detail = f"may not be specified when '{key}' is true"
+            errors.append(invalid_value(f"{at}.sysctls[{i}].name", sysctl["name"], detail))
     return errors
 
 
@@ -213,7 +195,6 @@ def spec_errors(spec: Obj, path: str, pod_name: str = "", *, updating: bool = Fa
         claims=claims,
         grace=spec.get("terminationGracePeriodSeconds"),
         restart_policy=spec.get("restartPolicy", ""),
-        os_name=(spec.get("os") or {}).get("name", ""),
         host_network=bool(spec.get("hostNetwork")),
         host_users=spec.get("hostUsers", True) is not False,
     )
@@ -227,14 +208,14 @@ def spec_errors(spec: Obj, path: str, pod_name: str = "", *, updating: bool = Fa
             spec["ephemeralContainers"], f"{path}.ephemeralContainers", around, taken, targets
         )
     if spec.get("resources"):
-        errors += _pod_resources(spec, path)
+        errors += pod_amount.pod_amounts(spec, f"{path}.resources", claims)
     errors += _before(spec, path)
     errors += security.selinux_policy(spec.get("securityContext") or {}, f"{path}.securityContext", updating=updating)
     errors += _sharing(spec, path)
     errors += _dns(spec, path)
     errors += _after(spec, path)
     if spec.get("os") is not None:
-        errors += _os_errors(spec, path)
+        errors += system.system_errors(spec, path)
     return errors
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koord.embedded.apiserver.kinds.internal import difference, internal
+from koord.embedded.apiserver.kinds.pod.scheduling import tolerations
 from koord.embedded.apiserver.kinds.pod.spec import pod_only_errors, spec_errors
 from koord.embedded.apiserver.kinds.rule import between
 from koord.embedded.apiserver.refusal import FieldError, forbidden_field, invalid_value, required
@@ -38,8 +39,11 @@ def update_errors(new: Obj, old: Obj) -> list[FieldError]:
     for key in ("containers", "initContainers"):
         for i, container in enumerate(spec.get(key) or ()):
             image = container.get("image", "")
-            if not image.strip():
-                errors.append(required(f"spec.{key}[{i}].image"))
+            at = f"spec.{key}[{i}].image"
+            if not image:
+                errors.append(required(at))
+            elif image != image.strip():
+                errors.append(invalid_value(at, image, "must not have leading or trailing whitespace"))
     errors += _deadline(spec.get("activeDeadlineSeconds"), before.get("activeDeadlineSeconds"))
     munged = _with_allowed_from(spec, before)
     gates_before = _gates(before)
@@ -103,7 +107,7 @@ def _tolerations(spec: Obj, before: Obj) -> list[FieldError]:
         if not any(_covers(new, old) for new in kept):
             detail = "existing toleration can not be modified except its tolerationSeconds"
             return [forbidden_field("spec.tolerations", detail)]
-    return []
+    return list(tolerations(kept, "spec.tolerations"))
 
 
 def _covers(new: Obj, old: Obj) -> bool:

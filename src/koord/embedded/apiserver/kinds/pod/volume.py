@@ -100,7 +100,7 @@ def _projected(found: Obj, path: str) -> Errors:
             if source.get(key) is not None:
                 chosen += 1
                 if chosen > 1:
-                    errors.append(forbidden_field(at, "may not specify more than 1 volume type"))
+                    errors.append(forbidden_field(at, "may not specify more than 1 volume type per source"))
                     continue
                 if not source[key].get("name"):
                     errors.append(required(f"{at}.{key}.name"))
@@ -307,7 +307,7 @@ def _ephemeral(found: Obj, path: str) -> list[FieldError]:
     errors += label.annotation_map(meta.get("annotations") or {}, f"{at}.metadata.annotations")
     errors += label.labels(meta.get("labels") or {}, f"{at}.metadata.labels")
     errors += [
-        forbidden_field(f"{at}.metadata.{key}", "not supported for ephemeral volumes")
+        forbidden_field(f"{at}.metadata.{key}", "cannot be set")
         for key in ("name", "generateName", "namespace", "ownerReferences", "finalizers")
         if meta.get(key)
     ]
