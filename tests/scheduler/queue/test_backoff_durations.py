@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.scheduler.queue.backoff import Backoff, Settings, duration_s, ends_at
@@ -44,6 +44,7 @@ def test_end(since: float, failures: int, settings: Settings, end: float) -> Non
     assert ends_at(since, failures, settings) == end
 
 
+@settings(deadline=None)
 @given(
     since=st.floats(0, 1e9),
     failures=st.integers(1, 100),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.scheduler.queue.heap import Heap
@@ -18,6 +18,7 @@ STEPS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_behaves_like_a_sorted_list(steps: list[tuple[str, str, int]]) -> None:
     heap: Heap[str] = Heap()

@@ -269,8 +269,10 @@ class TestOwnUpdates:
 
     def test_it_is_filed_under_what_it_is_now(self, queue: SchedulingQueue) -> None:
         refused(queue, "p", 0.0)
+        refused(queue, "q", 0.0)  # like p, and asked about through it
         queue.update(pod("p", cpu="3"), 1.0)
-        assert queue.happened(node_added(cpu="1"), 100.0) == 0
+        assert queue.happened(node_added(cpu="1"), 100.0) == 1
+        assert (part(queue, "p"), part(queue, "q")) == ("unschedulable", "active")
         assert queue.happened(node_added(cpu="3"), 100.0) == 1
 
     def test_the_same_revision_is_no_news(self, queue: SchedulingQueue) -> None:

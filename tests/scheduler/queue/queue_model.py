@@ -1,0 +1,230 @@
+"""The queue as one would write it without caring for speed: a dictionary, and a look at everyone for everything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from koord.scheduler.framework.event import Event, Happened
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.queue.backoff import Settings, ends_at
+from koord.scheduler.queue.change import differs, pod_changes
+from koord.scheduler.state.pod import PodInfo
+from tests.scheduler.queue.actors import Cast
+
+NODE_ADD = Event("Node", "add")
+TAINTED = (Event("Node", "update", "taints"), Event("Node", "update", "unschedulable"))
+
+
+class Entry:
+    def __init__(self, pod: PodInfo, number: int, now: float) -> None:
+        self.pod = pod
+        self.number = number
+        self.part = ""
+        self.since = now
+        self.until = 0.0
+        self.attempts = self.refusals = self.errors = 0
+        self.rejected: set[str] = set()
+        self.pending: set[str] = set()
+        self.gate = ""
+        self.missed: list[Happened] = []
+        self.listening = False
+        self.activated = False
+        self.latest = pod
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        return (-self.pod.priority, self.since, self.number)
+
+
+class Model:
+    def __init__(self, cast: Cast, settings: Settings) -> None:
+        self.cast = cast
+        self.settings = settings
+        self.live: dict[str, Entry] = {}
+        self.orphans: dict[str, Entry] = {}  # attempts whose pod is gone
+        self.promised: dict[str, str] = {}
+        self.arrivals = 0
+
+    # Who refuses, who hears --------------------------------------------------------------------------------------
+
+    def plugins(self, entry: Entry) -> tuple[Plugin, ...]:
+        return next(p.plugins() for p in self.cast.profiles if p.scheduler_name == entry.pod.scheduler)
+
+    def gates(self, entry: Entry) -> list[Plugin]:
+        profile = next(p for p in self.cast.profiles if p.scheduler_name == entry.pod.scheduler)
+        plugins = list(profile.at("pre_enqueue"))
+        return [p for p in plugins if p.name == entry.gate] + [p for p in plugins if p.name != entry.gate]
+
+    @staticmethod
+    def hears(plugin: Plugin, event: Event) -> bool:
+        return any(own.covers(event) for own in plugin.wakes_on)
+
+    def hopes(self, plugin: Plugin, pod: PodInfo, happened: Happened) -> bool:
+        if self.hears(plugin, happened.event):
+            return plugin.might_help(pod, happened)
+        return self.hears_blindly(plugin, happened.event)
+
+    def hears_blindly(self, plugin: Plugin, event: Event) -> bool:
+        knows_taints = any(self.hears(plugin, part) for part in TAINTED)
+        return event in TAINTED and self.hears(plugin, NODE_ADD) and not knows_taints
+
+    def worth(self, entry: Entry, happened: Happened) -> int:
+        worth = 0
+        for plugin in self.plugins(entry):
+            if plugin.name in entry.pending and self.hopes(plugin, entry.pod, happened):
+                worth = 2
+            if plugin.name in entry.rejected and self.hopes(plugin, entry.pod, happened):
+                worth = max(worth, 1)
+        return worth
+
+    # Moves -------------------------------------------------------------------------------------------------------
+
+    def let_in(self, entry: Entry, part: str, *, checked: bool = False) -> None:
+        if (part == "active" or self.settings.pop_from_backoff) and not checked:
+            for plugin in self.gates(entry):
+                if plugin.pre_enqueue(entry.pod) is not None:
+                    entry.part, entry.gate = "gated", plugin.name
+                    entry.rejected.add(plugin.name)
+                    return
+            entry.gate = ""
+        entry.part = part
+
+    def wake(self, entry: Entry, worth: int, now: float) -> None:
+        self.let_in(entry, "backoff" if worth == 1 and now < entry.until else "active")
+
+    def see(self, old: PodInfo | None, new: PodInfo) -> None:
+        if new.gates:
+            self.promised.pop(new.uid, None)
+        elif old is None or old.nominated_node or new.nominated_node:
+            self.promise(new.uid, new.nominated_node)
+
+    def promise(self, uid: str, node: str) -> None:
+        self.promised.pop(uid, None)
+        if node:
+            self.promised[uid] = node
+
+    # The same calls as the queue's -------------------------------------------------------------------------------
+
+    def add(self, pod: PodInfo, now: float) -> None:
+        self.see(None, pod)
+        if pod.uid in self.orphans:
+            entry = self.live[pod.uid] = self.orphans.pop(pod.uid)
+            entry.latest, entry.activated = pod, True
+            return
+        self.arrivals += 1
+        entry = self.live[pod.uid] = Entry(pod, self.arrivals, now)
+        self.let_in(entry, "active")
+
+    def update(self, pod: PodInfo, now: float) -> None:
+        entry = self.live[pod.uid]
+        old = entry.latest if entry.part == "in-flight" else entry.pod
+        self.see(old, pod)
+        changes = [Happened(event, old, pod) for event in pod_changes(old, pod)]
+        if entry.part == "in-flight":
+            entry.latest = pod
+            entry.missed += changes
+            return
+        entry.pod = pod
+        if entry.part == "gated" and differs(old, pod):
+            self.wake(entry, 1, now)
+        elif entry.part == "unschedulable":
+            for change in changes:
+                if (worth := self.worth(entry, change)) > 0:
+                    self.wake(entry, worth, now)
+                    break
+
+    def delete(self, uid: str) -> None:
+        self.promised.pop(uid, None)
+        entry = self.live.pop(uid, None)
+        if entry is not None and entry.part == "in-flight":
+            entry.missed, entry.listening = [], False
+            self.orphans[uid] = entry
+
+    def happened(self, happened: Happened, now: float) -> None:
+        of_interest = any(
+            self.hears(plugin, happened.event) or self.hears_blindly(plugin, happened.event)
+            for profile in self.cast.profiles
+            for plugin in profile.plugins()
+        )
+        woken: list[tuple[Entry, int]] = []
+        for entry in self.live.values():
+            if entry.part == "in-flight" and entry.listening and of_interest:
+                entry.missed.append(happened)
+            if entry.part == "gated":
+                gate = next(p for p in self.plugins(entry) if p.name == entry.gate)
+                if not self.hears(gate, happened.event) and not self.hears_blindly(gate, happened.event):
+                    continue
+            if entry.part in ("gated", "unschedulable") and (worth := self.worth(entry, happened)) > 0:
+                woken.append((entry, worth))
+        for entry, worth in woken:
+            self.wake(entry, worth, now)
+
+    def flush(self, now: float) -> None:
+        for entry in self.live.values():
+            if entry.part == "backoff" and entry.until <= now:
+                self.let_in(entry, "active", checked=self.settings.pop_from_backoff)
+            elif entry.part == "unschedulable" and entry.since + self.settings.max_unschedulable_s <= now:
+                self.wake(entry, 1, now)
+
+    def pop(self, now: float) -> str | None:
+        self.flush(now)
+        active = [e for e in self.live.values() if e.part == "active"]
+        if active:
+            return self.start(min(active, key=lambda e: e.order))
+        kept = [e for e in self.live.values() if e.part == "backoff" and (e.rejected or e.pending)]
+        if kept and self.settings.pop_from_backoff:
+            return self.start(min(kept, key=lambda e: (e.until, *e.order)))
+        return None
+
+    def start(self, entry: Entry) -> str:
+        entry.part, entry.gate = "in-flight", ""
+        entry.attempts += 1
+        entry.rejected, entry.pending, entry.missed = set(), set(), []
+        entry.listening, entry.activated, entry.latest = True, False, entry.pod
+        return entry.pod.uid
+
+    def failed(self, uid: str, now: float, rejected: Iterable[str], pending: Iterable[str]) -> None:
+        if self.orphans.pop(uid, None) is not None:
+            return
+        entry = self.live[uid]
+        entry.pod, entry.since = entry.latest, now
+        entry.rejected, entry.pending = set(rejected), set(pending)
+        if entry.rejected or entry.pending:
+            entry.refusals, entry.errors = entry.refusals + 1, 0
+            worth = max([self.worth(entry, h) for h in entry.missed] + [1 if entry.activated else 0])
+        else:
+            entry.errors += 1
+            worth = 1
+        entry.until = ends_at(now, entry.errors or entry.refusals, self.settings)
+        if worth:
+            self.wake(entry, worth, now)
+        else:
+            entry.part = "unschedulable"
+
+    def activate(self, uid: str) -> None:
+        entry = self.live.get(uid)
+        if entry is None or entry.part == "active":
+            return
+        if entry.part == "in-flight":
+            entry.activated = True
+        else:
+            self.let_in(entry, "active", checked=entry.part == "backoff" and self.settings.pop_from_backoff)
+
+    def done(self, uid: str) -> None:
+        if self.orphans.pop(uid, None) is None:
+            del self.live[uid]
+            self.promised.pop(uid, None)
+
+    # What it should look like ------------------------------------------------------------------------------------
+
+    def next_wakeup(self) -> float | None:
+        ends = [e.until for e in self.live.values() if e.part == "backoff"]
+        dues = [e.since + self.settings.max_unschedulable_s for e in self.live.values() if e.part == "unschedulable"]
+        return min(ends + dues, default=None)
+
+    def refused(self) -> Counter[tuple[str, str]]:
+        return Counter(
+            (plugin, entry.pod.scheduler) for entry in self.live.values() for plugin in entry.rejected | entry.pending
+        )
