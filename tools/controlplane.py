@@ -150,7 +150,11 @@ def running(
             log = (folder / f"{name}.log").open("wb")
             processes.append(
                 subprocess.Popen(
-                    command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_end_with_parent
+                    command,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=_end_with_parent,  # noqa: PLW1509
                 )
             )
             log.close()

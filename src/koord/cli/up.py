@@ -33,7 +33,7 @@ def _fail(text: str) -> NoReturn:
 
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not port.isdecimal() or int(port) > 65535:
         _fail(f"--listen {text}: expected HOST:PORT, for example 127.0.0.1:6443")
     return host.strip("[]") or "127.0.0.1", int(port)
 

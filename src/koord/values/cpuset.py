@@ -100,7 +100,7 @@ EMPTY = CPUSet()
 
 def _number(text: str, whole: str) -> int:
     cpu = integer(text)
-    if cpu is None or not text[0].isdigit():
+    if cpu is None or not text[0].isdecimal():
         raise CPUSetError(f"invalid cpu list {quoted(whole)}: {quoted(text)} is not a cpu number")
     _check(cpu)
     return cpu

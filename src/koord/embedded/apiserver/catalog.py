@@ -146,7 +146,7 @@ def version_order(version: str) -> tuple[int, int, int, str]:
     """Kubernetes' priority of versions: stable before beta before alpha, higher numbers first, other names last."""
     rest = version[1:] if version.startswith("v") else ""
     major, _, tail = rest.partition("beta") if "beta" in rest else rest.partition("alpha")
-    if not major.isdigit() or ("beta" in rest or "alpha" in rest) != bool(tail) or (tail and not tail.isdigit()):
+    if not major.isdecimal() or ("beta" in rest or "alpha" in rest) != bool(tail) or (tail and not tail.isdecimal()):
         return (3, 0, 0, version)
     level = 1 if "beta" in rest else 2 if "alpha" in rest else 0
     return (level, -int(major), -int(tail or 0), version)

@@ -153,6 +153,8 @@ class Server:
             return answering.refused(error, warnings)
         except JournalFailed as error:
             return answering.refused(refusal.internal(str(error)), warnings)
+        except RecursionError:
+            return answering.refused(refusal.bad_request("the body is nested too deeply"), warnings)
         except Exception as error:
             log.exception("%s %s failed", request.method, request.path)
             return answering.refused(refusal.internal(f"{type(error).__name__}: {error}"), warnings)

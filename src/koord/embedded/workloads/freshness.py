@@ -31,4 +31,4 @@ class Written:
 
 
 def _number(version: str) -> int:
-    return int(version) if version.isdigit() else 0
+    return int(version) if version.isdecimal() else 0

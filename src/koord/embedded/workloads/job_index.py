@@ -15,7 +15,7 @@ def parse(text: str | None) -> frozenset[int]:
     found: set[int] = set()
     for part in (text or "").split(","):
         first, _, last = part.partition("-")
-        if first.isdigit() and (not last or last.isdigit()):
+        if first.isdecimal() and (not last or last.isdecimal()):
             found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)
 
@@ -38,10 +38,10 @@ def text(indexes: Iterable[int]) -> str:
 
 def index_of(pod: Pod) -> int | None:
     value = pod.metadata.annotations.get(INDEX, "")
-    return int(value) if value.isdigit() else None
+    return int(value) if value.isdecimal() else None
 
 
 def failures_of(pod: Pod, annotation: str = FAILURES) -> int:
     """How often this pod's index had failed before the pod was made."""
     value = pod.metadata.annotations.get(annotation, "")
-    return int(value) if value.isdigit() else 0
+    return int(value) if value.isdecimal() else 0

@@ -47,7 +47,7 @@ def first_ordinal(stateful_set: StatefulSet) -> int:
 def ordinal_of(stateful_set: StatefulSet, name: str) -> int | None:
     prefix = f"{stateful_set.metadata.name}-"
     digits = name[len(prefix) :]
-    if not name.startswith(prefix) or not digits.isdigit() or str(int(digits)) != digits:
+    if not name.startswith(prefix) or not digits.isdecimal() or str(int(digits)) != digits:
         return None
     return int(digits)
 

@@ -172,3 +172,16 @@ async def test_any_query(query: dict[str, str]) -> None:
     await server.start()
     await send(server, "GET", f"{NS}/pods", b"", **query)
     await server.close()
+
+
+@pytest.mark.parametrize("depth", [200, 5_000, 100_000])
+@pytest.mark.parametrize("path", [f"{NS}/pods", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"])
+async def test_deep_nesting(path: str, depth: int) -> None:
+    server = fresh()
+    await server.start()
+    before = server.store.revision
+    for opening, closing in ((b"[", b"]"), (b'{"properties":{"a":', b"}}")):
+        whole = b'{"apiVersion":"v1","kind":"Pod","spec":' + opening * depth + b"1" + closing * depth + b"}"
+        assert await send(server, "POST", path, whole) >= 400
+    assert server.store.revision == before
+    await server.close()

@@ -62,6 +62,8 @@ def shown(attributes: Attributes, resource: ServedResource, obj: Obj | None) -> 
         return None
     if attributes.subresource == "scale":
         return scale_of(obj, attributes.resource.scale)
+    if attributes.subresource in ("binding", "eviction") and attributes.namespace:
+        return {**obj, "metadata": {**(obj.get("metadata") or {}), "namespace": attributes.namespace}}
     return converted(obj, attributes.resource, resource)
 
 

@@ -56,7 +56,7 @@ def _prepare_daemon_set(new: Obj, old: Obj) -> None:
     """The generation of the template is kept in an annotation that nobody may set."""
     generation.bump_on("spec")(new, old)
     before = (old["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "1")
-    count = int(before) if before.isdigit() else 1
+    count = int(before) if before.isdecimal() else 1
     if new["spec"].get("template") != old["spec"].get("template"):
         count += 1
     meta = new["metadata"]

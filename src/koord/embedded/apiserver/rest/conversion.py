@@ -55,6 +55,9 @@ def _hpa_to_v2(obj: Obj) -> Obj:
     current = obj.get("status", {}).get("currentCPUUtilizationPercentage")
     if current is not None:
         status["currentMetrics"] = [_cpu_metric("current", current)]
+    status.setdefault("currentMetrics", None)  # version 2 always writes it, and no replicas of 0
+    if not status.get("currentReplicas"):
+        status.pop("currentReplicas", None)
     new = {**obj, "apiVersion": "autoscaling/v2", "metadata": {**obj["metadata"]}, "spec": spec}
     if "status" in obj:
         new["status"] = status
@@ -84,7 +87,7 @@ def _hpa_to_v1(obj: Obj) -> Obj:
     if target is not None:
         spec["targetCPUUtilizationPercentage"] = target
     old = obj.get("status", {})
-    status = {k: v for k, v in old.items() if k not in ("currentMetrics", "conditions")}
+    status = {"currentReplicas": 0, **{k: v for k, v in old.items() if k not in ("currentMetrics", "conditions")}}
     current = _cpu_percent(old.get("currentMetrics") or [], "current")
     if current is not None:
         status["currentCPUUtilizationPercentage"] = current

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -11,6 +12,8 @@ from koord.embedded.apiserver import refusal
 from koord.embedded.apiserver.refusal import FieldError, Refusal, bad_request
 
 FieldValidation = Literal["Ignore", "Warn", "Strict"]
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def flag(query: Mapping[str, str], name: str) -> bool | None:
@@ -23,7 +26,7 @@ def number(query: Mapping[str, str], name: str) -> int | None:
     value = query.get(name)
     if value is None or value == "":
         return None
-    if not value.lstrip("+-").isdigit() or len(value) > 20:
+    if not _WHOLE.fullmatch(value):
         raise bad_request(f'strconv.ParseInt: parsing "{value}": invalid syntax')
     return int(value)
 
@@ -45,6 +48,7 @@ class WriteOptions(msgspec.Struct, frozen=True):
     field_manager: str = ""
     field_validation: FieldValidation = "Warn"
     force: bool | None = None
+    stated_validation: str = ""  # as the client put it; webhooks see that
 
 
 NO_OPTIONS = WriteOptions()
@@ -71,19 +75,18 @@ def write_options(query: Mapping[str, str], kind: str) -> WriteOptions:
     if validation is None:
         errors.append(refusal.not_supported("fieldValidation", wanted, ("", "Ignore", "Strict", "Warn")))
     _refuse(kind, errors)
-    return WriteOptions(dry_run is not None, manager, validation or "Warn", flag(query, "force"))
+    return WriteOptions(dry_run is not None, manager, validation or "Warn", flag(query, "force"), wanted)
 
 
 def wire_options(kind: str, options: WriteOptions) -> dict[str, Any]:
-    """The options of a write as webhooks see them."""
+    """The options of a write as webhooks see them; to them a patch is an update."""
     body: dict[str, Any] = {"kind": kind, "apiVersion": "meta.k8s.io/v1"}
     if options.dry_run:
         body["dryRun"] = ["All"]
-    if options.force is not None:
-        body["force"] = options.force
     if options.field_manager:
         body["fieldManager"] = options.field_manager
-    body["fieldValidation"] = options.field_validation
+    if options.stated_validation:
+        body["fieldValidation"] = options.stated_validation
     return body
 
 

@@ -95,6 +95,7 @@ class Writer:
             assert attributes.obj is not None, "a mutating plugin removed the object"
             obj = attributes.obj
         meta = obj["metadata"]
+        name = meta.get("name") or name  # a webhook may give the object another name
         obj["metadata"] = stamping.stamp_new(meta, name, call.namespace, parts.stamp.uid(), parts.stamp.now())
         stamping.drop_status(obj, resource)
         if resource.storage == "namespaces":
@@ -161,7 +162,7 @@ class Writer:
             subresource=call.subresource,
             dry_run=options.dry_run,
             user=call.request.user,
-            options=wire_options("PatchOptions" if call.request.method == "PATCH" else "UpdateOptions", options),
+            options=wire_options("UpdateOptions", options),
             warnings=call.warnings,
         )
         if admission.mutating:
@@ -222,7 +223,7 @@ class Writer:
                 return False
             error = refusal.invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
             raise refusal.invalid(resource.plural, resource.group, call.name, [error])
-        if not version.isdigit():
+        if not version.isdecimal():
             raise Refusal(500, "", f'strconv.ParseUint: parsing "{version}": invalid syntax')
         if int(version) != record.revision:
             raise refusal.conflict(resource.plural, resource.group, call.name, STALE)
