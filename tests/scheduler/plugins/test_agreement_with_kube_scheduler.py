@@ -1,0 +1,67 @@
+"""Every message and every score that a real kube-scheduler was recorded to give, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from koord.api.config.scheduler.args import PluginArgs
+from koord.api.config.scheduler.catalog import CATALOG, typed_args
+from koord.api.model import convert
+from koord.api.node import Node
+from koord.scheduler.framework.decision import Unschedulable
+from koord.scheduler.framework.engine import Engine, Evaluation
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.plugins.registry import REGISTRY
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.wire import Pod
+from tests.scheduler.clusters import make_state
+from tests.scheduler.equality import profile_of
+from tests.scheduler.handles import StateOnly
+from tests.scheduler.plugins.kube_scheduler_cases import CONFIGS, PLUGINS, WEIGHTS, recorded
+
+
+def plugins(config: str, state: ClusterState) -> Sequence[Plugin]:
+    return [REGISTRY[name](_args(config, name), StateOnly(state)) for name in PLUGINS]
+
+
+def _args(config: str, name: str) -> PluginArgs | None:
+    if name not in CATALOG:
+        return None
+    args = typed_args(name, CONFIGS[config].get(name))
+    assert not isinstance(args, list)
+    return args
+
+
+def answer(case: dict[str, Any], nodes: Sequence[Node], pods: Sequence[Pod]) -> dict[str, Any]:
+    """What our engine says, in the form of the record."""
+    state = make_state((nodes[i] for i in case["nodes"]), (pods[i] for i in case["pods"]))
+    engine = Engine(profile_of(plugins(case["config"], state), WEIGHTS), state)
+    pod = state.info(convert(case["pod"], Pod))
+    evaluation = engine.evaluate(pod)
+    decision = engine.decide(pod)
+    if isinstance(decision, Unschedulable):
+        return {"message": decision.message()}
+    assert isinstance(evaluation, Evaluation)
+    scores = {
+        node.name: evaluation.scoring.breakdown(node.row)
+        for node in state.nodes()
+        if evaluation.judgement.verdict(node.row) is None
+    }
+    return {"scores": scores} if len(scores) > 1 else {"only": next(iter(scores))}
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_says_what_kube_scheduler_says(config: str) -> None:
+    record = recorded()
+    nodes = [convert(node, Node) for node in record["nodes"]]
+    pods = [convert(pod, Pod) for pod in record["pods"]]
+    cases = [case for case in record["cases"] if case["config"] == config]
+    assert len(cases) > 80
+    kinds = {kind: sum(kind in case for case in cases) for kind in ("message", "scores", "only")}
+    assert min(kinds.values()) > 5, kinds  # the record holds enough of each to mean something
+    for case in cases:
+        said = {kind: case[kind] for kind in kinds if kind in case}
+        assert answer(case, nodes, pods) == said, case["pod"]
