@@ -114,14 +114,14 @@ STORIES = (
     Story(
         "json-patch",
         (
-            post("create", CM, config_map("j", {"a": "1", "b/c": "2", "d~e": "3"})),
+            post("create", CM, config_map("j", {"a": "1"}, annotations={"example.com/c": "2"})),
             json_patch("add", f"{CM}/j", [{"op": "add", "path": "/data/new", "value": "x"}]),
             json_patch(
                 "escaped",
                 f"{CM}/j",
                 [
-                    {"op": "replace", "path": "/data/b~1c", "value": "slash"},
-                    {"op": "replace", "path": "/data/d~0e", "value": "tilde"},
+                    {"op": "replace", "path": "/metadata/annotations/example.com~1c", "value": "slash"},
+                    {"op": "test", "path": "/metadata/annotations/example.com~1c", "value": "slash"},
                 ],
             ),
             json_patch("move", f"{CM}/j", [{"op": "move", "from": "/data/a", "path": "/data/z"}]),

@@ -116,7 +116,8 @@ class Builtin:
         entry = self._definitions[name]
         if name in _SPECIAL:
             kind, form = _SPECIAL[name]
-            node = Node(kind=kind, format=form, go_type=name, go=_go_name(name))
+            whole = kind == "any"  # raw JSON inside a built-in kind is owned as one piece
+            node = Node(kind=kind, format=form, go_type=name, go=_go_name(name), atomic=whole)
             self._nodes[name] = node
             return node
         node = Node(
