@@ -120,12 +120,12 @@ class Model:
     def update(self, pod: PodInfo, now: float) -> None:
         entry = self.live[pod.uid]
         old = entry.latest if entry.part == "in-flight" else entry.pod
-        self.see(old, pod)
         changes = [Happened(event, old, pod) for event in pod_changes(old, pod)]
         if entry.part == "in-flight":
             entry.latest = pod
             entry.missed += changes
             return
+        self.see(old, pod)
         entry.pod = pod
         if entry.part == "gated" and differs(old, pod):
             self.wake(entry, 1, now)
@@ -189,6 +189,8 @@ class Model:
         if self.orphans.pop(uid, None) is not None:
             return
         entry = self.live[uid]
+        if entry.pod.nominated_node != entry.latest.nominated_node:
+            self.promise(uid, entry.latest.nominated_node)
         entry.pod, entry.since = entry.latest, now
         entry.rejected, entry.pending = set(rejected), set(pending)
         if entry.rejected or entry.pending:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from koord.scheduler.queue.nomination import Nominations
 from koord.scheduler.queue.scheduling import SchedulingQueue
 from tests.scheduler.queue.actors import Cast, pod
@@ -56,10 +60,35 @@ def test_a_flight_keeps_its_promise_and_binding_ends_it() -> None:
     queue = SchedulingQueue(Cast().profiles)
     queue.add(pod("p", nominated="n1"), 0.0)
     queue.pop(0.0)
-    queue.update(pod("p", nominated="n1", labels={"a": "b"}), 0.0)
-    assert [dict(p.labels) for p in queue.nominated_on("n1")] == [{"a": "b"}]
+    assert [p.name for p in queue.nominated_on("n1")] == ["p"]
     queue.done("uid-p")
     assert queue.nominated_on("n1") == ()
+
+
+@pytest.mark.parametrize(
+    ("shown", "assumed", "on"),
+    [
+        pytest.param({"nominated": "n1", "labels": {"a": "b"}}, False, {"n1": ["p"]}, id="kept"),
+        pytest.param({"nominated": "n2"}, False, {"n2": ["p"]}, id="moved"),
+        pytest.param({"nominated": ""}, False, {}, id="ended"),
+        pytest.param({"nominated": "n1", "labels": {"a": "b"}}, True, {}, id="taken-back-while-it-was-assumed"),
+        pytest.param({"nominated": "n2"}, True, {"n2": ["p"]}, id="given-again-while-it-was-assumed"),
+    ],
+)
+def test_what_was_shown_during_an_attempt_holds_when_it_fails(
+    shown: dict[str, Any], assumed: bool, on: dict[str, list[str]]
+) -> None:
+    queue = SchedulingQueue(Cast().profiles)
+    queue.add(pod("p", nominated="n1"), 0.0)
+    queued = queue.pop(0.0)
+    assert queued is not None
+    if assumed:
+        queue.nominate("uid-p", "")
+    queue.update(pod("p", **shown), 0.0)
+    assert names(queue.nominations, "n1") == ([] if assumed else ["p"])
+    queue.failed(queued, 0.0, rejected=frozenset({"Fit"}))
+    assert {node: found for node in ("n1", "n2") if (found := names(queue.nominations, node))} == on
+    assert all(p is queued.pod for node in on for p in queue.nominated_on(node))
 
 
 def test_scheduling_gates_hold_no_room() -> None:

@@ -89,12 +89,12 @@ class SchedulingQueue:
             return
         if pod.revision and pod.revision == old.revision:
             return
-        self._nominate_as_seen(old, pod)
         changes = [Happened(event, old, pod) for event in pod_changes(old, pod)]
-        if flight is not None:
+        if flight is not None:  # perhaps on its way to a node already: whom it is promised to is settled when it fails
             flight.latest = pod
             flight.changes += changes
             return
+        self._nominate_as_seen(old, pod)
         queued.pod = pod
         if queued.part == "active":
             self._active.push(pod.uid, self._order(queued), queued)
@@ -190,7 +190,9 @@ class SchedulingQueue:
         if flight.gone:
             self._flights.end(queued.uid)
             return None
-        queued.pod = flight.latest
+        if queued.pod is not flight.latest:
+            self._settle_promise(queued.pod, flight.latest)
+            queued.pod = flight.latest
         self.tally.blame(queued, rejected | pending)
         queued.rejected, queued.pending, queued.message = rejected, pending, message
         queued.since = now
@@ -228,7 +230,10 @@ class SchedulingQueue:
         return moved
 
     def nominate(self, uid: str, node: str) -> None:
-        """Promise the pod room on a node before its status shows it, or take that back with an empty name."""
+        """Promise the pod room on a node before its status shows it, or take that back with an empty name.
+
+        A pod that is assumed holds its room for real: take its promise back.
+        """
         queued = self._known.get(uid)
         if queued is None:
             return
@@ -367,6 +372,13 @@ class SchedulingQueue:
             self.nominations.drop(new.uid)
         else:
             self.nominations.follow(old, new)
+
+    def _settle_promise(self, popped: PodInfo, latest: PodInfo) -> None:
+        """The status that changed during an attempt decides; else what was promised or taken back meanwhile stays."""
+        if popped.nominated_node != latest.nominated_node:
+            self.nominations.put(latest, latest.nominated_node)
+        else:
+            self.nominations.put(latest, self.nominations.node_of(latest.uid))
 
     def _order(self, queued: QueuedPod) -> tuple[Any, int]:
         return (self._sort.sort_key(queued.pod, queued.since), queued.number)
