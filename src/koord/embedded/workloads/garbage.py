@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -35,7 +36,9 @@ from koord.kube.informer import Informer
 from koord.kube.noise import QuietLog
 from koord.kube.outage import OUTAGE
 from koord.kube.ratelimit import Backoff
+from koord.kube.reflector import Scope
 from koord.kube.refused import Refused
+from koord.kube.subscription import Subscription
 from koord.kube.verb import Plain
 from koord.kube.workqueue import WorkQueue
 
@@ -51,6 +54,12 @@ _WATCHED = frozenset(("list", "watch", "delete"))
 _IGNORED = frozenset(("events", "events.events.k8s.io"))
 
 
+class _Watched(msgspec.Struct, frozen=True):
+    informer: Informer[Any]
+    subscription: Subscription[Any]
+    task: asyncio.Task[None] | None  # None: the informer is shared and runs without us
+
+
 class Garbage:
     name = "garbage"
 
@@ -60,7 +69,7 @@ class Garbage:
         self._graph = Graph()
         self._kinds = Kinds((), {})
         self._queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
-        self._watching: dict[str, tuple[Informer[Object], asyncio.Task[None]]] = {}
+        self._watching: dict[str, _Watched] = {}
         self._absent: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._rediscover = asyncio.Event()
         self._definitions = context.informers.of(CUSTOM_RESOURCE_DEFINITIONS)
@@ -73,11 +82,8 @@ class Garbage:
                 group.create_task(self._keep_discovering())
                 group.create_task(self._context.work(self.name, self._queue, self.reconcile, ()))
         finally:
-            tasks = [task for _, task in self._watching.values()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._watching.clear()
+            ends = [self._unwatch(qualified) for qualified in list(self._watching)]
+            await asyncio.gather(*(end for end in ends if end is not None), return_exceptions=True)
 
     # -- watching
 
@@ -99,14 +105,13 @@ class Garbage:
             kind.qualified: kind for kind in found.served if kind.verbs >= _WATCHED and kind.qualified not in _IGNORED
         }
         for qualified in [known for known in self._watching if known not in served]:
-            _, task = self._watching.pop(qualified)
-            task.cancel()
+            self._unwatch(qualified)
             self._look(self._graph.drop_kind(qualified))
         for qualified, kind in served.items():
             if qualified not in self._watching:
                 self._watch(qualified, kind)
-        for informer, _ in list(self._watching.values()):
-            await informer.wait_synced()
+        for watched in list(self._watching.values()):
+            await watched.informer.wait_synced()
 
     async def _discovered(self) -> Kinds:
         backoff = Backoff(self._context.clock, self._context.chance("garbage discovery"))
@@ -123,6 +128,12 @@ class Garbage:
             await self._context.clock.sleep(backoff.next())
 
     def _watch(self, qualified: str, kind: Kind) -> None:
+        """Through the informer that others use already, where there is one: most objects are pods, read once."""
+        shared = self._shared(kind)
+        if shared is not None:
+            subscription = shared.on(lambda change: self._changed(change, kind))
+            self._watching[qualified] = _Watched(shared, subscription, None)
+            return
         informer = Informer(
             self._client,
             kind.resource,
@@ -130,9 +141,24 @@ class Garbage:
             transform=_slim,
             rng=self._context.chance(f"garbage {qualified}"),
         )
-        informer.on(lambda change: self._changed(change, kind))
+        subscription = informer.on(lambda change: self._changed(change, kind))
         task = asyncio.create_task(informer.run(), name=f"garbage-{qualified}")
-        self._watching[qualified] = (informer, task)
+        self._watching[qualified] = _Watched(informer, subscription, task)
+
+    def _shared(self, kind: Kind) -> Informer[Any] | None:
+        for informer in self._context.informers:
+            known = informer.resource
+            whole = informer.scope == Scope() and informer.transform is None
+            if whole and (known.group, known.plural) == (kind.resource.group, kind.resource.plural):
+                return informer
+        return None
+
+    def _unwatch(self, qualified: str) -> asyncio.Task[None] | None:
+        watched = self._watching.pop(qualified)
+        watched.informer.off(watched.subscription)
+        if watched.task is not None:
+            watched.task.cancel()
+        return watched.task
 
     def _changed(self, change: Change[Object], kind: Kind) -> None:
         if change.kind == "deleted":

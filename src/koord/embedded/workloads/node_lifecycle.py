@@ -109,7 +109,7 @@ class Nodes:
         silent = left <= 0
         if silent and ready_status(node) != "Unknown":
             return await self._declare_unknown(node)
-        waits = awaits_eviction(node)
+        waits = awaits_eviction(node) and not self._blackout  # its end wakes every node
         may_evict, evict_in = self._may_evict(node) if waits else (False, 0.0)
         taints = decide_taints(node, self._context.now(), may_evict=may_evict, blackout=self._blackout)
         if taints is not None:

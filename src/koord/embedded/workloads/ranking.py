@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,9 @@ _PHASE = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 def deletion_cost(pod: Pod) -> int:
     """0 when the annotation is absent or no 32-bit integer; the server refuses to store the latter."""
-    text = pod.metadata.annotations.get(DELETION_COST, "")
+    text = pod.metadata.annotations.get(DELETION_COST)
+    if text is None:
+        return 0
     try:
         cost = int(text)
     except ValueError:
@@ -30,46 +32,27 @@ def victims(pods: Sequence[Pod], count: int, related: Iterable[Pod], now: dateti
     if count >= len(pods):
         return tuple(pods)
     crowd = Counter(pod.spec.node_name for pod in related if active(pod) and pod.spec.node_name)
-
-    def compare(one: Pod, other: Pod) -> int:
-        return _compare(one, other, crowd, now)
-
-    return tuple(sorted(pods, key=functools.cmp_to_key(compare))[:count])
+    return tuple(heapq.nsmallest(count, pods, key=lambda pod: _worth(pod, crowd, now)))
 
 
-def _compare(one: Pod, other: Pod, crowd: Counter[str], now: datetime) -> int:
-    """Negative when `one` goes first: unassigned, pending, not ready, cheap, crowded, young, in this order."""
-    for order in (
-        bool(one.spec.node_name) - bool(other.spec.node_name),
-        _PHASE.get(one.status.phase, 0) - _PHASE.get(other.status.phase, 0),
-        ready(one) - ready(other),
-        deletion_cost(one) - deletion_cost(other),
-        crowd[other.spec.node_name] - crowd[one.spec.node_name],
-    ):
-        if order:
-            return order
-    by_ready = _recency(ready_since(one), ready_since(other), one, other, now)
-    if by_ready:
-        return by_ready
-    if restarts(one) != restarts(other):
-        return restarts(other) - restarts(one)
-    by_age = _recency(one.metadata.creation_timestamp, other.metadata.creation_timestamp, one, other, now)
-    return by_age or _by_uid(one, other)
+def _worth(pod: Pod, crowd: Counter[str], now: datetime) -> tuple[bool, int, bool, int, int, int, int, int, str]:
+    """Least first: unassigned, pending, not ready, cheap, crowded, lately ready, often restarted, young.
+
+    Ages of one order of magnitude are equal, and in the end the UID decides: between equals the choice is random.
+    """
+    return (
+        bool(pod.spec.node_name),
+        _PHASE.get(pod.status.phase, 0),
+        ready(pod),
+        deletion_cost(pod),
+        -crowd[pod.spec.node_name],
+        _magnitude(ready_since(pod), now),
+        -restarts(pod),
+        _magnitude(pod.metadata.creation_timestamp, now),
+        pod.metadata.uid,
+    )
 
 
-def _recency(one_at: datetime | None, other_at: datetime | None, one: Pod, other: Pod, now: datetime) -> int:
-    """The younger goes first, but ages of one order of magnitude are equal and the UID decides: a random choice."""
-    if one_at == other_at:
-        return 0
-    if one_at is None or other_at is None:
-        return -1 if one_at is None else 1
-    return _magnitude(one_at, now) - _magnitude(other_at, now) or _by_uid(one, other)
-
-
-def _magnitude(at: datetime, now: datetime) -> int:
-    nanoseconds = (now - at).total_seconds() * 1e9
+def _magnitude(at: datetime | None, now: datetime) -> int:
+    nanoseconds = (now - at).total_seconds() * 1e9 if at is not None else 0.0
     return int(math.log2(nanoseconds)) if nanoseconds >= 1 else 0
-
-
-def _by_uid(one: Pod, other: Pod) -> int:
-    return (one.metadata.uid > other.metadata.uid) - (one.metadata.uid < other.metadata.uid)
