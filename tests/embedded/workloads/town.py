@@ -25,6 +25,7 @@ from koord.kube.cache import Change
 from koord.kube.client import Client
 from koord.kube.informers import Informers
 from koord.kube.refused import Refused, ok
+from koord.kube.transport import Answer, PlainBody, Request, Unreachable, WatchStream
 from koord.telemetry.clock import Clock
 from koord.values import instant
 
@@ -112,6 +113,31 @@ class Kubelet:
         await self.client.delete(PODS, meta.name, meta.namespace, uid=meta.uid, grace_seconds=0)
 
 
+class Shaky:
+    """A transport over which calls fail: some before they reach the server, some after, some with its refusal."""
+
+    def __init__(self, inner: InProcessTransport, share: float, chance: random.Random) -> None:
+        self.inner, self.share, self.chance = inner, share, chance
+
+    async def send(self, request: Request) -> Answer:
+        fate = self.chance.random() / self.share if self.share else 1.0
+        if fate < 0.4:
+            raise Unreachable("lost on the way", sent=False)
+        if fate < 0.5 and request.method != "GET":
+            body = {"kind": "Status", "status": "Failure", "reason": "Conflict", "message": "faulty", "code": 409}
+            return Answer(status=409, body=PlainBody(body))
+        answer = await self.inner.send(request)
+        if fate < 1.0:
+            raise Unreachable("lost on the way back")
+        return answer
+
+    async def watch(self, request: Request) -> WatchStream | Answer:
+        return await self.inner.watch(request)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
 class Town:
     def __init__(self, client: Client, informers: Informers, clock: Clock, kubelet: Kubelet) -> None:
         self.client, self.informers, self.clock, self.kubelet = client, informers, clock, kubelet
@@ -157,26 +183,33 @@ async def town(
     nodes: int = 3,
     start_s: float = 1.0,
     seed: int = 7,
-    server: Server | None = None,
+    faults: float = 0.0,
 ) -> AsyncIterator[Town]:
-    server = server or Server(clock=clock, chance=random.Random(seed))
+    """`faults`: the share of the controllers' calls that fail, before or after they took effect."""
+    server = Server(clock=clock, chance=random.Random(seed))
     await server.start()
     client = Client(InProcessTransport(server), clock=clock, qps=0, burst=0)
     informers = Informers(client, clock, seed=seed)
+    shaky = Shaky(InProcessTransport(server), faults, random.Random(f"faults {seed}"))
+    theirs = Client(shaky, clock=clock, qps=0, burst=0, chance=random.Random(seed)) if faults else client
+    caches = Informers(theirs, clock, seed=seed) if faults else informers
     names = [f"node-{number}" for number in range(nodes)]
     for name in names:
         ready = {"type": "Ready", "status": "True"}
         ok(await client.create(NODES, {"metadata": {"name": name}, "status": {"conditions": [ready]}}))
-    workloads = Workloads(client, informers, clock, seed, only=only)
+    workloads = Workloads(theirs, caches, clock, seed, only=only)
     kubelet = Kubelet(client, informers, clock, names, start_s)
     await workloads.start()
-    informers.start()
-    await informers.synced()
+    for each in {id(informers): informers, id(caches): caches}.values():
+        each.start()
+        await each.synced()
     try:
         yield Town(client, informers, clock, kubelet)
     finally:
+        shaky.share = 0.0
         await workloads.stop()
         await kubelet.stop()
+        await caches.stop()
         await informers.stop()
         await client.close()
         await server.close()
