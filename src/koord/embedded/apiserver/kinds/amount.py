@@ -16,7 +16,7 @@ from koord.embedded.apiserver.refusal import (
     required,
 )
 from koord.values import names
-from koord.values.quantity import Quantity
+from koord.values.quantity import Quantity, QuantityError
 
 Obj = dict[str, Any]
 HUGE = "hugepages-"
@@ -102,10 +102,18 @@ def amounts(found: Obj, path: str, name_reasons: Callable[[str], tuple[str, ...]
 
 def _pages(name: str, text: str, path: str) -> Errors:
     """Huge pages come whole."""
-    page, amount = Quantity.parse(name.removeprefix(HUGE)).value(), Quantity.parse(text)
-    if amount.sign() < 0 or amount.milli_value() % (page * 1000):
+    page, amount = _page_bytes(name), Quantity.parse(text)
+    if page <= 0 or amount.sign() < 0 or amount.milli_value() % (page * 1000):
         return [invalid_value(path, text, f"{text} is not positive integer multiple of {name}")]
     return FINE
+
+
+def _page_bytes(name: str) -> int:
+    """The size that a huge page resource has in its name; 0 when that is no size."""
+    try:
+        return Quantity.parse(name.removeprefix(HUGE)).value()
+    except QuantityError:
+        return 0
 
 
 def requirements(found: Obj, path: str, claims: frozenset[str] | set[str] = frozenset()) -> Errors:
