@@ -39,6 +39,7 @@ def pod(
     scheduler: str = ONE,
     revision: str = "",
     deleting: bool = False,
+    state: ClusterState = STATE,
 ) -> PodInfo:
     wire = Pod(
         metadata=ObjectMeta(
@@ -63,7 +64,7 @@ def pod(
             resource_claim_statuses=tuple(PodResourceClaimStatus(name=c, resource_claim_name=c) for c in claims),
         ),
     )
-    return STATE.info(wire)
+    return state.info(wire)
 
 
 def node(
