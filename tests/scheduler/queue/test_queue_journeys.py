@@ -364,6 +364,16 @@ class TestGates:
         cast.gang.open = False
         assert popped(queue, 2.0).pod.name == "p"
 
+    def test_without_early_pops_they_are_asked_when_they_leave_it(self, cast: Cast) -> None:
+        queue = SchedulingQueue(cast.profiles, Settings(pop_from_backoff=False))
+        for name in ("p", "q"):
+            queue.add(pod(name, labels={"gang": "g"}), 0.0)
+            queue.failed(popped(queue, 0.0), 0.0)
+        cast.gang.open = False
+        assert queue.activate(["uid-p"], 0.5) == 0
+        assert queue.flush(1.0) == 0
+        assert (part(queue, "p"), part(queue, "q")) == ("gated", "gated")
+
 
 class TestFlights:
     def test_an_event_during_the_attempt_is_not_missed(self, queue: SchedulingQueue) -> None:

@@ -101,7 +101,6 @@ class SchedulingQueue:
         elif queued.part == "backoff":
             self._backoff.add(queued, self._sort.sort_key(pod, queued.since))
         elif queued.part == "gated":
-            self._sleep_gated(queued)
             if differs(old, pod):
                 self._wake(queued, Worth.AFTER_BACKOFF, changes[0].label, now)
         else:
