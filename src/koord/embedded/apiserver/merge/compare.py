@@ -87,7 +87,7 @@ def whole(value: Any, node: Node) -> Fields:
 def _values(old: Any, new: Any, node: Node, step: str, removed: Fields, modified: Fields, added: Fields) -> None:
     """Both sides have a value and they differ."""
     kind = node.kind
-    if kind == "any":
+    if kind == "any" and not node.atomic:
         _untyped(old, new, step, removed, modified, added)
         return
     if kind == "object" or kind == "map":
