@@ -23,7 +23,7 @@ from koord.api.apps import (
 from koord.api.core import Pod, PodCondition, PodSpec, PodStatus
 from koord.api.meta import LabelSelector, ObjectMeta
 from koord.api.model import convert
-from koord.embedded.workloads import deployment as controller
+from koord.embedded.workloads import deployment_decision as controller
 from koord.embedded.workloads import replicaset, rollout
 from koord.embedded.workloads.pod_state import active, ready
 from koord.embedded.workloads.template import same_template
@@ -78,7 +78,7 @@ class Rollout(RuleBasedStateMachine):
         plan = controller.decide(seen)
         self.deployment = replace(self.deployment, status=plan.status)
         if plan.make is not None:
-            body = controller.new_set(self.deployment, plan.make, self.now)
+            body = controller.new_set(self.deployment, plan.make)
             name = body["metadata"]["name"]
             if name not in self.sets:
                 made = convert(body, ReplicaSet)

@@ -180,8 +180,13 @@ class CronJobs:
         self._queue: WorkQueue[Key] = WorkQueue(context.clock, name=self.name)
         self._written = Written()
         index_by_controller(self._jobs)
-        self._crons.on(lambda change: self._queue.add(key_of(change.object)))
+        self._crons.on(self._cron_changed)
         self._jobs.on(self._job_changed)
+
+    def _cron_changed(self, change: Change[CronJob]) -> None:
+        if change.kind == "deleted":
+            self._written.forget(change.object.metadata.uid)
+        self._queue.add(key_of(change.object))
 
     def _job_changed(self, change: Change[Job]) -> None:
         owner = controlled_by(change.object.metadata, CRON_JOBS)

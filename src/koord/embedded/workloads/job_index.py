@@ -8,7 +8,6 @@ from koord.api.core import Pod
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 FAILURES = "batch.kubernetes.io/job-index-failure-count"
-IGNORED_FAILURES = "batch.kubernetes.io/job-index-ignored-failure-count"
 
 
 def parse(text: str | None) -> frozenset[int]:
@@ -41,7 +40,7 @@ def index_of(pod: Pod) -> int | None:
     return int(value) if value.isdecimal() else None
 
 
-def failures_of(pod: Pod, annotation: str = FAILURES) -> int:
+def failures_of(pod: Pod) -> int:
     """How often this pod's index had failed before the pod was made."""
-    value = pod.metadata.annotations.get(annotation, "")
+    value = pod.metadata.annotations.get(FAILURES, "")
     return int(value) if value.isdecimal() else 0

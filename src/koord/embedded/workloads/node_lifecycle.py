@@ -6,11 +6,10 @@ Driving pods away by NoExecute taints is taint_eviction's work.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from koord.api.builtin import LEASES, NODES, PODS
 from koord.api.coordination import Lease
-from koord.api.core import Node
+from koord.api.core import Node, Taint
 from koord.api.model import to_dict
 from koord.embedded.workloads import pod_state
 from koord.embedded.workloads.context import Context
@@ -31,6 +30,7 @@ from koord.kube.cache import Change
 from koord.kube.controller import Done, Outcome, Requeue, Retry
 from koord.kube.refused import Refused
 from koord.kube.workqueue import WorkQueue
+from koord.values import instant
 
 LEASE_NAMESPACE = "kube-node-lease"
 # How often a zone that may not evict is asked again.
@@ -153,7 +153,7 @@ class Nodes:
         answer = await self._client.patch(
             NODES,
             node.metadata.name,
-            {"status": {"conditions": [_plain(condition) for condition in conditions]}},
+            {"status": {"conditions": [to_dict(condition) for condition in conditions]}},
             kind="strategic",
             subresource="status",
             uid=node.metadata.uid,
@@ -163,12 +163,12 @@ class Nodes:
         self._tell(node, "NodeNotReady", f"Node {node.metadata.name} status is now: NodeNotReady")
         return Done()  # the write comes back as a change, and the taints follow
 
-    async def _write_taints(self, node: Node, taints: tuple[Any, ...]) -> Refused | None:
+    async def _write_taints(self, node: Node, taints: tuple[Taint, ...]) -> Refused | None:
         """The list is replaced whole, so only over the version that it was read from."""
         answer = await self._client.patch(
             NODES,
             node.metadata.name,
-            {"spec": {"taints": [_plain(taint) for taint in taints] or None}},
+            {"spec": {"taints": [to_dict(taint) for taint in taints] or None}},
             kind="merge",
             uid=node.metadata.uid,
             resource_version=node.metadata.resource_version,
@@ -186,7 +186,7 @@ class Nodes:
                 "status": "False",
                 "reason": "NodeNotReady",
                 "message": "Node is not ready",
-                "lastTransitionTime": _stamp(self._context.now()),
+                "lastTransitionTime": instant.text(self._context.now()),
             }
             meta = pod.metadata
             answer = await self._client.patch(
@@ -215,11 +215,3 @@ def _said(node: Node) -> tuple[datetime | None, str] | tuple[()]:
         if condition.type == "Ready" and condition.status != "Unknown":
             return condition.last_heartbeat_time, condition.status
     return ()
-
-
-def _plain(model: Any) -> dict[str, Any]:
-    return to_dict(model)
-
-
-def _stamp(moment: datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -75,13 +75,13 @@ def orphans(informer: Informer[O], namespace: str, selector: Selector) -> list[O
     return informer.by_index(_INDEX, _ORPHAN + value) if value else []
 
 
-def index_by_selector(informer: Informer[O], select: Any) -> None:
+def index_by_selector(informer: Informer[O], select: Callable[[O], Selector]) -> None:
     """Make `selecting` answer from `informer`; `select(obj)` gives an object's selector."""
     if not informer.has_index("selector"):
         informer.add_index("selector", lambda obj: [pin(obj.metadata.namespace, select(obj))])
 
 
-def selecting(informer: Informer[O], meta: ObjectMeta, select: Any) -> list[O]:
+def selecting(informer: Informer[O], meta: ObjectMeta, select: Callable[[O], Selector]) -> list[O]:
     """Who selects an object with this metadata."""
     found = []
     for value in pins(meta.namespace, meta.labels):

@@ -28,7 +28,7 @@ from koord.embedded.workloads.stateful_decision import NewPod, Plan, View, conde
 from koord.embedded.workloads.status import difference, write_status
 from koord.embedded.workloads.template import pod_from
 from koord.kube import recorder
-from koord.kube.cache import Key, key_of
+from koord.kube.cache import Change, Key
 from koord.kube.controller import Done, Outcome, Requeue, Retry
 from koord.kube.refused import Refused
 from koord.kube.verb import Plain
@@ -55,7 +55,11 @@ class StatefulSets:
         # Names are fixed, so nothing can be made twice: what the cache does not show yet needs no memory here.
         self._pods = PodWatch(context, self._sets, Expectations(context.clock), _selector, self._queue.add).pods
         self._history = History(context.client, STATEFUL_SETS, self._revisions)
-        self._sets.on(lambda change: self._queue.add(key_of(change.object)))
+        self._sets.on(self._set_changed)
+
+    def _set_changed(self, change: Change[StatefulSet]) -> None:
+        if change.kind == "deleted":
+            self._written.forget(change.object.metadata.uid)
 
     async def run(self) -> None:
         needs = (self._sets, self._pods, self._claims, self._revisions)
