@@ -77,10 +77,12 @@ class Engine:
             if early is not None:
                 return early
             kept = Evaluation(self.profile, cycle, pod, ground)
-            self._classes[key] = kept
-            if len(self._classes) > CLASSES_KEPT:
-                self._classes.popitem(last=False)
-        self._classes.move_to_end(key)
+            if key is not None:
+                self._classes[key] = kept
+                if len(self._classes) > CLASSES_KEPT:
+                    self._classes.popitem(last=False)
+        if key is not None:
+            self._classes.move_to_end(key)
         kept.refresh(self._state.table)
         return kept
 

@@ -22,6 +22,7 @@ from koord.scheduler.state.table import NodeTable, Rows
 
 if TYPE_CHECKING:
     from koord.scheduler.framework.cycle import Cycle
+    from koord.scheduler.framework.handle import Handle
     from koord.scheduler.framework.normaliser import Normaliser
 
 Codes = npt.NDArray[np.int32]  # per row: 0 passes, anything else is a reason that `explain_code` can put into words
@@ -36,6 +37,9 @@ class Plugin:
     # What can turn this plugin's refusals: pods refused by it are looked at again after such an event.
     wakes_on: ClassVar[tuple[Event, ...]] = ()
     normaliser: ClassVar[Normaliser | None] = None
+
+    def __init__(self, args: Any = None, handle: Handle | None = None) -> None:
+        """A plugin of others is made with its arguments as plain data; one that needs neither has no `__init__`."""
 
     def signature(self, pod: PodInfo) -> Hashable:
         """What this plugin reads of a pod beyond its shape: pods with equal shapes and signatures share verdicts."""

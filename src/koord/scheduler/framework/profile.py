@@ -8,7 +8,7 @@ import msgspec
 
 from koord.scheduler.framework.normaliser import Normaliser
 from koord.scheduler.framework.plugin import Plugin, overrides
-from koord.scheduler.framework.verdict import ROW
+from koord.scheduler.framework.verdict import ALWAYS, ROW
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.pod import PodInfo
 
@@ -72,6 +72,7 @@ class Profile:
         self._judges = tuple({p.name: p for p in judges}.values())
         self._signing = tuple(p for p in self._judges if overrides(p, "signature"))
         self._grounded = tuple(p for p in self._judges if overrides(p, "ground"))
+        self._keeps = all(map(_says_how_long, self._judges))
 
     def at(self, point: str) -> tuple[Plugin, ...]:
         return self._points.get(point, ())
@@ -85,5 +86,17 @@ class Profile:
         return tuple(p.ground(state) for p in self._grounded)
 
     def class_of(self, pod: PodInfo) -> Hashable:
-        """Pods with equal answers here are interchangeable for every plugin of this profile."""
-        return (pod.shape.number, *(p.signature(pod) for p in self._signing))
+        """Pods with equal answers here are interchangeable for every plugin of this profile. None: no two pods are."""
+        return (pod.shape.number, *(p.signature(pod) for p in self._signing)) if self._keeps else None
+
+
+def _says_how_long(plugin: Plugin) -> bool:
+    """Whether what a plugin said of a pod may be used for another one, or for the same one later.
+
+    A plugin without a scope may look at anything, so it must say itself what it reads of a pod (`signature`) and when
+    what it keeps of the cluster no longer holds (`ground`). One that says nothing is asked anew about every pod.
+    """
+    if plugin.scope is not ALWAYS:
+        return True
+    prepares = overrides(plugin, "pre_filter") or overrides(plugin, "pre_score")
+    return overrides(plugin, "signature") and (overrides(plugin, "ground") or not prepares)

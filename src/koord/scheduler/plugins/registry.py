@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
@@ -22,8 +22,21 @@ from koord.scheduler.plugins.priority_sort import PrioritySort
 from koord.scheduler.plugins.scheduling_gates import SchedulingGates
 from koord.scheduler.plugins.taint_toleration import TaintToleration
 
-# Makes a plugin from its arguments (the typed ones where its arguments have a known shape, else plain data or None).
+# Makes a plugin from its arguments: typed ones where their shape is known, else plain data, None if there are none.
 Factory = Callable[[Any, Handle], Plugin]
+
+# The group of entry points under which installed packages offer plugins.
+ENTRY_POINTS = "koord.scheduler.plugins"
+
+
+class Offer(Protocol):
+    """An entry point: its name is the plugin's, what it loads is a factory or a class that can be called as one."""
+
+    @property
+    def name(self) -> str: ...
+
+    def load(self) -> Factory: ...
+
 
 REGISTRY: Mapping[str, Factory] = {
     SchedulingGates.name: lambda args, handle: SchedulingGates(),
@@ -39,3 +52,13 @@ REGISTRY: Mapping[str, Factory] = {
     BalancedAllocation.name: lambda args, handle: BalancedAllocation(args),
     ImageLocality.name: lambda args, handle: ImageLocality(handle.state),
 }
+
+
+def registered(offers: Iterable[Offer]) -> Mapping[str, Factory]:
+    """This program's plugins and those of others. Raises ValueError when two have one name."""
+    found = dict(REGISTRY)
+    for offer in offers:
+        if offer.name in found:
+            raise ValueError(f"a plugin named {offer.name} already exists")
+        found[offer.name] = offer.load()
+    return found

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from koord.api.node import Node
 from koord.api.pod_resources import amounts
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.shape import HostPort
 
 PODS = "pods"
+_NO_LABELS: Mapping[str, str] = {}
 
 
 class NodeInfo:
@@ -42,6 +45,10 @@ class NodeInfo:
         self.node = node
         self.allocatable = amounts(node.status.allocatable) if node else {}
         self.allowed_pods = self.allocatable.pop(PODS, 0)
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.node.metadata.labels if self.node is not None else _NO_LABELS
 
     def add(self, pod: PodInfo) -> None:
         self.pods[pod.uid] = pod

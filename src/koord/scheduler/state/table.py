@@ -144,7 +144,7 @@ class NodeTable:
 
     def label(self, key: str) -> Coded:
         """The value of a label per node; None for nodes without it."""
-        return self.coded(("label", key), lambda info: info.node.metadata.labels.get(key) if info.node else None)
+        return self.coded(("label", key), lambda node: node.labels.get(key))
 
     # Changes -----------------------------------------------------------------------------------------------------
 
