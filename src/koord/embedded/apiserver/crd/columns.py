@@ -35,6 +35,8 @@ def _column(stated: Obj) -> PrinterColumn:
     try:
         path = jsonpath.parse(stated["jsonPath"])
     except jsonpath.BadPath:
+        path = None
+    if path is None or stated["jsonPath"] == ".":
         # The server takes any text that starts with a dot; one that leads nowhere is an empty column.
         return PrinterColumn(heading, lambda _obj, _now: None)
     return PrinterColumn(heading, functools.partial(_cell, path, stated["type"]))

@@ -22,7 +22,9 @@ def conversion(nodes: Mapping[str, Node], served: str, stored: str) -> Conversio
     """`nodes` by apiVersion; `served` and `stored` are apiVersions."""
 
     def to_storage(obj: Obj) -> Obj:
-        return _moved(obj, stored)
+        new = _moved(obj, stored)
+        apply_defaults(new, nodes[stored])  # so that it lies there as it is served
+        return new
 
     def from_storage(obj: Obj) -> Obj:
         return _moved(obj, served)
