@@ -207,17 +207,48 @@ class TestEvents:
         assert queue.next_wakeup() == 1.5
         assert popped(queue, 1.5).pod.name == "p"
 
-    def test_what_a_pending_plugin_waited_for_skips_the_back_off(self, queue: SchedulingQueue) -> None:
+    @pytest.mark.parametrize("in_flight", [pytest.param(False, id="asleep"), pytest.param(True, id="in-flight")])
+    @pytest.mark.parametrize(
+        ("pending", "rejected", "event", "where"),
+        [
+            pytest.param("Fit", "Taints", node_added(cpu="50m"), "backoff", id="only-the-other-hopes"),
+            pytest.param("Fit", "Taints", node_added(taints=("t",)), "active", id="only-the-pending-hopes"),
+            pytest.param("Fit", "Taints", node_added(), "active", id="both-hope-pending-asked-first"),
+            pytest.param("Taints", "Fit", node_added(), "active", id="both-hope-pending-asked-last"),
+            pytest.param("Fit", "Taints", node_added(cpu="50m", taints=("t",)), "unschedulable", id="neither-hopes"),
+        ],
+    )
+    def test_what_a_pending_plugin_waited_for_skips_the_back_off(
+        self, queue: SchedulingQueue, pending: str, rejected: str, event: Happened, where: str, in_flight: bool
+    ) -> None:
         queue.add(pod("p"), 0.0)
-        queue.failed(popped(queue, 0.0), 0.0, rejected=frozenset({"Taints"}), pending=FIT)
-        assert queue.happened(node_added(cpu="50m"), 0.1) == 1  # Taints hopes, Fit does not
-        assert part(queue, "p") == "backoff"
-        queue.take("uid-p", 0.1)
-        queue.done("uid-p")
-        queue.add(pod("p"), 0.0)
-        queue.failed(popped(queue, 0.0), 0.0, rejected=frozenset({"Taints"}), pending=FIT)
-        assert queue.happened(node_added(cpu="4"), 0.1) == 1
-        assert part(queue, "p") == "active"
+        queued = popped(queue, 0.0)
+        if in_flight:
+            queue.happened(node_added(cpu="50m"), 0.0)  # a lesser hope before it must not settle the matter
+            where = "backoff" if where == "unschedulable" and rejected == "Taints" else where
+            queue.happened(event, 0.0)
+        queue.failed(queued, 0.0, rejected=frozenset({rejected}), pending=frozenset({pending}))
+        if not in_flight:
+            queue.happened(event, 0.1)
+        assert part(queue, "p") == where
+
+    def test_a_plugin_of_the_same_name_in_another_profile_has_no_say(self, cast: Cast) -> None:
+        class Eager(Plugin):
+            name = "Fit"
+            wakes_on = (Event("Node", ADD), Event("Pod", UPDATE))
+
+        profiles = [
+            Profile(ONE, {"sort_key": (cast.sort,), "filter": (cast.fit,)}),
+            Profile(TWO, {"sort_key": (cast.sort,), "filter": (Eager(),)}),
+        ]
+        queue = SchedulingQueue(profiles)
+        refused(queue, "p", 0.0)
+        queue.add(pod("q"), 0.0)
+        queued = popped(queue, 0.0)
+        assert queue.happened(node_added(cpu="10m"), 100.0) == 0
+        assert queue.failed(queued, 100.0, rejected=FIT) == "unschedulable"
+        queue.update(pod("p", labels={"a": "b"}), 100.0)
+        assert part(queue, "p") == "unschedulable"
 
     def test_promised_room_that_is_free_again_is_for_equals_and_less(self, queue: SchedulingQueue) -> None:
         for name, priority in (("low", 1), ("equal", 5), ("high", 9)):
