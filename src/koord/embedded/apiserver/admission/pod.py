@@ -34,7 +34,7 @@ class DefaultTolerations:
         added = [
             {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_SECONDS}
             for taint in SILENT_NODE_TAINTS
-            if not any(_covers(toleration, taint) for toleration in held)
+            if not (held and any(_covers(toleration, taint) for toleration in held))
         ]
         if added:
             spec["tolerations"] = [*held, *added]
