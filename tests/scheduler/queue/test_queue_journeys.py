@@ -224,13 +224,18 @@ class TestEvents:
         queue.add(pod("p"), 0.0)
         queued = popped(queue, 0.0)
         if in_flight:
-            queue.happened(node_added(cpu="50m"), 0.0)  # a lesser hope before it must not settle the matter
-            where = "backoff" if where == "unschedulable" and rejected == "Taints" else where
             queue.happened(event, 0.0)
         queue.failed(queued, 0.0, rejected=frozenset({rejected}), pending=frozenset({pending}))
         if not in_flight:
             queue.happened(event, 0.1)
         assert part(queue, "p") == where
+
+    def test_a_lesser_hope_does_not_settle_the_matter(self, queue: SchedulingQueue) -> None:
+        queue.add(pod("p"), 0.0)
+        queued = popped(queue, 0.0)
+        for cpu in ("50m", "4", "50m"):
+            queue.happened(node_added(cpu=cpu), 0.0)
+        assert queue.failed(queued, 0.0, rejected=frozenset({"Taints"}), pending=FIT) == "active"
 
     def test_a_plugin_of_the_same_name_in_another_profile_has_no_say(self, cast: Cast) -> None:
         class Eager(Plugin):
