@@ -167,11 +167,12 @@ def _rebuilt(state: ClusterState) -> ClusterState:
 
 
 def view_of(engine: Engine, state: ClusterState, pod: Pod) -> Any:
-    """What an engine says of every node: the words of a refusal, or the score by plugin."""
+    """What an engine says of every node: the words of a refusal, or the score by plugin; and whom it counts."""
     found = engine.evaluate(state.info(pod))
     if not isinstance(found, Evaluation):
         return found
-    return {node.name: _said(found, node) for node in state.nodes()}
+    counted = {said: sorted(names) for said, names in found.judgement.refusals().items()}
+    return {node.name: _said(found, node) for node in state.nodes()}, counted
 
 
 def _said(evaluation: Evaluation, node: NodeInfo) -> Any:

@@ -2,53 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.affinity import NodeAffinity as NodeAffinitySpec
 from koord.api.config.scheduler.args import ScoringStrategy
-from koord.api.config.scheduler.catalog import CATALOG, typed_args
 from koord.api.config.scheduler.in_tree import (
     NodeAffinityArgs,
     NodeResourcesBalancedAllocationArgs,
     NodeResourcesFitArgs,
 )
 from koord.api.model import convert
-from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.balanced_allocation import BalancedAllocation
 from koord.scheduler.plugins.node_affinity import NodeAffinity
 from koord.scheduler.plugins.node_resources_fit import NodeResourcesFit
-from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.wire import Pod
 from tests.scheduler.clusters import GPU, clusters, make_pod, node_affinities, pod_objects
 from tests.scheduler.equality import History, check_forms, check_kept, histories
-from tests.scheduler.handles import StateOnly
+from tests.scheduler.plugins.one_node_plugins import WEIGHTS, default_plugins, made
 
-NAMES = (
-    "NodeUnschedulable",
-    "NodeName",
-    "TaintToleration",
-    "NodeAffinity",
-    "NodePorts",
-    "NodeResourcesFit",
-    "NodeResourcesBalancedAllocation",
-    "ImageLocality",
-)
-WEIGHTS = {"TaintToleration": 3, "NodeAffinity": 2}
 RESOURCES = [{"name": n, "weight": w} for n, w in (("cpu", 3), ("memory", 1), (GPU, 5), ("ephemeral-storage", 2))]
-
-
-def made(name: str, state: ClusterState) -> Plugin:
-    handle: Handle = StateOnly(state)
-    return REGISTRY[name](typed_args(name, None) if name in CATALOG else None, handle)
-
-
-def default_plugins(state: ClusterState) -> Sequence[Plugin]:
-    return [made(name, state) for name in NAMES]
 
 
 def fit(kind: str, **words: object) -> NodeResourcesFitArgs:

@@ -1,0 +1,22 @@
+"""The plugins of the default profile that look at one node, made for a test's cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from koord.api.config.scheduler.catalog import CATALOG, typed_args
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.plugins.registry import REGISTRY
+from koord.scheduler.state.cluster import ClusterState
+from tests.scheduler.handles import StateOnly
+from tests.scheduler.plugins.kube_scheduler_cases import PLUGINS, WEIGHTS
+
+__all__ = ["PLUGINS", "WEIGHTS", "default_plugins", "made"]
+
+
+def made(name: str, state: ClusterState) -> Plugin:
+    return REGISTRY[name](typed_args(name, None) if name in CATALOG else None, StateOnly(state))
+
+
+def default_plugins(state: ClusterState) -> Sequence[Plugin]:
+    return [made(name, state) for name in PLUGINS]
