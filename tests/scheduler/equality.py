@@ -136,6 +136,8 @@ def check_kept(make: Make, history: History, weights: Mapping[str, int] | None =
             fresh = Engine(profile_of(make(rebuilt), weights), rebuilt)
             kept, anew = view_of(engine, state, pod), view_of(fresh, rebuilt, pod)
             assert kept == anew, f"after step {number}: {step.action}"
+            counted = counts_of(engine, state, pod)
+            assert counted == counts_of(fresh, rebuilt, pod), f"after step {number}: {step.action}"
 
 
 def _happen(state: ClusterState, engine: Engine, step: Step, pod: Pod, number: int) -> None:
@@ -167,12 +169,19 @@ def _rebuilt(state: ClusterState) -> ClusterState:
 
 
 def view_of(engine: Engine, state: ClusterState, pod: Pod) -> Any:
-    """What an engine says of every node: the words of a refusal, or the score by plugin; and whom it counts."""
+    """What an engine says of every node: the words of a refusal, or the score by plugin."""
     found = engine.evaluate(state.info(pod))
     if not isinstance(found, Evaluation):
         return found
-    counted = {said: sorted(names) for said, names in found.judgement.refusals().items()}
-    return {node.name: _said(found, node) for node in state.nodes()}, counted
+    return {node.name: _said(found, node) for node in state.nodes()}
+
+
+def counts_of(engine: Engine, state: ClusterState, pod: Pod) -> Any:
+    """Whom an engine counts when it tells users why no node fits."""
+    found = engine.evaluate(state.info(pod))
+    if not isinstance(found, Evaluation):
+        return found
+    return {said: sorted(names) for said, names in found.judgement.refusals().items()}
 
 
 def _said(evaluation: Evaluation, node: NodeInfo) -> Any:

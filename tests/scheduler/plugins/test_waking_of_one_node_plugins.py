@@ -332,3 +332,10 @@ def test_a_nominated_pod_that_goes_gives_its_room_back() -> None:
     happened = Happened(Event("Pod", "delete"), gone, None)
     for plugin in (FIT, NodePorts()):
         assert plugin.might_help(state.info(make_pod(cpu="8", ports=[PORT])), happened)
+
+
+def test_ignored_resources_do_not_keep_a_pod_asleep() -> None:
+    plugin = NodeResourcesFit(defaulted_fit(NodeResourcesFitArgs(ignored_resources=("example.com/nic",))))
+    pod = make_state().info(make_pod(cpu="8", more={"example.com/nic": "1"}))
+    assert plugin.might_help(pod, Happened(Event("Node", "add"), None, make_node(cpu="8")))
+    assert not FIT.might_help(pod, Happened(Event("Node", "add"), None, make_node(cpu="8")))

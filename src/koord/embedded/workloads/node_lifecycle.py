@@ -37,6 +37,11 @@ LEASE_NAMESPACE = "kube-node-lease"
 _LATER_S = 5.0
 
 
+CLUSTER = ""  # the queue's key for the cluster as a whole; no node has this name
+# Changes of many nodes within this time are judged together.
+JUDGE_AFTER_S = 0.2
+
+
 class Nodes:
     name = "node-lifecycle"
 
@@ -50,6 +55,7 @@ class Nodes:
         self._queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
         self._heard: dict[str, float] = {}  # node -> when it was last heard of, by our own clock
         self._posted: set[str] = set()  # nodes whose kubelet has ever said something
+        self._zones_seen: tuple[float, Zones] | None = None
         self._blackout = False
         self._evictions: dict[str, float] = {}  # zone -> when the next node may be evicted
         index_by_node(self._pods)
@@ -68,7 +74,7 @@ class Nodes:
         if said:
             self._posted.add(name)
         if change.old is None or ready_status(change.old) != ready_status(change.object):
-            self._judge_cluster()
+            self._queue.add_after(CLUSTER, JUDGE_AFTER_S)
         self._queue.add(name)
 
     def _judge_cluster(self) -> None:
@@ -102,6 +108,9 @@ class Nodes:
         await self._context.work(self.name, self._queue, self.reconcile, needs)
 
     async def reconcile(self, name: str) -> Outcome:
+        if name == CLUSTER:
+            self._judge_cluster()
+            return Done()
         node = self._nodes.get("", name)
         if node is None:
             return Done()
@@ -134,7 +143,12 @@ class Nodes:
     # -- evictions by zone
 
     def _zones(self) -> Zones:
-        return zones((node, self._silence_left_s(node.metadata.name) <= 0) for node in self._nodes.list())
+        """Looks at every node, so it is asked at most once per moment however many nodes fail together."""
+        now = self._clock.monotonic()
+        if self._zones_seen is None or now - self._zones_seen[0] >= JUDGE_AFTER_S:
+            seen = zones((node, self._silence_left_s(node.metadata.name) <= 0) for node in self._nodes.list())
+            self._zones_seen = (now, seen)
+        return self._zones_seen[1]
 
     def _rate(self, node: Node) -> float:
         return self._zones().rates.get(zone_of(node), 0.0)

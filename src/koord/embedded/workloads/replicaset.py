@@ -38,7 +38,8 @@ from koord.values.selector import Selector
 FAILURE = "ReplicaFailure"
 # A set this large hears of its pods all the time: a little patience turns a storm of changes into one look.
 _LARGE = 50
-_PATIENCE_S = 0.05
+_PATIENCE_PER_POD_S = 0.0005
+_MOST_PATIENCE_S = 1.0
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +135,7 @@ class ReplicaSets:
     def _wake(self, key: Key) -> None:
         replica_set = self._sets.get(*key)
         if replica_set is not None and wanted(replica_set) >= _LARGE:
-            self._queue.add_after(key, _PATIENCE_S)
+            self._queue.add_after(key, min(_MOST_PATIENCE_S, wanted(replica_set) * _PATIENCE_PER_POD_S))
         else:
             self._queue.add(key)
 

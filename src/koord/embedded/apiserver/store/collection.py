@@ -41,7 +41,7 @@ class Collection:
         self._floor = born  # revisions up to here cannot be replayed
         self._history_events = history_events
         self._history_bytes = history_bytes
-        self._watchers: set[Watcher] = set()
+        self._watchers: dict[Watcher, None] = {}  # in the order they came: wake-ups must not depend on addresses
 
     def __len__(self) -> int:
         return len(self._records)
@@ -135,11 +135,11 @@ class Collection:
         else:
             position = self._first + bisect.bisect_right(self._events, revision, key=lambda e: e.revision)
         watcher = Watcher(self, position)
-        self._watchers.add(watcher)
+        self._watchers[watcher] = None
         return watcher
 
     def unsubscribe(self, watcher: Watcher) -> None:
-        self._watchers.discard(watcher)
+        self._watchers.pop(watcher, None)
 
     def events_from(self, position: int) -> list[Event] | None:
         """Events at and after a cursor; None when the cursor fell behind what is kept."""
