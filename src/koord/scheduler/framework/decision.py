@@ -48,6 +48,8 @@ class Unschedulable(msgspec.Struct, frozen=True):
 
     def message(self) -> str:
         """Kubernetes' text: `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.`"""
+        if not self.node_count:
+            return "no nodes available to schedule pods"
         text = f"0/{self.node_count} nodes are available:"
         if self.pre_filter is not None:
             text += f" {self.pre_filter[1].text}."

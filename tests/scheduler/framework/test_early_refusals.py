@@ -1,0 +1,122 @@
+"""What is decided before any node is looked at, and in which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.decision import Chosen, Failed, Unschedulable
+from koord.scheduler.framework.engine import Engine
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Only, Reject, reject, unresolvable
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from tests.scheduler.clusters import make_info, make_node, make_state
+from tests.scheduler.equality import profile_of
+
+
+class Early(Plugin):
+    """Answers as it is told, and refuses every node with one word when asked about nodes."""
+
+    scope = ROW
+    name = ""
+
+    def __init__(self, name: str, answer: Any, *, refuses: bool = False) -> None:
+        self.__dict__["name"] = name
+        self._answer = answer
+        self._refuses = refuses
+        self.asked = False
+
+    def pre_filter(self, cycle: Cycle, pod: PodInfo) -> Any:
+        self.asked = True
+        return self._answer
+
+    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
+        return reject(f"not for {self.name}") if self._refuses else None
+
+
+def only(*names: str) -> Only:
+    return Only(frozenset(names))
+
+
+def decided(*plugins: Plugin) -> Chosen | Unschedulable | Failed:
+    state = make_state(make_node(f"n{i}") for i in range(3))
+    return Engine(profile_of(plugins), state).decide(make_info(state))
+
+
+@pytest.mark.parametrize(
+    ("plugins", "message", "waits_for"),
+    [
+        pytest.param(
+            (Early("A", unresolvable("no way")),), "0/3 nodes are available: no way.", {"A"}, id="one-refuses"
+        ),
+        pytest.param(
+            (Early("A", only("n0")), Early("B", only("n1"))),
+            "0/3 nodes are available: node(s) didn't satisfy plugin(s) [A B] simultaneously.",
+            {"A", "B"},
+            id="two-leave-nothing-between-them",
+        ),
+        pytest.param(
+            (Early("A", only()),),
+            "0/3 nodes are available: node(s) didn't satisfy plugin A.",
+            {"A"},
+            id="one-leaves-nothing",
+        ),
+        pytest.param(
+            (Early("B", only("n0", "n1")), Early("A", only("n1", "n2")), Early("C", None, refuses=True)),
+            "0/3 nodes are available: 1 not for C, 2 node(s) didn't satisfy plugin(s) [A B].",
+            {"A", "B", "C"},
+            id="what-is-left-is-refused",
+        ),
+        pytest.param(
+            (Early("A", only("ghost")),),
+            "0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [A].",
+            {"A"},
+            id="no-such-node",
+        ),
+    ],
+)
+def test_words(plugins: tuple[Plugin, ...], message: str, waits_for: set[str]) -> None:
+    refused = decided(*plugins)
+    assert isinstance(refused, Unschedulable)
+    assert refused.message() == message
+    assert refused.plugins() == waits_for
+
+
+def test_the_search_is_narrowed() -> None:
+    chosen = decided(Early("A", only("n1", "n2")), Early("B", only("n0", "n1")))
+    assert isinstance(chosen, Chosen)
+    assert (chosen.node, chosen.feasible) == ("n1", 1)
+
+
+def test_a_refusal_that_preemption_could_lift_lets_the_others_prepare() -> None:
+    first, second = Early("A", reject("later")), Early("B", None)
+    refused = decided(first, second)
+    assert isinstance(refused, Unschedulable)
+    assert refused.message() == "0/3 nodes are available: later."
+    assert second.asked
+
+
+def test_a_refusal_beyond_help_ends_it() -> None:
+    first, second = Early("A", unresolvable("never")), Early("B", None)
+    decided(first, second)
+    assert not second.asked
+
+
+def test_who_skips_is_not_asked_about_nodes() -> None:
+    assert isinstance(decided(Early("A", SKIP, refuses=True)), Chosen)
+
+
+def test_a_fault_concludes_nothing_about_nodes() -> None:
+    assert decided(Early("A", Fault("broken"))) == Failed("A", "broken")
+
+
+def test_a_cluster_without_nodes() -> None:
+    state, asked = make_state(), Early("A", None)
+    refused = Engine(profile_of([asked]), state).decide(make_info(state))
+    assert isinstance(refused, Unschedulable)
+    assert refused.message() == "no nodes available to schedule pods"
+    assert refused.plugins() == frozenset()
+    assert not asked.asked
