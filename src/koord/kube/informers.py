@@ -59,7 +59,7 @@ class Informers:
         view: _View = (resource.api_version, resource.plural, resource.model, scope)
         known = self._shared.get(view)
         if known is not None:
-            if transform is not None and transform is not known.transform:
+            if transform is not None and transform != known.transform:
                 raise ValueError(f"the informer of {resource.plural} {scope} is shared and has another transform")
             return known
         rng = Random() if self._seed is None else Random(f"{self._seed} {view[:2]} {scope}")

@@ -9,6 +9,9 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from koord.api.builtin import PODS
+from koord.api.pod import Pod
+from koord.embedded.workloads.spec_pool import SpecPool
 from koord.kube.client import Client
 from koord.kube.controller import Controller, Outcome
 from koord.kube.informer import Informer
@@ -30,6 +33,11 @@ class Context(msgspec.Struct, frozen=True):
     clock: Clock
     recorder: Recorder
     seed: int
+    specs: SpecPool
+
+    def pods(self) -> Informer[Pod]:
+        """The one cache of pods that all controllers share."""
+        return self.informers.of(PODS, transform=self.specs.shared)
 
     def chance(self, who: str) -> Random:
         """A source of chance of one's own: what one controller draws does not change what another gets."""

@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from koord.api.apps import Deployment, DeploymentStatus, ReplicaSet
-from koord.api.builtin import DEPLOYMENTS, PODS, REPLICA_SETS
+from koord.api.builtin import DEPLOYMENTS, REPLICA_SETS
 from koord.api.core import Pod
 from koord.embedded.workloads import revision, rollout, rollout_status
 from koord.embedded.workloads.context import Context
@@ -46,7 +46,7 @@ class Deployments:
         self._client = context.client
         self._deployments = context.informers.of(DEPLOYMENTS)
         self._sets = context.informers.of(REPLICA_SETS)
-        self._pods = context.informers.of(PODS)
+        self._pods = context.pods()
         self._queue: WorkQueue[Key] = WorkQueue(context.clock, name=self.name)
         self._expectations = Expectations(context.clock)
         self._written = Written()

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from koord.api.builtin import NAMESPACES, PODS
+from koord.api.builtin import NAMESPACES
 from koord.api.core import Namespace, Pod
 from koord.api.meta import Object
 from koord.api.part import PlainCondition
@@ -101,7 +101,7 @@ class Namespaces:
         self._context = context
         self._client = context.client
         self._namespaces = context.informers.of(NAMESPACES)
-        self._pods = context.informers.of(PODS)
+        self._pods = context.pods()
         self._queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
         self._namespaces.on(lambda change: self._queue.add(key_of(change.object)[1]))
         self._pods.on(self._pod_changed)

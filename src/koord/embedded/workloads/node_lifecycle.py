@@ -50,7 +50,7 @@ class Nodes:
         self._client = context.client
         self._clock = context.clock
         self._nodes = context.informers.of(NODES)
-        self._pods = context.informers.of(PODS)
+        self._pods = context.pods()
         self._leases = context.informers.of(LEASES, LEASE_NAMESPACE)
         self._queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
         self._heard: dict[str, float] = {}  # node -> when it was last heard of, by our own clock

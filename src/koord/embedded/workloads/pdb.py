@@ -157,7 +157,7 @@ class Budgets:
         self._client = context.client
         informers = context.informers
         self._budgets = informers.of(POD_DISRUPTION_BUDGETS)
-        self._pods = informers.of(PODS)
+        self._pods = context.pods()
         self._deployments = informers.of(DEPLOYMENTS)
         self._sets = informers.of(REPLICA_SETS)
         self._stateful = informers.of(STATEFUL_SETS)

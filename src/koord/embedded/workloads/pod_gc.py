@@ -67,7 +67,7 @@ class PodGarbage:
         self._client = context.client
         self._most = most_finished
         self._nodes = context.informers.of(NODES)
-        self._pods = context.informers.of(PODS)
+        self._pods = context.pods()
         self._quiet = QuietLog(_LOG, context.clock)
         self._missing: dict[str, float] = {}  # node -> since when it has been missed
         index_by_node(self._pods)

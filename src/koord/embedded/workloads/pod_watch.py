@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from koord.api.builtin import PODS
 from koord.api.core import Pod
 from koord.api.meta import Object, ObjectMeta
 from koord.embedded.workloads.context import Context
@@ -39,7 +38,7 @@ class PodWatch(Generic[O]):
         self._expectations = expectations
         self._select = select
         self._wake = wake
-        self.pods: Informer[Pod] = context.informers.of(PODS)
+        self.pods: Informer[Pod] = context.pods()
         index_by_controller(self.pods)
         index_by_selector(owners, select)
         owners.on(self._owner_changed)

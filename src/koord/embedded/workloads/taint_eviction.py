@@ -47,7 +47,7 @@ class TaintEvictions:
         self._context = context
         self._client = context.client
         self._nodes = context.informers.of(NODES)
-        self._pods = context.informers.of(PODS)
+        self._pods = context.pods()
         self._queue: WorkQueue[Key] = WorkQueue(context.clock, name=self.name)
         self._met: dict[str, datetime] = {}  # node -> since when it has NoExecute taints
         index_by_node(self._pods)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from koord.api.builtin import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
+from koord.api.builtin import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from koord.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from koord.api.meta import ObjectMeta
 from koord.api.resource import Resource
@@ -54,7 +54,7 @@ class VolumeProtection:
         self._client = context.client
         self._claims = context.informers.of(PERSISTENT_VOLUME_CLAIMS)
         self._volumes = context.informers.of(PERSISTENT_VOLUMES)
-        self._pods = context.informers.of(PODS)
+        self._pods = context.pods()
         self._claim_queue: WorkQueue[Key] = WorkQueue(context.clock, name="pvc-protection")
         self._volume_queue: WorkQueue[Key] = WorkQueue(context.clock, name="pv-protection")
         if not self._pods.has_index(_INDEX):

@@ -19,6 +19,7 @@ from koord.embedded.workloads.node_lifecycle import Nodes
 from koord.embedded.workloads.pdb import Budgets
 from koord.embedded.workloads.pod_gc import PodGarbage
 from koord.embedded.workloads.replicaset import ReplicaSets
+from koord.embedded.workloads.spec_pool import SpecPool
 from koord.embedded.workloads.statefulset import StatefulSets
 from koord.embedded.workloads.taint_eviction import TaintEvictions
 from koord.embedded.workloads.volume_protection import VolumeProtection
@@ -59,7 +60,7 @@ class Workloads:
         if unknown:
             raise ValueError(f"no such controllers: {', '.join(unknown)}; there are {', '.join(ROSTER)}")
         self._recorder = Recorder(client, clock, controller=REPORTER, instance=REPORTER, rng=Random(f"{seed} events"))
-        context = Context(client, informers, clock, self._recorder, seed)
+        context = Context(client, informers, clock, self._recorder, seed, SpecPool())
         self._runners = [make(context) for name, make in ROSTER.items() if only is None or name in only]
         self._tasks: list[asyncio.Task[None]] = []
 
