@@ -1,0 +1,1 @@
+"""Plugins that place pods by the volumes that they use."""

@@ -1,0 +1,234 @@
+"""Claims, volumes and their like for tests, and a handle whose listers hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from koord.api import builtin
+from koord.api.meta import Object
+from koord.api.model import convert
+from koord.api.resource import Resource
+from koord.api.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment
+from koord.api.volume import PersistentVolume, PersistentVolumeClaim
+from koord.scheduler.framework.decision import Chosen, Unschedulable
+from koord.scheduler.framework.engine import Engine, Evaluation
+from koord.scheduler.framework.handle import Lister
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.wire import Pod
+from tests.scheduler.equality import profile_of
+
+_KINDS: Mapping[type[Object], str] = {
+    each.model: each.plural
+    for each in (
+        builtin.PERSISTENT_VOLUMES,
+        builtin.PERSISTENT_VOLUME_CLAIMS,
+        builtin.STORAGE_CLASSES,
+        builtin.CSI_NODES,
+        builtin.CSI_DRIVERS,
+        builtin.CSI_STORAGE_CAPACITIES,
+        builtin.VOLUME_ATTACHMENTS,
+    )
+}
+
+
+class Listed:
+    """A lister that tests write to; every write gives its object a new revision, as the server does."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._held: dict[tuple[str, str], Any] = {}
+
+    def put(self, obj: Any) -> None:
+        self.version += 1
+        meta = msgspec.structs.replace(obj.metadata, resource_version=str(self.version))
+        self._held[meta.namespace, meta.name] = msgspec.structs.replace(obj, metadata=meta)
+
+    def drop(self, name: str, namespace: str = "") -> None:
+        self.version += 1
+        del self._held[namespace, name]
+
+    def get(self, namespace: str, name: str) -> Any:
+        return self._held.get((namespace, name))
+
+    def list(self, namespace: str | None = None) -> Sequence[Any]:
+        return [obj for key, obj in self._held.items() if namespace in (None, key[0])]
+
+
+class Stored:
+    """A handle over a state and whatever objects were put."""
+
+    def __init__(self, state: ClusterState, *objects: Object) -> None:
+        self.state = state
+        self.held: dict[str, Listed] = {}
+        self.put(*objects)
+
+    def put(self, *objects: Object) -> None:
+        for obj in objects:
+            self._of(_KINDS[type(obj)]).put(obj)
+
+    def drop(self, kind: Resource[Any], name: str, namespace: str = "") -> None:
+        self._of(kind.plural).drop(name, namespace)
+
+    def lister(self, resource: Resource[Any]) -> Lister[Any]:
+        return self._of(resource.plural)
+
+    def _of(self, plural: str) -> Listed:
+        return self.held.setdefault(plural, Listed())
+
+
+def said(state: ClusterState, plugin: Plugin, pod: Pod) -> dict[str, str] | str:
+    """What is said of the nodes that are refused; a sentence when none was looked at."""
+    return told(Engine(profile_of([plugin]), state), state, pod)
+
+
+def told(engine: Engine, state: ClusterState, pod: Pod) -> dict[str, str] | str:
+    decision = engine.decide(state.info(pod))
+    if isinstance(decision, Unschedulable) and decision.pre_filter is not None:
+        return decision.pre_filter[1].text
+    if not isinstance(decision, Unschedulable | Chosen):
+        return decision.message
+    found = engine.evaluate(state.info(pod))
+    assert isinstance(found, Evaluation)
+    refusals = found.judgement.refusals()
+    return {name: verdict.text for (_, verdict), nodes in refusals.items() for name in nodes}
+
+
+def volumes(*claims: str) -> list[dict[str, Any]]:
+    """A pod's volumes: one per claim."""
+    return [{"name": f"v{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(claims)]
+
+
+def make_claim(
+    name: str = "c0",
+    *,
+    namespace: str = "default",
+    volume: str = "",
+    bound: bool = True,
+    modes: Sequence[str] = ("ReadWriteOnce",),
+    size: str = "1Gi",
+    storage_class: str | None = None,
+    annotations: Mapping[str, str] | None = None,
+    phase: str = "",
+    owner: str = "",
+    deleted: bool = False,
+    **spec: Any,
+) -> PersistentVolumeClaim:
+    """Bound to `volume` if one is given; `bound=False` only asks for that volume."""
+    done = {"pv.kubernetes.io/bind-completed": "yes"} if volume and bound else {}
+    owners = [{"apiVersion": "v1", "kind": "Pod", "name": "p0", "uid": owner, "controller": True}] if owner else []
+    return convert(
+        {
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "uid": f"uid-{name}",
+                "annotations": {**done, **(annotations or {})},
+                "ownerReferences": owners,
+                "deletionTimestamp": "2024-01-01T00:00:00Z" if deleted else None,
+            },
+            "spec": {
+                "accessModes": list(modes),
+                "volumeName": volume,
+                "storageClassName": storage_class,
+                "resources": {"requests": {"storage": size}},
+                **spec,
+            },
+            "status": {"phase": phase or ("Bound" if volume else "Pending")},
+        },
+        PersistentVolumeClaim,
+    )
+
+
+def make_volume(
+    name: str = "pv0",
+    *,
+    labels: Mapping[str, str] | None = None,
+    size: str = "1Gi",
+    modes: Sequence[str] = ("ReadWriteOnce",),
+    storage_class: str = "",
+    driver: str = "",
+    on: Sequence[str] = (),
+    key: str = "kubernetes.io/hostname",
+    phase: str = "Available",
+    deleted: bool = False,
+    **spec: Any,
+) -> PersistentVolume:
+    """`on` are values of the label `key` that a node must have one of."""
+    near = {"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "In", "values": on}]}]}}
+    return convert(
+        {
+            "metadata": {
+                "name": name,
+                "labels": dict(labels or {}),
+                "deletionTimestamp": "2024-01-01T00:00:00Z" if deleted else None,
+            },
+            "spec": {
+                "capacity": {"storage": size},
+                "accessModes": list(modes),
+                "storageClassName": storage_class,
+                "csi": {"driver": driver, "volumeHandle": f"handle-{name}"} if driver else None,
+                "nodeAffinity": near if on else None,
+                **spec,
+            },
+            "status": {"phase": phase},
+        },
+        PersistentVolume,
+    )
+
+
+def make_class(
+    name: str = "slow",
+    *,
+    waits: bool = True,
+    provisioner: str = "disks.example.com",
+    topologies: Sequence[Mapping[str, Sequence[str]]] = (),
+) -> StorageClass:
+    return convert(
+        {
+            "metadata": {"name": name},
+            "provisioner": provisioner,
+            "volumeBindingMode": "WaitForFirstConsumer" if waits else "Immediate",
+            "allowedTopologies": [
+                {"matchLabelExpressions": [{"key": key, "values": list(values)} for key, values in term.items()]}
+                for term in topologies
+            ],
+        },
+        StorageClass,
+    )
+
+
+def make_csi_node(name: str = "n0", **limits: int | None) -> CSINode:
+    """Limits by driver, whose dots are written as underscores; None means that there is none."""
+    drivers = [
+        {"name": driver.replace("_", "."), "nodeID": name, "allocatable": None if n is None else {"count": n}}
+        for driver, n in limits.items()
+    ]
+    return convert({"metadata": {"name": name}, "spec": {"drivers": drivers}}, CSINode)
+
+
+def make_driver(name: str = "disks.example.com", *, capacity: bool | None = True) -> CSIDriver:
+    return convert({"metadata": {"name": name}, "spec": {"storageCapacity": capacity}}, CSIDriver)
+
+
+def make_capacity(
+    name: str, *, storage_class: str, labels: Mapping[str, str] | None, size: str | None, largest: str | None = None
+) -> CSIStorageCapacity:
+    return convert(
+        {
+            "metadata": {"name": name, "namespace": "default"},
+            "storageClassName": storage_class,
+            "nodeTopology": None if labels is None else {"matchLabels": dict(labels)},
+            "capacity": size,
+            "maximumVolumeSize": largest,
+        },
+        CSIStorageCapacity,
+    )
+
+
+def make_attachment(name: str, *, node: str, volume: str | None, driver: str) -> VolumeAttachment:
+    spec = {"attacher": driver, "nodeName": node, "source": {"persistentVolumeName": volume}}
+    return convert({"metadata": {"name": name}, "spec": spec}, VolumeAttachment)
