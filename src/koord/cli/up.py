@@ -16,6 +16,7 @@ from koord.cli.component import COMPONENTS, chosen
 from koord.embedded.apiserver.http import NotLoopback
 from koord.embedded.apiserver.store import JournalFailed
 from koord.embedded.cluster import Cluster, Settings
+from koord.telemetry import collector
 
 STOP_S = 5
 NEXT = """
@@ -135,7 +136,9 @@ async def _serve(cluster: Cluster, kubeconfig: Path) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    collector.relax()
     await cluster.start()
+    collector.settle()
     try:
         _write_private(kubeconfig, cluster.kubeconfig())
         click.echo(f"koord: ready {cluster.url} kubeconfig={kubeconfig}")

@@ -1,0 +1,22 @@
+"""Python's cyclic garbage collector, set for programs that hold a cluster in memory.
+
+By default it looks at every object again and again while a big answer is being made: listing 20,000 pods as a table
+took 2.8 s of CPU with it and 1.0 s without. What a cluster's state holds is not cyclic garbage.
+"""
+
+from __future__ import annotations
+
+import gc
+
+YOUNG, MIDDLE, OLD = 50_000, 20, 100
+
+
+def relax() -> None:
+    """Collect cycles rarely. Call once, early in a long-running program."""
+    gc.set_threshold(YOUNG, MIDDLE, OLD)
+
+
+def settle() -> None:
+    """After start-up: what lives now lives on, and is not looked at again."""
+    gc.collect()
+    gc.freeze()
