@@ -116,18 +116,25 @@ class Judgement:
             self._judge_rows(changed)
             return bool(across)
         self._judge_rows(changed)
-        flips = [self._ask_across(i) for i in across]  # all of them: each brings its own column up to date
+        flips = [self._ask_across(i, changed) for i in across]  # all of them: each brings its own column up to date
         return any(flips)
 
-    def _ask_across(self, i: int) -> bool:
-        """Ask a filter about all rows again; only where it changed its mind can another one come first."""
-        before, after = self._codes[i], self._ask_all(i)
-        self._codes[i] = after
-        refuses = after != 0
-        rows = np.flatnonzero(refuses != (before != 0))
+    def _ask_across(self, i: int, judged: Sequence[int]) -> bool:
+        """Ask a filter again about the rows that it means; only where it changed its mind can another come first."""
+        asked = self.filters[i].plugin.moved_rows(self._cycle)
+        if asked is not None and len(asked) <= FEW_ROWS and all(row in judged for row in asked.tolist()):
+            return False
+        codes = self._codes[i]
+        if asked is None:
+            after = self._codes[i] = self._ask_all(i)
+            rows = np.flatnonzero((after != 0) != (codes != 0))
+        else:
+            after = self._ask(i, asked)
+            rows = asked[(after != 0) != (codes[asked] != 0)]
+            codes[asked] = after
         if not len(rows):
             return False
-        refuses = refuses[rows]
+        refuses = self._codes[i][rows] != 0
         refused, freed = rows[refuses], rows[~refuses]
         first = self.first[refused]
         self.first[refused[(first == FEASIBLE) | (first > i + 1)]] = i + 1

@@ -18,7 +18,7 @@ from koord.scheduler.framework.verdict import ALWAYS, Fault, Only, Reject, Scope
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import NodeTable, Rows
+from koord.scheduler.state.table import NodeTable, RowList, Rows
 
 if TYPE_CHECKING:
     from koord.scheduler.framework.cycle import Cycle
@@ -48,6 +48,10 @@ class Plugin:
     def epoch(self, cycle: Cycle) -> Hashable:
         """For `scope = CLUSTER`: moves whenever a kept verdict of this plugin may have changed."""
         return 0
+
+    def moved_rows(self, cycle: Cycle) -> RowList | None:
+        """After `epoch` moved: the rows whose verdict may differ since this was last asked; None for any of them."""
+        return None
 
     def score_epoch(self, cycle: Cycle) -> Hashable:
         """The same for kept scores, for a plugin whose scores move at other times than its verdicts."""

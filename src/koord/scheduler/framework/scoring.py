@@ -24,6 +24,7 @@ from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.table import EVERY, Bools, NodeTable, RowList
 
 UNFIT = -1
+_NO_ROWS: RowList = np.zeros(0, np.intp)
 
 
 class Scoring:
@@ -84,7 +85,8 @@ class Scoring:
             for k in self._wide
             if self._epochs.moved(self.scorers[k].plugin, self._cycle) or (flipped and self.scorers[k].surveys)
         ]
-        if self.fault is not None or (anew and self._surveys_differ(np.flatnonzero(feasible))):
+        fit = np.flatnonzero(feasible) if anew else _NO_ROWS
+        if self.fault is not None or (anew and self._surveys_differ(fit)):
             self.score_all()
             return
         self._was_feasible = feasible
@@ -97,7 +99,7 @@ class Scoring:
         whole = across or bool(anew)
         for k in range(len(self.scorers)):
             if k in anew:
-                self._raw[k] = self._ask_all(self.scorers[k], np.flatnonzero(feasible))
+                self._raw[k] = self._ask_all(self.scorers[k], fit)
                 self._normalise(k)
             else:
                 whole |= self._score_rows(k, rows, flipped=flipped)

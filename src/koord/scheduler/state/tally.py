@@ -197,9 +197,11 @@ class Tallies:
         return placed
 
     def _asking(self, peers: Peers) -> list[Tally]:
-        seen = dict(self._by_pin.get(None, ()))
+        by_pin = self._by_pin
+        seen = dict(by_pin[None]) if None in by_pin else {}
         for pin in peers.labels.items():
-            seen.update(self._by_pin.get(pin, {}))
+            if pin in by_pin:
+                seen.update(by_pin[pin])
         return list(seen)
 
     def _vanished(self, placed: Placed) -> None:

@@ -20,7 +20,8 @@ from koord.scheduler.plugins.inter_pod_affinity.holders import Held, Holders
 from koord.scheduler.plugins.inter_pod_affinity.places import Places
 from koord.scheduler.plugins.inter_pod_affinity.source import Holding, Matching, Source
 from koord.scheduler.plugins.inter_pod_affinity.wish import Wish
-from koord.scheduler.state.table import Ints, NodeTable, Rows
+from koord.scheduler.state.domain import Atlas
+from koord.scheduler.state.table import Ints, RowList, Rows
 from koord.scheduler.state.tally import Tallies
 
 AFFINITY: Final = 1
@@ -34,10 +35,13 @@ VERDICTS: Final = {
     EXISTING: reject("node(s) didn't satisfy existing pods anti-affinity rules"),
 }
 
+# With more changed domains than this it is cheaper to judge all rows than to find theirs.
+_FEW_DOMAINS: Final = 4
+
 Rule = Literal["affinity", "anti", "existing"]
 
 
-class Domains:
+class Verdicts:
     """The counts of one topology key by domain, and the verdicts that follow. Domain 0 is: no such label."""
 
     __slots__ = ("affinity", "anti", "existing", "needed", "verdicts")
@@ -48,6 +52,10 @@ class Domains:
         self.anti: Ints = np.zeros(size, np.int64)
         self.existing: Ints = np.zeros(size, np.int64)
         self.verdicts: Codes = np.zeros(size, np.int32)
+
+    @property
+    def size(self) -> int:
+        return len(self.verdicts)
 
     def settle(self, *, opens: bool) -> None:
         verdicts = np.where(self.existing > 0, np.int32(EXISTING), np.int32(_PASSES))
@@ -71,8 +79,8 @@ class Domains:
         self.verdicts[domain] = verdict
         return True
 
-    def copy(self) -> Domains:
-        other = object.__new__(Domains)
+    def copy(self) -> Verdicts:
+        other = object.__new__(Verdicts)
         other.needed = self.needed
         other.affinity, other.anti, other.existing = self.affinity.copy(), self.anti.copy(), self.existing.copy()
         other.verdicts = self.verdicts.copy()
@@ -83,7 +91,7 @@ class Rules:
     """A copy is a what-if: it follows `shift` and no longer the cluster."""
 
     def __init__(
-        self, wish: Wish | None, existing: tuple[Held, ...], table: NodeTable, tallies: Tallies, holders: Holders
+        self, wish: Wish | None, existing: tuple[Held, ...], atlas: Atlas, tallies: Tallies, holders: Holders
     ) -> None:
         self.wish = wish
         self.version = 0
@@ -103,10 +111,11 @@ class Rules:
         for held in existing:
             keys.append(held.term.topology_key)
             self._sources.append((Holding(held), "existing", (held.term.topology_key,)))
-        self._places = Places(table, keys)
-        self._by_key: dict[str, Domains] = {}
+        self._places = Places(atlas, keys)
+        self._by_key: dict[str, Verdicts] = {}
         self._matched = 0  # pods in any domain that satisfy all affinity terms, once for each key
         self._seen = (-1, -1)
+        self._moved: set[tuple[str, int]] | None = None  # domains whose verdict changed; None for any
         self._recount()
 
     @property
@@ -116,12 +125,12 @@ class Rules:
     def _recount(self) -> None:
         places = self._places
         needed = self.wish.affinity_keys if self.wish is not None else ()
-        self._by_key = {key: Domains(size, needed=key in needed) for key, size in places.sizes.items()}
+        self._by_key = {key: Verdicts(size, needed=key in needed) for key, size in places.sizes().items()}
         self._matched = 0
         for source, rule, keys in self._sources:
             rows, amounts = source.whole()
             for key in keys:
-                counts = np.bincount(places.domains[key][rows], weights=amounts, minlength=places.sizes[key])
+                counts = np.bincount(places.ids(key)[rows], weights=amounts, minlength=self._by_key[key].size)
                 counts[0] = 0
                 total: Ints = getattr(self._by_key[key], rule)
                 total += counts.astype(np.int64)
@@ -130,6 +139,7 @@ class Rules:
         for domains in self._by_key.values():
             domains.settle(opens=self._opens)
         self._seen = (self._tallies.moves, self._holders.moves)
+        self._moved = None
         self.version += 1
 
     def refresh(self) -> None:
@@ -157,9 +167,9 @@ class Rules:
         """One pod more or less counts under a rule. Whether a verdict changed."""
         if key not in self._by_key:
             self._places.learn(key)
-            self._by_key[key] = Domains(self._places.sizes[key], needed=False)
+            self._by_key[key] = Verdicts(self._places.sizes()[key], needed=False)
             self._by_key[key].settle(opens=False)
-        domain = int(self._places.domains[key][row])
+        domain = int(self._places.ids(key)[row])
         if not domain:
             return False
         domains = self._by_key[key]
@@ -171,17 +181,29 @@ class Rules:
             if opened != self._opens:
                 for each in self._by_key.values():
                     each.settle(opens=self._opens)
+                self._moved = None
                 return True
-        return domains.settle_one(domain, opens=self._opens)
+        changed = domains.settle_one(domain, opens=self._opens)
+        if changed and self._moved is not None:
+            self._moved.add((key, domain))
+        return changed
+
+    def moved_rows(self) -> RowList | None:
+        """Rows whose verdict may have changed since the last call; None for any."""
+        moved, self._moved = self._moved, set()
+        if moved is None or len(moved) > _FEW_DOMAINS:
+            return None
+        found = [np.flatnonzero(self._places.ids(key) == domain) for key, domain in moved]
+        return found[0] if len(found) == 1 else np.concatenate((np.zeros(0, np.intp), *found))
 
     def code(self, row: int) -> int:
-        domains = self._places.domains
-        return min((int(d.verdicts[domains[key][row]]) for key, d in self._by_key.items()), default=0) & _MASK
+        ids = self._places.ids
+        return min((int(v.verdicts[ids(key)[row]]) for key, v in self._by_key.items()), default=0) & _MASK
 
     def codes(self, rows: Rows) -> Codes:
         codes: Codes | None = None
         for key, domains in self._by_key.items():
-            mine = domains.verdicts.take(self._places.domains[key][rows])
+            mine = domains.verdicts.take(self._places.ids(key)[rows])
             codes = mine if codes is None else np.minimum(codes, mine)
         assert codes is not None
         codes &= _MASK

@@ -101,9 +101,11 @@ class Holders:
         return concern
 
     def _found(self, peers: Peers, namespaces: Namespaces) -> Concern:
-        candidates = dict(self._by_pin.get(None, ()))
+        by_pin = self._by_pin
+        candidates = dict(by_pin[None]) if None in by_pin else {}
         for pin in peers.labels.items():
-            candidates.update(self._by_pin.get(pin, {}))
+            if pin in by_pin:
+                candidates.update(by_pin[pin])
         if not candidates:
             return NO_CONCERN
         labels = namespaces.labels(peers.namespace)

@@ -21,9 +21,10 @@ from koord.scheduler.plugins.inter_pod_affinity.source import Holding, Matching
 from koord.scheduler.plugins.inter_pod_affinity.term import terms_of
 from koord.scheduler.plugins.inter_pod_affinity.wish import Wish, Wishes
 from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.domain import Atlas
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import NodeTable, Rows
+from koord.scheduler.state.table import NodeTable, RowList, Rows
 from koord.scheduler.state.tally import Tallies
 
 
@@ -58,6 +59,7 @@ class InterPodAffinity(Plugin):
         self._ignores_preferred = args.ignore_preferred_terms_of_existing_pods
         self._namespaces = namespaces
         self._wishes = Wishes(namespaces)
+        self._atlas = state.derived(Atlas)
         self._tallies = state.derived(Tallies)
         self._holders = state.derived(Holders)
 
@@ -89,6 +91,10 @@ class InterPodAffinity(Plugin):
         hard.refresh()
         return hard.version
 
+    def moved_rows(self, cycle: Cycle) -> RowList | None:
+        hard = cycle.of(self.name, _Kept).hard
+        return hard.moved_rows() if hard is not None else None
+
     def score_epoch(self, cycle: Cycle) -> Hashable:
         soft = cycle.of(self.name, _Kept).soft
         if soft is None:
@@ -109,12 +115,12 @@ class InterPodAffinity(Plugin):
         if terms is not None and terms.error:
             return unresolvable(f"parsing pod: {terms.error}")
         wish, concern = self._wish(pod), self._concern(pod)
-        table, tallies, holders = cycle.state.table, self._tallies, self._holders
+        atlas, tallies, holders = self._atlas, self._tallies, self._holders
         hard = None
         if concern.keeps_away or (wish is not None and (wish.affinity is not None or wish.anti_affinity)):
-            hard = Rules(wish, concern.keeps_away, table, tallies, holders)
+            hard = Rules(wish, concern.keeps_away, atlas, tallies, holders)
         leanings = self._leanings(wish, concern)
-        soft = Leanings(leanings, table, tallies, holders) if leanings else None
+        soft = Leanings(leanings, atlas, tallies, holders) if leanings else None
         cycle.keep(self.name, _Kept(hard, soft))
         return None if hard is not None else SKIP
 

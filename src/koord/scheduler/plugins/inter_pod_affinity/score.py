@@ -17,31 +17,33 @@ from koord.scheduler.framework.plugin import MAX_SCORE, Scores
 from koord.scheduler.plugins.inter_pod_affinity.holders import Holders
 from koord.scheduler.plugins.inter_pod_affinity.places import Places
 from koord.scheduler.plugins.inter_pod_affinity.source import Source
-from koord.scheduler.state.table import Ints, NodeTable, Rows
+from koord.scheduler.state.domain import Atlas
+from koord.scheduler.state.table import Ints, Rows
 from koord.scheduler.state.tally import Tallies
 
+_MOST = np.iinfo(np.int64).max
 Leaning = tuple[Source, str, int]  # what is counted, by which node label, what one is worth
 
 
 class Leanings:
     """`version` moves when a score may have."""
 
-    def __init__(self, leanings: tuple[Leaning, ...], table: NodeTable, tallies: Tallies, holders: Holders) -> None:
+    def __init__(self, leanings: tuple[Leaning, ...], atlas: Atlas, tallies: Tallies, holders: Holders) -> None:
         self.version = 0
         self._leanings = leanings
         self._tallies = tallies
         self._holders = holders
-        self._places = Places(table, (key for _, key, _ in leanings))
+        self._places = Places(atlas, (key for _, key, _ in leanings))
         self._weights: dict[str, Ints] = {}
         self._seen = (-1, -1)
         self._recount()
 
     def _recount(self) -> None:
         places = self._places
-        self._weights = {key: np.zeros(size, np.int64) for key, size in places.sizes.items()}
+        self._weights = {key: np.zeros(size, np.int64) for key, size in places.sizes().items()}
         for source, key, worth in self._leanings:
             rows, amounts = source.whole()
-            sums = np.bincount(places.domains[key][rows], weights=amounts, minlength=places.sizes[key])
+            sums = np.bincount(places.ids(key)[rows], weights=amounts, minlength=len(self._weights[key]))
             self._weights[key] += sums.astype(np.int64) * worth
         for weights in self._weights.values():
             weights[0] = 0
@@ -62,7 +64,7 @@ class Leanings:
             if news is None:
                 self._recount()
                 return
-            domains, weights = self._places.domains[key], self._weights[key]
+            domains, weights = self._places.ids(key), self._weights[key]
             for row, by in news:
                 if domain := domains[row]:
                     weights[domain] += by * worth
@@ -70,12 +72,12 @@ class Leanings:
         self.version += changed
 
     def score(self, row: int) -> int:
-        return sum(int(weights[self._places.domains[key][row]]) for key, weights in self._weights.items())
+        return sum(int(weights[self._places.ids(key)[row]]) for key, weights in self._weights.items())
 
     def scores(self, rows: Rows) -> Scores:
         total: Scores | None = None
         for key, weights in self._weights.items():
-            mine = weights.take(self._places.domains[key][rows])
+            mine = weights.take(self._places.ids(key)[rows])
             total = mine if total is None else total + mine
         assert total is not None
         return total
@@ -85,8 +87,8 @@ class Range(Normaliser):
     """The least gets 0 and the most gets all, whatever they are; equal ones get 0."""
 
     def span(self, raw: Scores, mask: npt.NDArray[np.bool_]) -> Hashable:
-        seen = raw[mask]
-        return (int(seen.min()), int(seen.max())) if len(seen) else (0, 0)
+        low, high = int(np.min(raw, where=mask, initial=_MOST)), int(np.max(raw, where=mask, initial=-_MOST))
+        return (low, high) if low <= high else (0, 0)
 
     def apply(self, raw: Scores, span: Hashable) -> Scores:
         assert isinstance(span, tuple)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from koord.scheduler.plugins.pod_topology_spread.constraint import HOSTNAME, Constraint
-from koord.scheduler.plugins.pod_topology_spread.ground import Ids
+from koord.scheduler.state.domain import Domains, Ids
 from koord.scheduler.state.table import Bools, Ints
 from koord.scheduler.state.tally import Clause, Question, Tallies, Tally
 
@@ -50,11 +50,12 @@ class Count:
             self._tally = self._tallies.of(Question((clause,), lasting=True))
         return self._tally.sized(size)
 
-    def recount(self, domains: Ids, size: int, counted: Bools) -> None:
-        self.domains = domains
+    def recount(self, domains: Domains, counted: Bools) -> None:
+        self.domains = domains.ids
         self.counted = counted
-        pods = self.per_row(len(domains))
-        self.counts = np.bincount(domains, weights=np.where(counted, pods, 0), minlength=size).astype(np.int64)
+        pods = self.per_row(len(domains.ids))
+        sums = np.bincount(domains.ids, weights=np.where(counted, pods, 0), minlength=domains.size)
+        self.counts = sums.astype(np.int64)
         self.position = self._tally.position if self._tally is not None else 0
 
     def news(self) -> Iterable[tuple[int, int]] | None:

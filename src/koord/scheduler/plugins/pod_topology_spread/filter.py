@@ -17,16 +17,20 @@ from koord.scheduler.framework.verdict import reject, unresolvable
 from koord.scheduler.plugins.pod_topology_spread.constraint import Constraint, Spread
 from koord.scheduler.plugins.pod_topology_spread.count import NO_COUNTS, Count
 from koord.scheduler.plugins.pod_topology_spread.ground import Ground
+from koord.scheduler.state.domain import Atlas
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.shape import Shape
-from koord.scheduler.state.table import Bools, Ints, NodeTable, Rows
+from koord.scheduler.state.table import Bools, Ints, NodeTable, RowList, Rows
 from koord.scheduler.state.tally import Tallies
 
 _TEXT = "node(s) didn't match pod topology spread constraints"
 PASSES: Final = 0
 TOO_FAR: Final = 1
 NO_LABEL: Final = 2
+ANY: Final = -1
+# With more changed domains than this it is cheaper to judge all rows than to find theirs.
+_FEW_DOMAINS: Final = 4
 VERDICTS: Final = {TOO_FAR: reject(_TEXT), NO_LABEL: unresolvable(f"{_TEXT} (missing required label)")}
 
 
@@ -60,8 +64,8 @@ class Balance:
         self.verdicts = (excess > 0).astype(np.int32)
         self.verdicts[0] = NO_LABEL
 
-    def shift(self, domain: int, by: int) -> bool:
-        """A pod came to or left a domain. Whether a verdict changed."""
+    def shift(self, domain: int, by: int) -> int | None:
+        """A pod came to or left a domain. The domain whose verdict changed, or ANY; None when none did."""
         before = int(self.counts[domain])
         after = before + by
         self.counts[domain] = after
@@ -71,13 +75,14 @@ class Balance:
             if after == self._floor:
                 self._lowest += 1
             if after < self._floor or self._lowest == 0:
+                before_all = self.verdicts
                 self._settle()
-                return True
+                return None if np.array_equal(before_all, self.verdicts) else ANY
         verdict = int(after + self.constraint.self_match - self._floor > self.constraint.max_skew)
         if self.verdicts[domain] == verdict:
-            return False
+            return None
         self.verdicts[domain] = verdict
-        return True
+        return domain
 
     def copy(self) -> Balance:
         other = Balance(self.count)
@@ -90,22 +95,24 @@ class Balance:
 class Balances:
     """All hard constraints of one class. A copy is a what-if: it follows `shift` and no longer the cluster."""
 
-    def __init__(self, spread: Spread, shape: Shape, table: NodeTable, tallies: Tallies) -> None:
+    def __init__(self, spread: Spread, shape: Shape, table: NodeTable, atlas: Atlas, tallies: Tallies) -> None:
         self.spread = spread
         self.version = 0
         self._table = table
         self._tallies = tallies
         self._moves = -1
+        self._moved: set[tuple[int, int]] | None = None  # constraint and domain whose verdict changed; None for any
         self._follows = True
-        self._ground = Ground(table, shape, spread.hard, needs_all_keys=True)
+        self._ground = Ground(table, atlas, shape, spread.hard, needs_all_keys=True)
         self._balances = [Balance(Count(c, spread.namespace, tallies)) for c in spread.hard]
         self._recount()
 
     def _recount(self) -> None:
         ground = self._ground
         for i, balance in enumerate(self._balances):
-            balance.count.recount(ground.domains[i], ground.sizes[i], ground.counted[i])
+            balance.count.recount(ground.domains[i], ground.counted[i])
             balance.recount()
+        self._moved = None
         self.version += 1
         self._moves = self._tallies.moves
 
@@ -116,15 +123,30 @@ class Balances:
             self._recount()
         elif self._moves != self._tallies.moves:
             self._moves = self._tallies.moves
-            changed = False
-            for balance in self._balances:
+            for i, balance in enumerate(self._balances):
                 news = balance.count.news()
                 if news is None:
                     self._recount()
                     return
                 for domain, by in news:
-                    changed |= balance.shift(domain, by)
-            self.version += changed
+                    self._note(i, balance.shift(domain, by))
+
+    def _note(self, i: int, domain: int | None) -> None:
+        if domain is None:
+            return
+        self.version += 1
+        if domain == ANY:
+            self._moved = None
+        elif self._moved is not None:
+            self._moved.add((i, domain))
+
+    def moved_rows(self) -> RowList | None:
+        """Rows whose verdict may have changed since the last call; None for any."""
+        moved, self._moved = self._moved, set()
+        if moved is None or len(moved) > _FEW_DOMAINS:
+            return None
+        found = [np.flatnonzero(self._ground.domains[i].ids == domain) for i, domain in moved]
+        return found[0] if len(found) == 1 else np.concatenate((np.zeros(0, np.intp), *found))
 
     def what_if(self, other: PodInfo, node: NodeInfo, by: int) -> None:
         row = node.row
@@ -132,11 +154,11 @@ class Balances:
             return
         for i, balance in enumerate(self._balances):
             if self._ground.counted[i][row] and balance.constraint.selector.matches(other.labels):
-                balance.shift(int(self._ground.domains[i][row]), by)
+                balance.shift(int(self._ground.domains[i].ids[row]), by)
 
     def code(self, row: int) -> int:
         for i, balance in enumerate(self._balances):
-            code = balance.verdicts[self._ground.domains[i][row]]
+            code = balance.verdicts[self._ground.domains[i].ids[row]]
             if code:
                 return int(code)
         return PASSES
@@ -145,7 +167,7 @@ class Balances:
         """The first constraint that refuses a node gives the reason."""
         codes: Codes | None = None
         for i, balance in enumerate(self._balances):
-            mine = balance.verdicts.take(self._ground.domains[i][rows])
+            mine = balance.verdicts.take(self._ground.domains[i].ids[rows])
             codes = mine if codes is None else np.where(codes != PASSES, codes, mine)
         assert codes is not None
         return codes

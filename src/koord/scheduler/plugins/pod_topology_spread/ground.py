@@ -6,49 +6,49 @@ It is a copy of what node labels and taints said; `moved` says when they say som
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from koord.scheduler.plugins.node_selector import Required
 from koord.scheduler.plugins.pod_topology_spread.constraint import Constraint
 from koord.scheduler.plugins.toleration import repels, taint_sets, taints_of
+from koord.scheduler.state.domain import Atlas, Domains
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.shape import Shape
 from koord.scheduler.state.table import EVERY, Bools, NodeTable
-
-Ids = npt.NDArray[np.intp]  # per row: the number of its domain; 0 where the node lacks the label
 
 # After more node changes than this the copies are made anew rather than compared row by row.
 _FEW = 16
 
 
 class Ground:
-    """`domains[i]`, `sizes[i]` and `counted[i]` belong to constraint i; `has_all` to rows with every topology key."""
+    """`domains[i]` and `counted[i]` belong to constraint i; `has_all` says which rows have every key."""
 
     __slots__ = (
+        "_atlas",
         "_constraints",
         "_needs_all",
         "_position",
         "_required",
         "_table",
         "_tolerations",
+        "alive",
         "counted",
         "domains",
         "has_all",
-        "sizes",
     )
 
     def __init__(
-        self, table: NodeTable, shape: Shape, constraints: tuple[Constraint, ...], *, needs_all_keys: bool
+        self, table: NodeTable, atlas: Atlas, shape: Shape, constraints: tuple[Constraint, ...], *, needs_all_keys: bool
     ) -> None:
         self._table = table
+        self._atlas = atlas
         self._constraints = constraints
         self._needs_all = needs_all_keys
         self._required = Required.of(shape.spec)
         self._tolerations = shape.spec.tolerations
-        self.domains: list[Ids] = []
-        self.sizes: list[int] = []
+        self.domains: list[Domains] = []
         self.counted: list[Bools] = []
         self.has_all: Bools = np.zeros(0, np.bool_)
+        self.alive: Bools = np.zeros(0, np.bool_)
         self._position = -1
         self._copy()
 
@@ -67,12 +67,11 @@ class Ground:
 
     def _copy(self) -> None:
         table = self._table
-        labels = [table.label(c.topology_key) for c in self._constraints]
-        self.domains = [label.codes.astype(np.intp) for label in labels]
-        self.sizes = [len(label.words) for label in labels]
+        self.domains = [self._atlas.of(c.topology_key) for c in self._constraints]
+        self.alive = table.alive.copy()
         self.has_all = np.ones(table.size, np.bool_)
-        for ids in self.domains:
-            self.has_all &= ids != 0
+        for domains in self.domains:
+            self.has_all &= domains.ids != 0
         start = self.has_all if self._needs_all else np.ones(table.size, np.bool_)
         matching = repelled = None
         self.counted = []
@@ -89,11 +88,10 @@ class Ground:
         self._position = table.node_changes.position
 
     def _same(self, rows: list[int]) -> bool:
-        labels = [self._table.label(c.topology_key) for c in self._constraints]
-        if any(len(label.words) != size for label, size in zip(labels, self.sizes, strict=True)):
+        if any(self._atlas.of(c.topology_key) is not self.domains[i] for i, c in enumerate(self._constraints)):
             return False
         for row in rows:
-            if any(label.codes[row] != ids[row] for label, ids in zip(labels, self.domains, strict=True)):
+            if self._table.alive[row] != self.alive[row]:
                 return False
             node = self._table.nodes[row]
             if node is not None and node.node is not None:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from koord.api.meta import LabelSelector, OwnerReference
 from koord.scheduler.state.pod import PodInfo
 from koord.values.requirement import Operator, Requirement, SelectorError
-from koord.values.selector import NOTHING, Selector
+from koord.values.selector import EVERYTHING, NOTHING, Selector
 
 SERVICE: Final = "Service"
 REPLICATION_CONTROLLER: Final = "ReplicationController"
@@ -43,6 +43,8 @@ class OwnerIndex:
         return self._versions.get(namespace, 0)
 
     def services(self, namespace: str, labels: Mapping[str, str]) -> Iterable[Selector]:
+        if not self._services:
+            return ()
         found = {
             name: selector
             for key, value in labels.items()
@@ -121,5 +123,7 @@ def default_selector(pod: PodInfo, owners: Owners) -> Selector:
                 labels.update((r.key, r.values[0]) for r in selector.requirements)
             else:
                 more = selector.requirements
+    if not labels and not more:
+        return EVERYTHING
     exact = (Requirement(key, Operator.EQUALS, (value,)) for key, value in labels.items())
     return joined((*exact, *more))

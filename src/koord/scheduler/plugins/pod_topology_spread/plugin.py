@@ -18,9 +18,10 @@ from koord.scheduler.plugins.pod_topology_spread.hint import node_helps, pod_hel
 from koord.scheduler.plugins.pod_topology_spread.owner import Owners
 from koord.scheduler.plugins.pod_topology_spread.score import Fewest, Preferences
 from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.domain import Atlas
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import NodeTable, Rows
+from koord.scheduler.state.table import NodeTable, RowList, Rows
 from koord.scheduler.state.tally import Tallies
 
 
@@ -55,6 +56,7 @@ class PodTopologySpread(Plugin):
     def __init__(self, args: PodTopologySpreadArgs, state: ClusterState, owners: Owners) -> None:
         """`args` have their defaults filled in. `owners` say what default constraints count."""
         self._spreads = Spreads(args, owners)
+        self._atlas = state.derived(Atlas)
         self._tallies = state.derived(Tallies)
 
     def signature(self, pod: PodInfo) -> Hashable:
@@ -66,6 +68,10 @@ class PodTopologySpread(Plugin):
             return 0
         hard.refresh()
         return hard.version
+
+    def moved_rows(self, cycle: Cycle) -> RowList | None:
+        hard = cycle.of(self.name, _Kept).hard
+        return hard.moved_rows() if hard is not None else None
 
     def score_epoch(self, cycle: Cycle) -> Hashable:
         soft = cycle.of(self.name, _Kept).soft
@@ -89,9 +95,9 @@ class PodTopologySpread(Plugin):
         if spread is None:
             cycle.keep(self.name, _Kept(None, None))
             return SKIP
-        table, tallies = cycle.state.table, self._tallies
-        hard = Balances(spread, pod.shape, table, tallies) if spread.hard else None
-        soft = Preferences(spread, pod.shape, table, tallies) if spread.soft else None
+        table, atlas, tallies = cycle.state.table, self._atlas, self._tallies
+        hard = Balances(spread, pod.shape, table, atlas, tallies) if spread.hard else None
+        soft = Preferences(spread, pod.shape, table, atlas, tallies) if spread.soft else None
         cycle.keep(self.name, _Kept(hard, soft))
         return None if hard is not None else SKIP
 

@@ -19,37 +19,44 @@ from koord.scheduler.framework.plugin import MAX_SCORE, Scores
 from koord.scheduler.plugins.pod_topology_spread.constraint import Spread
 from koord.scheduler.plugins.pod_topology_spread.count import Count
 from koord.scheduler.plugins.pod_topology_spread.ground import Ground
+from koord.scheduler.state.domain import Atlas
 from koord.scheduler.state.shape import Shape
 from koord.scheduler.state.table import Bools, NodeTable, RowList, Rows
 from koord.scheduler.state.tally import Tallies
 
 Floats = npt.NDArray[np.floating]
 
+_MOST = np.iinfo(np.int64).max
 IGNORED: Final = -1  # the raw score of a node that lacks a topology key
 
 
 class Preferences:
     """All soft constraints of one class. `version` moves when a score may have."""
 
-    def __init__(self, spread: Spread, shape: Shape, table: NodeTable, tallies: Tallies) -> None:
+    def __init__(self, spread: Spread, shape: Shape, table: NodeTable, atlas: Atlas, tallies: Tallies) -> None:
         self.spread = spread
         self.version = 0
         self._table = table
         self._tallies = tallies
         self._moves = -1
-        self._ground = Ground(table, shape, spread.soft, needs_all_keys=spread.needs_all_keys)
+        self._ground = Ground(table, atlas, shape, spread.soft, needs_all_keys=spread.needs_all_keys)
         self._counts = [Count(c, spread.namespace, tallies) for c in spread.soft]
+        self._weighed: RowList | None = None  # the nodes that the weights are for
         self._weights: list[float] = [0.0 for _ in spread.soft]
+        # Rows without some topology key, and without that of each constraint; None when there are none.
         self._ignored: Bools | None = None
+        self._lacking: list[Bools | None] = []
         self._recount()
 
     def _recount(self) -> None:
         ground = self._ground
         for i, count in enumerate(self._counts):
-            count.recount(ground.domains[i], ground.sizes[i], ground.counted[i])
-        self._ignored = ~ground.has_all if self.spread.needs_all_keys and not ground.has_all.all() else None
+            count.recount(ground.domains[i], ground.counted[i])
+        self._ignored = _some(ground.alive & ~ground.has_all) if self.spread.needs_all_keys else None
+        self._lacking = [_some(ground.alive & (count.domains == 0)) for count in self._counts]
         self.version += 1
         self._moves = self._tallies.moves
+        self._weighed = None
 
     def refresh(self) -> None:
         if self._ground.moved():
@@ -68,6 +75,9 @@ class Preferences:
 
     def weigh(self, feasible: RowList) -> None:
         """What the constraints weigh among these nodes."""
+        if self._weighed is not None and np.array_equal(feasible, self._weighed):
+            return
+        self._weighed = feasible
         if self._ignored is not None:
             feasible = feasible[~self._ignored[feasible]]
         for i, count in enumerate(self._counts):
@@ -88,7 +98,7 @@ class Preferences:
             if domain:
                 pods = count.per_row(row + 1)[row] if count.by_host else count.counts[domain]
                 total += float(pods) * self._weights[i] + float(count.constraint.max_skew - 1)
-        return math.floor(total) + (total - math.floor(total) >= 0.5)
+        return round(total)
 
     def scores(self, rows: Rows) -> Scores:
         total: Floats | None = None
@@ -97,40 +107,46 @@ class Preferences:
             if count.by_host:
                 mine: Floats = count.per_row(self._table.size)[rows] * self._weights[i]
                 mine += more
-                missing = count.domains[rows] == 0
-                if missing.any():
-                    mine[missing] = 0.0
+                if (lacking := self._lacking[i]) is not None:
+                    mine[lacking[rows]] = 0.0
             else:
                 by_domain = count.counts * self._weights[i] + more
                 by_domain[0] = 0.0
                 mine = by_domain.take(count.domains[rows])
-            total = mine if total is None else total + mine
+            if total is None:
+                total = mine
+            else:
+                total += mine
         assert total is not None
-        whole = np.floor(total)
-        total -= whole
-        raw = whole.astype(np.int64)
-        raw += total >= 0.5
+        raw = np.rint(total, out=total).astype(np.int64)
         if self._ignored is not None:
             raw[self._ignored[rows]] = IGNORED
         return raw
+
+
+def _some(mask: Bools) -> Bools | None:
+    return mask if mask.any() else None
 
 
 class Fewest(Normaliser):
     """The fewest pods get most, and a node that cannot be compared gets nothing."""
 
     def span(self, raw: Scores, mask: npt.NDArray[np.bool_]) -> Hashable:
-        seen = raw[mask]
-        seen = seen[seen != IGNORED]
-        return (int(seen.min()), int(seen.max())) if len(seen) else (0, 0)
+        low = int(np.min(raw, where=mask, initial=_MOST))
+        high = int(np.max(raw, where=mask, initial=0))
+        if low != IGNORED:
+            return min(low, high), high, False
+        return int(np.min(raw, where=mask & (raw != IGNORED), initial=high)), high, True
 
     def apply(self, raw: Scores, span: Hashable) -> Scores:
         assert isinstance(span, tuple)
-        low, high = span
+        low, high, some_ignored = span
         if high == 0:
             normal = np.full(len(raw), MAX_SCORE, np.int64)
         else:
-            normal = MAX_SCORE * (high + low - raw) // high
-        ignored = raw == IGNORED
-        if ignored.any():
-            normal[ignored] = 0
+            normal = (high + low) - raw
+            normal *= MAX_SCORE
+            normal //= high
+        if some_ignored:
+            normal[raw == IGNORED] = 0
         return normal

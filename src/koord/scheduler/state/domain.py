@@ -1,0 +1,41 @@
+"""Which nodes share a value of a label, as numbers that stay the same object for as long as no node says otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from koord.scheduler.state.cluster import ClusterState
+
+Ids = npt.NDArray[np.intp]
+
+
+class Domains:
+    """Per row the number of its domain, 0 where there is no such label or no node. Never changed: kept by identity."""
+
+    __slots__ = ("ids", "size")
+
+    def __init__(self, ids: Ids, size: int) -> None:
+        self.ids = ids
+        self.size = size  # one more than the highest number
+
+
+class Atlas:
+    """The domains of every label that was asked for. Get it with `state.derived(Atlas)`."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._table = state.table
+        self._known: dict[str, tuple[int, Domains]] = {}  # by key, with the node change up to which it holds
+
+    def of(self, key: str) -> Domains:
+        table = self._table
+        position = table.node_changes.position
+        known = self._known.get(key)
+        if known is not None and known[0] == position and len(known[1].ids) == table.size:
+            return known[1]
+        label = table.label(key)
+        domains = known[1] if known is not None else None
+        if domains is None or not np.array_equal(domains.ids, label.codes) or domains.size != len(label.words):
+            domains = Domains(label.codes.astype(np.intp), len(label.words))
+        self._known[key] = (position, domains)
+        return domains
