@@ -1,0 +1,197 @@
+"""Finds what a pod's claims need: which are bound, which wait for a node, and how a node would serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import msgspec
+
+from koord.api.builtin import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
+from koord.api.volume import PersistentVolume, PersistentVolumeClaim
+from koord.scheduler.framework.handle import Handle
+from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
+from koord.scheduler.plugins.node_selector import Terms
+from koord.scheduler.plugins.volumes.assumed import Assumed
+from koord.scheduler.plugins.volumes.choice import SELECTED_NODE, Choice, bound_to, provisioned_near
+from koord.scheduler.plugins.volumes.claims import (
+    MISSING_CLAIM,
+    Mention,
+    class_of,
+    is_bound,
+    made_for,
+    mentions,
+    missing,
+    not_made_for,
+)
+from koord.scheduler.plugins.volumes.provisioning import FULL, UNABLE, Provisioning
+from koord.scheduler.plugins.volumes.shelf import Shelf, reach, selector_of, storage
+from koord.scheduler.plugins.volumes.zones import WAITS
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from koord.values.quotation import quoted
+from koord.values.requirement import SelectorError
+
+FAR = "node(s) didn't match PersistentVolume's node affinity"
+NONE_TO_BIND = "node(s) didn't find available persistent volumes to bind"
+NO_SPACE = "node(s) did not have enough free storage"
+NO_VOLUME = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+_IMMEDIATE = unresolvable("pod has unbound immediate PersistentVolumeClaims")
+
+
+class Needs(msgspec.Struct):
+    """A pod's claims. `reaches` are of the bound ones' volumes, up to the first that does not exist."""
+
+    reaches: tuple[Terms | None, ...] = ()
+    lost: bool = False  # a bound claim's volume does not exist
+    waiting: tuple[PersistentVolumeClaim, ...] = ()  # to be bound on the pod's node, smallest first
+    shelves: tuple[Shelf, ...] = ()
+    read: Hashable = None  # the moment that `shelves` are of
+
+    def copy(self) -> Needs:
+        return self
+
+
+class Desk:
+    def __init__(self, handle: Handle) -> None:
+        self.assumed = handle.state.derived(Assumed)
+        self._claims = handle.lister(PERSISTENT_VOLUME_CLAIMS)
+        self._volumes = handle.lister(PERSISTENT_VOLUMES)
+        self._classes = handle.lister(STORAGE_CLASSES)
+        self._provisioning = Provisioning(handle)
+
+    @property
+    def version(self) -> Hashable:
+        """Moves with everything that can change how a node serves claims that wait for one."""
+        return self._volumes.version, self.assumed.version, self._provisioning.version
+
+    def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
+        shown = self._claims.get(namespace, name)
+        return None if shown is None else self.assumed.claim(shown)
+
+    def facts(self, pod: PodInfo) -> Hashable:
+        """All that `needs` reads; pods with equal facts have equal needs."""
+        return pod.namespace, tuple(self._facts(pod, mention) for mention in mentions(pod))
+
+    def _facts(self, pod: PodInfo, mention: Mention) -> Hashable:
+        claim = self.claim(pod.namespace, mention.claim)
+        owner = pod.key if mention.ephemeral else ""
+        if claim is None:
+            return mention, owner
+        meta = claim.metadata
+        mine = made_for(claim, pod) if mention.ephemeral else True
+        known = (mention, owner, mine, meta.uid, meta.resource_version, meta.annotations.get(SELECTED_NODE))
+        if is_bound(claim):
+            volume = self._volumes.get("", claim.spec.volume_name)
+            return known, None if volume is None else (volume.metadata.uid, volume.metadata.resource_version)
+        storage_class = self._classes.get("", class_of(claim))
+        return known, "" if storage_class is None else (storage_class.volume_binding_mode, storage_class.metadata.uid)
+
+    def needs(self, pod: PodInfo) -> Needs | Reject | Fault:
+        claims = [self._usable(pod, mention) for mention in mentions(pod)]
+        refused = next((each for each in claims if isinstance(each, Reject)), None)
+        if refused is not None:
+            return refused
+        found = Needs()
+        waiting: list[PersistentVolumeClaim] = []
+        immediate = False
+        for claim in claims:
+            assert isinstance(claim, PersistentVolumeClaim)
+            if is_bound(claim):
+                self._add_bound(found, claim)
+                continue
+            waits = self._waits(claim)
+            if isinstance(waits, Fault):
+                return waits
+            immediate |= not waits
+            waiting.append(claim)
+        if immediate:
+            return _IMMEDIATE
+        found.waiting = tuple(sorted(waiting, key=lambda each: storage(each.spec.resources.requests)))
+        return found
+
+    def served(self, needs: Needs, node: NodeInfo) -> Choice | Reject:
+        """How this node would serve the claims, or why it cannot."""
+        assert node.node is not None
+        known, reasons = node.node, []
+        if not all(near is None or near.matches(known) for near in needs.reaches):
+            reasons.append(FAR)
+        choice = self._chosen(needs, node)
+        if not isinstance(choice, Choice):
+            reasons.append(choice)
+        if needs.lost and FAR not in reasons:  # the first claim that fails is the one that counts
+            reasons.append(NO_VOLUME)
+        if reasons:
+            return unresolvable(*reasons)
+        assert isinstance(choice, Choice)
+        return choice
+
+    def _chosen(self, needs: Needs, node: NodeInfo) -> Choice | str:
+        if not needs.waiting:
+            return Choice(node.name)
+        assert node.node is not None
+        selected = [claim.metadata.annotations.get(SELECTED_NODE) for claim in needs.waiting]
+        if any(name not in (None, node.name) for name in selected):
+            return NONE_TO_BIND
+        bindings, taken = [], set[str]()
+        make = [claim for claim, name in zip(needs.waiting, selected, strict=True) if name is not None]
+        for claim, shelf, name in zip(needs.waiting, self._shelves(needs), selected, strict=True):
+            if name is None:
+                volume = shelf.pick(node.node, taken)
+                if volume is None:
+                    make.append(claim)
+                else:
+                    taken.add(volume.metadata.name)
+                    bindings.append(bound_to(volume, claim))
+        for claim in make:
+            objection = self._provisioning.objection(claim, node.labels)
+            if objection:
+                return {UNABLE: NONE_TO_BIND, FULL: NO_SPACE}[objection]
+        return Choice(node.name, tuple(bindings), tuple(provisioned_near(claim, node.name) for claim in make))
+
+    def _shelves(self, needs: Needs) -> Sequence[Shelf]:
+        now = (self._volumes.version, self.assumed.version)
+        if needs.read != now:
+            listed = [self.assumed.volume(volume) for volume in self._volumes.list()]
+            needs.shelves, needs.read = tuple(Shelf(claim, listed) for claim in needs.waiting), now
+        return needs.shelves
+
+    def _usable(self, pod: PodInfo, mention: Mention) -> PersistentVolumeClaim | Reject:
+        name = mention.claim
+        claim = self.claim(pod.namespace, name)
+        if claim is None:
+            if mention.ephemeral:
+                awaited = "waiting for ephemeral volume controller to create the persistentvolumeclaim"
+                return unresolvable(f"{awaited} {quoted(name)}")
+            return unresolvable(missing(MISSING_CLAIM, name))
+        if claim.status.phase == "Lost":
+            gone = quoted(claim.spec.volume_name)
+            return unresolvable(f"persistentvolumeclaim {quoted(name)} bound to non-existent persistentvolume {gone}")
+        if claim.metadata.deletion_timestamp is not None:
+            return unresolvable(f"persistentvolumeclaim {quoted(name)} is being deleted")
+        if mention.ephemeral and not made_for(claim, pod):
+            return unresolvable(not_made_for(claim, pod))
+        return claim
+
+    def _add_bound(self, needs: Needs, claim: PersistentVolumeClaim) -> None:
+        if needs.lost:
+            return
+        volume: PersistentVolume | None = self._volumes.get("", claim.spec.volume_name)
+        if volume is None:
+            needs.lost = True
+        else:
+            needs.reaches += (reach(volume),)
+
+    def _waits(self, claim: PersistentVolumeClaim) -> bool | Fault:
+        """Whether the claim is bound for its first pod; one that asks for a volume by name is not."""
+        name = class_of(claim)
+        storage_class = self._classes.get("", name) if name else None
+        if storage_class is None:
+            return False
+        if storage_class.volume_binding_mode is None:
+            return Fault(f"VolumeBindingMode not set for StorageClass {quoted(name)}")
+        try:
+            selector_of(claim)
+        except SelectorError as error:
+            key = f"{claim.metadata.namespace}/{claim.metadata.name}"
+            return Fault(f"error creating internal label selector for claim: {key}: {error}")
+        return storage_class.volume_binding_mode == WAITS and not claim.spec.volume_name
