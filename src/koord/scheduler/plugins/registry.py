@@ -21,6 +21,10 @@ from koord.scheduler.plugins.pod_topology_spread.listed import ListedOwners
 from koord.scheduler.plugins.priority_sort import PrioritySort
 from koord.scheduler.plugins.scheduling_gates import SchedulingGates
 from koord.scheduler.plugins.taint_toleration import TaintToleration
+from koord.scheduler.plugins.volumes.binding import VolumeBinding
+from koord.scheduler.plugins.volumes.limits import NodeVolumeLimits
+from koord.scheduler.plugins.volumes.restrictions import VolumeRestrictions
+from koord.scheduler.plugins.volumes.zones import VolumeZone
 
 # Makes a plugin from its arguments: typed ones where their shape is known, else plain data, None if there are none.
 Factory = Callable[[Any, Handle], Plugin]
@@ -47,6 +51,10 @@ REGISTRY: Mapping[str, Factory] = {
     NodeAffinity.name: lambda args, handle: NodeAffinity(args),
     NodePorts.name: lambda args, handle: NodePorts(),
     NodeResourcesFit.name: lambda args, handle: NodeResourcesFit(args),
+    VolumeRestrictions.name: lambda args, handle: VolumeRestrictions(handle),
+    NodeVolumeLimits.name: lambda args, handle: NodeVolumeLimits(handle),
+    VolumeBinding.name: VolumeBinding,
+    VolumeZone.name: lambda args, handle: VolumeZone(handle),
     PodTopologySpread.name: lambda args, handle: PodTopologySpread(args, handle.state, ListedOwners(handle)),
     InterPodAffinity.name: lambda args, handle: InterPodAffinity(args, handle.state, ListedNamespaces(handle)),
     BalancedAllocation.name: lambda args, handle: BalancedAllocation(args),
