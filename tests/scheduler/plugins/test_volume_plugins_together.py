@@ -145,7 +145,13 @@ placements = st.tuples(st.sampled_from(NODES), st.sampled_from(CLAIMS), st.boole
 @given(st.lists(st.one_of(objects(), placements), max_size=10))
 def test_verdicts_that_are_kept_are_those_that_are_worked_out_anew(steps: list[Any]) -> None:
     state = make_state([make_node("n0", labels={ZONE: "a"}), make_node("n1", labels={ZONE: "b"})])
-    handle = Stored(state, make_class("slow"), make_class("now", waits=False))
+    handle = Stored(
+        state,
+        *(make_class("slow", provisioner=LIMITED), make_class("now", waits=False)),
+        *(make_claim(claim, volume=name, storage_class="slow") for claim, name in zip(CLAIMS, VOLUMES, strict=True)),
+        *(make_volume(name, driver=LIMITED, storage_class="slow") for name in VOLUMES),
+        *(make_csi_node(name, lim_example_com=1) for name in NODES),
+    )
     kept = Engine(profile_of(plugins(handle)), state)
     asked = [make_pod(f"p{i}", volumes=volumes(*claims)) for i, claims in enumerate((("c0",), ("c0", "c1"), ("c2",)))]
     for step in steps:

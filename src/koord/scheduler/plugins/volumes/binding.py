@@ -104,11 +104,11 @@ class VolumeBinding(Plugin):
         needs = self._desk.needs(pod)
         if not isinstance(needs, Needs):
             return needs
-        choice = self._desk.served(needs, node)
-        if isinstance(choice, Reject):
-            return choice
+        plan = self._desk.served(needs, node)
+        if isinstance(plan, Reject):
+            return plan
         if needs.waiting:
-            self._desk.assumed.assume(pod.uid, choice)
+            self._desk.assumed.assume(pod.uid, plan.choice())
         return None
 
     def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:

@@ -51,6 +51,18 @@ class Needs(msgspec.Struct):
         return self
 
 
+class Plan(msgspec.Struct, frozen=True):
+    """How a node would serve the claims that wait; most plans are never carried out, so nothing is made ready here."""
+
+    node: str
+    bind: tuple[tuple[PersistentVolume, PersistentVolumeClaim], ...] = ()
+    make: tuple[PersistentVolumeClaim, ...] = ()
+
+    def choice(self) -> Choice:
+        bindings = tuple(bound_to(volume, claim) for volume, claim in self.bind)
+        return Choice(self.node, bindings, tuple(provisioned_near(claim, self.node) for claim in self.make))
+
+
 class Desk:
     def __init__(self, handle: Handle) -> None:
         self.assumed = handle.state.derived(Assumed)
@@ -109,25 +121,25 @@ class Desk:
         found.waiting = tuple(sorted(waiting, key=lambda each: storage(each.spec.resources.requests)))
         return found
 
-    def served(self, needs: Needs, node: NodeInfo) -> Choice | Reject:
+    def served(self, needs: Needs, node: NodeInfo) -> Plan | Reject:
         """How this node would serve the claims, or why it cannot."""
         assert node.node is not None
         known, reasons = node.node, []
         if not all(near is None or near.matches(known) for near in needs.reaches):
             reasons.append(FAR)
-        choice = self._chosen(needs, node)
-        if not isinstance(choice, Choice):
-            reasons.append(choice)
+        plan = self._planned(needs, node)
+        if not isinstance(plan, Plan):
+            reasons.append(plan)
         if needs.lost and FAR not in reasons:  # the first claim that fails is the one that counts
             reasons.append(NO_VOLUME)
         if reasons:
             return unresolvable(*reasons)
-        assert isinstance(choice, Choice)
-        return choice
+        assert isinstance(plan, Plan)
+        return plan
 
-    def _chosen(self, needs: Needs, node: NodeInfo) -> Choice | str:
+    def _planned(self, needs: Needs, node: NodeInfo) -> Plan | str:
         if not needs.waiting:
-            return Choice(node.name)
+            return Plan(node.name)
         assert node.node is not None
         selected = [claim.metadata.annotations.get(SELECTED_NODE) for claim in needs.waiting]
         if any(name not in (None, node.name) for name in selected):
@@ -141,12 +153,12 @@ class Desk:
                     make.append(claim)
                 else:
                     taken.add(volume.metadata.name)
-                    bindings.append(bound_to(volume, claim))
+                    bindings.append((volume, claim))
         for claim in make:
             objection = self._provisioning.objection(claim, node.labels)
             if objection:
                 return {UNABLE: NONE_TO_BIND, FULL: NO_SPACE}[objection]
-        return Choice(node.name, tuple(bindings), tuple(provisioned_near(claim, node.name) for claim in make))
+        return Plan(node.name, tuple(bindings), tuple(make))
 
     def _shelves(self, needs: Needs) -> Sequence[Shelf]:
         now = (self._volumes.version, self.assumed.version)
