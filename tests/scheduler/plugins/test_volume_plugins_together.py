@@ -12,9 +12,10 @@ from koord.scheduler.framework.decision import Unschedulable
 from koord.scheduler.framework.engine import Engine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.registry import REGISTRY
+from koord.scheduler.plugins.volumes.binding import VolumeBinding
 from koord.scheduler.state.cluster import ClusterState
 from tests.scheduler.clusters import ZONE, make_node, make_pod, make_state
-from tests.scheduler.equality import profile_of
+from tests.scheduler.equality import check_forms, profile_of
 from tests.scheduler.plugins.volume_objects import (
     Stored,
     make_attachment,
@@ -165,3 +166,15 @@ def test_verdicts_that_are_kept_are_those_that_are_worked_out_anew(steps: list[A
             handle.put(step)
         for pod in asked:
             assert told(kept, state, pod) == told(Engine(profile_of(plugins(handle)), state), state, pod)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(objects(), max_size=10), st.lists(st.integers(0, 9), max_size=4))
+def test_columns_say_what_is_said_of_each_node(written: list[Any], rows: list[int]) -> None:
+    state = make_state([make_node(name, labels={ZONE: "ab"[i % 2]}) for i, name in enumerate(("n0", "n1", "n2"))])
+    state.drop_node("n2")
+    handle = Stored(state, make_class("slow"), make_class("now", waits=False))
+    handle.put(*(make_claim(name, volume=volume) for name, volume in zip(CLAIMS, VOLUMES, strict=True)), *written)
+    plugin = VolumeBinding(None, handle)
+    for claims in (("c0",), ("c0", "c1"), ("c2", "c1", "c0")):
+        check_forms(plugin, state, state.info(make_pod(volumes=volumes(*claims))), rows)

@@ -35,6 +35,7 @@ FAR = "node(s) didn't match PersistentVolume's node affinity"
 NONE_TO_BIND = "node(s) didn't find available persistent volumes to bind"
 NO_SPACE = "node(s) did not have enough free storage"
 NO_VOLUME = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+REASONS = (FAR, NONE_TO_BIND, NO_SPACE, NO_VOLUME)  # in the order in which they are told
 _IMMEDIATE = unresolvable("pod has unbound immediate PersistentVolumeClaims")
 
 
