@@ -45,6 +45,7 @@ class Needs(msgspec.Struct):
     reaches: tuple[Terms | None, ...] = ()
     lost: bool = False  # a bound claim's volume does not exist
     waiting: tuple[PersistentVolumeClaim, ...] = ()  # to be bound on the pod's node, smallest first
+    selected: tuple[str | None, ...] = ()  # the nodes that were named for them already
     shelves: tuple[Shelf, ...] = ()
     read: Hashable = None  # the moment that `shelves` are of
 
@@ -120,6 +121,7 @@ class Desk:
         if immediate:
             return _IMMEDIATE
         found.waiting = tuple(sorted(waiting, key=lambda each: storage(each.spec.resources.requests)))
+        found.selected = tuple(claim.metadata.annotations.get(SELECTED_NODE) for claim in found.waiting)
         return found
 
     def served(self, needs: Needs, node: NodeInfo) -> Plan | Reject:
@@ -142,8 +144,8 @@ class Desk:
         if not needs.waiting:
             return Plan(node.name)
         assert node.node is not None
-        selected = [claim.metadata.annotations.get(SELECTED_NODE) for claim in needs.waiting]
-        if any(name not in (None, node.name) for name in selected):
+        selected = needs.selected
+        if any(name is not None and name != node.name for name in selected):
             return NONE_TO_BIND
         bindings, taken = [], set[str]()
         make = [claim for claim, name in zip(needs.waiting, selected, strict=True) if name is not None]

@@ -34,6 +34,8 @@ class NodeVolumeLimits(Plugin):
     def __init__(self, handle: Handle) -> None:
         self._attachments = Attachments(handle)
         self._nodes = handle.lister(CSI_NODES)
+        self._limits: dict[str, dict[str, int]] = {}  # by node, then driver
+        self._read = -1
 
     def might_help(self, pod: PodInfo, happened: Happened) -> bool:
         kind, old, new = happened.event.kind, happened.old, happened.new
@@ -66,9 +68,8 @@ class NodeVolumeLimits(Plugin):
         wanted: frozenset[Attached] | Reject = cycle.kept[self.name]
         if isinstance(wanted, Reject):
             return wanted
-        known = self._nodes.get("", node.name)
-        limits = _limits(known) if known is not None else {}
-        if all(volume.driver not in limits for volume in wanted):
+        limits = self._by_node().get(node.name)
+        if limits is None or all(volume.driver not in limits for volume in wanted):
             return None
         held: set[Attached] = set()
         for other in node.pods.values():
@@ -78,6 +79,12 @@ class NodeVolumeLimits(Plugin):
         new = Counter(volume.driver for volume in wanted - held)
         over = any(counts[driver] + more > limits.get(driver, counts[driver] + more) for driver, more in new.items())
         return _REFUSAL if over else None
+
+    def _by_node(self) -> dict[str, dict[str, int]]:
+        if self._read != self._nodes.version:
+            self._limits = {node.metadata.name: _limits(node) for node in self._nodes.list()}
+            self._read = self._nodes.version
+        return self._limits
 
 
 def _limits(node: CSINode) -> dict[str, int]:
