@@ -134,9 +134,12 @@ def test_what_is_gone_leaves_nothing_behind() -> None:
     tallies.of(QUESTIONS[0])
     for number in range(5):
         state.set_pod(make_pod(f"p{number}", node="n0", labels={"app": "web", "n": str(number)}))
+        if number == 2:
+            tallies.of(QUESTIONS[1])
     for number in range(5):
         state.drop_pod(f"uid-default-p{number}")
     assert len(state.crowd) == 0
     assert not tallies._placed
+    assert not tallies._unindexed
     assert not tallies._placed_in
     assert not tallies._placed_by_pin

@@ -120,6 +120,7 @@ class Tallies:
         self._placed: dict[Peers, Placed] = {}
         self._placed_in: dict[str, dict[Placed, None]] = {}  # by namespace
         self._placed_by_pin: dict[Pin, dict[Placed, None]] = {}
+        self._unindexed: dict[Placed, None] = {}  # by neither: that waits until a new tally looks for them
         self.moves = 0  # counts every change of any tally
         state.listen(self._heard)
 
@@ -155,6 +156,7 @@ class Tallies:
 
     def _candidates(self, question: Question) -> Iterable[Placed]:
         """Placed pods among which all that match are, by the rarest label that they must have."""
+        self._index()
         best: list[dict[Placed, None]] | None = None
         for pins in _pins(question):
             found = [placed for pin in pins if (placed := self._placed_by_pin.get(pin)) is not None]
@@ -187,14 +189,19 @@ class Tallies:
 
     def _appeared(self, peers: Peers) -> Placed:
         placed = self._placed[peers] = Placed(peers)
-        self._placed_in.setdefault(peers.namespace, {})[placed] = None
-        for pin in peers.labels.items():
-            self._placed_by_pin.setdefault(pin, {})[placed] = None
+        self._unindexed[placed] = None
         if self._by_pin:
             for tally in self._asking(peers):
                 if tally.question.matches(peers):
                     tally.fill(placed)
         return placed
+
+    def _index(self) -> None:
+        for placed in self._unindexed:
+            self._placed_in.setdefault(placed.peers.namespace, {})[placed] = None
+            for pin in placed.peers.labels.items():
+                self._placed_by_pin.setdefault(pin, {})[placed] = None
+        self._unindexed.clear()
 
     def _asking(self, peers: Peers) -> list[Tally]:
         by_pin = self._by_pin
@@ -207,6 +214,11 @@ class Tallies:
     def _vanished(self, placed: Placed) -> None:
         peers = placed.peers
         del self._placed[peers]
+        for tally in placed.tallies:
+            del tally.members[placed]
+        if placed in self._unindexed:
+            del self._unindexed[placed]
+            return
         here = self._placed_in[peers.namespace]
         del here[placed]
         if not here:
@@ -216,8 +228,6 @@ class Tallies:
             del found[placed]
             if not found:
                 del self._placed_by_pin[pin]
-        for tally in placed.tallies:
-            del tally.members[placed]
 
 
 def _count(rows: dict[int, int], row: int, sign: int) -> None:
