@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import OrderedDict
 from collections.abc import Hashable
 
@@ -53,7 +52,7 @@ class Engine:
     def __init__(self, profile: Profile, state: ClusterState, seed: int = 0) -> None:
         self.profile = profile
         self._state = state
-        self._chance = random.Random(seed)
+        self._chance = np.random.default_rng(seed)
         self._classes: OrderedDict[Hashable, Evaluation] = OrderedDict()
         self._ties: Scores = np.zeros(0, np.int64)
 
@@ -118,9 +117,7 @@ class Engine:
     def _chosen(self, evaluation: Evaluation) -> Chosen | None:
         total = evaluation.scoring.total
         if len(self._ties) != len(total):
-            order = list(range(len(total)))
-            self._chance.shuffle(order)
-            self._ties = np.asarray(order, np.int64)
+            self._ties = self._chance.permutation(len(total))
         ranked = total * len(total) + self._ties  # equal scores: the shuffled order decides
         row = int(np.argmax(ranked))
         best = int(total[row])
