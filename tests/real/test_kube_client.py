@@ -222,7 +222,7 @@ async def established(client: Client, name: str) -> None:
     only = f"metadata.name={name}"
     async with ok(await client.plain.watch(CUSTOM_RESOURCE_DEFINITIONS, fields=only, timeout_s=30)) as watch:
         async for event in watch:
-            conditions = event.object.get("status", {}).get("conditions", [])
+            conditions = event.object.get("status", {}).get("conditions") or []
             if any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
                 return
     pytest.fail(f"{name} was not established")
