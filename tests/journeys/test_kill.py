@@ -9,3 +9,7 @@ from tests.killing import kill_rounds
 
 def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     assert kill_rounds(tmp_path, rounds=5, seed=1) > 100
+
+
+def test_without_durability_the_file_stays_whole(tmp_path: Path) -> None:
+    assert kill_rounds(tmp_path, rounds=3, seed=2, durable=False) > 50
