@@ -11,7 +11,7 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import yaml
@@ -21,6 +21,7 @@ from koord.api.crd import crd_manifests
 from koord.embedded.apiserver import tls
 from koord.embedded.apiserver.http import HttpDoor
 from koord.embedded.apiserver.inprocess import InProcessTransport
+from koord.embedded.apiserver.running import Address, kubeconfig
 from koord.embedded.apiserver.server import Server
 from koord.embedded.apiserver.store import Journal, Store
 from koord.kube.client import Client
@@ -162,13 +163,5 @@ class Cluster:
         """A kubeconfig for this cluster, with the token in it: write it where only its owner can read."""
         if self._identity is None:
             raise RuntimeError("this cluster has no HTTP door, so a kubeconfig would lead nowhere")
-        cluster = {"server": self.url, "certificate-authority-data": self._identity.authority.certificate}
-        document: dict[str, Any] = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "koord", "cluster": cluster}],
-            "users": [{"name": "koord", "user": {"token": self.token}}],
-            "contexts": [{"name": "koord", "context": {"cluster": "koord", "user": "koord"}}],
-            "current-context": "koord",
-        }
-        return yaml.safe_dump(msgspec.to_builtins(document), sort_keys=False)
+        address = Address(self.url, self.token, self._identity.authority.certificate)
+        return yaml.safe_dump(kubeconfig(address), sort_keys=False)

@@ -44,5 +44,4 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     validate_status: Callable[[Obj, Obj], list[FieldError]] = _valid_update
     # Field selectors beyond metadata.name and metadata.namespace: selector name -> value as text.
     fields: Mapping[str, Callable[[Obj], str]] = {}
-    default_grace_seconds: Callable[[Obj], int | None] = lambda _: None  # pods: what deletion without options gives
     creates_on_update: bool = False  # PUT of a missing object creates it (leases, events, ...)

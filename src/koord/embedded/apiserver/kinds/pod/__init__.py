@@ -56,15 +56,6 @@ def _create_errors(pod: Obj) -> list[FieldError]:
     return spec_errors(pod["spec"], "spec", pod["metadata"]["name"]) + pod_only_errors(pod["spec"], creating=True)
 
 
-def _grace(pod: Obj) -> int:
-    """Pods that no kubelet knows of, or that are over, go at once."""
-    spec = pod.get("spec", {})
-    if not spec.get("nodeName") or pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
-        return 0
-    seconds = spec.get("terminationGracePeriodSeconds")
-    return 30 if seconds is None else max(int(seconds), 1)
-
-
 POD = Strategy(
     default=default_pod,
     prepare_create=_prepare_create,
@@ -72,7 +63,6 @@ POD = Strategy(
     prepare_status=_prepare_status,
     validate_create=_create_errors,
     validate_update=update_errors,
-    default_grace_seconds=_grace,
     fields={
         "spec.nodeName": lambda pod: str(pod["spec"].get("nodeName", "")),
         "spec.restartPolicy": lambda pod: str(pod["spec"].get("restartPolicy", "")),
