@@ -1,0 +1,1 @@
+"""One reconciler for each thing that the manager keeps in order."""

@@ -1,0 +1,1 @@
+"""How webhooks are reached: the HTTPS server, its certificates and the webhook configurations."""
