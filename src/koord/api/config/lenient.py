@@ -1,0 +1,203 @@
+"""JSON text to a model as Go programs read it: names in any case, unknown names passed over, wrong types refused.
+
+The strict reader for files that a person checks before use is koord.api.config.document. `unknown_names` says what
+this one passes over, because a misspelt name is a setting that silently does not apply.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from koord.api.config.field_error import FieldError
+from koord.api.marker import Rule
+from koord.values.quantity import Quantity, QuantityError
+
+T = TypeVar("T")
+
+_INT64 = range(-(2**63), 2**63)
+_INT32 = range(-(2**31), 2**31)
+
+
+def read(text: str, model: type[T]) -> T | FieldError:
+    """The model, or the first thing that cannot be read. Empty text is not JSON."""
+    try:
+        document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return FieldError("", None, _sentence(error))
+    return shaped(document, model)
+
+
+def shaped(document: Any, model: type[T]) -> T | FieldError:
+    """As `read`, for JSON that is already plain data."""
+    try:
+        plain = _fit(document, model, "", Rule())
+        return msgspec.convert({} if plain is None else plain, model)
+    except _Misfit as misfit:
+        return misfit.error
+    except msgspec.ValidationError as error:  # what _fit does not look at: unions and free-form parts
+        why, _, path = str(error).partition(" - at `")
+        return FieldError(path.rstrip("`").removeprefix("$."), None, why)
+
+
+def unknown_names(document: Any, model: Any, path: str = "") -> list[str]:
+    """Paths of the names that `read` passes over."""
+    tp, _ = _plain(model)
+    origin, args = get_origin(tp), get_args(tp)
+    if _is_struct(tp) and isinstance(document, Mapping):
+        fields = _fields(tp)
+        found = []
+        for key, inner in document.items():
+            here = _joined(path, key)
+            known = fields.get(key.lower())
+            found += [here] if known is None else unknown_names(inner, known[1], here)
+        return found
+    if origin is tuple and isinstance(document, list):
+        return [p for i, inner in enumerate(document) for p in unknown_names(inner, args[0], f"{path}[{i}]")]
+    if origin is dict and isinstance(document, Mapping):
+        return [p for key, inner in document.items() for p in unknown_names(inner, args[1], f"{path}[{key}]")]
+    return []
+
+
+class _Misfit(Exception):
+    """Never leaves this module: it ends a walk and becomes a value."""
+
+    def __init__(self, path: str, value: Any, rule: str) -> None:
+        super().__init__(path)
+        self.error = FieldError(path, value, rule)
+
+
+def _fit(value: Any, model: Any, path: str, rule: Rule) -> Any:
+    """The value with names spelt as the model spells them; null is as good as absent everywhere."""
+    tp, inner_rule = _plain(model)
+    rule = inner_rule or rule
+    origin, args = get_origin(tp), get_args(tp)
+    if value is None:
+        return None
+    if _is_struct(tp):
+        return _struct(value, tp, path)
+    if rule.quantity:
+        return _quantity(value, path)
+    if rule.int_or_string:
+        if isinstance(value, str):
+            return value
+        return _integer(value, path, _INT32)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise _Misfit(path, value, "must be a list")
+        items = [_fit(item, args[0], f"{path}[{i}]", Rule()) for i, item in enumerate(value)]
+        return [_zero(args[0]) if item is None else item for item in items]
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise _Misfit(path, value, "must be an object")
+        fitted = {key: _fit(item, args[1], f"{path}[{key}]", Rule()) for key, item in value.items()}
+        return {key: _zero(args[1]) if item is None else item for key, item in fitted.items()}
+    return _scalar(value, tp, path, rule)
+
+
+def _struct(value: Any, tp: type[msgspec.Struct], path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _Misfit(path, value, "must be an object")
+    fields = _fields(tp)
+    fitted: dict[str, Any] = {}
+    for key, inner in value.items():
+        known = fields.get(key.lower())
+        if known is None:
+            continue
+        name, field_type = known
+        made = _fit(inner, field_type, _joined(path, name), Rule())
+        if made is not None:
+            fitted[name] = made
+    for name in _required(tp):
+        fitted.setdefault(name, "")
+    return fitted
+
+
+def _scalar(value: Any, tp: Any, path: str, rule: Rule) -> Any:
+    if tp is bool:
+        if not isinstance(value, bool):
+            raise _Misfit(path, value, "must be true or false")
+    elif tp is int:
+        return _integer(value, path, _INT32 if rule.format == "int32" else _INT64)
+    elif tp is float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise _Misfit(path, value, "must be a number")
+    elif tp is str and not isinstance(value, str):
+        raise _Misfit(path, value, "must be a string")
+    return value
+
+
+def _integer(value: Any, path: str, allowed: range) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _Misfit(path, value, "must be a whole number")
+    if value not in allowed:
+        raise _Misfit(path, value, f"must be from {allowed.start} to {allowed.stop - 1}")
+    return value
+
+
+def _quantity(value: Any, path: str) -> str:
+    """Text as Kubernetes prints it: 1000M becomes 1G."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise _Misfit(path, value, "must be a quantity, such as 500M or 1Gi")
+    try:
+        return str(Quantity.parse(value))
+    except QuantityError:
+        raise _Misfit(path, value, "must be a quantity, such as 500M or 1Gi") from None
+
+
+def _zero(model: Any) -> Any:
+    """What Go leaves where a list or a map holds null."""
+    tp, _ = _plain(model)
+    if _is_struct(tp):
+        return dict.fromkeys(_required(tp), "")
+    return {str: "", int: 0, float: 0.0, bool: False}.get(tp)
+
+
+@lru_cache(maxsize=512)
+def _fields(tp: type[msgspec.Struct]) -> dict[str, tuple[str, Any]]:
+    """By lower-case wire name: the wire name and the type with its markers."""
+    hints = get_type_hints(tp, include_extras=True)
+    return {f.encode_name.lower(): (f.encode_name, hints[f.name]) for f in msgspec.structs.fields(tp)}
+
+
+@lru_cache(maxsize=512)
+def _required(tp: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(f.encode_name for f in msgspec.structs.fields(tp) if f.required)
+
+
+def _is_struct(tp: Any) -> bool:
+    return isinstance(tp, type) and issubclass(tp, msgspec.Struct)
+
+
+def _plain(tp: Any) -> tuple[Any, Rule | None]:
+    """The type without `| None` and annotations, and the last schema rule met on the way that decides its reading."""
+    rule: Rule | None = None
+    while True:
+        if get_origin(tp) is Annotated:
+            tp, *extras = get_args(tp)
+            rule = next((e for e in extras if isinstance(e, Rule) and _decides(e)), rule)
+        elif get_origin(tp) in (Union, types.UnionType):
+            some = [a for a in get_args(tp) if a is not type(None)]
+            if len(some) != 1:
+                return tp, rule
+            tp = some[0]
+        else:
+            return tp, rule
+
+
+def _decides(rule: Rule) -> bool:
+    return bool(rule.quantity or rule.int_or_string or rule.format)
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "is nested too deeply"
+    return f"is not JSON: {str(error).removeprefix('JSON is malformed: ')}"

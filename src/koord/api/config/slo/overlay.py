@@ -1,0 +1,40 @@
+"""How a more particular strategy is laid over a more general one: what it does not say stays as it was.
+
+This is what Koordinator does by writing the one as JSON and reading it onto the other, surprises included. Structs are
+laid over field by field, maps key by key with each value replaced whole. Elements of a list are laid over the old
+element at the same place, so what they leave out shines through; an empty list says nothing.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def overlay(old: S, new: msgspec.Struct) -> S:
+    """`old` with everything that `new` says. Fields that only `new` has (a name, a selector) are not looked at."""
+    said = {name: getattr(new, name) for name, silent in _silence(type(old)) if getattr(new, name) != silent}
+    if not said:
+        return old
+    return msgspec.structs.replace(old, **{name: _value(getattr(old, name), value) for name, value in said.items()})
+
+
+def _value(old: Any, new: Any) -> Any:
+    if isinstance(new, msgspec.Struct):
+        return new if old is None else overlay(old, new)
+    if isinstance(new, dict):
+        return {**(old or {}), **new}
+    if isinstance(new, tuple) and new and isinstance(new[0], msgspec.Struct):
+        under = old or ()
+        return tuple(overlay(under[i], item) if i < len(under) else item for i, item in enumerate(new))
+    return new
+
+
+@lru_cache(maxsize=256)
+def _silence(tp: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
+    """Each field with the value that says nothing. Fields written even when unset never say nothing."""
+    return tuple((f.name, f.default) for f in msgspec.structs.fields(tp))

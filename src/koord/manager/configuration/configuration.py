@@ -1,0 +1,59 @@
+"""slo-controller-config as a live, typed thing: every document with its last good value."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from koord.api.config.slo import keys
+from koord.api.right import READ, Right
+from koord.manager.configuration import document
+from koord.manager.configuration.follower import Complaint, Follower
+from koord.manager.world import World
+
+COLOCATION_UNREAD = "ColocationCfgUnmarshalFailed"
+CPU_NORMALIZATION_UNREAD = "CPUNormalizationCfgUnmarshalFailed"
+RESOURCE_AMPLIFICATION_UNREAD = "ResourceAmplificationCfgUnmarshalFailed"
+SLO_UNREAD = "SLOCfgUnmarshalFailed"
+
+
+class Configuration:
+    """Make one per program, before the informers start; `start` it after.
+
+    The settings of a node are `kept.value.of(labels)`, good for use once `kept.available`.
+    """
+
+    rights: ClassVar[tuple[Right, ...]] = (
+        Right("", ("configmaps",), READ),
+        Right("events.k8s.io", ("events",), ("create", "patch")),
+    )
+
+    def __init__(self, world: World) -> None:
+        self.follower = follower = Follower(world)
+        self.colocation = follower.of(
+            keys.COLOCATION, document.colocation_layers, Complaint(COLOCATION_UNREAD, "colocation config")
+        )
+        self.cpu_normalization = follower.of(
+            keys.CPU_NORMALIZATION,
+            document.cpu_normalization_layers,
+            Complaint(CPU_NORMALIZATION_UNREAD, "cpu normalization config"),
+        )
+        self.resource_amplification = follower.of(
+            keys.RESOURCE_AMPLIFICATION,
+            document.resource_amplification_layers,
+            Complaint(RESOURCE_AMPLIFICATION_UNREAD, "resource amplification config"),
+        )
+        self.threshold = follower.of(
+            keys.RESOURCE_THRESHOLD, document.threshold_layers, Complaint(SLO_UNREAD, "ThresholdCfg")
+        )
+        self.qos = follower.of(keys.RESOURCE_QOS, document.qos_layers, Complaint(SLO_UNREAD, "ResourceQOSCfg"))
+        self.cpu_burst = follower.of(keys.CPU_BURST, document.cpu_burst_layers, Complaint(SLO_UNREAD, "CPUBurstCfg"))
+        self.system = follower.of(keys.SYSTEM, document.system_layers, Complaint(SLO_UNREAD, "SystemCfg"))
+        self.host_applications = follower.of(
+            keys.HOST_APPLICATION, document.host_application_layers, Complaint(SLO_UNREAD, "HostApplicationCfg")
+        )
+
+    async def start(self) -> None:
+        await self.follower.start()
+
+    async def stop(self) -> None:
+        await self.follower.stop()

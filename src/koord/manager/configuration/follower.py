@@ -1,0 +1,109 @@
+"""Watches the one ConfigMap and hands each of its documents to whoever keeps it; says on it what is wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, TypeVar
+
+import msgspec
+
+from koord.api.builtin import CONFIG_MAPS
+from koord.api.core import ConfigMap
+from koord.kube.cache import Change
+from koord.kube.recorder import reference
+from koord.manager.configuration.document import Unread
+from koord.manager.configuration.kept import Kept, Parse, Standing, described
+from koord.manager.world import World
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
+
+INVALID = "SLOCfgInvalid"  # ours: upstream tells only of text that it cannot read
+IGNORED = "SLOCfgIgnored"  # ours: settings that have no effect
+
+
+class Complaint(msgspec.Struct, frozen=True):
+    """How upstream tells of unreadable text: the event's reason, and what the document is called in its message."""
+
+    reason: str
+    subject: str
+
+
+class FollowerCounts(msgspec.Struct, kw_only=True):
+    changes: int = 0  # versions of the ConfigMap with other data than before
+    rejected: int = 0  # documents that were not put to use
+    ignored: int = 0  # settings in good documents that have no effect
+
+
+class Follower:
+    """`of` says what is wanted; `start` once the informers run; a document of an absent ConfigMap is its defaults."""
+
+    def __init__(self, world: World) -> None:
+        self.counts = FollowerCounts()
+        self._world = world
+        self._where = (world.settings.config_namespace, world.settings.config_name)
+        namespace, name = self._where
+        self._maps = world.informers.of(CONFIG_MAPS, namespace, fields=f"metadata.name={name}")
+        self._kept: list[tuple[Kept[Any], Complaint]] = []
+        self._seen: dict[str, str] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._maps.on(self._hear)
+
+    def of(self, key: str, parse: Parse[T], complaint: Complaint) -> Kept[T]:
+        """The document under `key`, kept. Ask before the informers start."""
+        kept = Kept(key, parse)
+        self._kept.append((kept, complaint))
+        if self._seen is not None:
+            kept.take(self._seen.get(key))
+        return kept
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._settle(), name="slo-config-settle")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def standings(self) -> tuple[Standing, ...]:
+        return tuple(kept.standing for kept, _ in self._kept)
+
+    async def _settle(self) -> None:
+        """A ConfigMap that is not there sends no news: look for it once the first list is in."""
+        await self._maps.wait_synced()
+        if self._seen is None:
+            namespace, name = self._where
+            _LOG.warning("ConfigMap %s/%s does not exist: the defaults are in use", namespace, name)
+            for kept, _ in self._kept:
+                kept.absent(f"ConfigMap {namespace}/{name} does not exist; the defaults are in use")
+
+    def _hear(self, change: Change[ConfigMap]) -> None:
+        config = change.object
+        if change.kind == "deleted" or (config.metadata.namespace, config.metadata.name) != self._where:
+            return  # settings outlive their ConfigMap: losing it must not change every node at once
+        if self._seen == config.data:
+            return
+        self._seen = config.data
+        self.counts.changes += 1
+        for kept, complaint in self._kept:
+            unread = kept.take(config.data.get(kept.key))
+            if unread is not None:
+                self._complain(config, kept, complaint, unread)
+            elif kept.remarks:
+                self.counts.ignored += len(kept.remarks)
+                self._record(config, IGNORED, "; ".join(f"{kept.key}: {remark}" for remark in kept.remarks))
+
+    def _complain(self, config: ConfigMap, kept: Kept[Any], complaint: Complaint, unread: Unread) -> None:
+        self.counts.rejected += 1
+        if unread.json:
+            why = described(kept.key, unread)
+            self._record(config, complaint.reason, f"failed to unmarshal {complaint.subject}, err: {why}")
+        else:
+            self._record(config, INVALID, kept.error)
+
+    def _record(self, config: ConfigMap, reason: str, message: str) -> None:
+        _LOG.warning("ConfigMap %s/%s: %s", *self._where, message)
+        self._world.recorder.record(reference(CONFIG_MAPS, config), "Warning", reason, message)
