@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from koord.api.merge.merge_patch import merge_patch
+from koord.api.merge.outcome import PatchFailed
+from koord.api.merge.strategic import strategic_merge
 from koord.embedded.apiserver.merge.apply import BEFORE_FIRST_APPLY, Applied, apply
 from koord.embedded.apiserver.merge.conflict import Conflicts
 from koord.embedded.apiserver.merge.json_patch import json_patch
 from koord.embedded.apiserver.merge.managed import track_update
-from koord.embedded.apiserver.merge.merge_patch import merge_patch
-from koord.embedded.apiserver.merge.outcome import PatchFailed
 from koord.embedded.apiserver.merge.reset import ownable
 from koord.embedded.apiserver.merge.sameness import kept_times
-from koord.embedded.apiserver.merge.strategic import strategic_merge
 from koord.embedded.apiserver.schema.builtin import OBJECT_META, builtin
 from koord.embedded.apiserver.schema.node import Node
 from koord.kube.transport import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH

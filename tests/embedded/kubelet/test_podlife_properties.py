@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord.api.merge.strategic import strategic_merge
 from koord.api.model import convert
 from koord.api.pod import PodStatus
-from koord.embedded.apiserver.merge.strategic import strategic_merge
 from koord.embedded.apiserver.schema.builtin import builtin
 from koord.embedded.kubelet.behaviour import ContainerPlan, Plan
 from koord.embedded.kubelet.podlife import Deletion, Exited, Orders, Run, admitted, advance, next_due

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from koord.api.apps import ReplicaSet
 from koord.api.core import Pod
+from koord.api.merge.merge_patch import merge_patch
 from koord.api.model import convert, to_dict
-from koord.embedded.apiserver.merge.merge_patch import merge_patch
 from koord.embedded.workloads import (
     ownership,
     ranking,

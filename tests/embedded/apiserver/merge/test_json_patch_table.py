@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.merge.outcome import PatchFailed
 from koord.embedded.apiserver.merge.json_patch import MAX_OPERATIONS, json_patch
-from koord.embedded.apiserver.merge.outcome import PatchFailed
 
 DOC: dict[str, Any] = {"data": {"a": "1", "b": "2"}, "list": [{"n": 1}, {"n": 2}], "null": None}
 REJECTED = "the server rejected our request due to an error in our request"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.embedded.apiserver.merge.merge_patch import merge_patch, without_nulls
-from koord.embedded.apiserver.merge.outcome import PatchFailed
+from koord.api.merge.merge_patch import merge_patch, without_nulls
+from koord.api.merge.outcome import PatchFailed
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from koord.api.merge.outcome import PatchFailed
 from koord.embedded.apiserver.merge import fieldset
 from koord.embedded.apiserver.merge.apply import Applied, apply
 from koord.embedded.apiserver.merge.conflict import Conflicts
 from koord.embedded.apiserver.merge.managed import track_update
-from koord.embedded.apiserver.merge.outcome import PatchFailed
 from koord.embedded.apiserver.merge.reset import ownable
 from koord.embedded.apiserver.schema.builtin import OBJECT_META, builtin
 from koord.embedded.apiserver.schema.node import Node

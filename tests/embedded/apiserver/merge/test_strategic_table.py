@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.embedded.apiserver.merge.outcome import PatchFailed
-from koord.embedded.apiserver.merge.strategic import strategic_merge
+from koord.api.merge.outcome import PatchFailed
+from koord.api.merge.strategic import strategic_merge
 from koord.embedded.apiserver.schema.builtin import builtin
 from koord.embedded.apiserver.schema.node import Node
 

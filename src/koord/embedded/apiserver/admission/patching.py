@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from koord.api.merge.outcome import PatchFailed
 from koord.embedded.apiserver.merge.json_patch import json_patch
-from koord.embedded.apiserver.merge.outcome import PatchFailed
 
 Obj = dict[str, Any]
 

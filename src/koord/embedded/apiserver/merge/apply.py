@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from koord.api.merge.outcome import Obj, PatchFailed, bad_patch, server_error
 from koord.embedded.apiserver.merge import entries, fieldset, lastapplied
 from koord.embedded.apiserver.merge.compare import compare, same
 from koord.embedded.apiserver.merge.conflict import Conflicts, conflicts
@@ -16,7 +17,6 @@ from koord.embedded.apiserver.merge.conform import complaint
 from koord.embedded.apiserver.merge.entries import APPLY, Key, Managers
 from koord.embedded.apiserver.merge.fieldset import Fields
 from koord.embedded.apiserver.merge.managed import Change, filtered, reshaped, surrender, track_update
-from koord.embedded.apiserver.merge.outcome import Obj, PatchFailed, bad_patch, server_error
 from koord.embedded.apiserver.merge.prune import pruned
 from koord.embedded.apiserver.merge.reset import STRIPPED, Filter, everything
 from koord.embedded.apiserver.merge.shape import mentioned, overlaid

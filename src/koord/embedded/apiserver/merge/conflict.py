@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.embedded.apiserver.merge import entries, fieldset, gotext
+from koord.api.merge import gotext
+from koord.api.merge.outcome import PatchFailed
+from koord.embedded.apiserver.merge import entries, fieldset
 from koord.embedded.apiserver.merge.entries import UPDATE, Key
 from koord.embedded.apiserver.merge.fieldset import Fields, Path
-from koord.embedded.apiserver.merge.outcome import PatchFailed
 
 
 class Conflict(msgspec.Struct, frozen=True):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.merge import element, gotext
+from koord.api.merge import gotext
+from koord.embedded.apiserver.merge import element
 from koord.embedded.apiserver.merge.walk import ANY, item_step, items_of
 from koord.embedded.apiserver.schema.node import Node
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from koord.embedded.apiserver.merge import gotext
+from koord.api.merge import gotext
 
 SELF = "."  # marks that the field itself is owned, beside some of what is below it
 

@@ -6,9 +6,9 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+from koord.api.merge.outcome import Obj
 from koord.embedded.apiserver.merge import fieldset
 from koord.embedded.apiserver.merge.fieldset import Fields
-from koord.embedded.apiserver.merge.outcome import Obj
 
 # Manager, operation, apiVersion (empty for Apply: an applier keeps its entry when it changes version), subresource.
 Key = tuple[str, str, str, str]

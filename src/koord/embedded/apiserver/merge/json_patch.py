@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.merge import gotext
-from koord.embedded.apiserver.merge.outcome import Obj, PatchFailed, bad_patch, unprocessable
+from koord.api.merge import gotext
+from koord.api.merge.outcome import Obj, PatchFailed, bad_patch, unprocessable
 
 MAX_OPERATIONS = 10_000
 MAX_COPIED_BYTES = 3 * 1024 * 1024

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
+from koord.api.merge.outcome import Obj
 from koord.embedded.apiserver.merge import entries, fieldset
 from koord.embedded.apiserver.merge.compare import compare
 from koord.embedded.apiserver.merge.conform import complaint
 from koord.embedded.apiserver.merge.fieldset import Fields
-from koord.embedded.apiserver.merge.outcome import Obj
 from koord.embedded.apiserver.merge.shape import mentioned
 from koord.embedded.apiserver.schema.node import Node
 

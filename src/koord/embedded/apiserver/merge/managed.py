@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from koord.api.merge.outcome import Obj
 from koord.embedded.apiserver.merge import entries, fieldset
 from koord.embedded.apiserver.merge.compare import Comparison, compare
 from koord.embedded.apiserver.merge.entries import UPDATE, Key, Managers
-from koord.embedded.apiserver.merge.outcome import Obj
 from koord.embedded.apiserver.merge.reset import STRIPPED, Filter, everything
 from koord.embedded.apiserver.merge.shape import fitting
 from koord.embedded.apiserver.merge.versions import Convert, Versions

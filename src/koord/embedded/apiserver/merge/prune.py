@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from koord.api.merge.outcome import Obj
 from koord.embedded.apiserver.merge import entries, fieldset
 from koord.embedded.apiserver.merge.entries import Managers
 from koord.embedded.apiserver.merge.fieldset import EMPTY, Fields
-from koord.embedded.apiserver.merge.outcome import Obj
 from koord.embedded.apiserver.merge.shape import mentioned, removed, with_parents
 from koord.embedded.apiserver.merge.versions import Versions
 from koord.embedded.apiserver.schema.node import Node

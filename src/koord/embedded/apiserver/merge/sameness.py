@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from koord.api.merge.outcome import Obj
 from koord.embedded.apiserver.merge import entries
 from koord.embedded.apiserver.merge.compare import same
-from koord.embedded.apiserver.merge.outcome import Obj
 from koord.embedded.apiserver.merge.walk import ANY
 from koord.embedded.apiserver.schema.node import Node
 

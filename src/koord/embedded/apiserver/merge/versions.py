@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from koord.embedded.apiserver.merge.outcome import Obj
+from koord.api.merge.outcome import Obj
 from koord.embedded.apiserver.schema.node import Node
 
 # (object, api version) -> the object and its node at that version, or None when the version is not served any more.

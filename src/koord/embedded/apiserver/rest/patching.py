@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
+from koord.api.merge.merge_patch import merge_patch
+from koord.api.merge.outcome import PatchFailed
+from koord.api.merge.strategic import strategic_merge
 from koord.embedded.apiserver import refusal
 from koord.embedded.apiserver.merge import apply as merge_apply
 from koord.embedded.apiserver.merge.conflict import Conflicts
 from koord.embedded.apiserver.merge.json_patch import json_patch
-from koord.embedded.apiserver.merge.merge_patch import merge_patch
-from koord.embedded.apiserver.merge.outcome import PatchFailed
 from koord.embedded.apiserver.merge.reset import ownable
-from koord.embedded.apiserver.merge.strategic import strategic_merge
 from koord.embedded.apiserver.refusal import FieldError, Refusal, bad_request, unsupported_media
 from koord.embedded.apiserver.rest import ownership
 from koord.embedded.apiserver.rest.call import Call, Outcome, Parts
@@ -126,9 +126,9 @@ class Patcher:
                 convert=ownership.converter(parts.catalog, resource),
             )
             if isinstance(outcome, Conflicts):
-                raise outcome.failed().refusal()
+                raise _refused(outcome.failed())
             if isinstance(outcome, PatchFailed):
-                raise outcome.refusal()
+                raise _refused(outcome)
             if not name:
                 raise bad_request(
                     f"the name of the object ({call.name} based on URL) was undeterminable: name must be provided"
@@ -169,8 +169,12 @@ def merge(call: Call, media: str, old: Obj, patch: Any) -> Obj:
     else:
         outcome = strategic_merge(old, patch, call.resource.node)
     if isinstance(outcome, PatchFailed):
-        raise outcome.refusal()
+        raise _refused(outcome)
     return outcome
+
+
+def _refused(failed: PatchFailed) -> Refusal:
+    return Refusal(failed.code, failed.reason, failed.message, details=failed.details)
 
 
 def bad_patched(shown: str, why: str) -> Refusal:

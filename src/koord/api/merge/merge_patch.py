@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.merge import gotext
-from koord.embedded.apiserver.merge.outcome import Obj, PatchFailed, bad_patch
+from koord.api.merge import gotext
+from koord.api.merge.outcome import Obj, PatchFailed, bad_patch
 
 
 def merge_patch(doc: Obj, patch: Any) -> Obj | PatchFailed:

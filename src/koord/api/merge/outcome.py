@@ -6,21 +6,16 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.refusal import Refusal
-
 Obj = dict[str, Any]
 
 
 class PatchFailed(msgspec.Struct, frozen=True):
-    """A refusal as a value; `refusal()` is the exception that the door turns into a body."""
+    """A refusal as a value; who serves the patch makes an answer of it."""
 
     code: int
     message: str
     reason: str = ""
     details: dict[str, Any] | None = None
-
-    def refusal(self) -> Refusal:
-        return Refusal(self.code, self.reason, self.message, details=self.details)
 
 
 def bad_patch(message: str) -> PatchFailed:

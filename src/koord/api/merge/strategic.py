@@ -1,4 +1,4 @@
-"""Strategic merge patch for built-in kinds: objects merge by field, lists as their schema says, directives override.
+"""Strategic merge patch for built-in kinds: objects merge by field, lists as their shape says, directives override.
 
 Errors carry kube-apiserver's words and codes; most of them leave it as a 500 because it never classified them.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from koord.embedded.apiserver.merge import gotext
-from koord.embedded.apiserver.merge.merge_patch import without_nulls
-from koord.embedded.apiserver.merge.outcome import Obj, PatchFailed, bad_patch, server_error
-from koord.embedded.apiserver.merge.strategic_list import (
+from koord.api.merge import gotext
+from koord.api.merge.merge_patch import without_nulls
+from koord.api.merge.outcome import Obj, PatchFailed, bad_patch, server_error
+from koord.api.merge.shape import OPEN, PLAIN, Shape
+from koord.api.merge.strategic_list import (
     DELETE,
     DIRECTIVE,
     MERGE,
@@ -24,7 +25,6 @@ from koord.embedded.apiserver.merge.strategic_list import (
     put_in_order,
     split_by_presence,
 )
-from koord.embedded.apiserver.schema.node import Node
 
 RETAIN_KEYS = "$retainKeys"
 DELETE_FROM = "$deleteFromPrimitiveList"
@@ -35,7 +35,7 @@ _BAD_DELETE = "invalid patch format of primitive list"
 _BAD_ORDER = "invalid patch format of setElementOrder list"
 
 
-def strategic_merge(doc: Obj, patch: Any, node: Node) -> Obj | PatchFailed:
+def strategic_merge(doc: Obj, patch: Any, node: Shape) -> Obj | PatchFailed:
     """The document after a decoded strategic merge patch. Neither is changed; unchanged parts are shared.
 
     New objects keep directives that only mean something to a merge (`$retainKeys`, `$setElementOrder/...`): they are
@@ -52,7 +52,7 @@ def strategic_merge(doc: Obj, patch: Any, node: Node) -> Obj | PatchFailed:
         return wrong.failed
 
 
-def merged_map(original: Obj, patch: Obj, node: Node) -> Obj:
+def merged_map(original: Obj, patch: Obj, node: Shape) -> Obj:
     if DIRECTIVE in patch:
         return _directed(patch)
     out = dict(original)
@@ -81,7 +81,7 @@ def merged_map(original: Obj, patch: Obj, node: Node) -> Obj:
     return out
 
 
-def _merger(node: Node) -> Callable[[Obj, Obj], Obj]:
+def _merger(node: Shape) -> Callable[[Obj, Obj], Obj]:
     return lambda original, patch: merged_map(original, patch, node)
 
 
@@ -127,7 +127,7 @@ def _retain(out: Obj, patch: Obj) -> None:
         del out[key]
 
 
-def _order(out: Obj, patch: Obj, node: Node) -> None:
+def _order(out: Obj, patch: Obj, node: Shape) -> None:
     """Lists with a wanted order: merge them here, and take them out of the patch."""
     for name in [name for name in patch if name.startswith(SET_ORDER)]:
         order = patch.pop(name)
@@ -170,22 +170,30 @@ def _target(name: str, prefix: str, complaint: str) -> str:
     return key
 
 
-def lookup(node: Node, key: str) -> tuple[Node, str, str]:
+def lookup(node: Shape, key: str) -> tuple[Shape, str, str]:
     """The node, list strategy and merge key of a field."""
+    if node.kind == OPEN:
+        found = node.fields.get(key, PLAIN)
+        return found, _strategy(found), found.patch_key
     if node.kind == "map":
         words = "merging an object in json but data type is not struct, instead is: map"
         raise Unmergeable(server_error(words))
-    found = node.fields.get(key)
-    if found is None:
+    known = node.fields.get(key)
+    if known is None:
         struct = node.go_type.rsplit(".", 1)[-1]
         words = f"unable to find api field in struct {struct} for the json field {gotext.quoted(key)}"
         raise Unmergeable(server_error(words))
-    strategy = MERGE if MERGE in found.patch_strategy else REPLACE if REPLACE in found.patch_strategy else ""
-    return found, strategy, found.patch_key
+    return known, _strategy(known), known.patch_key
 
 
-def lookup_list(node: Node, key: str) -> tuple[Node, str, str]:
+def _strategy(node: Shape) -> str:
+    return MERGE if MERGE in node.patch_strategy else REPLACE if REPLACE in node.patch_strategy else ""
+
+
+def lookup_list(node: Shape, key: str) -> tuple[Shape, str, str]:
     found, strategy, merge_key = lookup(node, key)
+    if found.kind == OPEN:
+        return found.items or PLAIN, strategy, merge_key
     if found.kind != "list" or found.items is None:
         raise Unmergeable(server_error("expected slice or array type, but got: struct"))
     return found.items, strategy, merge_key

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from koord.embedded.apiserver.merge import gotext
-from koord.embedded.apiserver.merge.outcome import Obj, PatchFailed, server_error, unprocessable
+from koord.api.merge import gotext
+from koord.api.merge.outcome import Obj, PatchFailed, server_error, unprocessable
 
 DIRECTIVE = "$patch"
 DELETE = "delete"
