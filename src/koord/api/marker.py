@@ -32,6 +32,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     schemaless: bool | None = None  # as preserve_unknown, and not even the JSON type is stated
     quantity: bool | None = None
     int_or_string: bool | None = None
+    duration: bool | None = None  # says nothing to a schema, but readers of configuration check and normalise it
     map_type: Literal["atomic", "granular"] | None = None
     list_type: Literal["atomic", "set", "map"] | None = None
 
@@ -48,7 +49,7 @@ Switch = Annotated[int, Rule(minimum=0, maximum=1)]
 Quantity = Annotated[str | int | float, Rule(quantity=True)]
 ResourceList = dict[str, Quantity]
 IntOrString = Annotated[int | str, Rule(int_or_string=True)]
-Duration = str  # as Go prints it: "5m0s"; koord.values reads it
+Duration = Annotated[str, Rule(duration=True)]  # as Go prints it: "5m0s"; koord.values reads it
 
 
 def always(value: T) -> T:

@@ -6,15 +6,16 @@ this one passes over, because a misspelt name is a setting that silently does no
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from koord.api.config.field_error import FieldError
 from koord.api.marker import Rule
+from koord.api.structural import unwrap
+from koord.values import duration
 from koord.values.quantity import Quantity, QuantityError
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ def read(text: str, model: type[T]) -> T | FieldError:
 def shaped(document: Any, model: type[T]) -> T | FieldError:
     """As `read`, for JSON that is already plain data."""
     try:
-        plain = _fit(document, model, "", Rule())
+        plain = _fit(document, model, "")
         return msgspec.convert({} if plain is None else plain, model)
     except _Misfit as misfit:
         return misfit.error
@@ -46,7 +47,7 @@ def shaped(document: Any, model: type[T]) -> T | FieldError:
 
 def unknown_names(document: Any, model: Any, path: str = "") -> list[str]:
     """Paths of the names that `read` passes over."""
-    tp, _ = _plain(model)
+    tp, _ = unwrap(model)
     origin, args = get_origin(tp), get_args(tp)
     if _is_struct(tp) and isinstance(document, Mapping):
         fields = _fields(tp)
@@ -71,10 +72,9 @@ class _Misfit(Exception):
         self.error = FieldError(path, value, rule)
 
 
-def _fit(value: Any, model: Any, path: str, rule: Rule) -> Any:
+def _fit(value: Any, model: Any, path: str) -> Any:
     """The value with names spelt as the model spells them; null is as good as absent everywhere."""
-    tp, inner_rule = _plain(model)
-    rule = inner_rule or rule
+    tp, rule = unwrap(model)
     origin, args = get_origin(tp), get_args(tp)
     if value is None:
         return None
@@ -82,6 +82,8 @@ def _fit(value: Any, model: Any, path: str, rule: Rule) -> Any:
         return _struct(value, tp, path)
     if rule.quantity:
         return _quantity(value, path)
+    if rule.duration:
+        return _duration(value, path)
     if rule.int_or_string:
         if isinstance(value, str):
             return value
@@ -89,12 +91,12 @@ def _fit(value: Any, model: Any, path: str, rule: Rule) -> Any:
     if origin is tuple:
         if not isinstance(value, list):
             raise _Misfit(path, value, "must be a list")
-        items = [_fit(item, args[0], f"{path}[{i}]", Rule()) for i, item in enumerate(value)]
+        items = [_fit(item, args[0], f"{path}[{i}]") for i, item in enumerate(value)]
         return [_zero(args[0]) if item is None else item for item in items]
     if origin is dict:
         if not isinstance(value, dict):
             raise _Misfit(path, value, "must be an object")
-        fitted = {key: _fit(item, args[1], f"{path}[{key}]", Rule()) for key, item in value.items()}
+        fitted = {key: _fit(item, args[1], f"{path}[{key}]") for key, item in value.items()}
         return {key: _zero(args[1]) if item is None else item for key, item in fitted.items()}
     return _scalar(value, tp, path, rule)
 
@@ -109,7 +111,7 @@ def _struct(value: Any, tp: type[msgspec.Struct], path: str) -> dict[str, Any]:
         if known is None:
             continue
         name, field_type = known
-        made = _fit(inner, field_type, _joined(path, name), Rule())
+        made = _fit(inner, field_type, _joined(path, name))
         if made is not None:
             fitted[name] = made
     for name in _required(tp):
@@ -149,9 +151,17 @@ def _quantity(value: Any, path: str) -> str:
         raise _Misfit(path, value, "must be a quantity, such as 500M or 1Gi") from None
 
 
+def _duration(value: Any, path: str) -> str:
+    """Text as Go prints it: 90s becomes 1m30s."""
+    try:
+        return duration.text(duration.parse(value if isinstance(value, str) else ""))
+    except duration.DurationError:
+        raise _Misfit(path, value, "must be a duration, such as 5m or 1h30m") from None
+
+
 def _zero(model: Any) -> Any:
     """What Go leaves where a list or a map holds null."""
-    tp, _ = _plain(model)
+    tp, _ = unwrap(model)
     if _is_struct(tp):
         return dict.fromkeys(_required(tp), "")
     return {str: "", int: 0, float: 0.0, bool: False}.get(tp)
@@ -171,26 +181,6 @@ def _required(tp: type[msgspec.Struct]) -> tuple[str, ...]:
 
 def _is_struct(tp: Any) -> bool:
     return isinstance(tp, type) and issubclass(tp, msgspec.Struct)
-
-
-def _plain(tp: Any) -> tuple[Any, Rule | None]:
-    """The type without `| None` and annotations, and the last schema rule met on the way that decides its reading."""
-    rule: Rule | None = None
-    while True:
-        if get_origin(tp) is Annotated:
-            tp, *extras = get_args(tp)
-            rule = next((e for e in extras if isinstance(e, Rule) and _decides(e)), rule)
-        elif get_origin(tp) in (Union, types.UnionType):
-            some = [a for a in get_args(tp) if a is not type(None)]
-            if len(some) != 1:
-                return tp, rule
-            tp = some[0]
-        else:
-            return tp, rule
-
-
-def _decides(rule: Rule) -> bool:
-    return bool(rule.quantity or rule.int_or_string or rule.format)
 
 
 def _joined(path: str, name: str) -> str:

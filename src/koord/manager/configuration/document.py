@@ -50,8 +50,6 @@ def colocation_layers(text: str) -> Read[Layers[colocation.ColocationStrategy]] 
     given = read(text, colocation.ColocationConfig)
     if isinstance(given, FieldError):
         return Unread(given)
-    if wrong := colocation.duration_errors(given):
-        return Unread(wrong[0])
     cluster = overlay(colocation.DEFAULT, given)
     if flaws := colocation.validate_runtime(cluster):
         return Unread(flaws[0], json=False)

@@ -45,6 +45,11 @@ class Kept(Generic[T]):
         self._parse = parse
         self._handlers: list[Callable[[], object]] = []
 
+    @property
+    def seen(self) -> bool:
+        """Whether the ConfigMap, or its absence, is known; `value` may still be none of its words."""
+        return self.standing.state != "Unknown"
+
     def on_change(self, handler: Callable[[], object]) -> None:
         """Call `handler` whenever `value`, `available` or the presence of an error changed."""
         self._handlers.append(handler)

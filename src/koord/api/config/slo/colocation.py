@@ -11,7 +11,6 @@ from koord.api.config.slo.limit import Limit, broken, percent
 from koord.api.meta import LabelSelector
 from koord.api.model import Model
 from koord.api.slo import MEMORY_WITHOUT_PAGE_CACHE, AggregatePolicy
-from koord.values import duration
 
 USAGE = "usage"
 REQUEST = "request"
@@ -113,31 +112,6 @@ def validate_admission(config: ColocationConfig) -> list[FieldError]:
     for index, node in enumerate(config.node_configs):
         errors += broken(node, ADMISSION, path=f"nodeConfigs[{index}].")
     return errors
-
-
-def duration_errors(config: ColocationConfig) -> list[FieldError]:
-    """Windows that are no Go durations: such a document cannot be read."""
-    errors = _durations(config, "")
-    for index, node in enumerate(config.node_configs):
-        errors += _durations(node, f"nodeConfigs[{index}].")
-    return errors
-
-
-def _durations(strategy: ColocationStrategy, path: str) -> list[FieldError]:
-    policy = strategy.metric_aggregate_policy
-    return [
-        FieldError(f"{path}metricAggregatePolicy.durations[{index}]", text, "must be a duration, such as 5m")
-        for index, text in enumerate(policy.durations if policy else ())
-        if not _is_duration(text)
-    ]
-
-
-def _is_duration(text: str) -> bool:
-    try:
-        duration.parse(text)
-    except duration.DurationError:
-        return False
-    return True
 
 
 def validate_runtime(strategy: ColocationStrategy) -> list[FieldError]:

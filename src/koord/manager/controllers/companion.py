@@ -1,0 +1,155 @@
+"""Keeps one cluster-scoped object beside each node, named as the node: made, corrected and removed with it.
+
+What the object shall say is the owner's decision; this file holds the life cycle that NodeSLO and NodeMetric share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from koord.api.builtin import NODES
+from koord.api.core import Node
+from koord.api.meta import Object
+from koord.api.model import to_dict
+from koord.api.resource import Resource
+from koord.kube.cache import Change
+from koord.kube.controller import Controller, Done, Outcome, Requeue
+from koord.kube.refused import Refused
+from koord.kube.workqueue import WorkQueue
+from koord.manager.controllers.tally import Tally
+from koord.manager.world import World
+
+O = TypeVar("O", bound=Object)  # noqa: E741  an object
+
+WORKERS = 4
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """`spec` that the object shall have; None leaves it as it is, or leaves it out."""
+
+    spec: msgspec.Struct | None
+    extra: Mapping[str, Any] = {}  # fields of a new object's spec that models leave out when they are empty
+
+
+Decide = Callable[[Node, O | None], Wanted]
+
+
+class Companion(Generic[O]):
+    def __init__(
+        self,
+        name: str,
+        world: World,
+        resource: Resource[O],
+        decide: Decide[O],
+        tally: Tally,
+        *,
+        relevant: Callable[[Node, Node], bool],
+    ) -> None:
+        """`relevant(before, after)` says whether a change of the node may change what is decided."""
+        self.tally = tally
+        self.nodes = world.informers.of(NODES)
+        self.objects = world.informers.of(resource)
+        self.queue: WorkQueue[str] = WorkQueue(world.clock, name=name)
+        self._client = world.client
+        self._resource = resource
+        self._decide = decide
+        self._relevant = relevant
+        self._controller = Controller(name, self.queue, self.reconcile, workers=WORKERS)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self.nodes.on(self._node_changed)
+        self.objects.on(self._object_changed)
+        self._task = asyncio.create_task(self._run(), name=self._controller.name)
+
+    async def stop(self) -> None:
+        self.queue.shutdown(drain=False)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def enqueue_all(self) -> None:
+        for node in self.nodes.list():
+            self.queue.add(node.metadata.name)
+
+    async def reconcile(self, name: str) -> Outcome:
+        node, obj = self.nodes.get("", name), self.objects.get("", name)
+        if node is None:
+            return Done() if obj is None else await self._remove(obj)
+        wanted = self._decide(node, obj)
+        if wanted.spec is None:
+            return Done()
+        if obj is None:
+            return await self._create(name, wanted)
+        patch = merge_difference(to_dict(obj.spec), to_dict(wanted.spec))  # type: ignore[attr-defined]
+        if not patch:
+            return Done()
+        return await self._update(obj, patch)
+
+    async def _run(self) -> None:
+        """Work begins when both caches are whole: from half a list of nodes most objects look orphaned."""
+        await self.nodes.wait_synced()
+        await self.objects.wait_synced()
+        await self._controller.run()
+
+    async def _create(self, name: str, wanted: Wanted) -> Outcome:
+        assert wanted.spec is not None
+        body = {"metadata": {"name": name}, "spec": {**wanted.extra, **to_dict(wanted.spec)}}
+        answer = await self._client.create(self._resource, body)
+        if isinstance(answer, Refused) and answer.already_exists:
+            return Requeue("made by somebody else meanwhile")  # the cache will show it
+        return self._outcome(answer, f"create{self._resource.kind}")
+
+    async def _update(self, obj: O, patch: dict[str, Any]) -> Outcome:
+        meta = obj.metadata
+        answer = await self._client.patch(self._resource, meta.name, {"spec": patch}, kind="merge", uid=meta.uid)
+        if isinstance(answer, Refused) and (answer.not_found or answer.conflict):
+            return Requeue("changed meanwhile")
+        return self._outcome(answer, f"update{self._resource.kind}")
+
+    async def _remove(self, obj: O) -> Outcome:
+        answer = await self._client.delete(self._resource, obj.metadata.name, uid=obj.metadata.uid)
+        if isinstance(answer, Refused) and (answer.not_found or answer.conflict):
+            return Done()  # it is gone, or another one of that name whose own event will come
+        return self._outcome(answer, f"delete{self._resource.kind}")
+
+    def _outcome(self, answer: object, reason: str) -> Outcome:
+        if isinstance(answer, Refused):
+            self.tally.failed(reason)
+            return Requeue(str(answer))
+        self.tally.succeeded(reason)
+        return Done()
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        old = change.old
+        if change.kind != "updated" or old is None or self._relevant(old, change.object):
+            self.queue.add(change.object.metadata.name)
+
+    def _object_changed(self, change: Change[O]) -> None:
+        """Status is written once a minute by every koordlet; only a new generation says that the spec changed."""
+        old = change.old
+        if (
+            change.kind == "updated"
+            and old is not None
+            and old.metadata.generation == change.object.metadata.generation
+        ):
+            return
+        self.queue.add(change.object.metadata.name)
+
+
+def merge_difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The JSON merge patch that leads from one map to another; empty when they are equal."""
+    patch: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            if inner := merge_difference(before, value):
+                patch[key] = inner
+        elif key not in old or before != value or type(before) is not type(value):
+            patch[key] = value
+    return patch

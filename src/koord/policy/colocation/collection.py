@@ -1,0 +1,22 @@
+"""How a node's koordlet shall collect and report its load: the spec of its NodeMetric."""
+
+from __future__ import annotations
+
+from koord.api.config.slo.colocation import DEFAULT, ColocationStrategy
+from koord.api.slo import MetricCollectPolicy, NodeMetricSpec
+
+
+def decide_collection(strategy: ColocationStrategy) -> NodeMetricSpec:
+    """`strategy` is the node's own. While it does not switch co-location on, its values do not count: the defaults do.
+
+    Upstream's rule; it looks at the node alone, so a node that is switched on collects as configured even where the
+    cluster's switch is off and nothing is lent.
+    """
+    source = strategy if strategy.enable else DEFAULT
+    policy = MetricCollectPolicy(
+        aggregate_duration_seconds=source.metric_aggregate_duration_seconds,
+        report_interval_seconds=source.metric_report_interval_seconds,
+        node_aggregate_policy=source.metric_aggregate_policy,
+        node_memory_collect_policy=source.metric_memory_collect_policy,
+    )
+    return NodeMetricSpec(metric_collect_policy=policy)
