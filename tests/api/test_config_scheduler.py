@@ -242,10 +242,10 @@ def test_defaulting_twice_changes_nothing(plugin: str, data: st.DataObject) -> N
 def test_an_empty_configuration_is_complete_and_valid() -> None:
     config = defaulted(KubeSchedulerConfiguration())
     assert validate(config) == []
-    assert [p.scheduler_name for p in config.profiles] == ["koord-scheduler"]
+    assert [p.scheduler_name for p in config.profiles] == ["default-scheduler"]
     assert (config.parallelism, config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds) == (16, 1, 10)
     election = config.leader_election
-    assert (election.resource_namespace, election.resource_name) == ("koordinator-system", "koord-scheduler")
+    assert (election.resource_namespace, election.resource_name) == ("kube-system", "kube-scheduler")
     assert (election.lease_duration, election.renew_deadline, election.retry_period) == ("15s", "10s", "2s")
     assert (config.client_connection.qps, config.client_connection.burst) == (50.0, 100)
 
@@ -286,7 +286,11 @@ def test_a_profile_with_plugins_gets_the_single_patch_binder() -> None:
             {"leaderElection": {"resourceLock": "configmaps"}}, ["leaderElection.resourceLock"], id="resource-lock"
         ),
         pytest.param({"leaderElection": {"leaderElect": False, "leaseDuration": "1s"}}, [], id="election-off"),
-        pytest.param({"profiles": [{"schedulerName": "a"}, {"schedulerName": "a"}]}, ["profiles[1]"], id="same-name"),
+        pytest.param(
+            {"profiles": [{"schedulerName": "a"}, {"schedulerName": "a"}]},
+            ["profiles[1].schedulerName"],
+            id="same-name",
+        ),
         pytest.param(
             {"profiles": [{"schedulerName": "a"}, {}]}, ["profiles[1].schedulerName"], id="second-without-name"
         ),

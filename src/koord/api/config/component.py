@@ -33,13 +33,21 @@ class ClientConnection(Model, frozen=True, kw_only=True):
 def defaulted_election(given: LeaderElection, name: str, namespace: str) -> LeaderElection:
     return LeaderElection(
         leader_elect=True if given.leader_elect is None else given.leader_elect,
-        lease_duration=given.lease_duration or "15s",
-        renew_deadline=given.renew_deadline or "10s",
-        retry_period=given.retry_period or "2s",
+        lease_duration=_or(given.lease_duration, "15s"),
+        renew_deadline=_or(given.renew_deadline, "10s"),
+        retry_period=_or(given.retry_period, "2s"),
         resource_lock=given.resource_lock or "leases",
         resource_name=given.resource_name or name,
         resource_namespace=given.resource_namespace or namespace,
     )
+
+
+def _or(given: str | None, default: str) -> str:
+    """A duration of zero counts as one that is left out. Whether the text is one at all is for validation to say."""
+    try:
+        return given if given and duration.parse(given) else default
+    except duration.DurationError:
+        return given or default
 
 
 def defaulted_client(given: ClientConnection) -> ClientConnection:

@@ -18,7 +18,9 @@ def load(document: Any, model: type[T]) -> T | list[FieldError]:
     """The model, or all unknown fields, or the first value of a wrong type."""
     unknown = unknown_fields(document, model)
     if unknown:
-        return [FieldError(path, None, "is not a known field") for path in unknown]
+        return [
+            FieldError(path, None, f"is not a known field; known are {', '.join(known)}") for path, known in unknown
+        ]
     try:
         return convert(document, model)
     except msgspec.ValidationError as error:
@@ -26,8 +28,11 @@ def load(document: Any, model: type[T]) -> T | list[FieldError]:
         return [FieldError(path.rstrip("`").removeprefix("$."), None, text)]
 
 
-def unknown_fields(value: Any, tp: Any, path: str = "") -> list[str]:
-    """Paths of keys that the model would drop without a word. Below free-form maps everything is known."""
+def unknown_fields(value: Any, tp: Any, path: str = "") -> list[tuple[str, tuple[str, ...]]]:
+    """Paths of keys that the model would drop without a word, each with the names that it has there.
+
+    Below free-form maps everything is known.
+    """
     tp = _plain(tp)
     origin, args = get_origin(tp), get_args(tp)
     if isinstance(tp, type) and issubclass(tp, msgspec.Struct) and isinstance(value, Mapping):
@@ -35,7 +40,7 @@ def unknown_fields(value: Any, tp: Any, path: str = "") -> list[str]:
         found = []
         for key, inner in value.items():
             here = f"{path}.{key}" if path else str(key)
-            found += unknown_fields(inner, known[key], here) if key in known else [here]
+            found += unknown_fields(inner, known[key], here) if key in known else [(here, tuple(known))]
         return found
     if origin is tuple and isinstance(value, list | tuple):
         return [p for i, inner in enumerate(value) for p in unknown_fields(inner, args[0], f"{path}[{i}]")]

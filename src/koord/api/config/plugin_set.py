@@ -37,12 +37,18 @@ def enabled(*names: str, **weights: int) -> PluginSet:
 
 
 def merged(defaults: PluginSet, custom: PluginSet) -> PluginSet:
-    """Defaults that are not disabled keep their place, with the custom entry where one is given; the rest follow."""
-    replacing = {plugin.name: plugin for plugin in custom.enabled}
-    kept = [replacing.get(p.name, p) for p in defaults.enabled if not custom.disables(p.name)]
-    placed = {plugin.name for plugin in kept}
+    """Defaults that are not disabled keep their place, with the custom entry where one is given; the rest follow.
+
+    A name that is given twice stays twice, for whoever checks the outcome to refuse.
+    """
+    replacing = {plugin.name: index for index, plugin in enumerate(custom.enabled)}
+    kept = [p for p in defaults.enabled if not custom.disables(p.name)]
+    placed = {replacing[p.name] for p in kept if p.name in replacing}
     return PluginSet(
-        enabled=(*kept, *(plugin for plugin in custom.enabled if plugin.name not in placed)),
+        enabled=(
+            *(custom.enabled[replacing[p.name]] if p.name in replacing else p for p in kept),
+            *(plugin for index, plugin in enumerate(custom.enabled) if index not in placed),
+        ),
         disabled=(*custom.disabled, *defaults.disabled),
     )
 
@@ -51,17 +57,19 @@ def expanded(multi_point: PluginSet, at_point: PluginSet, implements: Callable[[
     """The plugins of one point, in Kubernetes' order.
 
     First those that both sets name, as the point orders them; then the others of the multi-point set that have this
-    point and are not disabled at it; then the others that the point names.
+    point and are not disabled at it; then the others that the point names. Where a point disables all, or disables
+    a plugin that it names itself, the multi-point set has no say, not even about the order.
     """
-    everywhere = {plugin.name for plugin in multi_point.enabled}
+    if at_point.disables(ALL):
+        return at_point.enabled
+    spread = [p for p in multi_point.enabled if not at_point.disables(p.name) and implements(p.name)]
+    everywhere = {plugin.name for plugin in spread}
     here = {plugin.name for plugin in at_point.enabled}
-    first = [plugin for plugin in at_point.enabled if plugin.name in everywhere and implements(plugin.name)]
-    spread = [
-        plugin
-        for plugin in multi_point.enabled
-        if plugin.name not in here and not at_point.disables(plugin.name) and implements(plugin.name)
-    ]
-    return (*first, *spread, *(plugin for plugin in at_point.enabled if plugin.name not in everywhere))
+    return (
+        *(plugin for plugin in at_point.enabled if plugin.name in everywhere),
+        *(plugin for plugin in spread if plugin.name not in here),
+        *(plugin for plugin in at_point.enabled if plugin.name not in everywhere),
+    )
 
 
 def validate_configs(configs: tuple[PluginConfig, ...], path: str) -> list[FieldError]:

@@ -50,7 +50,9 @@ CATALOG: dict[str, ArgsKind] = {
     "VolumeBinding": ArgsKind(
         in_tree.VolumeBindingArgs, in_tree.defaulted_volume_binding, in_tree.validate_volume_binding
     ),
-    "DynamicResources": ArgsKind(in_tree.DynamicResourcesArgs, in_tree.defaulted_dynamic_resources),
+    "DynamicResources": ArgsKind(
+        in_tree.DynamicResourcesArgs, in_tree.defaulted_dynamic_resources, in_tree.validate_dynamic_resources
+    ),
     "LoadAwareScheduling": ArgsKind(load_aware.LoadAwareSchedulingArgs, load_aware.defaulted, load_aware.validate),
     "NodeNUMAResource": ArgsKind(numa.NodeNUMAResourceArgs, numa.defaulted, numa.validate),
     "Reservation": ArgsKind(reservation.ReservationArgs, reservation.defaulted, reservation.validate),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from koord.api.config.component import (
@@ -14,14 +12,20 @@ from koord.api.config.component import (
     validate_client,
     validate_election,
 )
-from koord.api.config.field_error import FieldError, required, unique, within
+from koord.api.config.field_error import FieldError, required, within
 from koord.api.config.plugin_set import PluginConfig, PluginSet, enabled, merged, validate_configs
 from koord.api.config.scheduler.args import API_VERSION
 from koord.api.config.scheduler.catalog import CATALOG, typed_args
-from koord.api.model import Model
-from koord.api.protocol import NAMESPACE, SCHEDULER
+from koord.api.config.scheduler.extender import Extender, validate_extenders
+from koord.api.model import Model, to_dict
 
 KIND = "KubeSchedulerConfiguration"
+# What a file that names nothing gets: kube-scheduler's own names, so that its files mean here what they mean there.
+DEFAULT_SCHEDULER = "default-scheduler"
+_LEASE = ("kube-scheduler", "kube-system")
+# Older versions had these; an entry for one of them is a leftover that must not pass for a setting.
+REMOVED = ("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits")
+_INT32 = (1 << 31) - 1
 
 
 class Plugins(Model, frozen=True, kw_only=True):
@@ -60,7 +64,7 @@ class KubeSchedulerConfiguration(Model, frozen=True, kw_only=True):
     pod_max_backoff_seconds: int | None = None
     delay_cache_until_active: bool = False
     profiles: tuple[Profile, ...] = ()
-    extenders: tuple[dict[str, Any], ...] = ()
+    extenders: tuple[Extender, ...] = ()
 
 
 # Kubernetes 1.35, in its order; everything else about these plugins follows from the points that they implement.
@@ -99,15 +103,15 @@ def defaulted(given: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
     """Everything filled in; each profile's plugins are merged over Kubernetes' own."""
     profiles = given.profiles or (Profile(),)
     if len(profiles) == 1 and profiles[0].scheduler_name is None:
-        profiles = (msgspec.structs.replace(profiles[0], scheduler_name=SCHEDULER),)
+        profiles = (msgspec.structs.replace(profiles[0], scheduler_name=DEFAULT_SCHEDULER),)
     profiling = True if given.enable_profiling is None else given.enable_profiling
     contention = given.enable_contention_profiling
     return msgspec.structs.replace(
         given,
         api_version=API_VERSION,
         kind=KIND,
-        parallelism=given.parallelism or 16,
-        leader_election=defaulted_election(given.leader_election, SCHEDULER, NAMESPACE),
+        parallelism=_or(given.parallelism, 16),
+        leader_election=defaulted_election(given.leader_election, *_LEASE),
         client_connection=defaulted_client(given.client_connection),
         enable_profiling=profiling,
         enable_contention_profiling=profiling if contention is None else contention,
@@ -135,16 +139,21 @@ def effective_plugins(profile: Profile) -> Plugins:
 
 def validate(config: KubeSchedulerConfiguration) -> list[FieldError]:
     """Of a defaulted configuration."""
-    errors = within("parallelism", config.parallelism, above=0)
+    errors = within("parallelism", config.parallelism, low=1, high=_INT32)
     errors += within("percentageOfNodesToScore", config.percentage_of_nodes_to_score, low=0, high=100)
     errors += within("podInitialBackoffSeconds", config.pod_initial_backoff_seconds, above=0)
     first = config.pod_initial_backoff_seconds
     errors += within("podMaxBackoffSeconds", config.pod_max_backoff_seconds, low=first)
     errors += validate_election(config.leader_election) + validate_client(config.client_connection)
-    errors += unique("profiles", (p.scheduler_name or "" for p in config.profiles))
+    names: set[str] = set()
     for index, profile in enumerate(config.profiles):
         errors += _profile(profile, f"profiles[{index}]")
-    return errors + _one_queue(config)
+        name = profile.scheduler_name or ""
+        if name in names and name:
+            rule = "is a duplicate: every profile needs a name of its own"
+            errors.append(FieldError(f"profiles[{index}].schedulerName", name, rule))
+        names.add(name)
+    return errors + _one_queue(config) + validate_extenders(config.extenders)
 
 
 def _profile(profile: Profile, path: str) -> list[FieldError]:
@@ -152,19 +161,34 @@ def _profile(profile: Profile, path: str) -> list[FieldError]:
     errors += within(f"{path}.percentageOfNodesToScore", profile.percentage_of_nodes_to_score, low=0, high=100)
     errors += validate_configs(profile.plugin_config, f"{path}.pluginConfig")
     for index, config in enumerate(profile.plugin_config):
+        here = f"{path}.pluginConfig[{index}]"
+        if config.name in REMOVED:
+            errors.append(
+                FieldError(f"{here}.name", config.name, "is a plugin that Kubernetes removed: delete the entry")
+            )
         if config.name in CATALOG:
             args = typed_args(config.name, config.args)
             wrong = args if isinstance(args, list) else []
-            here = f"{path}.pluginConfig[{index}].args"
-            errors += [FieldError(f"{here}.{e.field}", e.value, e.rule) for e in wrong]
+            errors += [FieldError(f"{here}.args.{e.field}", e.value, e.rule) for e in wrong]
     return errors
 
 
 def _one_queue(config: KubeSchedulerConfiguration) -> list[FieldError]:
     """All profiles feed one queue, so they must sort it alike."""
-    sorts = [(p.plugins or Plugins()).queue_sort.enabled for p in config.profiles]
-    return [
-        FieldError(f"profiles[{i}].plugins.queueSort", [p.name for p in sort], "must be the same in all profiles")
+    sorts = [(p.plugins or Plugins()).queue_sort for p in config.profiles]
+    errors = [
+        FieldError(
+            f"profiles[{i}].plugins.queueSort.enabled", [p.name for p in sort.enabled], "must name one plugin only"
+        )
+        for i, sort in enumerate(sorts[:1])
+        if len(sort.enabled) > 1
+    ]
+    return errors + [
+        FieldError(
+            f"profiles[{i}].plugins.queueSort",
+            to_dict(sort),
+            f"must be the same for all profiles, and profiles[0] has {to_dict(sorts[0])}",
+        )
         for i, sort in enumerate(sorts)
         if sort != sorts[0]
     ]

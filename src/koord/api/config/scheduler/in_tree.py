@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from koord.api.affinity import NodeAffinity, TopologySpreadConstraint
-from koord.api.config.field_error import FieldError, one_of, within
+from koord.api.config.field_error import FieldError, duration_at_least, one_of, within
 from koord.api.config.scheduler.args import (
     CPU_AND_MEMORY,
     LEAST_ALLOCATED,
@@ -157,6 +157,10 @@ def validate_preemption(args: DefaultPreemptionArgs) -> list[FieldError]:
 def validate_volume_binding(args: VolumeBindingArgs) -> list[FieldError]:
     errors = within("bindTimeoutSeconds", args.bind_timeout_seconds, low=0)
     return errors + (validate_shape(args.shape, "shape") if args.shape else [])
+
+
+def validate_dynamic_resources(args: DynamicResourcesArgs) -> list[FieldError]:
+    return duration_at_least("filterTimeout", args.filter_timeout)
 
 
 def validate_shape(shape: tuple[UtilizationShapePoint, ...], path: str) -> list[FieldError]:
