@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from koord.api.annotations.codec import Malformed, read, written
-from koord.api.part import ResourceList
+from koord.api.part import QuantityText, ResourceList
 from koord.api.protocol import (
     A_QUOTA_ALLOCATED,
     A_QUOTA_CHILD_REQUEST,
@@ -40,7 +40,7 @@ def parse(annotations: Mapping[str, str], key: str) -> ResourceList | Malformed 
     return read(annotations, key, ResourceList, lambda v: v.values())
 
 
-def dump(value: ResourceList) -> str:
+def dump(value: Mapping[str, QuantityText]) -> str:
     return written(value)
 
 

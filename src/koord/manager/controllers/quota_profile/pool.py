@@ -1,0 +1,174 @@
+"""How large the root quota of a node pool must be, and what it must say. Pure: nodes and profile in, quota out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from koord.api.annotations import quota_resources
+from koord.api.annotations.codec import Malformed
+from koord.api.annotations.number import finite
+from koord.api.node import Node
+from koord.api.protocol import (
+    A_QUOTA_TOTAL_RESOURCE,
+    A_QUOTA_UNSCHEDULABLE_RESOURCE,
+    L_QUOTA_IS_ROOT,
+    L_QUOTA_PROFILE,
+    L_QUOTA_TREE_ID,
+    TRUE,
+)
+from koord.api.quota import ElasticQuotaProfile
+from koord.api.sigs_scheduling import ElasticQuota
+from koord.kube.verb import Plain
+from koord.values import resources as vector
+from koord.values.quantity import ZERO, Format, Quantity
+from koord.values.resources import CPU, MEMORY, Resources
+from koord.values.selector import Selector
+
+# Larger than any cluster, and small enough that sums in thousandths stay within 64 bits.
+BOUNDLESS = Quantity.from_value(((1 << 63) - 1) // 2000)
+
+_FNV_OFFSET = 0xCBF29CE484222325
+_FNV_PRIME = 0x100000001B3
+
+
+class NodeShare(msgspec.Struct, frozen=True):
+    """The part of a node that counts here."""
+
+    name: str
+    labels: dict[str, str]
+    allocatable: Resources
+    usable: bool  # ready, and open for new pods
+
+    @staticmethod
+    def of(node: Node) -> NodeShare:
+        ready = any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
+        return NodeShare(
+            node.metadata.name,
+            node.metadata.labels,
+            vector.parse(node.status.allocatable),
+            ready and not node.spec.unschedulable,
+        )
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """What the selected nodes amount to, with the terms behind it."""
+
+    nodes: int
+    unusable: int
+    ratio: float | None  # None: the profile asks for the plain sum
+    total: Resources
+    unschedulable: Resources
+
+
+class RootQuota(msgspec.Struct, frozen=True, kw_only=True):
+    """What the quota must say; labels and annotations beside these are left alone."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    min: Resources
+    max: Resources
+
+
+def tree_id_of(namespace: str, name: str) -> str:
+    """FNV-1a, 64 bits, in decimal: the tree of a profile that names none."""
+    digest = _FNV_OFFSET
+    for byte in f"{namespace}/{name}".encode():
+        digest = ((digest ^ byte) * _FNV_PRIME) & 0xFFFFFFFFFFFFFFFF
+    return str(digest)
+
+
+def ratio_of(text: str | None) -> float | None:
+    """A share that is no number above 0 and up to 1 counts as the whole."""
+    if text is None:
+        return None
+    ratio = finite(text)
+    return ratio if ratio is not None and 0 < ratio <= 1 else 1.0
+
+
+def measure(nodes: Iterable[NodeShare], selector: Selector, ratio: float | None) -> Pool:
+    total: dict[str, Quantity] = {}
+    unschedulable: dict[str, Quantity] = {}
+    count = unusable = 0
+    for node in nodes:
+        if not selector.matches(node.labels):
+            continue
+        count += 1
+        total = vector.add(total, node.allocatable)
+        if not node.usable:
+            unusable += 1
+            unschedulable = vector.add(unschedulable, node.allocatable)
+    return Pool(
+        nodes=count,
+        unusable=unusable,
+        ratio=ratio,
+        total=_scaled(total, ratio),
+        unschedulable=_scaled(unschedulable, ratio),
+    )
+
+
+def wanted(profile: ElasticQuotaProfile, tree_id: str, pool: Pool) -> RootQuota | Malformed:
+    keys = quota_resources.resource_keys(profile.metadata.annotations)
+    if isinstance(keys, Malformed):
+        return keys
+    return RootQuota(
+        labels={
+            L_QUOTA_PROFILE: profile.metadata.name,
+            **profile.spec.quota_labels,
+            L_QUOTA_TREE_ID: tree_id,
+            L_QUOTA_IS_ROOT: TRUE,
+        },
+        annotations={
+            A_QUOTA_TOTAL_RESOURCE: quota_resources.dump(vector.to_wire(pool.total)),
+            A_QUOTA_UNSCHEDULABLE_RESOURCE: quota_resources.dump(vector.to_wire(pool.unschedulable)),
+        },
+        min={key: pool.total.get(key, ZERO) for key in keys},
+        max=dict.fromkeys(keys, BOUNDLESS),
+    )
+
+
+def creation(root: RootQuota, namespace: str, name: str) -> Plain:
+    return {
+        "metadata": {"namespace": namespace, "name": name, "labels": root.labels, "annotations": root.annotations},
+        "spec": {"min": vector.to_wire(root.min), "max": vector.to_wire(root.max)},
+    }
+
+
+def change(root: RootQuota, quota: ElasticQuota) -> Plain | None:
+    """The merge patch that makes the quota say what it must, or None when it does."""
+    metadata: Plain = {}
+    meta = quota.metadata
+    if labels := {key: value for key, value in root.labels.items() if meta.labels.get(key) != value}:
+        metadata["labels"] = labels
+    if notes := {key: text for key, text in root.annotations.items() if not _same_amounts(meta.annotations, key, text)}:
+        metadata["annotations"] = notes
+    spec: Plain = {}
+    for field, target, known in (("min", root.min, quota.spec.min), ("max", root.max, quota.spec.max)):
+        if not vector.equals(target, vector.parse(known)):
+            spec[field] = {**dict.fromkeys(known.keys() - target.keys()), **vector.to_wire(target)}
+    patch: Plain = {**({"metadata": metadata} if metadata else {}), **({"spec": spec} if spec else {})}
+    return patch or None
+
+
+def _same_amounts(annotations: Mapping[str, str], key: str, text: str) -> bool:
+    """Equal amounts written otherwise are no reason to write."""
+    if annotations.get(key) == text:
+        return True
+    known, target = quota_resources.parse(annotations, key), quota_resources.parse({key: text}, key)
+    if known is None or isinstance(known, Malformed) or target is None or isinstance(target, Malformed):
+        return False
+    return vector.equals(vector.parse(known), vector.parse(target))
+
+
+def _scaled(amounts: Resources, ratio: float | None) -> Resources:
+    if ratio is None:
+        return amounts
+    return {name: _share(name, amount, ratio) for name, amount in amounts.items()}
+
+
+def _share(name: str, amount: Quantity, ratio: float) -> Quantity:
+    """Truncated to thousandths of a cpu and to whole units of all else."""
+    if name == CPU:
+        return Quantity.from_milli(int(amount.milli_value() * ratio))
+    return Quantity.from_value(int(amount.value() * ratio), Format.BINARY_SI if name == MEMORY else Format.DECIMAL_SI)

@@ -1,0 +1,145 @@
+"""The quota topology kept in step with the cluster, and the answers that webhooks need of it.
+
+Every replica has one: webhooks serve on all of them. Which checks there are is the webhooks' business.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from koord.api.admission import AdmissionRequest
+from koord.api.builtin import PODS
+from koord.api.custom import ELASTIC_QUOTA_PROFILES, ELASTIC_QUOTAS
+from koord.api.meta import LabelSelector
+from koord.api.pod import Pod
+from koord.api.protocol import L_QUOTA_NAME, L_QUOTA_TREE_ID
+from koord.api.quota import ElasticQuotaProfile
+from koord.api.right import READ, Right
+from koord.api.sigs_scheduling import ElasticQuota
+from koord.kube.cache import Change
+from koord.kube.subscription import Subscription
+from koord.manager.webhooks.quota import mutating, validating
+from koord.manager.webhooks.quota.info import QuotaInfo
+from koord.manager.webhooks.quota.topology import Elapsed, Gone, Seen, Topology
+from koord.manager.webhooks.quota.tree_check import Rules
+from koord.manager.webhooks.verdict import Verdict
+from koord.manager.world import World
+from koord.values.quantity import QuantityError
+
+_LOG = logging.getLogger(__name__)
+
+_BY_QUOTA = "quota-label"
+_BY_NAMESPACE = "namespace"
+_BY_TREE = "tree-id"
+_BY_NAME = "name"
+
+
+class LiveQuotas:
+    """`topology` is the view that others read; `start` once, before the informers have synced or after."""
+
+    rights: ClassVar[tuple[Right, ...]] = (
+        Right("scheduling.sigs.k8s.io", ("elasticquotas",), READ),
+        Right("quota.koordinator.sh", ("elasticquotaprofiles",), READ),
+        Right("", ("pods",), READ),
+    )
+
+    def __init__(self, world: World) -> None:
+        self.topology = Topology()
+        self._clock = world.clock
+        self._rules = Rules(
+            guarantee_usage=world.settings.gate("ElasticQuotaGuaranteeUsage"),
+            update_resource_key=world.settings.gate("ElasticQuotaEnableUpdateResourceKey"),
+        )
+        self._quotas = world.informers.of(ELASTIC_QUOTAS)
+        self._profiles = world.informers.of(ELASTIC_QUOTA_PROFILES)
+        self._pods = world.informers.of(PODS)
+        self._subscription: Subscription[ElasticQuota] | None = None
+        for informer, name, key in (
+            (self._pods, _BY_QUOTA, _quota_label),
+            (self._pods, _BY_NAMESPACE, _namespace),
+            (self._profiles, _BY_TREE, _tree_label),
+            (self._quotas, _BY_NAME, _name),
+        ):
+            if not informer.has_index(name):
+                informer.add_index(name, key)  # type: ignore[arg-type]
+
+    async def start(self) -> None:
+        if self._subscription is None:
+            self._subscription = self._quotas.on(self._on_quota)
+
+    async def stop(self) -> None:
+        if self._subscription is not None:
+            self._quotas.off(self._subscription)
+            self._subscription = None
+
+    # -- the two webhooks
+
+    def mutate(self, request: AdmissionRequest) -> Verdict:
+        self.topology.handle(Elapsed(self._clock.monotonic()))
+        return mutating.mutate(request, self.topology)
+
+    def validate(self, request: AdmissionRequest) -> Verdict:
+        now = self._clock.monotonic()
+        self.topology.handle(Elapsed(now))
+        ruling = validating.validate(request, self.topology, self, self._rules, now)
+        if ruling.event is not None and not request.dry_run:
+            self.topology.handle(ruling.event)
+        return ruling.verdict
+
+    def to_json(self) -> dict[str, Any]:
+        """What GET /elasticQuota answers."""
+        self.topology.handle(Elapsed(self._clock.monotonic()))
+        return self.topology.to_json()
+
+    # -- views
+
+    def labelled(self, quota: str) -> Sequence[str]:
+        return [pod.metadata.name for pod in self._pods.by_index(_BY_QUOTA, quota)]
+
+    def any_in(self, namespace: str) -> bool:
+        return bool(self._pods.by_index(_BY_NAMESPACE, namespace))
+
+    def pool_of_tree(self, tree_id: str) -> LabelSelector | None:
+        """Which nodes the tree's quotas speak of; of several profiles of one tree the first by name counts."""
+        profiles = self._profiles.by_index(_BY_TREE, tree_id)
+        first = min(profiles, key=lambda one: (one.metadata.namespace, one.metadata.name), default=None)
+        return first.spec.node_selector if first is not None else None
+
+    def objects_named(self, name: str) -> list[ElasticQuota]:
+        """Names are meant to be global, but the API server lets one name into several namespaces."""
+        return self._quotas.by_index(_BY_NAME, name)
+
+    # -- news
+
+    def _on_quota(self, change: Change[ElasticQuota]) -> None:
+        quota = change.object
+        if change.kind == "deleted":
+            self.topology.handle(Gone(quota.metadata.namespace, quota.metadata.name))
+            return
+        try:
+            info = QuotaInfo.of(quota)
+        except QuantityError as error:
+            # The schema forbids it; an object from before the schema keeps its last readable state here.
+            _LOG.warning("quota %s/%s is left out: %s", quota.metadata.namespace, quota.metadata.name, error)
+            return
+        self.topology.handle(Seen(info))
+
+
+def _quota_label(pod: Pod) -> Iterable[str]:
+    name = pod.metadata.labels.get(L_QUOTA_NAME)
+    return (name,) if name else ()
+
+
+def _namespace(pod: Pod) -> Iterable[str]:
+    return (pod.metadata.namespace,)
+
+
+def _name(quota: ElasticQuota) -> Iterable[str]:
+    return (quota.metadata.name,)
+
+
+def _tree_label(profile: ElasticQuotaProfile) -> Iterable[str]:
+    tree = profile.metadata.labels.get(L_QUOTA_TREE_ID)
+    return (tree,) if tree else ()

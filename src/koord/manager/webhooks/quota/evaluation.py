@@ -1,0 +1,141 @@
+"""Whether a pod's request fits what is left of its quota; reading the quota and writing the sum are done elsewhere."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from koord.api.annotations import quota_resources, replace_resources
+from koord.api.annotations.codec import Malformed
+from koord.api.container import Container
+from koord.api.part import ResourceList
+from koord.api.pod import Pod
+from koord.api.pod_resources import pod_requests
+from koord.api.protocol import (
+    A_QUOTA_ADMISSION,
+    A_QUOTA_CHILD_REQUEST,
+    DEFAULT_QUOTA,
+    ROOT_QUOTA,
+    SYSTEM_QUOTA,
+)
+from koord.api.resource_name import (
+    BATCH_CPU,
+    BATCH_MEMORY,
+    CPU,
+    EPHEMERAL_STORAGE,
+    GPU,
+    GPU_MEMORY_RATIO,
+    GPU_SHARED,
+    MEMORY,
+    MID_CPU,
+    MID_MEMORY,
+    NVIDIA_GPU,
+)
+from koord.api.sigs_scheduling import ElasticQuota
+from koord.values import resources as vector
+from koord.values.quantity import ZERO, Quantity
+from koord.values.resources import Resources
+
+_UNLIMITED = frozenset({"", DEFAULT_QUOTA, SYSTEM_QUOTA, ROOT_QUOTA})
+_COUNTED = frozenset(
+    {
+        CPU,
+        MEMORY,
+        EPHEMERAL_STORAGE,
+        BATCH_CPU,
+        BATCH_MEMORY,
+        MID_CPU,
+        MID_MEMORY,
+        GPU,
+        NVIDIA_GPU,
+        GPU_SHARED,
+        GPU_MEMORY_RATIO,
+    }
+)
+
+
+class Fits(msgspec.Struct, frozen=True):
+    """`total` is what the quota's pods ask for together, this one included; None when this pod adds nothing."""
+
+    total: Resources | None
+
+
+class Exceeds(msgspec.Struct, frozen=True):
+    message: str
+
+
+def is_limited(quota_name: str) -> bool:
+    """Pods without a quota and pods of the built-in quotas are never refused here."""
+    return quota_name not in _UNLIMITED
+
+
+def request_of(pod: Pod, quota: ElasticQuota, now: datetime, *, transform: bool = False) -> Resources:
+    """What the pod takes of the quota; nothing once it has ended. `transform` honours the pod's renamed resources."""
+    if pod.status.phase in ("Failed", "Succeeded") or _past_grace(pod, now):
+        return {}
+    if transform:
+        pod = _renamed(pod)
+    counted = vector.materialise(pod_requests(pod.spec))
+    return vector.remove_zeros(vector.mask(counted, quota.spec.max.keys()))
+
+
+def evaluate(quota: ElasticQuota, request: Resources) -> Fits | Exceeds | Malformed:
+    if not request or not any(name in _COUNTED or name.startswith("requests.") for name in quota.spec.max):
+        return Fits(None)
+    stated, used = _amounts(quota, A_QUOTA_ADMISSION), _amounts(quota, A_QUOTA_CHILD_REQUEST)
+    if isinstance(stated, Malformed):
+        return stated
+    if isinstance(used, Malformed):
+        return used
+    limit = stated or vector.parse(quota.spec.max)
+    total = vector.add(used, request)
+    over = sorted(name for name in request if name in limit and total[name] > limit[name])
+    if not over:
+        return Fits(total)
+    meta = quota.metadata
+    return Exceeds(
+        f"exceeded quota: {meta.namespace}/{meta.name}, requested: {_listed(request, over)},"
+        f" used: {_listed(used, over)}, limited: {_listed(limit, over)}"
+    )
+
+
+def _amounts(quota: ElasticQuota, key: str) -> Resources | Malformed:
+    """Empty text says as little as no annotation."""
+    annotations = quota.metadata.annotations
+    found = quota_resources.parse(annotations, key) if annotations.get(key) else None
+    return found if isinstance(found, Malformed) else vector.parse(found or {})
+
+
+def _listed(amounts: Resources, names: list[str]) -> str:
+    return ",".join(f"{name}={amounts.get(name, ZERO)}" for name in names)
+
+
+def _past_grace(pod: Pod, now: datetime) -> bool:
+    meta = pod.metadata
+    if meta.deletion_timestamp is None or meta.deletion_grace_period_seconds is None:
+        return False
+    return now > meta.deletion_timestamp + timedelta(seconds=meta.deletion_grace_period_seconds)
+
+
+def _renamed(pod: Pod) -> Pod:
+    names = replace_resources.parse(pod.metadata.annotations)
+    if not names:
+        return pod
+
+    def renamed(container: Container) -> Container:
+        requests: dict[str, Quantity] = {}
+        for name, amount in vector.parse(container.resources.requests).items():
+            target = names.get(name, name)
+            if target != replace_resources.ERASED:
+                requests = vector.add(requests, {target: amount})
+        listed: ResourceList = {**vector.to_wire(requests)}
+        resources = msgspec.structs.replace(container.resources, requests=listed)
+        return msgspec.structs.replace(container, resources=resources)
+
+    spec = msgspec.structs.replace(
+        pod.spec,
+        containers=tuple(map(renamed, pod.spec.containers)),
+        init_containers=tuple(map(renamed, pod.spec.init_containers)),
+    )
+    return msgspec.structs.replace(pod, spec=spec)
