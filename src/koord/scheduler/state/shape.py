@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from weakref import WeakValueDictionary
+
+import msgspec
 
 from koord.api import pod as api_pod
 from koord.api.pod_resources import nonzero_requests, pod_requests
+from koord.api.volume import Volume
 from koord.scheduler.state.wire import Pod, PodSpec, signature
 from koord.values.resources import CPU, MEMORY
 
@@ -17,6 +21,7 @@ class Shape:
     """Shared by every pod whose spec is equal. `memo` is where plugins keep what they parse from it, by their name."""
 
     __slots__ = (
+        "__weakref__",
         "host_ports",
         "images",
         "memo",
@@ -44,21 +49,58 @@ class Shape:
 
 
 class Shapes:
-    """The table of shapes in use. Specs that differ only in node and gates share a shape."""
+    """The table of shapes in use. Specs that differ only in what placement does not read share a shape."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Shape] = {}
+        self._known: WeakValueDictionary[bytes, Shape] = WeakValueDictionary()
+        self._made = 0  # numbers are never used again: verdicts are kept under them
+        self._by_containers: WeakValueDictionary[int, Shape] = WeakValueDictionary()
 
     def of(self, pod: Pod) -> Shape:
         spec = pod.spec
-        key = signature((spec.containers, spec.init_containers, spec.resources, _rest(spec)))
+        known = self._by_containers.get(id(spec.containers))
+        if known is not None and known.spec.containers is spec.containers and spec.containers:
+            return known  # `interned` has been here
+        volumes = _read(spec.volumes)
+        key = signature((spec.containers, spec.init_containers, spec.resources, volumes, _rest(spec)))
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = Shape(len(self._known), spec)
+            if volumes is not spec.volumes:
+                spec = msgspec.structs.replace(spec, volumes=volumes)
+            known = self._known[key] = Shape(self._made, spec)
+            self._made += 1
+            self._by_containers[id(spec.containers)] = known
         return known
+
+    def interned(self, pod: Pod) -> Pod:
+        """The same pod with its spec made of the shape's parts: a cluster has far fewer specs than pods."""
+        spec = self.of(pod).spec
+        own = pod.spec
+        if spec is own:
+            return pod
+        shared = msgspec.structs.replace(spec, node_name=own.node_name, scheduling_gates=own.scheduling_gates)
+        return msgspec.structs.replace(pod, spec=shared)
 
     def __len__(self) -> int:
         return len(self._known)
+
+
+def _read(volumes: tuple[Volume, ...]) -> tuple[Volume, ...]:
+    """Those that placement depends on. The others would make every pod unique: one of a token has a random name."""
+    kept = tuple(v for v in volumes if any(getattr(v, source) is not None for source in _PLACED_SOURCES))
+    return volumes if len(kept) == len(volumes) else kept
+
+
+_PLACED_SOURCES = (
+    "persistent_volume_claim",
+    "ephemeral",
+    "csi",
+    "gce_persistent_disk",
+    "aws_elastic_block_store",
+    "azure_disk",
+    "iscsi",
+    "rbd",
+)
 
 
 def _rest(spec: PodSpec) -> tuple[object, ...]:
@@ -68,7 +110,6 @@ def _rest(spec: PodSpec) -> tuple[object, ...]:
         spec.priority_class_name,
         spec.preemption_policy,
         spec.overhead,
-        spec.volumes,
         spec.node_selector,
         spec.affinity,
         spec.tolerations,

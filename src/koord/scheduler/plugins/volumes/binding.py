@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-import msgspec
 import numpy as np
 
 from koord.api.builtin import CSI_NODES
@@ -14,7 +13,7 @@ from koord.scheduler.framework.event import ADD, UPDATE, Event, Happened
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Codes, Plugin
 from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, Only, Reject, Skip, unresolvable
-from koord.scheduler.plugins.volumes.choice import Write
+from koord.scheduler.framework.work import Errand
 from koord.scheduler.plugins.volumes.claims import mentions, uses
 from koord.scheduler.plugins.volumes.desk import FAR, NO_VOLUME, REASONS, Desk, Needs
 from koord.scheduler.plugins.volumes.progress import Progress
@@ -25,13 +24,6 @@ from koord.scheduler.state.table import NodeTable, Rows
 
 _DEFAULT_TIMEOUT_S = 600
 _MIGRATED = "storage.alpha.kubernetes.io/migrated-plugins"
-
-
-class VolumeWork(msgspec.Struct, frozen=True):
-    """What PreBind has to do: make these writes in order, then wait until `VolumeBinding.bound` is True."""
-
-    writes: tuple[Write, ...]
-    timeout_s: float
 
 
 class VolumeBinding(Plugin):
@@ -138,10 +130,9 @@ class VolumeBinding(Plugin):
     def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
         self._desk.assumed.revert(pod.uid)
 
-    def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> VolumeWork | None:
-        """None when nothing is to be done before the pod is bound."""
+    def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Errand | None:
         choice = self._desk.assumed.of(pod.uid)
-        return None if choice is None else VolumeWork(choice.writes(), self._timeout_s)
+        return None if choice is None else Errand(choice.writes(), self._timeout_s, lambda: self.bound(pod))
 
     def bound(self, pod: PodInfo) -> bool | Fault:
         """After the writes of `pre_bind`, whenever a claim or a volume changed: whether the pod can be bound now."""

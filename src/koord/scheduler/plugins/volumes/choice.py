@@ -7,22 +7,12 @@ from typing import Any
 import msgspec
 
 from koord.api.builtin import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
-from koord.api.meta import Object
 from koord.api.part import ObjectReference
-from koord.api.resource import Resource
 from koord.api.volume import PersistentVolume, PersistentVolumeClaim
+from koord.scheduler.framework.work import Write
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
-
-
-class Write(msgspec.Struct, frozen=True):
-    """A merge patch. It names the revision that it was decided on, so that a change since then refuses it."""
-
-    resource: Resource[Object]
-    namespace: str
-    name: str
-    patch: dict[str, Any]
 
 
 class Binding(msgspec.Struct, frozen=True):

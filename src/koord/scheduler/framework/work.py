@@ -1,0 +1,39 @@
+"""What has to be done before a pod may be bound, as data: plugins say it in PreBind, the program does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from koord.api.meta import Object
+from koord.api.resource import Resource
+from koord.scheduler.framework.verdict import Fault
+
+
+class Write(msgspec.Struct, frozen=True):
+    """A merge patch. It names the revision that it was decided on, so that a change since then refuses it."""
+
+    resource: Resource[Object]
+    namespace: str
+    name: str
+    patch: dict[str, Any]
+
+
+class Errand(msgspec.Struct, frozen=True):
+    """Make these writes in order, then wait until `settled` says True, for no longer than this."""
+
+    writes: tuple[Write, ...]
+    timeout_s: float
+    settled: Callable[[], bool | Fault]
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """What the pod is to carry once it is bound. The marks of all plugins travel in one write."""
+
+    annotations: Mapping[str, str] = {}
+    labels: Mapping[str, str] = {}
+
+
+Work = Errand | Mark

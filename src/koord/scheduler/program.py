@@ -1,0 +1,178 @@
+"""koord-scheduler as a component: made from a client, informers and an assembly of plugins; it works while it leads.
+
+It knows neither flags nor files nor which API server it talks to. Starting registers what is to be watched; leading is
+a task of its own, so that a standby keeps its view warm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from koord.kube.client import Client
+from koord.kube.informers import Informers
+from koord.kube.recorder import Recorder
+from koord.scheduler.framework.engine import Engine
+from koord.scheduler.framework.profile import Profile
+from koord.scheduler.queue.backoff import Settings
+from koord.scheduler.queue.scheduling import SchedulingQueue
+from koord.scheduler.shell.binding import Binder
+from koord.scheduler.shell.eviction import Evictor
+from koord.scheduler.shell.handle import LiveHandle
+from koord.scheduler.shell.intake import Intake
+from koord.scheduler.shell.loop import Loop
+from koord.scheduler.shell.meter import Meter, Uncounted
+from koord.scheduler.shell.record import Records
+from koord.scheduler.shell.report import Reporter
+from koord.scheduler.shell.teller import Teller
+from koord.scheduler.shell.waiting import WaitingRoom
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.pod import PodInfo
+from koord.telemetry.clock import Clock
+
+if TYPE_CHECKING:
+    from koord.scheduler.assembly import Assembly
+
+_GONE = "the pod is gone"
+
+
+class Scheduler:
+    """`start`, then the owner starts the informers; `synced`, then `lead` for as long as this one is the leader."""
+
+    def __init__(
+        self,
+        client: Client,
+        informers: Informers,
+        clock: Clock,
+        assembly: Assembly,
+        *,
+        seed: int = 0,
+        recorder: Recorder | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._assembly = assembly
+        self.state = ClusterState()
+        self.handle = LiveHandle(self.state, informers)
+        self.room = WaitingRoom()
+        self.records = Records()
+        self._recorder = recorder or Recorder(client, clock, controller="koord-scheduler", instance="koord-scheduler")
+        self._own_recorder = recorder is None
+        self.profiles: Mapping[str, Profile] = {p.scheduler_name: p for p in assembly.profiles(self.handle)}
+        config = assembly.config
+        settings = Settings(
+            initial_backoff_s=float(config.pod_initial_backoff_seconds or 0),
+            max_backoff_s=float(config.pod_max_backoff_seconds or 0),
+        )
+        self.queue = SchedulingQueue(tuple(self.profiles.values()), settings)
+        self.engines = {
+            name: Engine(profile, self.state, seed ^ zlib.crc32(name.encode()), self.queue.nominations)
+            for name, profile in self.profiles.items()
+        }
+        self.intake = Intake(
+            informers,
+            self.handle,
+            self.queue,
+            clock,
+            schedulers=frozenset(self.profiles),
+            gone=self._pod_gone,
+            wake=self._wake,
+        )
+        self.reporter = Reporter(client, clock, self.intake.pods.get)
+        teller = Teller(
+            pods=self.intake.pods,
+            state=self.state,
+            queue=self.queue,
+            recorder=self._recorder,
+            reporter=self.reporter,
+            meter=meter or Uncounted(),
+            clock=clock,
+        )
+        self.loop = Loop(self.state, self.queue, self.engines, teller, self.records, clock)
+        self.loop.binder = self.binder = Binder(
+            client,
+            clock,
+            self.room,
+            committed=self.queue.committed,
+            bound=self.loop.bound,
+            undone=self.loop.undone,
+        )
+        self.loop.evictor = self.evictor = Evictor(
+            client,
+            clock,
+            self._recorder,
+            self.room,
+            hold=self._hold,
+            release=self._release,
+            failed=self._think_again,
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Every handler has heard its first list to the end."""
+        return self.intake.synced
+
+    async def start(self) -> None:
+        self.intake.connect()
+        if self._own_recorder:
+            self._recorder.start()
+
+    async def synced(self) -> None:
+        await self.intake.wait_synced()
+
+    async def lead(self) -> None:
+        """Schedule until cancelled. What is on its way when that happens is left to the next leader's watch."""
+        await self.synced()
+        self.reporter.start()
+        try:
+            await self.loop.run()
+        finally:
+            await self.binder.stop()
+            await self.evictor.stop()
+            await self.reporter.stop()
+
+    async def stop(self) -> None:
+        if self._own_recorder:
+            await self._recorder.stop()
+
+    # Joints ------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        self.loop.wake()
+
+    def _pod_gone(self, uid: str) -> None:
+        self.room.refuse(uid, "", _GONE)
+        self.reporter.drop(uid)
+
+    def _hold(self, pod: PodInfo) -> None:
+        for plugin in self.profiles[pod.scheduler].at("post_filter"):
+            plugin.making_room(pod.uid, begun=True)
+
+    def _release(self, pod: PodInfo) -> None:
+        for plugin in self.profiles[pod.scheduler].at("post_filter"):
+            plugin.making_room(pod.uid, begun=False)
+
+    def _think_again(self, pod: PodInfo) -> None:
+        if self.queue.activate((pod.uid,), self._clock.monotonic()):
+            self._wake()
+
+
+class Leading:
+    """The scheduler as something that is started and stopped, for a process with no other candidate beside it."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.scheduler.start()
+        self._task = asyncio.create_task(self.scheduler.lead(), name="koord-scheduler")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.scheduler.stop()

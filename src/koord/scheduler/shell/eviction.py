@@ -1,0 +1,131 @@
+"""Carries out a preemption: victims are marked and deleted, promises to lesser pods on that node are taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from koord.api.part import ObjectReference
+from koord.kube.client import Client
+from koord.kube.noise import QuietLog
+from koord.kube.outage import OUTAGE
+from koord.kube.recorder import Recorder
+from koord.kube.refused import Refused
+from koord.scheduler.framework.decision import Preempt
+from koord.scheduler.shell.waiting import WaitingRoom
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.wire import PODS
+from koord.telemetry.clock import Clock, now
+
+_LOG = logging.getLogger(__name__)
+
+_AT_A_TIME = 16
+_TRIES = 3
+
+
+class Evictor:
+    """The preemptor is held back from `hold` to `release`, as its room is being made.
+
+    It is released before the last victim goes, so that this deletion, once seen, finds it awake; `failed` is told when
+    some victim could not be deleted and the pod should think again.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        recorder: Recorder,
+        room: WaitingRoom,
+        *,
+        hold: Callable[[PodInfo], None],
+        release: Callable[[PodInfo], None],
+        failed: Callable[[PodInfo], None],
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._recorder = recorder
+        self._room = room
+        self._hold = hold
+        self._release = release
+        self._failed = failed
+        self._turn = asyncio.Semaphore(_AT_A_TIME)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._quiet = QuietLog(_LOG, clock)
+        self.evicted = 0
+
+    def carry_out(self, pod: PodInfo, plan: Preempt) -> None:
+        self._hold(pod)
+        task = asyncio.create_task(self._all(pod, plan), name=f"preempt-for-{pod.key}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _all(self, pod: PodInfo, plan: Preempt) -> None:
+        *others, last = plan.victims
+        done = False
+        try:
+            try:
+                results = await asyncio.gather(*(self._one(pod, plan, victim) for victim in others))
+            finally:
+                self._release(pod)
+            done = await self._one(pod, plan, last) and all(results)
+        finally:
+            if not done:
+                self._failed(pod)
+
+    async def _one(self, pod: PodInfo, plan: Preempt, victim: PodInfo) -> bool:
+        note = f"Preempted by pod {pod.uid} on node {plan.node}"
+        if self._room.refuse(victim.uid, plan.plugin, "preempted"):
+            self._tell(victim, pod, note)
+            return True  # it only waited for its node: nothing runs that would have to be ended
+        if victim.deleting:
+            return True
+        async with self._turn:
+            for _ in range(_TRIES):
+                try:
+                    await self._mark(victim, pod)
+                    answer = await self._client.delete(PODS, victim.name, victim.namespace, uid=victim.uid)
+                except OUTAGE as outage:
+                    self._quiet.warning("the victim %s is not deleted: %s", victim.key, outage)
+                    return False
+                if not isinstance(answer, Refused):
+                    self.evicted += 1
+                    self._tell(victim, pod, note)
+                    return True
+                if answer.not_found or answer.conflict:
+                    return True  # it is gone, or another pod has its name now
+                if not answer.too_many and answer.code < 500:
+                    break
+                await self._clock.sleep(answer.retry_after_s or 1.0)
+            self._quiet.warning("the victim %s is not deleted: %s", victim.key, answer)
+            return False
+
+    async def _mark(self, victim: PodInfo, pod: PodInfo) -> None:
+        """A condition that tells the victim's owner why it went. Its deletion does not depend on it."""
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": f"{pod.scheduler}: preempting to accommodate a higher priority pod",
+            "lastTransitionTime": now(self._clock).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "lastProbeTime": None,
+        }
+        patch = {"status": {"conditions": [condition]}}
+        answer = await self._client.patch(
+            PODS, victim.name, patch, victim.namespace, kind="strategic", subresource="status", uid=victim.uid
+        )
+        if isinstance(answer, Refused) and not (answer.not_found or answer.conflict):
+            self._quiet.warning("the victim %s is not marked: %s", victim.key, answer)
+
+    def _tell(self, victim: PodInfo, pod: PodInfo, note: str) -> None:
+        self._recorder.record(_about(victim), "Normal", "Preempted", note, action="Preempting", related=_about(pod))
+
+
+def _about(pod: PodInfo) -> ObjectReference:
+    return ObjectReference(api_version="v1", kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid)

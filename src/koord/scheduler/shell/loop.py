@@ -1,0 +1,226 @@
+"""The scheduling loop: take a pod, decide, promise it its room, send it on its way. One pod at a time, without waiting.
+
+Everything here runs on one event loop and nothing in `attempt` awaits, so a decision and the promise that follows from
+it are one step: no other event can come between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from koord.scheduler.framework.decision import Chosen, Decision, Failed, Preempt, Unschedulable
+from koord.scheduler.framework.engine import Engine
+from koord.scheduler.framework.event import DELETE, Event, Happened
+from koord.scheduler.framework.verdict import Fault, Reject, Wait
+from koord.scheduler.queue.entry import QueuedPod
+from koord.scheduler.queue.scheduling import SchedulingQueue
+from koord.scheduler.shell.binding import Binder
+from koord.scheduler.shell.blame import described, raised_by
+from koord.scheduler.shell.bond import Bond
+from koord.scheduler.shell.eviction import Evictor
+from koord.scheduler.shell.outcome import Failure, of_decision, of_refusal
+from koord.scheduler.shell.record import Attempt, Records
+from koord.scheduler.shell.teller import Teller
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.pod import PodInfo
+from koord.telemetry.clock import Clock
+
+_LOG = logging.getLogger(__name__)
+
+# Attempts between two looks at the network: few enough that answers are read in time, enough to pay for the look.
+_TURN = 8
+_POD_DELETED = Event("Pod", DELETE)
+
+
+class Loop:
+    def __init__(
+        self,
+        state: ClusterState,
+        queue: SchedulingQueue,
+        engines: Mapping[str, Engine],
+        teller: Teller,
+        records: Records,
+        clock: Clock,
+    ) -> None:
+        self._state = state
+        self._queue = queue
+        self._engines = engines
+        self._teller = teller
+        self._records = records
+        self._clock = clock
+        self._work = asyncio.Event()
+        # Given by whoever joins them: each calls the other.
+        self.binder: Binder | None = None
+        self.evictor: Evictor | None = None
+
+    def wake(self) -> None:
+        self._work.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        binder = self.binder
+        assert binder is not None
+        while True:
+            self._work.clear()
+            turn = 0
+            while (queued := self._queue.pop(self._clock.monotonic())) is not None:
+                self.attempt(queued)
+                turn += 1
+                if turn % _TURN == 0:
+                    await asyncio.sleep(0)
+                if not binder.has_room:
+                    await binder.wait_for_room()
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Until something happens or somebody's back-off is over."""
+        until = self._queue.next_wakeup()
+        if until is None:
+            await self._work.wait()
+            return
+        try:
+            async with asyncio.timeout(max(until - self._clock.monotonic(), 0)):
+                await self._work.wait()
+        except TimeoutError:
+            return
+
+    # One attempt -------------------------------------------------------------------------------------------------
+
+    def attempt(self, queued: QueuedPod) -> None:
+        pod = queued.pod
+        if pod.deleting:
+            self._teller.skipped(pod)
+            self._queue.done(pod.uid)
+            return
+        if self._state.placed(pod.uid) is not None:  # it got its node some other way
+            self._queue.done(pod.uid)
+            return
+        started = self._clock.monotonic()
+        engine = self._engines[pod.scheduler]
+        decision: Decision
+        try:
+            decision = engine.decide(pod)
+            if isinstance(decision, Unschedulable):
+                decision = engine.post_filter(pod, decision)
+            failure = self._promise(engine, queued, decision, started) if isinstance(decision, Chosen) else None
+        except Exception as error:  # noqa: BLE001 - a plugin's fault: this pod fails with its name, the scheduler lives
+            _LOG.exception("an attempt at %s failed", pod.key)
+            engine.discard(pod)
+            decision = Failed(raised_by(error), described(error))
+            if self._state.is_assumed(pod.uid):
+                self._state.forget(pod.uid)
+            failure = None
+        took = self._clock.monotonic() - started
+        self._records.put(
+            Attempt(
+                pod=pod.key,
+                uid=pod.uid,
+                scheduler=pod.scheduler,
+                number=queued.attempts,
+                at=self._clock.time(),
+                took_s=took,
+                decision=decision,
+                result="binding",
+            )
+        )
+        if failure is None and not isinstance(decision, Chosen):
+            failure = of_decision(decision)
+        if failure is not None:
+            self.fail(queued, pod, failure)
+        if isinstance(decision, Unschedulable) and decision.preempt is not None and pod.uid in self._queue:
+            self._make_room(pod, decision.preempt)
+        self._teller.decided(pod, decision, took)
+
+    def _promise(self, engine: Engine, queued: QueuedPod, decision: Chosen, started: float) -> Failure | None:
+        """Assume, Reserve, Permit; then it is the binder's. Nothing is left behind when one of them says no."""
+        pod, profile, cycle = queued.pod, engine.profile, engine.cycle
+        self._state.assume(pod, decision.node)
+        waits: dict[str, float] = {}
+        bond = Bond(queued, profile, cycle, decision, waits, started)
+        try:
+            refusal = self._reserve(bond) or self._permit(bond, waits)
+        except Exception:
+            self._undo(bond)
+            raise
+        if refusal is not None:
+            self._undo(bond)
+            return refusal
+        self._queue.nominate(pod.uid, "")
+        assert self.binder is not None
+        self.binder.submit(bond)
+        return None
+
+    def _make_room(self, pod: PodInfo, plan: Preempt) -> None:
+        for uid in plan.clear_nominations:
+            lesser = self._queue.nominations.pod(uid)
+            self._queue.nominate(uid, "")
+            if lesser is not None:
+                self._teller.unpromised(lesser)
+        assert self.evictor is not None
+        self.evictor.carry_out(pod, plan)
+
+    def _reserve(self, bond: Bond) -> Failure | None:
+        node = self._state.table.index[bond.node_name]
+        for plugin in bond.profile.at("reserve"):
+            answer = plugin.reserve(bond.cycle, bond.pod, node)
+            if answer is not None:
+                return of_refusal(plugin.name, "Reserve", answer)
+        return None
+
+    def _permit(self, bond: Bond, waits: dict[str, float]) -> Failure | None:
+        node = self._state.table.index[bond.node_name]
+        for plugin in bond.profile.at("permit"):
+            answer = plugin.permit(bond.cycle, bond.pod, node)
+            if isinstance(answer, Wait):
+                waits[plugin.name] = answer.timeout_s
+            elif isinstance(answer, Reject | Fault):
+                return of_refusal(plugin.name, "Permit", answer)
+        return None
+
+    # What became of it -------------------------------------------------------------------------------------------
+
+    def bound(self, bond: Bond) -> None:
+        pod = bond.pod
+        self._queue.done(pod.uid)
+        self._records.settle(pod.uid, "bound")
+        for plugin in bond.profile.at("post_bind"):
+            try:
+                plugin.post_bind(bond.cycle, pod, bond.node_name)
+            except Exception:  # noqa: BLE001 - the pod is bound; a plugin that fails afterwards must not undo that
+                _LOG.exception("PostBind of %s failed for %s", plugin.name, pod.key)
+        self._teller.bound(bond)
+
+    def undone(self, bond: Bond, failure: Failure) -> None:
+        """The pod did not get where it was sent: its room is free again, and those who waited for room are told."""
+        room = self._state.placed(bond.pod.uid)
+        self._undo(bond)
+        if room is not None:
+            now = self._clock.monotonic()
+            self._queue.happened(Happened(_POD_DELETED, old=room), now, but=bond.pod.uid if failure.rejected else "")
+        self.fail(bond.queued, bond.pod, failure)
+        self.wake()
+
+    def _undo(self, bond: Bond) -> None:
+        try:
+            bond.unreserve()
+        finally:
+            self._state.forget(bond.pod.uid)
+
+    def fail(self, queued: QueuedPod, pod: PodInfo, failure: Failure) -> None:
+        """Back into the queue, and into words, unless the pod is gone or was bound meanwhile."""
+        if not self._teller.refresh(queued):
+            self._queue.done(pod.uid)
+            self._records.settle(pod.uid, "error", failure.message)
+            return
+        now = self._clock.monotonic()
+        part = self._queue.failed(
+            queued, now, rejected=failure.rejected, pending=failure.pending, message=failure.message
+        )
+        self._records.settle(pod.uid, "unschedulable" if failure.rejected else "error", failure.message)
+        if part is None:
+            return
+        if failure.nominate is not None:
+            self._queue.nominate(pod.uid, failure.nominate)
+        self._teller.failed(pod, failure)

@@ -1,0 +1,23 @@
+"""What the shell counts, as a contract: metrics are one way to keep it, a test's list another."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+
+class Meter(Protocol):
+    def decided(self, profile: str, result: Literal["scheduled", "unschedulable", "error"], seconds: float) -> None:
+        """A decision was made; binding comes later."""
+
+    def bound(self, profile: str, seconds: float, since_queued_s: float, attempts: int) -> None:
+        """A pod is bound: the time of this attempt, of all of them, and how many there were."""
+
+
+class Uncounted:
+    """For those who do not look."""
+
+    def decided(self, profile: str, result: Literal["scheduled", "unschedulable", "error"], seconds: float) -> None:
+        return
+
+    def bound(self, profile: str, seconds: float, since_queued_s: float, attempts: int) -> None:
+        return

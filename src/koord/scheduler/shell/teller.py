@@ -1,0 +1,97 @@
+"""Everything that leaves the loop besides bindings: events, conditions and numbers. It decides nothing."""
+
+from __future__ import annotations
+
+from koord.api.part import ObjectReference
+from koord.kube.informer import Informer
+from koord.kube.recorder import Recorder
+from koord.scheduler.framework.decision import Chosen, Decision, Unschedulable
+from koord.scheduler.queue.entry import QueuedPod
+from koord.scheduler.queue.scheduling import SchedulingQueue
+from koord.scheduler.shell.bond import Bond
+from koord.scheduler.shell.meter import Meter
+from koord.scheduler.shell.outcome import Failure
+from koord.scheduler.shell.report import Report, Reporter
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.wire import Pod
+from koord.telemetry.clock import Clock
+
+
+class Teller:
+    def __init__(
+        self,
+        *,
+        pods: Informer[Pod],
+        state: ClusterState,
+        queue: SchedulingQueue,
+        recorder: Recorder,
+        reporter: Reporter,
+        meter: Meter,
+        clock: Clock,
+    ) -> None:
+        self._pods = pods
+        self._state = state
+        self._queue = queue
+        self._recorder = recorder
+        self._reporter = reporter
+        self._meter = meter
+        self._clock = clock
+
+    def refresh(self, queued: QueuedPod) -> bool:
+        """Bring the queue's view of the pod up to what the watch has shown; False when nothing is left to schedule.
+
+        Updates of a pod that was on its way to a node were not told to the queue: the journey decided.
+        """
+        pod = self._pods.get(queued.pod.namespace, queued.pod.name)
+        if pod is None or pod.metadata.uid != queued.uid or pod.spec.node_name:
+            return False
+        self._queue.update(self._state.info(pod), self._clock.monotonic())
+        return True
+
+    def skipped(self, pod: PodInfo) -> None:
+        self._event(pod, "Warning", "FailedScheduling", f"skip schedule deleting pod: {pod.key}", "Scheduling")
+
+    def bound(self, bond: Bond) -> None:
+        pod, queued = bond.pod, bond.queued
+        self._reporter.drop(pod.uid)
+        self._event(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {bond.node_name}", "Binding")
+        now = self._clock.monotonic()
+        since = queued.first_attempt if queued.first_attempt is not None else queued.queued_at
+        self._meter.bound(bond.profile.scheduler_name, now - bond.started, now - since, queued.attempts)
+
+    def failed(self, pod: PodInfo, failure: Failure) -> None:
+        self._event(pod, "Warning", "FailedScheduling", failure.message, "Scheduling")
+        self._reporter.report(
+            Report(
+                namespace=pod.namespace,
+                name=pod.name,
+                uid=pod.uid,
+                reason=failure.reason,
+                message=failure.message,
+                nominate=failure.nominate,
+            )
+        )
+
+    def unpromised(self, pod: PodInfo) -> None:
+        """A greater pod got the room that this one was promised."""
+        self._reporter.report(Report(namespace=pod.namespace, name=pod.name, uid=pod.uid, nominate=""))
+
+    def decided(self, pod: PodInfo, decision: Decision, took_s: float) -> None:
+        if isinstance(decision, Chosen):
+            self._meter.decided(pod.scheduler, "scheduled", took_s)
+        elif isinstance(decision, Unschedulable):
+            self._meter.decided(pod.scheduler, "unschedulable", took_s)
+        else:
+            self._meter.decided(pod.scheduler, "error", took_s)
+
+    def _event(self, pod: PodInfo, kind: str, reason: str, note: str, action: str) -> None:
+        about = ObjectReference(
+            api_version="v1",
+            kind="Pod",
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            resource_version=pod.revision,
+        )
+        self._recorder.record(about, "Normal" if kind == "Normal" else "Warning", reason, note, action=action)

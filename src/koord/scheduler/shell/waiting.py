@@ -1,0 +1,93 @@
+"""Pods that have a node and wait at Permit for somebody's word, each no longer than its plugins allow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from koord.scheduler.state.pod import PodInfo
+from koord.telemetry.clock import Clock
+from koord.values import duration
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    plugin: str
+    message: str
+
+
+class Guest:
+    """One waiting pod. It goes on when every plugin that made it wait has allowed it, and back when one refuses."""
+
+    __slots__ = ("_answer", "_deadlines", "node_name", "pod")
+
+    def __init__(self, pod: PodInfo, node_name: str, deadlines: Mapping[str, float]) -> None:
+        self.pod = pod
+        self.node_name = node_name
+        self._deadlines = dict(deadlines)
+        self._answer: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        return tuple(self._deadlines)
+
+    def allow(self, plugin: str) -> None:
+        self._deadlines.pop(plugin, None)
+        if not self._deadlines and not self._answer.done():
+            self._answer.set_result(None)
+
+    def refuse(self, plugin: str, message: str) -> None:
+        if not self._answer.done():
+            self._answer.set_result(Refusal(plugin, message))
+
+    async def word(self, clock: Clock, waits: Mapping[str, float]) -> Refusal | None:
+        """None: go on. `waits` are the times that the plugins asked for, to name in the refusal of one who forgot."""
+        while not self._answer.done():
+            plugin = min(self._deadlines, key=self._deadlines.__getitem__)
+            left = self._deadlines[plugin] - clock.monotonic()
+            if left <= 0:
+                waited = duration.text(duration.from_seconds(waits[plugin]))
+                self.refuse(plugin, f"rejected due to timeout after waiting {waited} at plugin {plugin}")
+                break
+            timer = asyncio.create_task(clock.sleep(left))
+            try:
+                both: set[asyncio.Future[Any]] = {timer, self._answer}
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                timer.cancel()
+        return self._answer.result()
+
+
+class WaitingRoom:
+    def __init__(self) -> None:
+        self._guests: dict[str, Guest] = {}
+
+    def enter(self, guest: Guest) -> None:
+        self._guests[guest.pod.uid] = guest
+
+    def leave(self, uid: str) -> None:
+        self._guests.pop(uid, None)
+
+    def get(self, uid: str) -> Guest | None:
+        return self._guests.get(uid)
+
+    def allow(self, uid: str, plugin: str) -> bool:
+        """False when no such pod waits."""
+        guest = self._guests.get(uid)
+        if guest is not None:
+            guest.allow(plugin)
+        return guest is not None
+
+    def refuse(self, uid: str, plugin: str, message: str) -> bool:
+        guest = self._guests.get(uid)
+        if guest is not None:
+            guest.refuse(plugin, message)
+        return guest is not None
+
+    def __iter__(self) -> Iterator[Guest]:
+        return iter(tuple(self._guests.values()))
+
+    def __len__(self) -> int:
+        return len(self._guests)
