@@ -16,6 +16,7 @@ from koord.kube.informers import Informers
 from koord.kube.recorder import Recorder
 from koord.scheduler.framework.engine import Engine
 from koord.scheduler.framework.profile import Profile
+from koord.scheduler.preemption.under_way import UnderWay
 from koord.scheduler.queue.backoff import Settings
 from koord.scheduler.queue.scheduling import SchedulingQueue
 from koord.scheduler.shell.binding import Binder
@@ -106,6 +107,7 @@ class Scheduler:
             self._recorder,
             self.room,
             hold=self._hold,
+            almost=self._almost,
             release=self._release,
             failed=self._think_again,
         )
@@ -148,12 +150,13 @@ class Scheduler:
         self.reporter.drop(uid)
 
     def _hold(self, pod: PodInfo) -> None:
-        for plugin in self.profiles[pod.scheduler].at("post_filter"):
-            plugin.making_room(pod.uid, begun=True)
+        self.state.derived(UnderWay).begin(pod.uid)
+
+    def _almost(self, pod: PodInfo, victim: PodInfo) -> None:
+        self.state.derived(UnderWay).last(pod.uid, victim.uid)
 
     def _release(self, pod: PodInfo) -> None:
-        for plugin in self.profiles[pod.scheduler].at("post_filter"):
-            plugin.making_room(pod.uid, begun=False)
+        self.state.derived(UnderWay).end(pod.uid)
 
     def _think_again(self, pod: PodInfo) -> None:
         if self.queue.activate((pod.uid,), self._clock.monotonic()):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from koord.scheduler.framework.verdict import Reject
+from koord.scheduler.state.pod import PodInfo
 
 # The longest list of node names kept per reason: enough to look at, bounded for any cluster.
 NAMES_KEPT = 10
@@ -31,14 +32,64 @@ class Chosen(msgspec.Struct, frozen=True):
     runners_up: tuple[tuple[str, int], ...] = ()
 
 
+class Miss(msgspec.Struct, frozen=True):
+    """The node that came nearest to taking the pod with every possible victim gone, and what it still lacked."""
+
+    node: str
+    reasons: tuple[str, ...]
+    lacking: Mapping[str, int]  # by resource
+
+
+class Search(msgspec.Struct, frozen=True):
+    """How a search for victims went: of how many nodes, where they were found, and why not elsewhere."""
+
+    plugin: str
+    nodes: int  # that were worth a look
+    candidates: int  # with victims that would do
+    without: Mapping[str, int]  # reason -> nodes, of those looked at
+    nearest: Miss | None = None
+
+
+class Preempt(msgspec.Struct, frozen=True):
+    """Make room on a node: these pods must go, and the pod waits there with a nomination until they have.
+
+    Victims that are being deleted already need nothing done; one that was only assumed is to be turned away where it
+    waits instead of deleted. `clear_nominations` are pods by UID that were promised room there and give way.
+    """
+
+    plugin: str
+    node: str
+    victims: tuple[PodInfo, ...]  # the most important first
+    clear_nominations: tuple[str, ...] = ()
+    violations: int = 0  # victims whose disruption budget does not allow it
+    why: str = ""
+    search: Search | None = None
+
+
+class Futile(msgspec.Struct, frozen=True):
+    """From PostFilter: nothing can be done for the pod, in the words that users read."""
+
+    reasons: tuple[str, ...] = ()
+    final: bool = False  # no later plugin is to be asked
+    nominate: str | None = None  # "" takes the pod's nomination back, None leaves it as it is
+    search: Search | None = None
+
+
 class Unschedulable(msgspec.Struct, frozen=True):
-    """No node fits. `pre_filter` is set when a plugin refused before any node was looked at."""
+    """No node fits. `pre_filter` is set when a plugin refused before any node was looked at.
+
+    What PostFilter found is told by `post_filter` in words, and by `preempt` and `nominate` for whoever acts on it:
+    the pod's nomination is to be a node, "" for none, or None for whatever it was.
+    """
 
     node_count: int
     refusals: tuple[Refusal, ...]
     pre_filter: tuple[str, Reject] | None = None
     post_filter: str = ""
     narrowed_by: tuple[str, ...] = ()
+    preempt: Preempt | None = None
+    nominate: str | None = None
+    searches: tuple[Search, ...] = ()
 
     def plugins(self) -> frozenset[str]:
         """Who must change its mind before this pod can fit."""

@@ -5,14 +5,28 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
+import msgspec
 import numpy as np
 
 from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.decision import NAMES_KEPT, PRE_FILTER, Chosen, Decision, Failed, Refusal, Unschedulable
+from koord.scheduler.framework.decision import (
+    NAMES_KEPT,
+    PRE_FILTER,
+    Chosen,
+    Decision,
+    Failed,
+    Preempt,
+    Refusal,
+    Search,
+    Unschedulable,
+)
 from koord.scheduler.framework.judgement import Judgement
+from koord.scheduler.framework.nominated import Nobody, Nominator, Overlay
 from koord.scheduler.framework.plugin import Scores
 from koord.scheduler.framework.profile import Profile
+from koord.scheduler.framework.refused import Refused
 from koord.scheduler.framework.scoring import UNFIT, Scoring
+from koord.scheduler.framework.trial import Trials
 from koord.scheduler.framework.verdict import Fault, Only, Reject, Skip, unresolvable
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.pod import PodInfo
@@ -24,24 +38,36 @@ CLASSES_KEPT = 128
 class Evaluation:
     """One class of equal pods against all nodes."""
 
-    __slots__ = ("_layout", "_position", "cycle", "ground", "judgement", "scoring")
+    __slots__ = ("_layout", "_position", "cycle", "ground", "judgement", "overlay", "scoring")
 
     def __init__(self, profile: Profile, cycle: Cycle, pod: PodInfo, ground: Hashable) -> None:
         self.cycle = cycle
         self.ground = ground
         self.judgement = Judgement(profile, cycle, pod)
         self.scoring = Scoring(profile, cycle, pod, self.judgement)
+        self.overlay = Overlay(Trials(profile, cycle, pod), cycle.state.table)
         self._layout = -1
         self._position = -1
 
-    def refresh(self, table: NodeTable) -> None:
+    def refresh(self, table: NodeTable, pod: PodInfo, nominator: Nominator) -> None:
+        judgement = self.judgement
+        lifted = judgement.lift() if judgement.promised else []
         changed = table.changed_since(self._position) if self._layout == table.layout else None
         self._layout, self._position = table.layout, table.position
         if changed is None or 4 * len(changed) > table.size:
-            self.judgement.judge_all()
+            judgement.judge_all()
+            self.overlay.forget(None)
+            if nominator:
+                self.overlay.block(judgement, pod, nominator)
             self.scoring.score_all()
             return
-        across = self.judgement.judge_again(changed)
+        across = judgement.judge_again(changed)
+        self.overlay.forget(None if judgement.moved else changed)
+        if nominator:
+            self.overlay.block(judgement, pod, nominator)
+        if lifted or judgement.promised:
+            flipped = set(lifted).symmetric_difference(judgement.blocked_rows())
+            changed = [*changed, *sorted(flipped.difference(changed))]
         if changed or across:
             self.scoring.score_again(changed, across=across)
 
@@ -49,12 +75,17 @@ class Evaluation:
 class Engine:
     """One profile over the shared state. The same events and the same seed give the same decisions."""
 
-    def __init__(self, profile: Profile, state: ClusterState, seed: int = 0) -> None:
+    def __init__(
+        self, profile: Profile, state: ClusterState, seed: int = 0, nominator: Nominator | None = None
+    ) -> None:
         self.profile = profile
         self._state = state
+        self._nominator: Nominator = nominator if nominator is not None else Nobody()
+        self._latest: _Latest | None = None  # what the last decision was made of
         self._chance = np.random.default_rng(seed)
         self._classes: OrderedDict[Hashable, Evaluation] = OrderedDict()
         self._ties: Scores = np.zeros(0, np.int64)
+        self.cycle = Cycle(state)  # of the last decision: Reserve and what follows it read what plugins kept there
 
     def decide(self, pod: PodInfo) -> Decision:
         evaluation = self.evaluate(pod)
@@ -63,7 +94,7 @@ class Engine:
         if evaluation.scoring.fault is not None:
             plugin, fault = evaluation.scoring.fault
             return Failed(plugin, fault.message)
-        return self._chosen(evaluation) or self._refused(evaluation)
+        return self._chosen(evaluation, pod) or self._refused(evaluation, pod)
 
     def evaluate(self, pod: PodInfo) -> Evaluation | Unschedulable | Failed:
         """The class's verdicts, up to date; or why no node needed to be looked at."""
@@ -76,6 +107,7 @@ class Engine:
             cycle = Cycle(self._state)
             early = self._pre_filter(cycle, pod)
             if early is not None:
+                self._latest = _Latest(pod.uid, self._state.table.position, cycle, None)
                 return early
             kept = Evaluation(self.profile, cycle, pod, ground)
             if key is not None:
@@ -84,8 +116,17 @@ class Engine:
                     self._classes.popitem(last=False)
         if key is not None:
             self._classes.move_to_end(key)
-        kept.refresh(self._state.table)
+        self.cycle = kept.cycle
+        kept.refresh(self._state.table, pod, self._nominator)
+        self._latest = _Latest(pod.uid, self._state.table.position, kept.cycle, kept.judgement)
         return kept
+
+    def discard(self, pod: PodInfo) -> None:
+        """Forget what was kept for the pod's class: a plugin raised, and its verdicts may be half done."""
+        try:
+            self._classes.pop(self.profile.class_of(pod), None)
+        except Exception:  # noqa: BLE001 - the plugin that raised may be the one that cannot name the class
+            self._classes.clear()
 
     def _pre_filter(self, cycle: Cycle, pod: PodInfo) -> Unschedulable | Failed | None:
         """All plugins are asked even after a refusal that preemption could lift, so that it finds what they kept."""
@@ -114,30 +155,90 @@ class Engine:
 
     # Choosing ----------------------------------------------------------------------------------------------------
 
-    def _chosen(self, evaluation: Evaluation) -> Chosen | None:
+    def _chosen(self, evaluation: Evaluation, pod: PodInfo) -> Chosen | None:
         total = evaluation.scoring.total
+        if self._nominator or pod.nominated_node:
+            promised = self._promised_row(evaluation, pod)
+            if promised is not None:
+                return self._choice(evaluation, promised)
         if len(self._ties) != len(total):
             self._ties = self._chance.permutation(len(total))
         ranked = total * len(total) + self._ties  # equal scores: the shuffled order decides
         row = int(np.argmax(ranked))
-        best = int(total[row])
-        if best == UNFIT:
-            return None
+        return None if total[row] == UNFIT else self._choice(evaluation, row)
+
+    def _promised_row(self, evaluation: Evaluation, pod: PodInfo) -> int | None:
+        """Room was made for this pod on a node: if it fits there, no other is better."""
+        name = self._nominator.node_of(pod.uid) or pod.nominated_node
+        node = self._state.node(name) if name else None
+        return node.row if node is not None and evaluation.scoring.total[node.row] != UNFIT else None
+
+    def _choice(self, evaluation: Evaluation, row: int) -> Chosen:
+        total = evaluation.scoring.total
         node = self._state.table.nodes[row]
         assert node is not None
         return Chosen(
             node=node.name,
             feasible=int(np.count_nonzero(total != UNFIT)),
-            total=best,
+            total=int(total[row]),
             scores=evaluation.scoring.breakdown(row),
         )
 
-    def _refused(self, evaluation: Evaluation) -> Unschedulable:
+    def _refused(self, evaluation: Evaluation, pod: PodInfo) -> Unschedulable:
+        if self._nominator:
+            evaluation.overlay.tell(evaluation.judgement, pod, self._nominator)
         refusals = tuple(
             Refusal(plugin, verdict, len(nodes), tuple(sorted(nodes)[:NAMES_KEPT]))
             for (plugin, verdict), nodes in evaluation.judgement.refusals().items()
         )
         return Unschedulable(self._state.node_count, refusals, narrowed_by=evaluation.cycle.narrowed_by)
+
+    # Making room -------------------------------------------------------------------------------------------------
+
+    def post_filter(self, pod: PodInfo, decision: Unschedulable) -> Unschedulable:
+        """What can be done for a pod just refused. Must follow `decide` with nothing in between.
+
+        The first plugin that finds a way, or knows that there is none, has the last word; else all their reasons are
+        told. A plugin that breaks is told of in the same place.
+        """
+        plugins = self.profile.at("post_filter")
+        latest = self._latest
+        if not decision.node_count or not plugins:
+            return msgspec.structs.replace(decision, nominate="")
+        if latest is None or latest.uid != pod.uid or latest.position != self._state.table.position:
+            raise ValueError(f"{pod.key} is not the pod that was decided last, or the cluster has changed since")
+        refused = Refused(self.profile, latest.cycle, pod, decision, latest.judgement, self._nominator, self._chance)
+        reasons: list[str] = []
+        searches: list[Search] = []
+        nominate: str | None = None
+        for plugin in plugins:
+            answer = plugin.post_filter(latest.cycle, pod, refused)
+            if isinstance(answer, Fault):
+                reasons, nominate = [answer.message], None
+                break
+            if answer is None:
+                continue
+            if answer.search is not None:
+                searches.append(answer.search)
+            if isinstance(answer, Preempt):
+                return msgspec.structs.replace(
+                    decision, post_filter="", preempt=answer, nominate=answer.node, searches=tuple(searches)
+                )
+            if answer.final:
+                reasons, nominate = list(answer.reasons), answer.nominate
+                break
+            reasons += answer.reasons
+            nominate = answer.nominate if answer.nominate is not None else nominate
+        return msgspec.structs.replace(
+            decision, post_filter=", ".join(reasons), nominate=nominate, searches=tuple(searches)
+        )
+
+
+class _Latest(msgspec.Struct, frozen=True):
+    uid: str
+    position: int  # in the log of changes
+    cycle: Cycle
+    judgement: Judgement | None  # None: PreFilter refused
 
 
 def _nothing_left(plugins: tuple[str, ...]) -> Reject:

@@ -2,6 +2,7 @@
 
     codes[f][row]   what filter f said of a row: 0 passes
     first[row]      -1 no node, 0 feasible, else 1 + index of the first filter that refused: that one is reported
+    promised[row]   what is said instead while others are promised room there (`nominated` looks after these)
 
 A filter whose verdicts depend on one row is asked again about rows that changed; one that looks across nodes is asked
 about all rows when its epoch moves; one that does not say is always asked about all.
@@ -90,6 +91,35 @@ class Judgement:
         self._words: list[list[Reject]] = [[] for _ in self.filters]
         self._codes: list[Codes] = []
         self.first: npt.NDArray[np.int16] = np.zeros(0, np.int16)
+        self.promised: dict[int, tuple[str, Reject]] = {}
+        self.moved = False  # whether some filter was asked about more than the rows that changed
+
+    # Promises ----------------------------------------------------------------------------------------------------
+
+    def promise(self, row: int, said: tuple[str, Reject]) -> None:
+        self.promised[row] = said
+        if self.first[row] == FEASIBLE:
+            self.first[row] = self._blocked
+
+    def lift(self) -> list[int]:
+        """Forget all promises. Returns the rows that are feasible again."""
+        blocked = [row for row in self.promised if self.first[row] == self._blocked]
+        self.first[blocked] = FEASIBLE
+        self.promised.clear()
+        return blocked
+
+    def blocked_rows(self) -> list[int]:
+        return [row for row in self.promised if self.first[row] == self._blocked]
+
+    @property
+    def _blocked(self) -> int:
+        return len(self.filters) + 1
+
+    def looks_at(self, row: int) -> bool:
+        """Whether PreFilter left the node in."""
+        return self._narrowed is None or row in self._left_in
+
+    # Judging -----------------------------------------------------------------------------------------------------
 
     def judge_all(self) -> None:
         for judge in self.filters:
@@ -108,6 +138,7 @@ class Judgement:
     def judge_again(self, changed: Sequence[int]) -> bool:
         """After these rows changed. True when feasibility may have changed outside of them too."""
         across = [i for i, judge in enumerate(self.filters) if self._epochs.moved(judge.plugin, self._cycle)]
+        self.moved = bool(across)
         if self._narrowed is not None:
             for row in changed:
                 if row not in self._left_in:
@@ -219,25 +250,56 @@ class Judgement:
 
     def verdict(self, row: int) -> tuple[str, Reject] | None:
         """The plugin that refused a node first, and its words; None when the node is feasible."""
+        if row in self.promised:
+            return self.promised[row]
         first = int(self.first[row])
         if first <= 0:
             return None
-        i = first - 1
-        plugin, code = self.filters[i].plugin, int(self._codes[i][row])
+        return self.filters[first - 1].plugin.name, self._word(first - 1, int(self._codes[first - 1][row]))
+
+    def _word(self, i: int, code: int) -> Reject:
         if code >= _FIRST_MET:
-            return plugin.name, self._words[i][code - _FIRST_MET]
-        return plugin.name, plugin.explain_code(self._cycle, self._pod, code)
+            return self._words[i][code - _FIRST_MET]
+        return self.filters[i].plugin.explain_code(self._cycle, self._pod, code)
+
+    def codes_of(self, plugin: str) -> Codes:
+        """What a filter said of every row that PreFilter left in: 0 passes."""
+        return self._codes[self._place(plugin)]
+
+    def word_of(self, plugin: str, code: int) -> Reject:
+        return self._word(self._place(plugin), code)
+
+    def _place(self, plugin: str) -> int:
+        return next(i for i, judge in enumerate(self.filters) if judge.plugin.name == plugin)
+
+    def resolvable_rows(self) -> RowList:
+        """Nodes whose refusal might be lifted if pods left them. Asked once per distinct verdict."""
+        found = np.zeros(len(self.first), np.bool_)
+        for i in range(len(self.filters)):
+            rows = np.flatnonzero(self.first == i + 1)
+            codes = self._codes[i][rows]
+            for code in np.unique(codes):
+                if self._word(i, int(code)).resolvable:
+                    found[rows[codes == code]] = True
+        for row, (_, verdict) in self.promised.items():
+            found[row] = verdict.resolvable
+        return np.flatnonzero(found)
 
     def refusals(self) -> dict[tuple[str, Reject], list[str]]:
         """Who refused with which words, and the nodes it was said of. Worked out once per distinct verdict."""
         found: dict[tuple[str, Reject], list[str]] = {}
+        promised, nodes = self.promised, self._table.nodes
         for i, judge in enumerate(self.filters):
             rows = np.flatnonzero(self.first == i + 1)
             codes = self._codes[i][rows]
             for code in np.unique(codes):
                 of_code = rows[codes == code]
-                said = self.verdict(int(of_code[0]))
-                assert said is not None
-                names = [n.name for row in of_code if (n := self._table.nodes[row]) is not None]
-                found.setdefault((judge.plugin.name, said[1]), []).extend(names)
+                if promised:
+                    of_code = np.asarray([row for row in of_code if row not in promised], np.intp)
+                names = [node.name for row in of_code if (node := nodes[row]) is not None]
+                if names:
+                    found.setdefault((judge.plugin.name, self._word(i, int(code))), []).extend(names)
+        for row, said in promised.items():
+            if (node := nodes[row]) is not None:
+                found.setdefault(said, []).append(node.name)
         return found

@@ -7,14 +7,15 @@ state between pods and looks only at the node in hand should say `scope = ROW`, 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from koord.scheduler.framework.event import Event, Happened
 from koord.scheduler.framework.verdict import ALWAYS, Fault, Only, Reject, Scope, Skip, Wait
+from koord.scheduler.framework.work import Work
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
@@ -22,8 +23,10 @@ from koord.scheduler.state.table import NodeTable, RowList, Rows
 
 if TYPE_CHECKING:
     from koord.scheduler.framework.cycle import Cycle
+    from koord.scheduler.framework.decision import Futile, Preempt
     from koord.scheduler.framework.handle import Handle
     from koord.scheduler.framework.normaliser import Normaliser
+    from koord.scheduler.framework.refused import Refused
 
 Codes = npt.NDArray[np.int32]  # per row: 0 passes, anything else is a reason that `explain_code` can put into words
 Scores = npt.NDArray[np.int64]
@@ -37,6 +40,9 @@ class Plugin:
     # What can turn this plugin's refusals: pods refused by it are looked at again after such an event.
     wakes_on: ClassVar[tuple[Event, ...]] = ()
     normaliser: ClassVar[Normaliser | None] = None
+    # What `filter` reads of the pods on a node, so that a what-if need not ask when that stays the same: `nothing`;
+    # only the `sums` in the table's columns (then `filter_columns` can be asked about other sums); or them `all`.
+    reads_pods: ClassVar[Literal["nothing", "sums", "all"]] = "all"
 
     def __init__(self, args: Any = None, handle: Handle | None = None) -> None:
         """A plugin of others is made with its arguments as plain data; one that needs neither has no `__init__`."""
@@ -101,7 +107,8 @@ class Plugin:
         """The verdict that a code of `filter_columns` stands for."""
         raise NotImplementedError
 
-    def post_filter(self, cycle: Cycle, pod: PodInfo, verdicts: Mapping[str, Reject]) -> Any:
+    def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Preempt | Futile | Fault | None:
+        """No node takes the pod: find a way, or say why there is none. None has nothing to add."""
         return None
 
     def pre_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
@@ -127,6 +134,13 @@ class Plugin:
 
     def permit(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Wait | Fault | None:
         return None
+
+    def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Reject | Fault | None:
+        """What must be done before the pod can be bound; the program does it."""
+        return None
+
+    def post_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
+        """The pod is bound."""
 
 
 def overrides(plugin: Plugin, method: str) -> bool:

@@ -44,6 +44,7 @@ class _Wish:
 class NodeAffinity(Plugin):
     name = "NodeAffinity"
     scope = ROW
+    reads_pods = "nothing"
     normaliser = Normaliser()
     wakes_on = (Event("Node", ADD), Event("Node", UPDATE, "labels"))
 

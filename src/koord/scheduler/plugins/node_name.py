@@ -18,6 +18,7 @@ _REFUSAL = unresolvable("node(s) didn't match the requested node name")
 class NodeName(Plugin):
     name = "NodeName"
     scope = ROW
+    reads_pods = "nothing"
     wakes_on = (Event("Node", ADD),)
 
     def signature(self, pod: PodInfo) -> str:

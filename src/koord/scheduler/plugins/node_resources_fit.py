@@ -42,6 +42,7 @@ class _Demand(msgspec.Struct, frozen=True):
 class NodeResourcesFit(Plugin):
     name = "NodeResourcesFit"
     scope = ROW
+    reads_pods = "sums"
     wakes_on = (
         Event("Pod", DELETE),
         Event("Pod", UPDATE, "scale-down"),
@@ -126,9 +127,20 @@ class NodeResourcesFit(Plugin):
     def _code_each(self, cycle: Cycle, pod: PodInfo, table: NodeTable) -> Codes:
         met = self._demand(cycle, pod).met
         codes = np.zeros(table.size, np.int32)
-        for node in table.index.values():
-            codes[node.row] = met.setdefault(self.filter(cycle, pod, node), len(met))
+        for row in table.live_rows():
+            codes[row] = met.setdefault(self._verdict_of_row(cycle, pod, table, row), len(met))
         return codes
+
+    def _verdict_of_row(self, cycle: Cycle, pod: PodInfo, table: NodeTable, row: int) -> Reject | None:
+        """`filter`, from the columns."""
+        short = [] if table.pod_count[row] < table.allowed_pods[row] else [_TOO_MANY]
+        resolvable = True
+        for name, amount in self._demand(cycle, pod).checked:
+            capacity = table.allocatable(name)[row]
+            if amount > capacity - table.requested(name)[row]:
+                short.append(f"Insufficient {name}")
+                resolvable = resolvable and bool(amount <= capacity)
+        return Reject(tuple(short), resolvable) if short else None
 
     def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
         demand = self._demand(cycle, pod)

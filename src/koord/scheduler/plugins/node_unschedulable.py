@@ -20,6 +20,7 @@ _REFUSAL = unresolvable("node(s) were unschedulable")
 class NodeUnschedulable(Plugin):
     name = "NodeUnschedulable"
     scope = ROW
+    reads_pods = "nothing"
     wakes_on = (
         Event("Node", ADD),
         Event("Node", UPDATE, "unschedulable"),

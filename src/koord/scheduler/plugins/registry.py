@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.balanced_allocation import BalancedAllocation
+from koord.scheduler.plugins.default_preemption import DefaultPreemption
 from koord.scheduler.plugins.image_locality import ImageLocality
 from koord.scheduler.plugins.inter_pod_affinity import InterPodAffinity
 from koord.scheduler.plugins.inter_pod_affinity.listed import ListedNamespaces
@@ -51,6 +52,7 @@ REGISTRY: Mapping[str, Factory] = {
     NodeAffinity.name: lambda args, handle: NodeAffinity(args),
     NodePorts.name: lambda args, handle: NodePorts(),
     NodeResourcesFit.name: lambda args, handle: NodeResourcesFit(args),
+    DefaultPreemption.name: DefaultPreemption,
     VolumeRestrictions.name: lambda args, handle: VolumeRestrictions(handle),
     NodeVolumeLimits.name: lambda args, handle: NodeVolumeLimits(handle),
     VolumeBinding.name: VolumeBinding,

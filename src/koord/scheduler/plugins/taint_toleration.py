@@ -31,6 +31,7 @@ _REFUSAL = unresolvable("node(s) had untolerated taint(s)")
 class TaintToleration(Plugin):
     name = "TaintToleration"
     scope = ROW
+    reads_pods = "nothing"
     normaliser = Normaliser(reverse=True)
     wakes_on = (
         Event("Node", ADD),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from koord.scheduler.state.pod import PodInfo
 
 
@@ -38,6 +40,20 @@ class Nominations:
         """In the order of their nomination."""
         pods = self._on.get(node)
         return tuple(pods.values()) if pods else ()
+
+    def nodes(self) -> Iterable[str]:
+        """Those where somebody was promised room."""
+        return self._on
+
+    def ahead_of(self, pod: PodInfo, node: str) -> tuple[PodInfo, ...]:
+        """Whose room there the pod must not take: that of others who are at least as important."""
+        pods = self._on.get(node)
+        if not pods:
+            return ()
+        return tuple(p for p in pods.values() if p.priority >= pod.priority and p.uid != pod.uid)
+
+    def pod(self, uid: str) -> PodInfo | None:
+        return self._on.get(self._node.get(uid, ""), {}).get(uid)
 
     def node_of(self, uid: str) -> str:
         return self._node.get(uid, "")

@@ -27,8 +27,8 @@ _TRIES = 3
 class Evictor:
     """The preemptor is held back from `hold` to `release`, as its room is being made.
 
-    It is released before the last victim goes, so that this deletion, once seen, finds it awake; `failed` is told when
-    some victim could not be deleted and the pod should think again.
+    `almost` is told before the last victim goes, so that this deletion, once seen, finds the pod free to be tried;
+    `failed` is told when some victim could not be deleted and the pod should think again.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class Evictor:
         room: WaitingRoom,
         *,
         hold: Callable[[PodInfo], None],
+        almost: Callable[[PodInfo, PodInfo], None],
         release: Callable[[PodInfo], None],
         failed: Callable[[PodInfo], None],
     ) -> None:
@@ -47,6 +48,7 @@ class Evictor:
         self._recorder = recorder
         self._room = room
         self._hold = hold
+        self._almost = almost
         self._release = release
         self._failed = failed
         self._turn = asyncio.Semaphore(_AT_A_TIME)
@@ -70,12 +72,11 @@ class Evictor:
         *others, last = plan.victims
         done = False
         try:
-            try:
-                results = await asyncio.gather(*(self._one(pod, plan, victim) for victim in others))
-            finally:
-                self._release(pod)
+            results = await asyncio.gather(*(self._one(pod, plan, victim) for victim in others))
+            self._almost(pod, last)
             done = await self._one(pod, plan, last) and all(results)
         finally:
+            self._release(pod)
             if not done:
                 self._failed(pod)
 

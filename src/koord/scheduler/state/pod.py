@@ -33,6 +33,7 @@ class PodInfo:
         "nominated_node",
         "owner",
         "peers",
+        "preempted",
         "requests",
         "revision",
         "scheduler",
@@ -54,6 +55,7 @@ class PodInfo:
         self.owner: OwnerReference | None = next((o for o in meta.owner_references if o.controller), None)
         self.created: datetime | None = meta.creation_timestamp
         self.deleting = meta.deletion_timestamp is not None
+        self.preempted = self.deleting and _by_preemption(pod)  # it is on its way out, to make room
         self.started: datetime | None = pod.status.start_time
         self.node_name = pod.spec.node_name
         self.nominated_node = pod.status.nominated_node_name
@@ -81,3 +83,8 @@ class PodInfo:
 
     def __repr__(self) -> str:
         return f"PodInfo({self.key})"
+
+
+def _by_preemption(pod: Pod) -> bool:
+    target = next((c for c in pod.status.conditions if c.type == "DisruptionTarget"), None)
+    return target is not None and target.status == "True" and target.reason == "PreemptionByScheduler"

@@ -29,6 +29,7 @@ _MIGRATED = "storage.alpha.kubernetes.io/migrated-plugins"
 class VolumeBinding(Plugin):
     name = "VolumeBinding"
     scope = CLUSTER
+    reads_pods = "nothing"
     wakes_on = (
         Event("StorageClass", ADD),
         Event("StorageClass", UPDATE),

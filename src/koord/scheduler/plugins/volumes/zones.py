@@ -63,6 +63,7 @@ def places(volume: PersistentVolume) -> tuple[Place, ...]:
 class VolumeZone(Plugin):
     name = "VolumeZone"
     scope = ROW
+    reads_pods = "nothing"
     wakes_on = (
         Event("StorageClass", ADD),
         Event("Node", ADD),

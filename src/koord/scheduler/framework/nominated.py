@@ -1,0 +1,96 @@
+"""Room that is promised: nodes are judged as if pods nominated there had come, for everyone who must let them go first.
+
+The verdicts that a class of equal pods keeps know nothing of promises. They are laid over them for one pod at a time:
+a node that only promises refuse is blocked until the next look, and what was found is kept while neither the node nor
+the promises on it change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from koord.scheduler.framework.judgement import FEASIBLE, NO_NODE, Judgement
+from koord.scheduler.framework.trial import Said, Trials
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.table import NodeTable
+
+
+class Nominator(Protocol):
+    """Who was promised room where."""
+
+    def __len__(self) -> int: ...
+
+    def nodes(self) -> Iterable[str]: ...
+
+    def on(self, node: str) -> tuple[PodInfo, ...]: ...
+
+    def ahead_of(self, pod: PodInfo, node: str) -> tuple[PodInfo, ...]:
+        """Of those on a node, the ones whose room the pod must not take."""
+
+    def node_of(self, uid: str) -> str: ...
+
+
+class Nobody:
+    """No promises."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def nodes(self) -> Iterable[str]:
+        return ()
+
+    def on(self, node: str) -> tuple[PodInfo, ...]:
+        return ()
+
+    def ahead_of(self, pod: PodInfo, node: str) -> tuple[PodInfo, ...]:
+        return ()
+
+    def node_of(self, uid: str) -> str:
+        return ""
+
+
+class Overlay:
+    """Promises over the verdicts of one class."""
+
+    __slots__ = ("_known", "_table", "_trials")
+
+    def __init__(self, trials: Trials, table: NodeTable) -> None:
+        self._trials = trials
+        self._table = table
+        self._known: dict[int, tuple[tuple[PodInfo, ...], Said | None]] = {}  # by row, with the promises it is of
+
+    def forget(self, rows: Sequence[int] | None) -> None:
+        """These rows changed; None when any may have."""
+        if not self._known:
+            return
+        if rows is None:
+            self._known.clear()
+            return
+        for row in rows:
+            self._known.pop(row, None)
+
+    def block(self, judgement: Judgement, pod: PodInfo, nominator: Nominator) -> None:
+        """Close the nodes that would take the pod but for promises."""
+        self._lay(judgement, pod, nominator, everywhere=False)
+
+    def tell(self, judgement: Judgement, pod: PodInfo, nominator: Nominator) -> None:
+        """No node takes the pod: those with promises say so as they are with them, which may be in other words."""
+        self._lay(judgement, pod, nominator, everywhere=True)
+
+    def _lay(self, judgement: Judgement, pod: PodInfo, nominator: Nominator, *, everywhere: bool) -> None:
+        index, first = self._table.index, judgement.first
+        for name in nominator.nodes():
+            node = index.get(name)
+            if node is None or node.row in judgement.promised:
+                continue
+            stands = first[node.row]
+            if stands == NO_NODE or not (stands == FEASIBLE or (everywhere and judgement.looks_at(node.row))):
+                continue
+            ahead = nominator.ahead_of(pod, name)
+            if ahead:
+                known = self._known.get(node.row)
+                if known is None or known[0] != ahead:
+                    known = self._known[node.row] = (ahead, self._trials.on(node).refusal(ahead))
+                if known[1] is not None:
+                    judgement.promise(node.row, known[1])

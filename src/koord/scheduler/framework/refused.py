@@ -1,0 +1,55 @@
+"""What PostFilter plugins work with: a pod that no node takes, what was said of each, and trials of what might be."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.decision import Unschedulable
+from koord.scheduler.framework.judgement import Judgement
+from koord.scheduler.framework.nominated import Nominator
+from koord.scheduler.framework.profile import Profile
+from koord.scheduler.framework.trial import Said, Trials
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.table import NodeTable, RowList
+
+
+class Refused:
+    """Valid until the cluster state changes."""
+
+    __slots__ = ("chance", "cycle", "decision", "judgement", "nominator", "pod", "table", "trials")
+
+    def __init__(
+        self,
+        profile: Profile,
+        cycle: Cycle,
+        pod: PodInfo,
+        decision: Unschedulable,
+        judgement: Judgement | None,
+        nominator: Nominator,
+        chance: np.random.Generator,
+    ) -> None:
+        """`judgement` is None when PreFilter refused: then that is what is said of every node."""
+        self.pod = pod
+        self.decision = decision
+        self.cycle = cycle
+        self.judgement = judgement
+        self.nominator = nominator
+        self.chance = chance  # seeded: choices that may be arbitrary are the same in every run
+        self.table: NodeTable = cycle.state.table
+        self.trials = Trials(profile, cycle, pod)
+
+    def nominated_node(self) -> str:
+        """Where the pod was promised room before."""
+        return self.nominator.node_of(self.pod.uid) or self.pod.nominated_node
+
+    def said_of(self, node: NodeInfo) -> Said | None:
+        return self.decision.pre_filter if self.judgement is None else self.judgement.verdict(node.row)
+
+    def resolvable_rows(self) -> RowList:
+        """Nodes whose refusal might be lifted if pods left them."""
+        if self.judgement is not None:
+            return self.judgement.resolvable_rows()
+        early = self.decision.pre_filter
+        return self.table.live_rows() if early is not None and early[1].resolvable else np.zeros(0, np.intp)

@@ -1,0 +1,78 @@
+"""What-ifs: would the pod fit a node if others came there or left? Works on copies; the live state is never touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.plugin import Plugin, overrides
+from koord.scheduler.framework.profile import Profile
+from koord.scheduler.framework.verdict import Reject
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+
+Said = tuple[str, Reject]  # who refused, and its words
+
+
+class Trials:
+    """Makes the trials of one pod (or one class of equal pods) whose PreFilter results `cycle` holds."""
+
+    __slots__ = ("adding", "cycle", "filters", "judging", "pod", "removing")
+
+    def __init__(self, profile: Profile, cycle: Cycle, pod: PodInfo) -> None:
+        self.cycle = cycle
+        self.pod = pod
+        skipped = cycle.skip_filter
+        prepared = tuple(p for p in profile.at("pre_filter") if p.name not in skipped)
+        self.adding = tuple(p for p in prepared if overrides(p, "add_pod"))
+        self.removing = tuple(p for p in prepared if overrides(p, "remove_pod"))
+        self.filters: tuple[Plugin, ...] = tuple(f.plugin for f in profile.filters if f.plugin.name not in skipped)
+        # Those whose verdict can change when pods come or go.
+        self.judging = tuple(plugin for plugin in self.filters if plugin.reads_pods != "nothing")
+
+    def on(self, node: NodeInfo) -> Trial:
+        return Trial(self, self.cycle.fork(), node.copy())
+
+
+class Trial:
+    """One node as it might be. `add` and `remove` tell the plugins that keep count of pods across nodes."""
+
+    __slots__ = ("_cycle", "_trials", "node")
+
+    def __init__(self, trials: Trials, cycle: Cycle, node: NodeInfo) -> None:
+        """Takes a forked cycle and a copied node: both are changed."""
+        self._trials = trials
+        self._cycle = cycle
+        self.node = node
+
+    def add(self, other: PodInfo) -> None:
+        self.node.add(other)
+        for plugin in self._trials.adding:
+            plugin.add_pod(self._cycle, self._trials.pod, other, self.node)
+
+    def remove(self, other: PodInfo) -> None:
+        self.node.remove(other.uid)
+        for plugin in self._trials.removing:
+            plugin.remove_pod(self._cycle, self._trials.pod, other, self.node)
+
+    def refusal(self, ahead: Sequence[PodInfo] = (), *, again: bool = False) -> Said | None:
+        """Who refuses the node now; None when the pod fits.
+
+        It must fit with those who are promised room ahead of it (they may come), and without them (they may not).
+        `again` leaves out filters that do not look at pods: they had no objection before, and have none now.
+        """
+        if ahead:
+            crowded = Trial(self._trials, self._cycle.fork(), self.node.copy())
+            for other in ahead:
+                if other.uid not in crowded.node.pods:
+                    crowded.add(other)
+            said = crowded.refusal(again=again)
+            if said is not None:
+                return said
+        trials, cycle, node = self._trials, self._cycle, self.node
+        pod = trials.pod
+        for plugin in trials.judging if again else trials.filters:
+            verdict = plugin.filter(cycle, pod, node)
+            if verdict is not None:
+                return plugin.name, verdict
+        return None

@@ -1,0 +1,126 @@
+"""Make room for a pod by evicting pods of lower priority. The search is in `preemption`; others carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from koord.api.builtin import POD_DISRUPTION_BUDGETS
+from koord.api.config.scheduler.in_tree import DefaultPreemptionArgs
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.decision import Futile, Preempt, Search
+from koord.scheduler.framework.event import DELETE, Event, Happened
+from koord.scheduler.framework.handle import Handle
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.refused import Refused
+from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
+from koord.scheduler.preemption.budget import Budgets
+from koord.scheduler.preemption.candidate import Candidate, pick
+from koord.scheduler.preemption.finder import Enough, Found, find
+from koord.scheduler.preemption.rules import Rules
+from koord.scheduler.preemption.under_way import UnderWay
+from koord.scheduler.state.pod import PodInfo
+
+_NEVER = "not eligible due to preemptionPolicy=Never."
+_TERMINATING = "not eligible due to a terminating pod on the nominated node."
+_NOT_HELPFUL = "Preemption is not helpful for scheduling"
+_WAITS = unresolvable("waiting for the preemption for this pod to be finished")
+
+
+class DefaultPreemption(Plugin):
+    name = "DefaultPreemption"
+    # A pod that is held back while its victims go wakes by the plugins that refused it: see `might_help`.
+    wakes_on = (Event("Pod", DELETE),)
+
+    def __init__(
+        self, args: DefaultPreemptionArgs, handle: Handle, may_evict: Callable[[PodInfo], bool] | None = None
+    ) -> None:
+        """Takes defaulted arguments. `may_evict` protects pods that priority alone does not."""
+        percent, at_least = args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute
+        if percent is None or at_least is None:
+            raise ValueError("how many candidate nodes to look for is not specified")
+        self._enough = Enough(percent, at_least)
+        self._listed = handle.lister(POD_DISRUPTION_BUDGETS)
+        self._read: int | None = None
+        self._budgets = Budgets()
+        self._rules = Rules(may_evict)
+        self._under_way = handle.state.derived(UnderWay)
+
+    # Queue -------------------------------------------------------------------------------------------------------
+
+    def pre_enqueue(self, pod: PodInfo) -> Reject | None:
+        return _WAITS if self._under_way.holds(pod.uid) else None
+
+    def might_help(self, pod: PodInfo, happened: Happened) -> bool:
+        """The pod was refused by others too, and they know whether a deletion makes room."""
+        return False
+
+    # Making room -------------------------------------------------------------------------------------------------
+
+    def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Preempt | Futile | Fault | None:
+        barred = self._barred(pod, refused)
+        if barred:
+            return Futile((f"preemption: {barred}",))
+        found = find(refused, self._rules, self._current_budgets(), self._enough)
+        search = Search(self.name, found.nodes, len(found.candidates), found.without, found.nearest)
+        if found.candidates:
+            return self._preempt(refused, pick(found.candidates), search)
+        if found.broken:
+            return Fault(f"preemption: {_together(found.broken)}")
+        return Futile((f"preemption: {_message(refused, found)}",), nominate="", search=search)
+
+    def _barred(self, pod: PodInfo, refused: Refused) -> str:
+        """Why the pod may not preempt at all, or not now."""
+        if pod.shape.spec.preemption_policy == "Never":
+            return _NEVER
+        node = refused.cycle.state.node(refused.nominated_node())
+        if node is None:
+            return ""
+        said = refused.said_of(node)
+        if said is not None and not said[1].resolvable:
+            return ""  # what was made there is of no use any more
+        leaving = any(other.preempted and self._rules.may_take(pod, other) for other in node.pods.values())
+        return _TERMINATING if leaving else ""
+
+    def _current_budgets(self) -> Budgets:
+        if self._read != self._listed.version:
+            self._read = self._listed.version
+            self._budgets = Budgets(self._listed.list())
+        return self._budgets
+
+    def _preempt(self, refused: Refused, best: Candidate, search: Search) -> Preempt:
+        pod = refused.pod
+        nominated = refused.nominator.on(best.node)
+        going = any(not victim.deleting for victim in best.victims)
+        return Preempt(
+            plugin=self.name,
+            node=best.node,
+            victims=best.victims,
+            # They may no longer fit beside this pod; if all victims are on their way out, that was settled before.
+            clear_nominations=tuple(other.uid for other in nominated if other.priority < pod.priority) if going else (),
+            violations=best.violations,
+            why=_why(pod, best, search),
+            search=search,
+        )
+
+
+def _message(refused: Refused, found: Found) -> str:
+    """Kubernetes' text, of every node of the cluster."""
+    total = refused.decision.node_count
+    counts = dict(found.without)
+    if total > found.nodes:
+        counts[_NOT_HELPFUL] = total - found.nodes
+    listed = sorted(f"{count} {reason}" for reason, count in counts.items())
+    return f"0/{total} nodes are available: {', '.join(listed)}."
+
+
+def _together(errors: tuple[str, ...]) -> str:
+    return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
+
+
+def _why(pod: PodInfo, best: Candidate, search: Search) -> str:
+    victims = best.victims
+    broken = f", {best.violations} against their disruption budgets" if best.violations else ""
+    return (
+        f"{pod.key} has priority {pod.priority}; {best.node} has room for it without {len(victims)} pod(s) of priority "
+        f"at most {victims[0].priority}{broken}; best of {search.candidates} node(s) where that helps"
+    )
