@@ -1,0 +1,66 @@
+"""Who may bind pods to nodes: the admission of pods/binding, off unless users are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from koord.api.admission import AdmissionRequest
+from koord.api.pod import Pod
+from koord.api.protocol import L_BINDING_ADMISSION_BYPASS
+from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
+
+EVERYWHERE = "*"
+
+# As the decision metric names them.
+Decision = Literal[
+    "allowed_username", "denied", "dry_run", "bypass_label", "bypass_annotation", "excluded_ns", "out_of_scope"
+]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The --binding-admission-* flags. Without users or without namespaces nothing is enforced."""
+
+    users: tuple[str, ...] = ()  # a user whose name contains one of these may bind
+    namespaces: tuple[str, ...] = ()
+    exclude_namespaces: tuple[str, ...] = ("kube-system",)
+    bypass_labels: tuple[str, ...] = (L_BINDING_ADMISSION_BYPASS,)
+    bypass_annotations: tuple[str, ...] = ()
+    dry_run: bool = False
+
+
+class Ruling(msgspec.Struct, frozen=True):
+    verdict: Verdict
+    decision: Decision | None  # None: the request is not looked at and not counted
+
+
+def admit(
+    request: AdmissionRequest, settings: Settings, enabled: bool, pod: Callable[[str, str], Pod | None]
+) -> Ruling:
+    """`enabled` is the gate BindingAdmissionWebhook; `pod` looks one up by namespace and name."""
+    ours = request.resource.resource == "pods" and request.sub_resource == "binding" and request.operation == "CREATE"
+    if not enabled or not settings.users or not ours:
+        return Ruling(Allowed(), None)
+    decision = _decided(request, settings, pod)
+    if decision != "denied":
+        return Ruling(Allowed(), decision)
+    return Ruling(Denied(403, "binding denied: username is not in the allowed list"), decision)
+
+
+def _decided(request: AdmissionRequest, settings: Settings, pod: Callable[[str, str], Pod | None]) -> Decision:
+    if any(user in request.user_info.username for user in settings.users):
+        return "allowed_username"
+    if request.namespace in settings.exclude_namespaces:
+        return "excluded_ns"
+    if EVERYWHERE not in settings.namespaces and request.namespace not in settings.namespaces:
+        return "out_of_scope"
+    found = pod(request.namespace, request.name)
+    if found is None:  # it is gone, or newer than the cache: the binding fails or succeeds without us
+        return "out_of_scope"
+    if any(key in found.metadata.labels for key in settings.bypass_labels):
+        return "bypass_label"
+    if any(key in found.metadata.annotations for key in settings.bypass_annotations):
+        return "bypass_annotation"
+    return "dry_run" if settings.dry_run else "denied"

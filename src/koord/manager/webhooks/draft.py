@@ -1,0 +1,29 @@
+"""Changing a plain object without touching the one that was sent: what is written is copied first, the rest shared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.manager.webhooks.verdict import Allowed
+
+Obj = dict[str, Any]
+
+
+def owned(parent: Obj, *path: str) -> Obj:
+    """The object at the path below a parent that is ours, now ours as well; made when it is missing."""
+    for key in path:
+        child = dict(parent.get(key) or {})
+        parent[key] = child
+        parent = child
+    return parent
+
+
+def part(obj: Obj, *path: str) -> Obj:
+    """The object at the path for reading; empty when it is missing."""
+    for key in path:
+        obj = obj.get(key) or {}
+    return obj
+
+
+def verdict(before: Obj, after: Obj) -> Allowed:
+    return Allowed(None if after == before else after)

@@ -1,0 +1,24 @@
+"""The validating admission of nodes: new labels must not put a node under two strategies of one document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from koord.api.admission import AdmissionRequest
+from koord.manager.webhooks.draft import part
+from koord.manager.webhooks.strategy_group import conflict_text, groups
+from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
+
+
+def admit(request: AdmissionRequest, config: Mapping[str, str] | None) -> Verdict:
+    """`config` is the data of slo-controller-config, None without one. A node that is created is let in as it is."""
+    if request.resource.resource != "nodes" or request.sub_resource or request.operation != "UPDATE" or not config:
+        return Allowed()
+    labels = part(request.object or {}, "metadata", "labels")
+    if labels == part(request.old_object or {}, "metadata", "labels"):
+        return Allowed()
+    for group in groups(config):
+        names = group.picking(labels)
+        if len(names) > 1:
+            return Denied(400, conflict_text(group.key, names, request.name))
+    return Allowed()
