@@ -1,0 +1,104 @@
+"""The certificate of a program's HTTPS port: from files that may be renewed while it runs, or made on the spot."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import os
+import ssl
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+TLS_VERSIONS = {
+    "VersionTLS10": ssl.TLSVersion.TLSv1,
+    "VersionTLS11": ssl.TLSVersion.TLSv1_1,
+    "VersionTLS12": ssl.TLSVersion.TLSv1_2,
+    "VersionTLS13": ssl.TLSVersion.TLSv1_3,
+}
+_YEAR = dt.timedelta(days=365)
+
+
+class BadCertificate(Exception):
+    """Files that cannot be served. The message names them."""
+
+
+class ServingCertificate:
+    """An SSL context over two files; `refresh` takes renewed files over for connections made from then on."""
+
+    def __init__(self, certificate: str, key: str, *, minimum: str = "", ciphers: str = "") -> None:
+        self._files = (certificate, key)
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = TLS_VERSIONS[minimum or "VersionTLS12"]
+        if ciphers:
+            self.context.set_ciphers(ciphers)
+        self._seen: tuple[int, ...] = ()
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """True when the files had changed. Raises BadCertificate and keeps serving the old ones."""
+        try:
+            seen = tuple(os.stat(file).st_mtime_ns for file in self._files)
+            if seen == self._seen:
+                return False
+            # A pair is tried on a context of its own first: a bad one must not half replace the good one.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._files)
+            self.context.load_cert_chain(*self._files)
+        except OSError as error:  # ssl.SSLError is one
+            raise BadCertificate(f"{' and '.join(self._files)}: {error.strerror or error}") from None
+        self._seen = seen
+        return True
+
+
+def self_signed(name: str, addresses: Sequence[str], folder: str = "") -> ServingCertificate:
+    """For `name` and `addresses`, kept in `folder` as <name>.crt and <name>.key and taken from there when present.
+
+    Without a folder it lives in memory only and is another one after a restart.
+    """
+    if folder:
+        certificate, key = Path(folder) / f"{name}.crt", Path(folder) / f"{name}.key"
+        if not (certificate.exists() and key.exists()):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            _write(certificate, key, name, addresses)
+        return ServingCertificate(str(certificate), str(key))
+    # OpenSSL reads only files. They are gone as soon as they have been read.
+    with tempfile.TemporaryDirectory() as place:
+        certificate, key = Path(place) / "tls.crt", Path(place) / "tls.key"
+        _write(certificate, key, name, addresses)
+        return ServingCertificate(str(certificate), str(key))
+
+
+def _write(certificate: Path, key: Path, name: str, addresses: Sequence[str]) -> None:
+    from cryptography import x509  # a heavy library, needed only by who has no certificate
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    private = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    alternatives: list[x509.GeneralName] = []
+    for one in dict.fromkeys([*addresses, "localhost"]):
+        try:
+            alternatives.append(x509.IPAddress(ipaddress.ip_address(one)))
+        except ValueError:
+            alternatives.append(x509.DNSName(one))
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + _YEAR)
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(private, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    secret = private.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    descriptor = os.open(key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secret)
+    certificate.write_bytes(made.public_bytes(pem))

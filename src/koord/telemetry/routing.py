@@ -1,0 +1,116 @@
+"""What a program answers on its own ports, by path: calls and replies as plain values, and a table of routes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    method: str
+    path: str
+    query: Mapping[str, tuple[str, ...]] = {}
+    headers: Mapping[str, str] = {}  # looked up without regard to case
+    body: bytes = b""
+    certificate: Mapping[str, Any] | None = None  # of a client that showed one and was verified
+    parameters: Mapping[str, str] = {}  # the parts of the path that the route names with a colon
+
+    def first(self, name: str) -> str | None:
+        values = self.query.get(name)
+        return values[0] if values else None
+
+    def switch(self, name: str) -> bool:
+        """`?name`, `?name=` and `?name=true` say yes."""
+        return self.first(name) in ("", "true", "1")
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    status: int = 200
+    body: bytes = b""
+    content_type: str = TEXT
+
+
+# A handler answers with a Reply, or with data that becomes JSON. It may be a coroutine function.
+Handler = Callable[[Call], Any | Awaitable[Any]]
+# Decides on a call before it is handled: None lets it pass.
+Guard = Callable[[Call], Awaitable[Reply | None]]
+
+NOT_FOUND = Reply(status=404, body=b"404 page not found\n")
+
+
+def text(words: str, status: int = 200) -> Reply:
+    return Reply(status=status, body=words.encode())
+
+
+def json(data: Any, status: int = 200) -> Reply:
+    return Reply(status=status, body=msgspec.json.encode(data), content_type=JSON)
+
+
+def trouble(status: int, message: str) -> Reply:
+    """A refusal as Koordinator's services word it."""
+    return json({"message": message}, status)
+
+
+def status_reply(code: int, reason: str, message: str) -> Reply:
+    """A refusal as Kubernetes' secure ports word it."""
+    body: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+    body |= {"message": message, "reason": reason}
+    if code == 403:
+        body["details"] = {}
+    body["code"] = code
+    pretty = msgspec.json.format(msgspec.json.encode(body), indent=2)
+    return Reply(status=code, body=pretty, content_type=JSON)
+
+
+class Routes:
+    """Paths like /apis/v1/nodes/:name. A fixed path goes before one with a parameter."""
+
+    def __init__(self) -> None:
+        self._fixed: dict[str, dict[str, Handler]] = {}
+        self._open: list[tuple[tuple[str, ...], str, dict[str, Handler]]] = []
+
+    def add(self, method: str, path: str, handler: Handler) -> None:
+        """`method` "*" is any. A path and method can be taken once."""
+        methods = self._methods(path)
+        if method in methods:
+            raise ValueError(f"{method} {path} is taken")
+        methods[method] = handler
+
+    def find(self, method: str, path: str) -> tuple[Handler, dict[str, str]] | None:
+        methods = self._fixed.get(path)
+        if methods is not None:
+            handler = methods.get(method) or methods.get("*")
+            return None if handler is None else (handler, {})
+        given = path.split("/")
+        for pattern, _, methods in self._open:
+            handler = methods.get(method) or methods.get("*")
+            if handler is not None and len(pattern) == len(given):
+                pairs = tuple(zip(pattern, given))
+                if all(part == value or (part[:1] == ":" and value) for part, value in pairs):
+                    return handler, {part[1:]: value for part, value in pairs if part[:1] == ":"}
+        return None
+
+    def listing(self, prefix: str) -> dict[str, list[str]]:
+        """Method -> sorted paths below `prefix`."""
+        found: dict[str, list[str]] = {}
+        known = [*self._fixed.items(), *((path, methods) for _, path, methods in self._open)]
+        for path, methods in known:
+            if path.startswith(prefix):
+                for method in methods:
+                    found.setdefault(method, []).append(path)
+        return {method: sorted(paths) for method, paths in sorted(found.items())}
+
+    def _methods(self, path: str) -> dict[str, Handler]:
+        if "/:" not in path:
+            return self._fixed.setdefault(path, {})
+        for _, known, methods in self._open:
+            if known == path:
+                return methods
+        made: dict[str, Handler] = {}
+        self._open.append((tuple(path.split("/")), path, made))
+        return made
