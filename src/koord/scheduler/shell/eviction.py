@@ -57,8 +57,11 @@ class Evictor:
         self.evicted = 0
 
     def carry_out(self, pod: PodInfo, plan: Preempt) -> None:
+        victims = [victim for victim in plan.victims if not victim.deleting]
+        if not victims:  # all are on their way out, and the pod will hear of that
+            return
         self._hold(pod)
-        task = asyncio.create_task(self._all(pod, plan), name=f"preempt-for-{pod.key}")
+        task = asyncio.create_task(self._all(pod, plan, victims), name=f"preempt-for-{pod.key}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -68,8 +71,8 @@ class Evictor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _all(self, pod: PodInfo, plan: Preempt) -> None:
-        *others, last = plan.victims
+    async def _all(self, pod: PodInfo, plan: Preempt, victims: list[PodInfo]) -> None:
+        *others, last = victims
         done = False
         try:
             results = await asyncio.gather(*(self._one(pod, plan, victim) for victim in others))
@@ -85,8 +88,6 @@ class Evictor:
         if self._room.refuse(victim.uid, plan.plugin, "preempted"):
             self._tell(victim, pod, note)
             return True  # it only waited for its node: nothing runs that would have to be ended
-        if victim.deleting:
-            return True
         async with self._turn:
             for _ in range(_TRIES):
                 try:
