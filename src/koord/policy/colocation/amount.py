@@ -1,0 +1,98 @@
+"""CPU and memory side by side: the two resources that co-location divides, exact to the last digit that was written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koord.api.part import QuantityText
+from koord.values.quantity import ZERO, Quantity
+from koord.values.resources import CPU, MEMORY
+
+
+class Compute(msgspec.Struct, frozen=True, gc=False):
+    cpu: Quantity = ZERO
+    memory: Quantity = ZERO
+
+    @staticmethod
+    def of(listed: Mapping[str, QuantityText]) -> Compute:
+        """Of a resource list; what it does not name is nothing. Raises QuantityError."""
+        return Compute(_amount(listed.get(CPU)), _amount(listed.get(MEMORY)))
+
+    def __add__(self, other: Compute) -> Compute:
+        return Compute(self.cpu + other.cpu, self.memory + other.memory)
+
+    def __sub__(self, other: Compute) -> Compute:
+        return Compute(self.cpu - other.cpu, self.memory - other.memory)
+
+    def larger(self, other: Compute) -> Compute:
+        """The larger of each."""
+        return Compute(
+            self.cpu if self.cpu > other.cpu else other.cpu,
+            self.memory if self.memory > other.memory else other.memory,
+        )
+
+    def floored(self) -> Compute:
+        return Compute(floored(self.cpu), floored(self.memory))
+
+    def share(self, cpu_ratio: float, memory_ratio: float) -> Compute:
+        """A part of each, in whole milli-cores and whole bytes."""
+        return Compute(part_of_cpu(self.cpu, cpu_ratio), part_of_memory(self.memory, memory_ratio))
+
+    def split(self, parts: int) -> Compute:
+        """One of `parts` equal parts, rounded up to thousandths: of memory, too, and so of a byte."""
+        if parts == 1:
+            return Compute(_part(self.cpu, 1), _part(self.memory, 1))
+        return Compute(_part(self.cpu, parts), _part(self.memory, parts))
+
+    def negative(self) -> bool:
+        return self.cpu.sign() < 0 or self.memory.sign() < 0
+
+
+NOTHING = Compute()
+
+
+def floored(amount: Quantity) -> Quantity:
+    return amount if amount.sign() > 0 else Quantity(0, 0, amount.format)
+
+
+# A ratio is a float and is multiplied as one, because the numbers on the wire show it: 35 percent of 90G is one byte
+# short of 31.5G.
+
+
+def part_of_cpu(amount: Quantity, ratio: float) -> Quantity:
+    return Quantity.from_milli(int(amount.milli_value() * ratio), amount.format)
+
+
+def part_of_memory(amount: Quantity, ratio: float) -> Quantity:
+    return Quantity.from_value(int(amount.value() * ratio), amount.format)
+
+
+def whole(amount: Quantity) -> Quantity:
+    """Rounded up to an integer, which is all that an extended resource may be."""
+    value = Quantity.from_value(amount.value(), amount.format)
+    return amount if value == amount else value
+
+
+def differs(old: Quantity | None, new: Quantity | None, threshold: float) -> bool:
+    """Whether the step is larger than the threshold's part of the old amount; coming and going always is."""
+    if old is None or new is None:
+        return (old is None) != (new is None)
+    before = old.milli_value()
+    return abs(new.milli_value() - before) > before * threshold
+
+
+def amplified(cpu: Quantity, ratio: float | None) -> Quantity:
+    """Milli-cores on CPUs that are `ratio` times as fast as the yardstick; a ratio of 1 or less changes nothing."""
+    if ratio is None or ratio <= 1.0:
+        return cpu
+    return whole(Quantity.from_milli(int(cpu.milli_value() * ratio), cpu.format))
+
+
+def _amount(text: QuantityText | None) -> Quantity:
+    return ZERO if text is None else Quantity.parse(text)
+
+
+def _part(amount: Quantity, parts: int) -> Quantity:
+    return Quantity.from_milli(-(-amount.milli_value() // parts), amount.format)

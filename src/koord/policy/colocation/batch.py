@@ -1,0 +1,213 @@
+"""Batch resources: what prod pods, the system and a safety margin leave of a node, or of one NUMA zone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from koord.api.config.slo.colocation import MAX_USAGE_REQUEST, REQUEST, USAGE
+from koord.api.qos_class import BANDS, BATCH
+from koord.policy.colocation import held
+from koord.policy.colocation.amount import Compute, floored, part_of_cpu, part_of_memory
+from koord.policy.colocation.held import Consumption, Reserved
+from koord.policy.colocation.sample import Degraded, Sample
+from koord.policy.colocation.strategy import Rules
+from koord.policy.colocation.wire import PodShare
+from koord.values.quantity import Quantity
+from koord.values.resources import CPU, MEMORY
+
+DEGRADED = "degrade node resource because of abnormal nodeMetric, reason: degradedByBatchResource"
+
+_GIGA = 9  # a power of ten
+_PODS = {USAGE: "podHPUsed", REQUEST: "podHPRequest", MAX_USAGE_REQUEST: "podHPMaxUsedRequest"}
+
+Bound = Literal["formula", "threshold", "nothing left"]
+
+
+class Formula(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource's sum, term by term: capacity less margin, less what is held, less what pods take."""
+
+    resource: str
+    policy: str
+    capacity: Quantity
+    margin: Quantity
+    held: Quantity  # the larger of system usage and reservation; of the reservation alone when requests are counted
+    pods: Quantity
+    room: Quantity  # what the sum leaves; below zero when too much is taken
+    limit_percent: int | None = None
+    limit: Quantity | None = None
+    result: Quantity
+
+    @property
+    def bound_by(self) -> Bound:
+        """What made the result what it is."""
+        if self.limit is not None and self.result == self.limit and self.limit < self.room:
+            return "threshold"
+        return "nothing left" if self.room.sign() < 0 else "formula"
+
+    @property
+    def held_name(self) -> str:
+        if self.resource == CPU:
+            return "systemUsageOrNodeReserved"
+        return "nodeReserved" if self.policy == REQUEST else "systemUsage"
+
+    @property
+    def pods_name(self) -> str:
+        if self.limit is not None and self.resource == MEMORY and self.policy == USAGE:
+            return _PODS[MAX_USAGE_REQUEST]  # upstream prints this name here
+        return _PODS[self.policy]
+
+    def __str__(self) -> str:
+        """Upstream's sentence: milli-cores, or gigabytes rounded up."""
+        sum_ = (
+            f"nodeCapacity:{self._shown(self.capacity)} - nodeSafetyMargin:{self._shown(self.margin)}"
+            f" - {self.held_name}:{self._shown(self.held)} - {self.pods_name}:{self._shown(self.pods)}"
+        )
+        if self.limit_percent is not None:
+            ratio = self.limit_percent / 100
+            sum_ = f"min(nodeCapacity:{self._shown(self.capacity)} * thresholdRatio:{ratio:g}, {sum_})"
+        unit = "CPU(Milli-Core)" if self.resource == CPU else "Mem(GB)"
+        return f"batchAllocatable[{unit}]:{self._shown(self.result)} = {sum_}"
+
+    def _shown(self, amount: Quantity) -> int:
+        return amount.milli_value() if self.resource == CPU else amount.scaled_value(_GIGA)
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a formula may take its terms from."""
+
+    capacity: Compute
+    margin: Compute
+    system_used: Compute
+    reserved: Compute
+    consumption: Consumption
+
+    @property
+    def system_or_reserved(self) -> Compute:
+        return self.system_used.larger(self.reserved)
+
+
+class ZoneBatch(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    terms: Terms
+    cpu: Formula
+    memory: Formula
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """`cpu_milli` and `memory` are None when nothing is lent: then the resources go from the node."""
+
+    cpu_milli: int | None = None
+    memory: Quantity | None = None
+    message: str = ""
+    degraded: Degraded | None = None
+    terms: Terms | None = None
+    cpu_formula: Formula | None = None
+    memory_formula: Formula | None = None
+    reserved: Reserved | None = None
+    zones: tuple[ZoneBatch, ...] = ()
+
+
+class BatchView(msgspec.Struct, frozen=True, kw_only=True):
+    rules: Rules
+    capacity: Compute
+    reserved: Reserved
+    sample: Sample | Degraded
+    pods: Sequence[PodShare] = ()
+    zones: Sequence[tuple[str, Compute]] = ()  # name and capacity, in the topology's order
+
+
+def decide_batch(seen: BatchView) -> Batch:
+    sample = seen.sample
+    if isinstance(sample, Degraded):
+        return Batch(message=DEGRADED, degraded=sample)
+    system = sample.system_usage + sample.applications_above(BANDS[BATCH].default)
+    terms = _terms(seen, seen.capacity, system, seen.reserved.total, held.of_node(seen.pods, sample.pods))
+    cpu, memory = _formulas(seen.rules, terms)
+    return Batch(
+        cpu_milli=cpu.result.milli_value(),
+        memory=memory.result,
+        message=f"{cpu}; {memory}",
+        terms=terms,
+        cpu_formula=cpu,
+        memory_formula=memory,
+        reserved=seen.reserved,
+        zones=_zones(seen, sample, system),
+    )
+
+
+def _zones(seen: BatchView, sample: Sample, system: Compute) -> tuple[ZoneBatch, ...]:
+    """What belongs to no zone, the system and what is reserved, is taken from each in equal parts."""
+    if not seen.zones:
+        return ()
+    count = len(seen.zones)
+    system, kept = system.split(count), seen.reserved.total.split(count)
+    decided = []
+    for (name, capacity), consumption in zip(seen.zones, held.of_zones(seen.pods, sample.pods, count), strict=True):
+        terms = _terms(seen, capacity, system, kept, consumption)
+        cpu, memory = _formulas(seen.rules, terms)
+        decided.append(ZoneBatch(name=name, terms=terms, cpu=cpu, memory=memory))
+    return tuple(decided)
+
+
+def _terms(seen: BatchView, capacity: Compute, system: Compute, kept: Compute, consumption: Consumption) -> Terms:
+    rules = seen.rules
+    # Above 100 percent the margin is below zero: the operator lends more than there is.
+    margin = capacity.share((100 - rules.cpu_reclaim_percent) / 100, (100 - rules.memory_reclaim_percent) / 100)
+    return Terms(capacity=capacity, margin=margin, system_used=system, reserved=kept, consumption=consumption)
+
+
+def _formulas(rules: Rules, terms: Terms) -> tuple[Formula, Formula]:
+    both, taken = terms.system_or_reserved, terms.consumption
+    cpu_pods = {USAGE: taken.used.cpu, MAX_USAGE_REQUEST: taken.larger.cpu}[rules.cpu_policy]
+    memory_pods = {USAGE: taken.used.memory, MAX_USAGE_REQUEST: taken.larger.memory, REQUEST: taken.requested.memory}
+    cpu_limit, memory_limit = rules.batch_cpu_percent, rules.batch_memory_percent
+    return (
+        _formula(
+            CPU,
+            rules.cpu_policy,
+            (terms.capacity.cpu, terms.margin.cpu, both.cpu, cpu_pods),
+            cpu_limit,
+            None if cpu_limit is None else part_of_cpu(terms.capacity.cpu, cpu_limit / 100),
+        ),
+        _formula(
+            MEMORY,
+            rules.memory_policy,
+            (
+                terms.capacity.memory,
+                terms.margin.memory,
+                terms.reserved.memory if rules.memory_policy == REQUEST else both.memory,
+                memory_pods[rules.memory_policy],
+            ),
+            memory_limit,
+            None if memory_limit is None else part_of_memory(terms.capacity.memory, memory_limit / 100),
+        ),
+    )
+
+
+def _formula(
+    resource: str,
+    policy: str,
+    numbers: tuple[Quantity, Quantity, Quantity, Quantity],
+    limit_percent: int | None,
+    limit: Quantity | None,
+) -> Formula:
+    capacity, margin, kept, pods = numbers
+    room = capacity - margin - kept - pods
+    result = floored(room)
+    if limit is not None and limit < result:
+        result = limit
+    return Formula(
+        resource=resource,
+        policy=policy,
+        capacity=capacity,
+        margin=margin,
+        held=kept,
+        pods=pods,
+        room=room,
+        limit_percent=limit_percent,
+        limit=limit,
+        result=result,
+    )

@@ -1,0 +1,153 @@
+"""Everything that is decided about one node at one moment, from everything that was seen of it: the terms of each part.
+
+What of it must be written is decided in `difference` (the node) and `zone` (its topology).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+import msgspec
+
+from koord.api.config.slo.colocation import ColocationStrategy
+from koord.api.config.slo.ratios import CPUNormalizationStrategy, ResourceAmplificationStrategy
+from koord.policy.colocation.amount import Compute
+from koord.policy.colocation.batch import Batch, BatchView, decide_batch
+from koord.policy.colocation.device import Devices, decide_gpu, decide_rdma
+from koord.policy.colocation.held import reserved
+from koord.policy.colocation.mid import Mid, MidView, decide_mid
+from koord.policy.colocation.ratio import Amplification, Normalization, decide_amplification, decide_normalization
+from koord.policy.colocation.sample import Degraded, judge
+from koord.policy.colocation.strategy import Resolved, Rules, resolve, rules
+from koord.policy.colocation.wire import Device, Node, NodeMetric, PodShare, Topology
+from koord.policy.colocation.zone import capacities
+from koord.policy.layers import Layers
+
+DISABLED = "node colocation is disabled in Config, reason: DisableInConfig"
+
+CPU_NORMALIZATION = "CPUNormalization"
+RESOURCE_AMPLIFICATION = "ResourceAmplification"
+MID_RESOURCE = "MidResource"
+BATCH_RESOURCE = "BatchResource"
+GPU_DEVICE_RESOURCE = "GPUDeviceResource"
+RDMA_DEVICE_RESOURCE = "RDMADeviceResource"
+PARTS = (
+    CPU_NORMALIZATION,
+    RESOURCE_AMPLIFICATION,
+    MID_RESOURCE,
+    BATCH_RESOURCE,
+    GPU_DEVICE_RESOURCE,
+    RDMA_DEVICE_RESOURCE,
+)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ConfigMap and the program's flags say, for every node."""
+
+    colocation: Layers[ColocationStrategy]
+    normalization: Layers[CPUNormalizationStrategy]
+    amplification: Layers[ResourceAmplificationStrategy]
+    parts: Collection[str] = PARTS
+    gpu_shared: bool = False
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    now: datetime
+    node: Node
+    metric: NodeMetric | None = None
+    pods: Sequence[PodShare] = ()
+    topology: Topology | None = None
+    device: Device | None = None
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """A part that is None is not decided here and leaves the node as it is."""
+
+    resolved: Resolved
+    rules: Rules
+    normalization: Normalization | None = None
+    amplification: Amplification | None = None
+    mid: Mid | None = None
+    batch: Batch | None = None
+    gpu: Devices | None = None
+    rdma: Devices | None = None
+
+    @property
+    def enabled(self) -> bool:
+        return self.resolved.enabled
+
+    @property
+    def degraded(self) -> Degraded | None:
+        """Why nothing is lent although the node is to lend."""
+        for part in (self.batch, self.mid):
+            if part is not None and part.degraded is not None:
+                return part.degraded
+        return None
+
+    @property
+    def messages(self) -> dict[str, str]:
+        """One sentence per part, by its name."""
+        said = {
+            CPU_NORMALIZATION: self.normalization and self.normalization.error,
+            RESOURCE_AMPLIFICATION: self.amplification and self.amplification.error,
+            MID_RESOURCE: self.mid and self.mid.message,
+            BATCH_RESOURCE: self.batch and self.batch.message,
+            GPU_DEVICE_RESOURCE: self.gpu and self.gpu.message,
+            RDMA_DEVICE_RESOURCE: self.rdma and self.rdma.message,
+        }
+        return {part: message for part, message in said.items() if message}
+
+
+def decide(seen: NodeView, settings: Settings) -> Decision:
+    meta = seen.node.metadata
+    resolved = resolve(settings.colocation, meta.labels, meta.annotations)
+    numbers, parts = rules(resolved.strategy), settings.parts
+    if not resolved.enabled:
+        # The resources go, and so does the amplification; what devices and normalization left stays where it is.
+        return Decision(
+            resolved=resolved,
+            rules=numbers,
+            normalization=Normalization() if CPU_NORMALIZATION in parts else None,
+            amplification=Amplification() if RESOURCE_AMPLIFICATION in parts else None,
+            mid=Mid(message=DISABLED) if MID_RESOURCE in parts else None,
+            batch=Batch(message=DISABLED) if BATCH_RESOURCE in parts else None,
+        )
+    capacity = Compute.of(seen.node.status.capacity)
+    kept = reserved(capacity, Compute.of(seen.node.status.allocatable), meta.annotations)
+    sample = judge(seen.metric, seen.now, numbers.degrade_minutes)
+    topology = seen.topology
+    return Decision(
+        resolved=resolved,
+        rules=numbers,
+        normalization=decide_normalization(
+            settings.normalization, meta.labels, None if topology is None else topology.metadata.annotations
+        )
+        if CPU_NORMALIZATION in parts
+        else None,
+        amplification=decide_amplification(settings.amplification, meta.labels, meta.annotations)
+        if RESOURCE_AMPLIFICATION in parts
+        else None,
+        mid=decide_mid(MidView(rules=numbers, capacity=capacity, reserved=kept, sample=sample, pods=seen.pods))
+        if MID_RESOURCE in parts
+        else None,
+        batch=decide_batch(
+            BatchView(
+                rules=numbers,
+                capacity=capacity,
+                reserved=kept,
+                sample=sample,
+                pods=seen.pods,
+                zones=capacities(topology),
+            )
+        )
+        if BATCH_RESOURCE in parts
+        else None,
+        gpu=decide_gpu(seen.device, shared=settings.gpu_shared) if GPU_DEVICE_RESOURCE in parts else None,
+        rdma=decide_rdma(seen.device) if RDMA_DEVICE_RESOURCE in parts else None,
+    )
+
+
+def enabled_parts(stated: Sequence[str]) -> tuple[str, ...]:
+    """`--noderesource-plugins`: names, `-Name` leaves one out, `*` is all the others; a name beats the star."""
+    return tuple(part for part in PARTS if part in stated or (f"-{part}" not in stated and "*" in stated))

@@ -1,0 +1,199 @@
+"""What must be written on a node so that it shows what was decided, and whether that is worth a write yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koord.api.annotations import extended_allocatable
+from koord.api.annotations.codec import Malformed
+from koord.api.part import QuantityText
+from koord.api.protocol import (
+    A_CPU_NORMALIZATION_RATIO,
+    A_ORIGIN_EXTENDED_ALLOCATABLE,
+    A_RESOURCE_AMPLIFICATION_RATIO,
+)
+from koord.api.qos_class import BATCH
+from koord.api.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
+from koord.policy.colocation.amount import amplified, differs, floored, whole
+from koord.policy.colocation.batch import Batch
+from koord.policy.colocation.decision import Decision
+from koord.policy.colocation.device import GPU_NAMES, RDMA_NAMES, Devices
+from koord.policy.colocation.mid import Mid
+from koord.policy.colocation.ratio import normalization_differs
+from koord.policy.colocation.wire import Node
+from koord.values.quantity import ZERO, Format, Quantity
+
+# By name, what the node shall show; None: the name shall go. A name that is not here is left alone.
+Wanted = dict[str, Quantity | None]
+
+
+class Write(msgspec.Struct, frozen=True, kw_only=True):
+    """One patch of a node; None takes an entry away. `reasons` say why it is due now."""
+
+    annotations: dict[str, str | None] = {}
+    labels: dict[str, str] = {}
+    capacity: dict[str, str | None] = {}
+    allocatable: dict[str, str | None] = {}
+    status_due: bool = False  # the resources were up for a write, so that they are as decided after it
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        return not (self.annotations or self.labels or self.capacity or self.allocatable)
+
+    def patch(self) -> dict[str, object]:
+        """A merge patch with nothing in it but what is written here."""
+        metadata = {k: v for k, v in (("annotations", self.annotations), ("labels", self.labels)) if v}
+        status = {k: v for k, v in (("capacity", self.capacity), ("allocatable", self.allocatable)) if v}
+        return {k: v for k, v in (("metadata", metadata), ("status", status)) if v}
+
+
+NOTHING = Write()
+
+
+def decide_write(node: Node, decision: Decision, since_sync_s: float | None) -> Write:
+    """`since_sync_s` is how long ago the node's resources were last brought in line, None when not yet."""
+    status = node.status
+    if not status.capacity or not status.allocatable:
+        return NOTHING
+    wanted, origin = _wanted(node, decision)
+    rules = decision.rules
+    status_reasons = []
+    if since_sync_s is None:
+        status_reasons.append("first look at the node")
+    elif since_sync_s > rules.update_seconds:
+        status_reasons.append(f"last written {since_sync_s:.0f} s ago")
+    status_reasons += [
+        f"{name} differs by more than {rules.diff_threshold:g}"
+        for name, amount in wanted.items()
+        if differs(_quantity(status.allocatable, name), amount, rules.diff_threshold)
+    ]
+    annotations, meta_reasons = _annotations(node, decision, origin)
+    labels = _labels(node, decision.gpu)
+    if labels:
+        meta_reasons.append("labels of the Device")
+    if not status_reasons and not meta_reasons:
+        return NOTHING
+    due = bool(status_reasons)
+    return Write(
+        annotations=annotations,
+        labels=labels,
+        capacity=_changed(status.capacity, wanted) if due else {},
+        allocatable=_changed(status.allocatable, wanted) if due else {},
+        status_due=due,
+        reasons=(*status_reasons, *meta_reasons),
+    )
+
+
+def _wanted(node: Node, decision: Decision) -> tuple[Wanted, dict[str, Quantity] | None]:
+    """The resources, and those of batch before other orchestrators took their part."""
+    wanted: Wanted = {}
+    origin = None
+    if decision.mid is not None:
+        wanted |= _mid(decision.mid)
+    if decision.batch is not None:
+        ratio = None if decision.normalization is None else decision.normalization.ratio
+        lent = _batch(decision.batch, ratio)
+        origin = {name: amount or ZERO for name, amount in lent.items()}
+        wanted |= _after_third_parties(lent, node.metadata.annotations)
+    if decision.gpu is not None:
+        wanted |= _devices(decision.gpu, GPU_NAMES)
+    if decision.rdma is not None:
+        wanted |= _devices(decision.rdma, RDMA_NAMES)
+    return wanted, origin
+
+
+def _mid(mid: Mid) -> Wanted:
+    if mid.cpu is None or mid.memory is None:
+        return {MID_CPU: None, MID_MEMORY: None}
+    return {
+        MID_CPU: Quantity.from_value(mid.cpu.result),
+        MID_MEMORY: Quantity.from_value(mid.memory.result, Format.BINARY_SI),
+    }
+
+
+def _batch(batch: Batch, ratio: float | None) -> Wanted:
+    if batch.cpu_milli is None or batch.memory is None:
+        return {BATCH_CPU: None, BATCH_MEMORY: None}
+    return {
+        BATCH_CPU: amplified(Quantity.from_value(batch.cpu_milli), ratio),
+        BATCH_MEMORY: whole(batch.memory),
+    }
+
+
+def _after_third_parties(lent: Wanted, annotations: Mapping[str, str]) -> Wanted:
+    if any(amount is None for amount in lent.values()):
+        return lent
+    taken = extended_allocatable.parse_third_party(annotations)
+    if taken is None or isinstance(taken, Malformed):
+        return lent
+    left: Wanted = dict(lent)
+    for allocation in taken.allocations:
+        if allocation.priority != BATCH:
+            continue
+        for name, amount in left.items():
+            took = allocation.resources.get(name)
+            if amount is not None and took is not None:
+                left[name] = amount - Quantity.parse(took)
+    return {name: amount and whole(floored(amount)) for name, amount in left.items()}
+
+
+def _devices(devices: Devices, names: tuple[str, ...]) -> Wanted:
+    if devices.reset:
+        return dict.fromkeys(names)
+    return {name: whole(amount) for name, amount in devices.amounts.items()}
+
+
+def _annotations(
+    node: Node, decision: Decision, origin: dict[str, Quantity] | None
+) -> tuple[dict[str, str | None], list[str]]:
+    """All that differ, and which of them are worth a write by themselves."""
+    now = node.metadata.annotations
+    changed: dict[str, str | None] = {}
+    reasons = []
+    ratio = None if decision.normalization is None else decision.normalization.text
+    if ratio is not None:
+        if normalization_differs(now.get(A_CPU_NORMALIZATION_RATIO), ratio):
+            reasons.append(A_CPU_NORMALIZATION_RATIO)
+        if now.get(A_CPU_NORMALIZATION_RATIO) != ratio:
+            changed[A_CPU_NORMALIZATION_RATIO] = ratio
+    if decision.amplification is not None:
+        text = decision.amplification.text
+        if now.get(A_RESOURCE_AMPLIFICATION_RATIO) != text:
+            changed[A_RESOURCE_AMPLIFICATION_RATIO] = text
+            reasons.append(A_RESOURCE_AMPLIFICATION_RATIO)
+    # On a node without any annotation upstream loses this one, unless another was written before it.
+    if origin is not None and (now or any(value is not None for value in changed.values())):
+        text = _origin(now, origin)
+        if now.get(A_ORIGIN_EXTENDED_ALLOCATABLE) != text:
+            changed[A_ORIGIN_EXTENDED_ALLOCATABLE] = text
+    return changed, reasons
+
+
+def _origin(annotations: Mapping[str, str], origin: dict[str, Quantity]) -> str:
+    """Other keys that somebody stored there stay."""
+    before = extended_allocatable.parse_origin(annotations)
+    kept = {} if before is None or isinstance(before, Malformed) else before.resources
+    stated = {**kept, **{name: str(amount) for name, amount in origin.items()}}
+    return extended_allocatable.dump_origin(extended_allocatable.OriginAllocatable(resources=stated))
+
+
+def _labels(node: Node, gpu: Devices | None) -> dict[str, str]:
+    if gpu is None:
+        return {}
+    return {key: value for key, value in gpu.labels.items() if node.metadata.labels.get(key) != value}
+
+
+def _changed(now: Mapping[str, QuantityText], wanted: Wanted) -> dict[str, str | None]:
+    return {
+        name: None if amount is None else str(amount)
+        for name, amount in wanted.items()
+        if _quantity(now, name) != amount
+    }
+
+
+def _quantity(listed: Mapping[str, QuantityText], name: str) -> Quantity | None:
+    text = listed.get(name)
+    return None if text is None else Quantity.parse(text)

@@ -1,0 +1,129 @@
+"""Mid resources: what prod pods reserved and will likely not use, and a part of what nobody asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from koord.api.qos_class import BANDS, BATCH, FREE, MID
+from koord.policy.colocation.amount import NOTHING, Compute
+from koord.policy.colocation.held import Reserved
+from koord.policy.colocation.sample import Degraded, Sample
+from koord.policy.colocation.strategy import Rules
+from koord.policy.colocation.wire import PodShare
+
+DEGRADED = "degrade node Mid resource because of abnormal nodeMetric, reason: degradedByMidResource"
+
+_BELOW_PROD = (MID, BATCH, FREE)
+
+Bound = Literal["reclaimable", "unused", "threshold", "static"]
+
+
+class MidAmount(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource in integers: milli-cores, or bytes. Terms that static mode does not look at are zero."""
+
+    capacity: int
+    prod_reclaimable: int = 0
+    unused: int = 0  # capacity less the node's usage
+    unallocated: int = 0
+    unallocated_share: int = 0
+    static_share: int = 0
+    limit: int  # the threshold's part of capacity
+    result: int
+
+    @property
+    def bound_by(self) -> Bound:
+        """What made the result what it is."""
+        wanted = max(0, min(self.prod_reclaimable, self.unused)) + self.unallocated_share + self.static_share
+        if self.limit < wanted:
+            return "threshold"
+        if self.static_share:
+            return "static"
+        return "unused" if self.unused < self.prod_reclaimable else "reclaimable"
+
+
+class Mid(msgspec.Struct, frozen=True, kw_only=True):
+    """`cpu` and `memory` are None when nothing is lent: then the resources go from the node."""
+
+    cpu: MidAmount | None = None
+    memory: MidAmount | None = None
+    message: str = ""
+    degraded: Degraded | None = None
+
+
+class MidView(msgspec.Struct, frozen=True, kw_only=True):
+    rules: Rules
+    capacity: Compute
+    reserved: Reserved
+    sample: Sample | Degraded
+    pods: Sequence[PodShare] = ()
+
+
+def decide_mid(seen: MidView) -> Mid:
+    if isinstance(seen.sample, Degraded):
+        return Mid(message=DEGRADED, degraded=seen.sample)
+    if seen.rules.mid_static:
+        cpu, memory = _static(seen)
+    else:
+        cpu, memory = _reclaimed(seen, seen.sample)
+    return Mid(
+        cpu=cpu, memory=memory, message=f"midAllocatable[CPU(Milli-Core)]:{cpu.result}; [Mem(B)]:{memory.result}"
+    )
+
+
+def _static(seen: MidView) -> tuple[MidAmount, MidAmount]:
+    rules = seen.rules
+    cpu, memory = seen.capacity.cpu.milli_value(), seen.capacity.memory.value()
+
+    def part(capacity: int, percent: int, most: int) -> MidAmount:
+        share, limit = int(capacity * (percent / 100)), int(capacity * (most / 100))
+        return MidAmount(capacity=capacity, static_share=share, limit=limit, result=min(share, limit))
+
+    return (
+        part(cpu, rules.mid_static_cpu_percent, rules.mid_cpu_percent),
+        part(memory, rules.mid_static_memory_percent, rules.mid_memory_percent),
+    )
+
+
+def _reclaimed(seen: MidView, sample: Sample) -> tuple[MidAmount, MidAmount]:
+    rules, capacity = seen.rules, seen.capacity
+    reclaimable = sample.prod_reclaimable or NOTHING
+    unused = NOTHING if sample.node_usage is None else capacity - sample.node_usage
+    system = sample.system_usage + sample.applications_above(BANDS[MID].default)
+    asked = NOTHING
+    for pod in seen.pods:
+        if pod.priority_class not in _BELOW_PROD:
+            asked += pod.request
+    unallocated = (capacity - system.larger(seen.reserved.total) - asked).floored()
+
+    def amount(capacity: int, reclaimable: int, unused: int, unallocated: int, most: int) -> MidAmount:
+        share = int(unallocated * (rules.mid_unallocated_percent / 100))
+        limit = int(capacity * (most / 100))
+        return MidAmount(
+            capacity=capacity,
+            prod_reclaimable=reclaimable,
+            unused=unused,
+            unallocated=unallocated,
+            unallocated_share=share,
+            limit=limit,
+            result=min(max(0, min(reclaimable, unused)) + share, limit),
+        )
+
+    return (
+        amount(
+            capacity.cpu.milli_value(),
+            reclaimable.cpu.milli_value(),
+            unused.cpu.milli_value(),
+            unallocated.cpu.milli_value(),
+            rules.mid_cpu_percent,
+        ),
+        amount(
+            capacity.memory.value(),
+            reclaimable.memory.value(),
+            unused.memory.value(),
+            unallocated.memory.value(),
+            rules.mid_memory_percent,
+        ),
+    )

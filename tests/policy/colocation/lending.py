@@ -1,0 +1,130 @@
+"""Nodes, pods and reports in few words, for the tests of what a node lends."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from koord.api.config.slo.colocation import DEFAULT, ColocationStrategy
+from koord.api.config.slo.overlay import overlay
+from koord.api.config.slo.ratios import DEFAULT_CPU_NORMALIZATION, DEFAULT_RESOURCE_AMPLIFICATION
+from koord.api.model import convert
+from koord.policy.colocation.decision import Decision, NodeView, Settings, decide
+from koord.policy.colocation.wire import Device, Node, NodeMetric, Pod, PodShare, Topology, share_of
+from koord.policy.layers import Layers
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+CAPACITY = {"cpu": "100", "memory": "120G"}
+
+
+def node(
+    capacity: dict[str, Any] = CAPACITY,
+    allocatable: dict[str, Any] | None = None,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+) -> Node:
+    return convert(
+        {
+            "metadata": {
+                "name": "n1",
+                "uid": "u1",
+                "labels": labels or {},
+                "annotations": {"a": "b"} if annotations is None else annotations,
+            },
+            "status": {"capacity": capacity, "allocatable": capacity if allocatable is None else allocatable},
+        },
+        Node,
+    )
+
+
+def pod(
+    name: str,
+    qos: str = "",
+    *requests: dict[str, Any],
+    priority: int | None = None,
+    zone: str = "",
+    limits: bool = False,
+) -> PodShare:
+    """One container per given request."""
+    labels = {"koordinator.sh/qosClass": qos} if qos else {}
+    annotations = {"scheduling.koordinator.sh/resource-status": zone} if zone else {}
+    containers = [{"resources": {"requests": asked, "limits": asked if limits else {}}} for asked in requests]
+    return share_of(
+        convert(
+            {
+                "metadata": {"namespace": "default", "name": name, "labels": labels, "annotations": annotations},
+                "spec": {"nodeName": "n1", "priority": priority, "containers": containers},
+                "status": {"phase": "Running"},
+            },
+            Pod,
+        )
+    )
+
+
+def used(cpu: Any, memory: Any) -> dict[str, Any]:
+    return {"resources": {"cpu": cpu, "memory": memory}}
+
+
+def sample(name: str, cpu: Any, memory: Any, priority: str = "") -> dict[str, Any]:
+    return {"namespace": "default", "name": name, "podUsage": used(cpu, memory), "priority": priority}
+
+
+def metric(
+    *pods: dict[str, Any],
+    system: dict[str, Any] | None = None,
+    usage: dict[str, Any] | None = None,
+    age_s: float = 0,
+    applications: list[dict[str, Any]] | None = None,
+    reclaimable: dict[str, Any] | None = None,
+    **status: Any,
+) -> NodeMetric:
+    at = (NOW - timedelta(seconds=age_s)).isoformat()
+    report = {
+        "updateTime": at,
+        "nodeMetric": {"nodeUsage": usage or used("50", "55G"), "systemUsage": system or used("7", "12G")},
+        "podsMetric": list(pods),
+        "hostApplicationMetric": applications or [],
+    }
+    if reclaimable is not None:
+        report["prodReclaimableMetric"] = {"resource": reclaimable}
+    return convert({"metadata": {"name": "n1"}, "status": {**report, **status}}, NodeMetric)
+
+
+def topology(*zones: dict[str, Any], annotations: dict[str, str] | None = None) -> Topology:
+    made = [
+        {
+            "name": f"node-{i}",
+            "type": "Node",
+            "resources": [{"name": n, "capacity": v, "allocatable": v, "available": v} for n, v in zone.items()],
+        }
+        for i, zone in enumerate(zones)
+    ]
+    return convert({"metadata": {"name": "n1", "annotations": annotations or {}}, "zones": made}, Topology)
+
+
+def device(*infos: dict[str, Any], labels: dict[str, str] | None = None) -> Device:
+    return convert({"metadata": {"name": "n1", "labels": labels or {}}, "spec": {"devices": list(infos)}}, Device)
+
+
+def colocation(**fields: Any) -> ColocationStrategy:
+    return overlay(DEFAULT, ColocationStrategy(**{"enable": True, **fields}))
+
+
+def settings(strategy: ColocationStrategy | None = None, **given: Any) -> Settings:
+    made: dict[str, Any] = {
+        "colocation": Layers(cluster=strategy or colocation()),
+        "normalization": Layers(cluster=DEFAULT_CPU_NORMALIZATION),
+        "amplification": Layers(cluster=DEFAULT_RESOURCE_AMPLIFICATION),
+    }
+    return Settings(**{**made, **given})
+
+
+def decided(
+    strategy: ColocationStrategy | None = None,
+    of: Node | None = None,
+    report: NodeMetric | None = None,
+    pods: tuple[PodShare, ...] = (),
+    **seen: Any,
+) -> Decision:
+    view = NodeView(now=NOW, node=of or node(), metric=report, pods=pods, **seen)
+    return decide(view, settings(strategy))
