@@ -7,14 +7,14 @@ state between pods and looks only at the node in hand should say `scope = ROW`, 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from koord.scheduler.framework.event import Event, Happened
-from koord.scheduler.framework.verdict import ALWAYS, Fault, Only, Reject, Scope, Skip, Wait
+from koord.scheduler.framework.verdict import ALWAYS, SKIP, Fault, Only, Reject, Scope, Skip, Wait
 from koord.scheduler.framework.work import Work
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.node import NodeInfo
@@ -139,8 +139,58 @@ class Plugin:
         """What must be done before the pod can be bound; the program does it."""
         return None
 
+    def apply_patch(
+        self, cycle: Cycle, pod: PodInfo, node_name: str, patch: Mapping[str, Any]
+    ) -> Mapping[str, Any] | Skip | Fault:
+        """Has a say in the one write that carries what all PreBind plugins marked. Enabled at preBind.
+
+        The first plugin that does not skip decides: what it returns is the merge patch that the program writes.
+        """
+        return SKIP
+
+    def bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Skip | Reject | Fault | None:
+        """None: the program writes the usual binding. Work is done in its place. Skip leaves it to the next plugin."""
+        return SKIP
+
     def post_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
         """The pod is bound."""
+
+    # Around the points: called where the plugin is enabled at the point that is named, in its order ----------------
+
+    def next_pod(self) -> str | None:
+        """Asked before every pod is taken from the queue: the uid of one that must come first. Needs no point.
+
+        Only the first plugin of the program that has this is asked.
+        """
+        return None
+
+    def before_pre_filter(self, cycle: Cycle, pod: PodInfo) -> PodInfo | Reject | Fault | None:
+        """preFilter: another pod in its place for all that follows, or a refusal. As with `pre_filter`, the answer is
+        kept for pods of equal shape and signature until a `ground` moves."""
+        return None
+
+    def after_pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Fault | None:
+        """preFilter: after all plugins have prepared themselves. Kept like `before_pre_filter`."""
+        return None
+
+    def find_one_node(self, cycle: Cycle, pod: PodInfo) -> str | Skip | Reject | Fault:
+        """preFilter: the one node that is planned for this very pod; no other is looked at. Asked of every pod."""
+        return SKIP
+
+    def prefer_nodes(self, cycle: Cycle, pod: PodInfo) -> Sequence[str] | Skip:
+        """preFilter: nodes in order; the first on which the pod fits is taken, scores or not. Asked of every pod."""
+        return SKIP
+
+    def before_filter(self, cycle: Cycle, pod: PodInfo) -> Fault | None:
+        """filter: the last word before nodes are looked at. Kept like `before_pre_filter`."""
+        return None
+
+    def before_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Fault | None:
+        """score: before PreScore, with the nodes that fit."""
+        return None
+
+    def after_post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> None:
+        """postFilter: after all of them have been asked what can be done for a pod that fits nowhere."""
 
 
 def overrides(plugin: Plugin, method: str) -> bool:

@@ -12,7 +12,7 @@ from koord.scheduler.framework.verdict import ALWAYS, ROW
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.pod import PodInfo
 
-# Points whose plugins are called during a decision; each names the method that takes part in it.
+# Points whose plugins are called; each names the method that takes part in it.
 POINTS = (
     "pre_enqueue",
     "sort_key",
@@ -26,7 +26,18 @@ POINTS = (
     "pre_bind",
     "bind",
     "post_bind",
+    "next_pod",
+    "before_pre_filter",
+    "after_pre_filter",
+    "find_one_node",
+    "prefer_nodes",
+    "before_filter",
+    "before_score",
+    "after_post_filter",
+    "apply_patch",
 )
+# What a plugin does once for a class of pods, at or around these points; it must know when that no longer holds.
+_PREPARING = ("pre_filter", "pre_score", "before_pre_filter", "after_pre_filter", "before_filter", "before_score")
 
 
 class Scorer(msgspec.Struct, frozen=True):
@@ -63,12 +74,7 @@ class Profile:
             )
             for p in self.at("score")
         )
-        judges: Iterable[Plugin] = (
-            *self.at("pre_filter"),
-            *self.at("filter"),
-            *self.at("pre_score"),
-            *self.at("score"),
-        )
+        judges: Iterable[Plugin] = (p for point in ("filter", "score", *_PREPARING) for p in self.at(point))
         self._judges = tuple({p.name: p for p in judges}.values())
         self._signing = tuple(p for p in self._judges if overrides(p, "signature"))
         self._grounded = tuple(p for p in self._judges if overrides(p, "ground"))
@@ -98,5 +104,5 @@ def _says_how_long(plugin: Plugin) -> bool:
     """
     if plugin.scope is not ALWAYS:
         return True
-    prepares = overrides(plugin, "pre_filter") or overrides(plugin, "pre_score")
+    prepares = any(overrides(plugin, method) for method in _PREPARING)
     return overrides(plugin, "signature") and (overrides(plugin, "ground") or not prepares)

@@ -8,7 +8,10 @@ from typing import Any, Protocol
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.balanced_allocation import BalancedAllocation
+from koord.scheduler.plugins.default_binder import DefaultBinder
+from koord.scheduler.plugins.default_pre_bind import DefaultPreBind
 from koord.scheduler.plugins.default_preemption import DefaultPreemption
+from koord.scheduler.plugins.dynamic_resources import DynamicResources
 from koord.scheduler.plugins.image_locality import ImageLocality
 from koord.scheduler.plugins.inter_pod_affinity import InterPodAffinity
 from koord.scheduler.plugins.inter_pod_affinity.listed import ListedNamespaces
@@ -61,6 +64,9 @@ REGISTRY: Mapping[str, Factory] = {
     InterPodAffinity.name: lambda args, handle: InterPodAffinity(args, handle.state, ListedNamespaces(handle)),
     BalancedAllocation.name: lambda args, handle: BalancedAllocation(args),
     ImageLocality.name: lambda args, handle: ImageLocality(handle.state),
+    DynamicResources.name: lambda args, handle: DynamicResources(handle),
+    DefaultBinder.name: lambda args, handle: DefaultBinder(),
+    DefaultPreBind.name: lambda args, handle: DefaultPreBind(),
 }
 
 

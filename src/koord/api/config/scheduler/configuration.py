@@ -23,6 +23,8 @@ KIND = "KubeSchedulerConfiguration"
 # What a file that names nothing gets: kube-scheduler's own names, so that its files mean here what they mean there.
 DEFAULT_SCHEDULER = "default-scheduler"
 _LEASE = ("kube-scheduler", "kube-system")
+# Koordinator's single write before the binding.
+DEFAULT_PRE_BIND = "DefaultPreBind"
 # Older versions had these; an entry for one of them is a leftover that must not pass for a setting.
 REMOVED = ("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits")
 _INT32 = (1 << 31) - 1
@@ -130,10 +132,10 @@ def effective_plugins(profile: Profile) -> Plugins:
     given = profile.plugins or Plugins()
     made = msgspec.structs.replace(given, multi_point=merged(DEFAULT_MULTI_POINT, given.multi_point))
     bound = made.pre_bind
-    named = any(p.name == "DefaultPreBind" for p in bound.enabled)
-    if profile.plugins is None or named or bound.disables("DefaultPreBind"):
+    named = any(p.name == DEFAULT_PRE_BIND for p in bound.enabled)
+    if profile.plugins is None or named or bound.disables(DEFAULT_PRE_BIND):
         return made
-    appended = msgspec.structs.replace(bound, enabled=(*bound.enabled, *enabled("DefaultPreBind").enabled))
+    appended = msgspec.structs.replace(bound, enabled=(*bound.enabled, *enabled(DEFAULT_PRE_BIND).enabled))
     return msgspec.structs.replace(made, pre_bind=appended)
 
 

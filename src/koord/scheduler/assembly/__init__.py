@@ -1,0 +1,7 @@
+"""From KubeSchedulerConfiguration to running profiles: reading a file, checking it against the plugins, making them."""
+
+from koord.scheduler.assembly.assembly import Assembly
+from koord.scheduler.assembly.reading import load
+from koord.scheduler.assembly.unbuilt import without_unbuilt
+
+__all__ = ["Assembly", "load", "without_unbuilt"]

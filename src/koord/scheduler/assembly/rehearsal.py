@@ -1,0 +1,30 @@
+"""An empty cluster to make plugins over, when only their points and what they say of their arguments matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from koord.api.meta import Object
+from koord.api.resource import Resource
+from koord.scheduler.state.cluster import ClusterState
+
+O = TypeVar("O", bound=Object)  # noqa: E741 - an object
+
+
+class NoObjects(Generic[O]):
+    version = 0
+
+    def get(self, namespace: str, name: str) -> O | None:
+        return None
+
+    def list(self, namespace: str | None = None) -> Sequence[O]:
+        return ()
+
+
+class BlankHandle:
+    def __init__(self) -> None:
+        self.state = ClusterState()
+
+    def lister(self, resource: Resource[O]) -> NoObjects[O]:
+        return NoObjects()

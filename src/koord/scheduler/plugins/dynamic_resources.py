@@ -1,0 +1,166 @@
+"""Pods with resource claims: wait for the claims, honour devices that are already the pod's, refuse all others clearly.
+
+Devices are not allocated here. A pod whose claims are allocated and reserved for it goes where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import msgspec
+
+from koord.api.builtin import DEVICE_CLASSES, RESOURCE_CLAIMS
+from koord.api.pod import PodResourceClaim
+from koord.api.resource_claims import DeviceRequest, ResourceClaim
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.event import ADD, UPDATE, Event, Happened
+from koord.scheduler.framework.handle import Handle
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Reject, Skip, unresolvable
+from koord.scheduler.plugins.node_selector import Terms
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+
+ELSEWHERE = "resourceclaim not available on the node"
+NOT_WATCHED = "resource claims are not watched: feature gate DisableDynamicResourceAllocationInformer is on"
+
+
+class _Reach(msgspec.Struct, frozen=True):
+    """Where the devices of the pod's claims can be reached from."""
+
+    terms: tuple[Terms, ...]
+
+
+class DynamicResources(Plugin):
+    name = "DynamicResources"
+    scope = ROW
+    reads_pods = "nothing"
+    wakes_on = (
+        Event("Node", ADD),
+        Event("Node", UPDATE, "labels"),
+        Event("Node", UPDATE, "allocatable"),
+        Event("ResourceClaim", ADD),
+        Event("ResourceClaim", UPDATE),
+        Event("Pod", UPDATE, "claims"),
+        Event("DeviceClass", ADD),
+        Event("DeviceClass", UPDATE),
+    )
+
+    def __init__(self, handle: Handle | None) -> None:
+        """None: claims cannot be read, for servers that have none."""
+        self._claims = handle.lister(RESOURCE_CLAIMS) if handle is not None else None
+        self._classes = handle.lister(DEVICE_CLASSES) if handle is not None else None
+
+    def signature(self, pod: PodInfo) -> Hashable:
+        if not pod.shape.spec.resource_claims or self._claims is None:
+            return None
+        return pod.uid, self._claims.version
+
+    def might_help(self, pod: PodInfo, happened: Happened) -> bool:
+        kind, new = happened.event.kind, happened.new
+        if kind == "Pod":
+            return bool(new.uid == pod.uid) and not isinstance(self._found(new), Reject)
+        if kind != "ResourceClaim":
+            return True
+        found = self._found(pod)
+        if isinstance(found, Reject) or all(claim.metadata.uid != new.metadata.uid for claim in found):
+            return False
+        return happened.old is None or happened.old.status != new.status
+
+    def pre_enqueue(self, pod: PodInfo) -> Reject | None:
+        if not pod.shape.spec.resource_claims or self._claims is None:
+            return None
+        found = self._found(pod)
+        return found if isinstance(found, Reject) else None
+
+    def pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Skip | Fault | None:
+        if not pod.shape.spec.resource_claims:
+            return SKIP
+        if self._claims is None:
+            return unresolvable(NOT_WATCHED)
+        found = self._found(pod)
+        if isinstance(found, Reject):
+            return found
+        if not found:
+            return SKIP
+        terms: list[Terms] = []
+        for claim in found:
+            refusal = self._refusal(pod, claim)
+            if refusal is not None:
+                return refusal
+            selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
+            if selector is not None:
+                terms.append(Terms(selector))
+                if terms[-1].error:
+                    return Fault(terms[-1].error)
+        cycle.keep(self.name, _Reach(tuple(terms)))
+        return None
+
+    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
+        assert node.node is not None
+        here = all(terms.matches(node.node) for terms in cycle.of(self.name, _Reach).terms)
+        return None if here else unresolvable(ELSEWHERE)
+
+    # Claims ------------------------------------------------------------------------------------------------------
+
+    def _found(self, pod: PodInfo) -> list[ResourceClaim] | Reject:
+        """The claims of a pod, or the words for the first that is not there or not the pod's."""
+        found = []
+        for wanted in pod.shape.spec.resource_claims:
+            name = _claim_name(pod, wanted)
+            if isinstance(name, Reject):
+                return name
+            if name is None:  # whoever makes claims found that this one is not needed
+                continue
+            claim = self._claims.get(pod.namespace, name) if self._claims is not None else None
+            if claim is None:
+                return unresolvable(f'could not find ResourceClaim "{pod.namespace}/{name}"')
+            if claim.metadata.deletion_timestamp is not None:
+                return unresolvable(f'resourceclaim "{name}" is being deleted')
+            if wanted.resource_claim_name is None and not _is_owner(pod, claim):
+                whose = f"ResourceClaim {pod.namespace}/{name} was not created for pod {pod.key}"
+                return unresolvable(f"{whose} (pod is not owner)")
+            found.append(claim)
+        return found
+
+    def _refusal(self, pod: PodInfo, claim: ResourceClaim) -> Reject | Fault | None:
+        """Of a claim that is there: why this program cannot give the pod its devices."""
+        key = f"{claim.metadata.namespace}/{claim.metadata.name}"
+        if claim.status.allocation is not None:
+            if any(consumer.uid == pod.uid for consumer in claim.status.reserved_for):
+                return None
+            return unresolvable(f"resource claim {key} is not reserved for the pod, and koord does not reserve devices")
+        for request in claim.spec.devices.requests:
+            asked = list(_classes(request))
+            if not asked:
+                return unresolvable(f"resource claim {key}, request {request.name}: unknown request type")
+            for name, device_class in asked:
+                if not device_class:
+                    return Fault(f"request {name}: unsupported request type")
+                if self._classes is not None and self._classes.get("", device_class) is None:
+                    return unresolvable(f"request {name}: device class {device_class} does not exist")
+        return unresolvable(f"resource claim {key} is not allocated, and koord does not allocate devices")
+
+
+def _claim_name(pod: PodInfo, wanted: PodResourceClaim) -> str | Reject | None:
+    if wanted.resource_claim_name is not None:
+        return wanted.resource_claim_name
+    if wanted.resource_claim_template_name is None:
+        whose = f'pod "{pod.key}", spec.resourceClaim "{wanted.name}"'
+        return unresolvable(f"{whose}: none of the supported fields are set")
+    for made in pod.claims:
+        if made.name == wanted.name:
+            return made.resource_claim_name
+    return unresolvable(f'pod "{pod.key}": ResourceClaim not created yet')
+
+
+def _is_owner(pod: PodInfo, claim: ResourceClaim) -> bool:
+    return any(owner.controller and owner.uid == pod.uid for owner in claim.metadata.owner_references)
+
+
+def _classes(request: DeviceRequest) -> Iterator[tuple[str, str]]:
+    """Each device class that a request names, with the name of the request."""
+    if request.exactly is not None:
+        yield request.name, request.exactly.device_class_name
+    for alternative in request.first_available:
+        yield f"{request.name}/{alternative.name}", alternative.device_class_name
