@@ -19,6 +19,7 @@ from koord.scheduler.framework.profile import Profile
 from koord.scheduler.preemption.under_way import UnderWay
 from koord.scheduler.queue.backoff import Settings
 from koord.scheduler.queue.scheduling import SchedulingQueue
+from koord.scheduler.shell.announcer import Announcer
 from koord.scheduler.shell.binding import Binder
 from koord.scheduler.shell.eviction import Evictor
 from koord.scheduler.shell.handle import LiveHandle
@@ -83,12 +84,14 @@ class Scheduler:
             wake=self._wake,
         )
         self.reporter = Reporter(client, clock, self.intake.pods.get)
+        self.announcer = Announcer(clock, lambda: self.binder.on_the_way > 0, lambda: self._recorder.pending)
         teller = Teller(
             pods=self.intake.pods,
             state=self.state,
             queue=self.queue,
             recorder=self._recorder,
             reporter=self.reporter,
+            announcer=self.announcer,
             meter=meter or Uncounted(),
             clock=clock,
         )
@@ -137,6 +140,7 @@ class Scheduler:
             await self.reporter.stop()
 
     async def stop(self) -> None:
+        await self.announcer.stop()
         if self._own_recorder:
             await self._recorder.stop()
 

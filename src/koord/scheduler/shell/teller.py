@@ -8,6 +8,7 @@ from koord.kube.recorder import Recorder
 from koord.scheduler.framework.decision import Chosen, Decision, Unschedulable
 from koord.scheduler.queue.entry import QueuedPod
 from koord.scheduler.queue.scheduling import SchedulingQueue
+from koord.scheduler.shell.announcer import Announcer
 from koord.scheduler.shell.bond import Bond
 from koord.scheduler.shell.meter import Meter
 from koord.scheduler.shell.outcome import Failure
@@ -27,6 +28,7 @@ class Teller:
         queue: SchedulingQueue,
         recorder: Recorder,
         reporter: Reporter,
+        announcer: Announcer,
         meter: Meter,
         clock: Clock,
     ) -> None:
@@ -35,6 +37,7 @@ class Teller:
         self._queue = queue
         self._recorder = recorder
         self._reporter = reporter
+        self._announcer = announcer
         self._meter = meter
         self._clock = clock
 
@@ -55,7 +58,8 @@ class Teller:
     def bound(self, bond: Bond) -> None:
         pod, queued = bond.pod, bond.queued
         self._reporter.drop(pod.uid)
-        self._event(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {bond.node_name}", "Binding")
+        note = f"Successfully assigned {pod.key} to {bond.node_name}"
+        self._announcer.announce(lambda: self._event(pod, "Normal", "Scheduled", note, "Binding"))
         now = self._clock.monotonic()
         since = queued.first_attempt if queued.first_attempt is not None else queued.queued_at
         self._meter.bound(bond.profile.scheduler_name, now - bond.started, now - since, queued.attempts)

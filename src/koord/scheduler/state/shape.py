@@ -54,13 +54,11 @@ class Shapes:
     def __init__(self) -> None:
         self._known: WeakValueDictionary[bytes, Shape] = WeakValueDictionary()
         self._made = 0  # numbers are never used again: verdicts are kept under them
-        self._by_containers: WeakValueDictionary[int, Shape] = WeakValueDictionary()
 
     def of(self, pod: Pod) -> Shape:
+        if pod.shape is not None:
+            return cast(Shape, pod.shape)
         spec = pod.spec
-        known = self._by_containers.get(id(spec.containers))
-        if known is not None and known.spec.containers is spec.containers and spec.containers:
-            return known  # `interned` has been here
         volumes = _read(spec.volumes)
         key = signature((spec.containers, spec.init_containers, spec.resources, volumes, _rest(spec)))
         known = self._known.get(key)
@@ -69,17 +67,13 @@ class Shapes:
                 spec = msgspec.structs.replace(spec, volumes=volumes)
             known = self._known[key] = Shape(self._made, spec)
             self._made += 1
-            self._by_containers[id(spec.containers)] = known
         return known
 
     def interned(self, pod: Pod) -> Pod:
         """The same pod with its spec made of the shape's parts: a cluster has far fewer specs than pods."""
-        spec = self.of(pod).spec
-        own = pod.spec
-        if spec is own:
-            return pod
-        shared = msgspec.structs.replace(spec, node_name=own.node_name, scheduling_gates=own.scheduling_gates)
-        return msgspec.structs.replace(pod, spec=shared)
+        shape, own = self.of(pod), pod.spec
+        spec = msgspec.structs.replace(shape.spec, node_name=own.node_name, scheduling_gates=own.scheduling_gates)
+        return msgspec.structs.replace(pod, spec=spec, shape=shape)
 
     def __len__(self) -> int:
         return len(self._known)

@@ -69,6 +69,7 @@ class PodStatus(Part, frozen=True, kw_only=True):
 class Pod(Object, frozen=True, kw_only=True):
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+    shape: Any = None  # not on the wire: put there by `Shapes.interned`, and alive as long as a pod has it
 
 
 PODS: Resource[Pod] = builtin.PODS.viewed(Pod)
