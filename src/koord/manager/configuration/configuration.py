@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 from koord.api.config.slo import keys
+from koord.api.protocol import REASON_COLOCATION_CONFIG, REASON_SLO_CONFIG
 from koord.api.right import READ, Right
 from koord.manager.configuration import document
 from koord.manager.configuration.follower import Complaint, Follower
 from koord.manager.world import World
 
-COLOCATION_UNREAD = "ColocationCfgUnmarshalFailed"
 CPU_NORMALIZATION_UNREAD = "CPUNormalizationCfgUnmarshalFailed"
 RESOURCE_AMPLIFICATION_UNREAD = "ResourceAmplificationCfgUnmarshalFailed"
-SLO_UNREAD = "SLOCfgUnmarshalFailed"
 
 
 class Configuration:
@@ -30,7 +29,7 @@ class Configuration:
     def __init__(self, world: World) -> None:
         self.follower = follower = Follower(world)
         self.colocation = follower.of(
-            keys.COLOCATION, document.colocation_layers, Complaint(COLOCATION_UNREAD, "colocation config")
+            keys.COLOCATION, document.colocation_layers, Complaint(REASON_COLOCATION_CONFIG, "colocation config")
         )
         self.cpu_normalization = follower.of(
             keys.CPU_NORMALIZATION,
@@ -43,13 +42,15 @@ class Configuration:
             Complaint(RESOURCE_AMPLIFICATION_UNREAD, "resource amplification config"),
         )
         self.threshold = follower.of(
-            keys.RESOURCE_THRESHOLD, document.threshold_layers, Complaint(SLO_UNREAD, "ThresholdCfg")
+            keys.RESOURCE_THRESHOLD, document.threshold_layers, Complaint(REASON_SLO_CONFIG, "ThresholdCfg")
         )
-        self.qos = follower.of(keys.RESOURCE_QOS, document.qos_layers, Complaint(SLO_UNREAD, "ResourceQOSCfg"))
-        self.cpu_burst = follower.of(keys.CPU_BURST, document.cpu_burst_layers, Complaint(SLO_UNREAD, "CPUBurstCfg"))
-        self.system = follower.of(keys.SYSTEM, document.system_layers, Complaint(SLO_UNREAD, "SystemCfg"))
+        self.qos = follower.of(keys.RESOURCE_QOS, document.qos_layers, Complaint(REASON_SLO_CONFIG, "ResourceQOSCfg"))
+        self.cpu_burst = follower.of(
+            keys.CPU_BURST, document.cpu_burst_layers, Complaint(REASON_SLO_CONFIG, "CPUBurstCfg")
+        )
+        self.system = follower.of(keys.SYSTEM, document.system_layers, Complaint(REASON_SLO_CONFIG, "SystemCfg"))
         self.host_applications = follower.of(
-            keys.HOST_APPLICATION, document.host_application_layers, Complaint(SLO_UNREAD, "HostApplicationCfg")
+            keys.HOST_APPLICATION, document.host_application_layers, Complaint(REASON_SLO_CONFIG, "HostApplicationCfg")
         )
 
     async def start(self) -> None:
