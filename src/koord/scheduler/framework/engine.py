@@ -8,6 +8,7 @@ from collections.abc import Hashable
 import msgspec
 import numpy as np
 
+from koord.scheduler.framework.around import Pick, Stopped, after, before, pick
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.decision import (
     NAMES_KEPT,
@@ -38,10 +39,11 @@ CLASSES_KEPT = 128
 class Evaluation:
     """One class of equal pods against all nodes."""
 
-    __slots__ = ("_layout", "_position", "cycle", "ground", "judgement", "overlay", "scoring")
+    __slots__ = ("_layout", "_position", "cycle", "ground", "judgement", "overlay", "pod", "scoring")
 
     def __init__(self, profile: Profile, cycle: Cycle, pod: PodInfo, ground: Hashable) -> None:
         self.cycle = cycle
+        self.pod = pod  # as plugins see it
         self.ground = ground
         self.judgement = Judgement(profile, cycle, pod)
         self.scoring = Scoring(profile, cycle, pod, self.judgement)
@@ -85,6 +87,7 @@ class Engine:
         self._chance = np.random.default_rng(seed)
         self._classes: OrderedDict[Hashable, Evaluation] = OrderedDict()
         self._ties: Scores = np.zeros(0, np.int64)
+        self._picks = bool(profile.at("find_one_node") or profile.at("prefer_nodes"))
         self.cycle = Cycle(state)  # of the last decision: Reserve and what follows it read what plugins kept there
 
     def decide(self, pod: PodInfo) -> Decision:
@@ -105,21 +108,53 @@ class Engine:
         kept = self._classes.get(key)
         if kept is None or kept.ground != ground:
             cycle = Cycle(self._state)
-            early = self._pre_filter(cycle, pod)
-            if early is not None:
+            seen = self._prepared(cycle, pod)
+            if not isinstance(seen, PodInfo):
                 self._latest = _Latest(pod.uid, self._state.table.position, cycle, None)
-                return early
-            kept = Evaluation(self.profile, cycle, pod, ground)
+                return seen
+            kept = Evaluation(self.profile, cycle, seen, ground)
             if key is not None:
                 self._classes[key] = kept
                 if len(self._classes) > CLASSES_KEPT:
                     self._classes.popitem(last=False)
         if key is not None:
             self._classes.move_to_end(key)
-        self.cycle = kept.cycle
-        kept.refresh(self._state.table, pod, self._nominator)
-        self._latest = _Latest(pod.uid, self._state.table.position, kept.cycle, kept.judgement)
-        return kept
+        self._refresh(kept, pod)
+        return self._picked(kept, pod) if self._picks else kept
+
+    def _refresh(self, evaluation: Evaluation, pod: PodInfo) -> None:
+        self.cycle = evaluation.cycle
+        evaluation.refresh(self._state.table, pod, self._nominator)
+        self._latest = _Latest(pod.uid, self._state.table.position, evaluation.cycle, evaluation.judgement)
+
+    def _picked(self, kept: Evaluation, pod: PodInfo) -> Evaluation | Unschedulable | Failed:
+        """The class's verdicts, or those on the one node that plugins picked for this pod alone."""
+
+        def fits(name: str) -> bool:
+            node = self._state.node(name)
+            return node is not None and bool(kept.scoring.total[node.row] != UNFIT)
+
+        found = pick(self.profile, kept.cycle, pod, fits)
+        if found is None:
+            return kept
+        if isinstance(found, Stopped):
+            return self._stopped(found)
+        return self._alone(kept, pod, found)
+
+    def _alone(self, kept: Evaluation, pod: PodInfo, picked: Pick) -> Evaluation | Unschedulable:
+        cycle = kept.cycle.fork()
+        cycle.narrow(frozenset((picked.node,)), picked.plugin)
+        if not cycle.only:
+            refused = (PRE_FILTER, _nothing_left(cycle.narrowed_by))
+            return Unschedulable(self._state.node_count, (), pre_filter=refused, narrowed_by=cycle.narrowed_by)
+        alone = Evaluation(self.profile, cycle, kept.pod, kept.ground)
+        self._refresh(alone, pod)
+        return alone
+
+    def _stopped(self, stopped: Stopped) -> Unschedulable | Failed:
+        if isinstance(stopped.answer, Fault):
+            return Failed(stopped.plugin, stopped.answer.message)
+        return Unschedulable(self._state.node_count, (), pre_filter=(stopped.plugin, stopped.answer))
 
     def discard(self, pod: PodInfo) -> None:
         """Forget what was kept for the pod's class: a plugin raised, and its verdicts may be half done."""
@@ -127,6 +162,17 @@ class Engine:
             self._classes.pop(self.profile.class_of(pod), None)
         except Exception:  # noqa: BLE001 - the plugin that raised may be the one that cannot name the class
             self._classes.clear()
+
+    def _prepared(self, cycle: Cycle, pod: PodInfo) -> PodInfo | Unschedulable | Failed:
+        """PreFilter and what is around it: the pod as filters are to see it, or why it needs no look at nodes."""
+        seen = before(self.profile, cycle, pod)
+        if isinstance(seen, Stopped):
+            return self._stopped(seen)
+        early = self._pre_filter(cycle, seen)
+        if early is not None:
+            return early
+        stopped = after(self.profile, cycle, seen)
+        return seen if stopped is None else self._stopped(stopped)
 
     def _pre_filter(self, cycle: Cycle, pod: PodInfo) -> Unschedulable | Failed | None:
         """All plugins are asked even after a refusal that preemption could lift, so that it finds what they kept."""

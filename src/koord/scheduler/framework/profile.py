@@ -46,7 +46,7 @@ class Scorer(msgspec.Struct, frozen=True):
     normalises: bool
     normaliser: Normaliser | None
     columnar: bool
-    surveys: bool  # its scores depend on which nodes are feasible, which it learns in PreScore
+    surveys: bool  # its scores depend on which nodes are feasible, which it learns in PreScore or right before
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class Profile:
                 normalises=p.normaliser is not None or overrides(p, "normalise"),
                 normaliser=p.normaliser,
                 columnar=overrides(p, "score_columns"),
-                surveys=p.scope is not ROW and p in self.at("pre_score"),
+                surveys=p.scope is not ROW and (p in self.at("pre_score") or p in self.at("before_score")),
             )
             for p in self.at("score")
         )

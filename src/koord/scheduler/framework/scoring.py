@@ -66,6 +66,10 @@ class Scoring:
         skipped: set[str] = set()
         self.fault = None
         feasible = FeasibleNodes(self._table, rows)
+        for plugin in self._profile.at("before_score"):
+            fault = plugin.before_score(self._cycle, self._pod, feasible)
+            if fault is not None:
+                self.fault = (plugin.name, fault)
         for plugin in self._profile.at("pre_score"):
             answer = plugin.pre_score(self._cycle, self._pod, feasible)
             if isinstance(answer, Fault):
@@ -115,6 +119,9 @@ class Scoring:
         """PreScore once more for those that look across nodes. True when one of them no longer takes the part that it
         took before: then everything starts anew."""
         feasible = FeasibleNodes(self._table, rows)
+        for plugin in self._profile.at("before_score"):
+            if plugin.scope is not ROW and plugin.before_score(self._cycle, self._pod, feasible) is not None:
+                return True
         for plugin in self._profile.at("pre_score"):
             if plugin.scope is ROW:
                 continue
