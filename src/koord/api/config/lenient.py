@@ -6,7 +6,9 @@ this one passes over, because a misspelt name is a setting that silently does no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -20,6 +22,7 @@ from koord.values.quantity import Quantity, QuantityError
 
 T = TypeVar("T")
 
+_BYTE = re.compile(r" \(byte ([0-9]+)\)")
 _INT64 = range(-(2**63), 2**63)
 _INT32 = range(-(2**31), 2**31)
 
@@ -29,7 +32,7 @@ def read(text: str, model: type[T]) -> T | FieldError:
     try:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        return FieldError("", None, _sentence(error))
+        return FieldError("", None, _sentence(error, text))
     return shaped(document, model)
 
 
@@ -45,8 +48,18 @@ def shaped(document: Any, model: type[T]) -> T | FieldError:
         return FieldError(path.rstrip("`").removeprefix("$."), None, why)
 
 
-def unknown_names(document: Any, model: Any, path: str = "") -> list[str]:
-    """Paths of the names that `read` passes over."""
+class Unknown(msgspec.Struct, frozen=True):
+    """A name that `read` passes over, and the known one that it resembles."""
+
+    path: str
+    near: str = ""
+
+    def flaw(self) -> FieldError:
+        hint = f": did you mean {self.near}?" if self.near else ""
+        return FieldError(self.path, None, f"is not a known setting and has no effect{hint}")
+
+
+def unknown_names(document: Any, model: Any, path: str = "") -> list[Unknown]:
     tp, _ = unwrap(model)
     origin, args = get_origin(tp), get_args(tp)
     if _is_struct(tp) and isinstance(document, Mapping):
@@ -55,7 +68,7 @@ def unknown_names(document: Any, model: Any, path: str = "") -> list[str]:
         for key, inner in document.items():
             here = _joined(path, key)
             known = fields.get(key.lower())
-            found += [here] if known is None else unknown_names(inner, known[1], here)
+            found += [Unknown(here, _near(key, fields))] if known is None else unknown_names(inner, known[1], here)
         return found
     if origin is tuple and isinstance(document, list):
         return [p for i, inner in enumerate(document) for p in unknown_names(inner, args[0], f"{path}[{i}]")]
@@ -187,7 +200,20 @@ def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _sentence(error: Exception) -> str:
+def _near(key: str, fields: Mapping[str, tuple[str, Any]]) -> str:
+    close = get_close_matches(key.lower(), fields, n=1, cutoff=0.75)
+    return fields[close[0]][0] if close else ""
+
+
+def _sentence(error: Exception, text: str) -> str:
     if isinstance(error, RecursionError):
         return "is nested too deeply"
-    return f"is not JSON: {str(error).removeprefix('JSON is malformed: ')}"
+    said = str(error).removeprefix("JSON is malformed: ")
+    if said == "Input data was truncated":
+        return "is not JSON: it ends too early"
+    where = _BYTE.search(said)
+    if where is None:
+        return f"is not JSON: {said}"
+    read_so_far = text.encode()[: int(where.group(1))].decode(errors="replace")
+    line, column = read_so_far.count("\n") + 1, len(read_so_far) - read_so_far.rfind("\n")
+    return f"is not JSON: {said[: where.start()]} at line {line}, column {column}"

@@ -175,8 +175,7 @@ def _entry(document: Any, name: str) -> Any:
 
 
 def _passed_over(text: str, model: type[Any]) -> list[FieldError]:
-    names = unknown_names(msgspec.json.decode(text), model)
-    return [FieldError(path, None, "is not a known setting and has no effect") for path in names]
+    return [unknown.flaw() for unknown in unknown_names(msgspec.json.decode(text), model)]
 
 
 def _below(path: str, flaw: FieldError, consequence: str) -> FieldError:

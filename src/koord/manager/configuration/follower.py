@@ -13,7 +13,7 @@ from koord.api.core import ConfigMap
 from koord.kube.cache import Change
 from koord.kube.recorder import reference
 from koord.manager.configuration.document import Unread
-from koord.manager.configuration.kept import Kept, Parse, Standing, described
+from koord.manager.configuration.kept import Kept, Parse, Standing, worded
 from koord.manager.world import World
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 INVALID = "SLOCfgInvalid"  # ours: upstream tells only of text that it cannot read
-IGNORED = "SLOCfgIgnored"  # ours: settings that have no effect
+REMARK = "SLOCfgRemark"  # ours: settings that have no effect, or not the one that was meant
 
 
 class Complaint(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Complaint(msgspec.Struct, frozen=True):
 class FollowerCounts(msgspec.Struct, kw_only=True):
     changes: int = 0  # versions of the ConfigMap with other data than before
     rejected: int = 0  # documents that were not put to use
-    ignored: int = 0  # settings in good documents that have no effect
+    remarks: int = 0  # settings in good documents that have no effect, or not the one that was meant
 
 
 class Follower:
@@ -93,13 +93,13 @@ class Follower:
             if unread is not None:
                 self._complain(config, kept, complaint, unread)
             elif kept.remarks:
-                self.counts.ignored += len(kept.remarks)
-                self._record(config, IGNORED, "; ".join(f"{kept.key}: {remark}" for remark in kept.remarks))
+                self.counts.remarks += len(kept.remarks)
+                self._record(config, REMARK, "; ".join(kept.remarks))
 
     def _complain(self, config: ConfigMap, kept: Kept[Any], complaint: Complaint, unread: Unread) -> None:
         self.counts.rejected += 1
         if unread.json:
-            why = described(kept.key, unread)
+            why = worded(kept.key, unread.flaw)
             self._record(config, complaint.reason, f"failed to unmarshal {complaint.subject}, err: {why}")
         else:
             self._record(config, INVALID, kept.error)

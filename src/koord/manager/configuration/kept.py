@@ -7,6 +7,7 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
+from koord.api.config.field_error import FieldError
 from koord.manager.configuration.document import Read, Unread
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class Kept(Generic[T]):
         result = self._parse(text or "")
         if isinstance(result, Unread):
             return self._reject(result)
-        self.remarks = tuple(map(str, result.remarks))
+        self.remarks = tuple(worded(self.key, remark) for remark in result.remarks)
         if text:
             self.standing = Standing(key=self.key, state="Applied", reason="Applied", message="; ".join(self.remarks))
         else:
@@ -74,7 +75,7 @@ class Kept(Generic[T]):
 
     def _reject(self, unread: Unread) -> Unread:
         stays = "the last good settings stay in use" if self.available else "nothing is changed until it is corrected"
-        message = f"{described(self.key, unread)}; {stays}"
+        message = f"{worded(self.key, unread.flaw)}; {stays}"
         reason = "Unreadable" if unread.json else "InvalidValue"
         self.standing = Standing(key=self.key, state="Rejected", reason=reason, message=message)
         self.remarks = ()
@@ -95,9 +96,8 @@ class Kept(Generic[T]):
             handler()
 
 
-def described(key: str, unread: Unread) -> str:
-    """Which setting is wrong and why, in one line."""
-    flaw = unread.flaw
+def worded(key: str, flaw: FieldError) -> str:
+    """Which setting, what it holds and why that is wrong, in one line."""
     path = f"{key}: {flaw.field}" if flaw.field else key
     shown = "" if flaw.value is None else f" is {msgspec.json.encode(flaw.value).decode()[:80]},"
     return f"{path}{shown} {flaw.rule}"

@@ -119,7 +119,7 @@ def overlapping(group: Group, selectors: Iterable[LabelSelector]) -> Refusal | N
 
 
 def _imagined(selector: LabelSelector) -> Iterable[dict[str, str]]:
-    """Label sets in the words of the selector. As upstream does, listed values count as wanted, whatever the operator."""
+    """Label sets in the words of the selector. As upstream does, values count as wanted, whatever the operator."""
     expressions = selector.match_expressions
     rounds = lcm(*(len(e.values) or 1 for e in expressions))
     for turn in range(min(rounds, MOST_COMBINATIONS)):
