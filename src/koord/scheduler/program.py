@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from koord.kube.client import Client
 from koord.kube.informers import Informers
 from koord.kube.recorder import Recorder
+from koord.scheduler.assembly import Assembly
 from koord.scheduler.framework.engine import Engine
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import Profile
 from koord.scheduler.preemption.under_way import UnderWay
 from koord.scheduler.queue.backoff import Settings
@@ -33,9 +34,6 @@ from koord.scheduler.shell.waiting import WaitingRoom
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.pod import PodInfo
 from koord.telemetry.clock import Clock
-
-if TYPE_CHECKING:
-    from koord.scheduler.assembly import Assembly
 
 _GONE = "the pod is gone"
 
@@ -95,7 +93,7 @@ class Scheduler:
             meter=meter or Uncounted(),
             clock=clock,
         )
-        self.loop = Loop(self.state, self.queue, self.engines, teller, self.records, clock)
+        self.loop = Loop(self.state, self.queue, self.engines, teller, self.records, clock, _chooser(self.profiles))
         self.loop.binder = self.binder = Binder(
             client,
             clock,
@@ -109,9 +107,7 @@ class Scheduler:
             clock,
             self._recorder,
             self.room,
-            hold=self._hold,
-            almost=self._almost,
-            release=self._release,
+            self.state.derived(UnderWay),
             failed=self._think_again,
         )
 
@@ -153,18 +149,14 @@ class Scheduler:
         self.room.refuse(uid, "", _GONE)
         self.reporter.drop(uid)
 
-    def _hold(self, pod: PodInfo) -> None:
-        self.state.derived(UnderWay).begin(pod.uid)
-
-    def _almost(self, pod: PodInfo, victim: PodInfo) -> None:
-        self.state.derived(UnderWay).last(pod.uid, victim.uid)
-
-    def _release(self, pod: PodInfo) -> None:
-        self.state.derived(UnderWay).end(pod.uid)
-
     def _think_again(self, pod: PodInfo) -> None:
         if self.queue.activate((pod.uid,), self._clock.monotonic()):
             self._wake()
+
+
+def _chooser(profiles: Mapping[str, Profile]) -> Plugin | None:
+    """Who may say which pod comes next: one in the whole program, the first that can."""
+    return next((plugin for profile in profiles.values() for plugin in profile.at("next_pod")), None)
 
 
 class Leading:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from koord.kube.client import Client
 from koord.kube.outage import OUTAGE
 from koord.kube.refused import Refused
-from koord.scheduler.framework.verdict import Fault, Reject
+from koord.scheduler.framework.verdict import Fault, Reject, Skip
 from koord.scheduler.framework.work import Errand, Mark
 from koord.scheduler.shell.blame import described, raised_by
 from koord.scheduler.shell.bond import Bond
@@ -131,7 +131,20 @@ class Binder:
             failure = await self._label(bond, marks)
             if failure is not None:
                 return failure
-        annotations = marks.annotations if marks is not None else None
+        for plugin in bond.profile.at("bind"):
+            work = plugin.bind(bond.cycle, pod, node)
+            if isinstance(work, Skip):
+                continue
+            if isinstance(work, Errand):  # in place of a binding
+                fault = await self._run(work)
+                return None if fault is None else of_refusal(plugin.name, "Bind", fault)
+            if isinstance(work, Reject | Fault):
+                return of_refusal(plugin.name, "Bind", work)
+            break
+        return await self._write(bond, marks.annotations if marks is not None else None)
+
+    async def _write(self, bond: Bond, annotations: Mapping[str, str] | None) -> Failure | None:
+        pod, node = bond.pod, bond.node_name
         try:
             refused = await self._client.bind(pod.namespace, pod.name, node, uid=pod.uid, annotations=annotations)
         except OUTAGE as outage:

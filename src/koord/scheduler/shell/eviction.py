@@ -13,6 +13,7 @@ from koord.kube.outage import OUTAGE
 from koord.kube.recorder import Recorder
 from koord.kube.refused import Refused
 from koord.scheduler.framework.decision import Preempt
+from koord.scheduler.preemption.under_way import UnderWay
 from koord.scheduler.shell.waiting import WaitingRoom
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.wire import PODS
@@ -25,9 +26,8 @@ _TRIES = 3
 
 
 class Evictor:
-    """The preemptor is held back from `hold` to `release`, as its room is being made.
+    """The preemptor is held back while its victims go, all but the last: that one's deletion is what wakes it.
 
-    `almost` is told before the last victim goes, so that this deletion, once seen, finds the pod free to be tried;
     `failed` is told when some victim could not be deleted and the pod should think again.
     """
 
@@ -37,19 +37,15 @@ class Evictor:
         clock: Clock,
         recorder: Recorder,
         room: WaitingRoom,
+        under_way: UnderWay,
         *,
-        hold: Callable[[PodInfo], None],
-        almost: Callable[[PodInfo, PodInfo], None],
-        release: Callable[[PodInfo], None],
         failed: Callable[[PodInfo], None],
     ) -> None:
         self._client = client
         self._clock = clock
         self._recorder = recorder
         self._room = room
-        self._hold = hold
-        self._almost = almost
-        self._release = release
+        self._under_way = under_way
         self._failed = failed
         self._turn = asyncio.Semaphore(_AT_A_TIME)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -60,7 +56,7 @@ class Evictor:
         victims = [victim for victim in plan.victims if not victim.deleting]
         if not victims:  # all are on their way out, and the pod will hear of that
             return
-        self._hold(pod)
+        self._under_way.begin(pod.uid)
         task = asyncio.create_task(self._all(pod, plan, victims), name=f"preempt-for-{pod.key}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -76,10 +72,10 @@ class Evictor:
         done = False
         try:
             results = await asyncio.gather(*(self._one(pod, plan, victim) for victim in others))
-            self._almost(pod, last)
+            self._under_way.last(pod.uid, last.uid)
             done = await self._one(pod, plan, last) and all(results)
         finally:
-            self._release(pod)
+            self._under_way.end(pod.uid)
             if not done:
                 self._failed(pod)
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from koord.scheduler.framework.decision import Chosen, Decision, Failed, Preempt, Unschedulable
 from koord.scheduler.framework.engine import Engine
 from koord.scheduler.framework.event import DELETE, Event, Happened
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import Fault, Reject, Wait
 from koord.scheduler.queue.entry import QueuedPod
 from koord.scheduler.queue.scheduling import SchedulingQueue
@@ -43,7 +44,9 @@ class Loop:
         teller: Teller,
         records: Records,
         clock: Clock,
+        chooser: Plugin | None = None,
     ) -> None:
+        self._chooser = chooser
         self._state = state
         self._queue = queue
         self._engines = engines
@@ -65,7 +68,7 @@ class Loop:
         while True:
             self._work.clear()
             turn = 0
-            while (queued := self._queue.pop(self._clock.monotonic())) is not None:
+            while (queued := self._next()) is not None:
                 self.attempt(queued)
                 turn += 1
                 if turn % _TURN == 0:
@@ -73,6 +76,14 @@ class Loop:
                 if not binder.has_room:
                     await binder.wait_for_room()
             await self._rest()
+
+    def _next(self) -> QueuedPod | None:
+        now = self._clock.monotonic()
+        if self._chooser is not None and (uid := self._chooser.next_pod()) is not None:
+            chosen = self._queue.take(uid, now)
+            if chosen is not None:
+                return chosen
+        return self._queue.pop(now)
 
     async def _rest(self) -> None:
         """Until something happens or somebody's back-off is over."""
