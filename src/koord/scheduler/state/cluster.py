@@ -83,6 +83,10 @@ class ClusterState:
     def is_assumed(self, uid: str) -> bool:
         return uid in self._assumed
 
+    def cache_size(self) -> dict[str, int]:
+        """`scheduler_cache_size` by type."""
+        return {"nodes": self.node_count, "pods": len(self._placed), "assumed_pods": len(self._assumed)}
+
     def info(self, pod: Pod) -> PodInfo:
         meta = pod.metadata
         return PodInfo(pod, self.shapes.of(pod), self.crowd.of(meta.namespace, meta.labels))

@@ -1,0 +1,181 @@
+"""Who may ask a program's secure port: the API server is asked who a token is, and what that user may do.
+
+Kubernetes' order: a token that nobody knows is refused even where anyone may ask; then the paths open to all; then the
+API server's word. Answers are kept for a short while, in bounded memory, tokens only as digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from koord.kube.outage import OUTAGE
+from koord.kube.transport import UNREADABLE, Answer, Request, Transport
+from koord.telemetry.clock import Clock
+from koord.telemetry.routing import Call, Reply, status_reply
+
+V = TypeVar("V")
+
+_LOG = logging.getLogger(__name__)
+
+_TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
+_ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_MASTERS = "system:masters"
+_KEPT = 1024
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+ANONYMOUS = User(name="system:anonymous", groups=("system:unauthenticated",))
+
+
+class Periods(msgspec.Struct, frozen=True, kw_only=True):
+    """For how long an answer is believed."""
+
+    token_s: float = 10.0
+    allowed_s: float = 10.0
+    denied_s: float = 10.0
+
+
+class Delegation:
+    """A guard for an endpoint. Without a transport for tokens everyone is anonymous; without one for access only the
+    open paths are served."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        authentication: Transport | None = None,
+        authorization: Transport | None = None,
+        open_paths: Sequence[str] = ("/healthz", "/readyz", "/livez"),
+        periods: Periods = Periods(),  # noqa: B008 - a frozen value
+    ) -> None:
+        """A path that ends in /* opens everything below it."""
+        self._authentication = authentication
+        self._authorization = authorization
+        self._open = frozenset(path for path in open_paths if not path.endswith("*"))
+        self._open_below = tuple(path[:-1] for path in open_paths if path.endswith("*"))
+        self._periods = periods
+        self._users: _Memory[User | None] = _Memory(clock)
+        self._words: _Memory[str | None] = _Memory(clock)
+
+    async def __call__(self, call: Call) -> Reply | None:
+        try:
+            user = await self._user(call)
+            if user is None:
+                return status_reply(401, "Unauthorized", "Unauthorized")
+            if self._is_open(call.path) or _MASTERS in user.groups:
+                return None
+            refusal = await self._refusal(user, call.method.lower(), call.path)
+        except _TROUBLE as trouble:
+            _LOG.warning("cannot decide on %s %s: %s", call.method, call.path, trouble)
+            return status_reply(500, "InternalError", "Internal Server Error: the API server could not be asked")
+        return None if refusal is None else status_reply(403, "Forbidden", refusal)
+
+    def _is_open(self, path: str) -> bool:
+        return path in self._open or path.startswith(self._open_below)
+
+    async def _user(self, call: Call) -> User | None:
+        """None when credentials were shown and are no good."""
+        if call.certificate is not None:
+            return _of_certificate(call.certificate)
+        scheme, _, token = call.headers.get("Authorization", "").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token or self._authentication is None:
+            return ANONYMOUS
+        key = hashlib.sha256(token.encode()).digest()
+        known, user = self._users.get(key)
+        if not known:
+            status = await _review(self._authentication, _TOKENS, "authentication", "TokenReview", {"token": token})
+            user = _of_status(status) if status.get("authenticated") is True else None
+            self._users.put(key, user, self._periods.token_s)
+        return user
+
+    async def _refusal(self, user: User, verb: str, path: str) -> str | None:
+        words = f'forbidden: User "{user.name}" cannot {verb} path "{path}"'
+        if self._authorization is None:
+            return words
+        key = (user, verb, path)
+        known, refusal = self._words.get(key)
+        if known:
+            return refusal
+        spec: dict[str, Any] = {"nonResourceAttributes": {"path": path, "verb": verb}}
+        spec |= {"user": user.name, "groups": list(user.groups)}
+        if user.uid:
+            spec["uid"] = user.uid
+        if user.extra:
+            spec["extra"] = {name: list(values) for name, values in user.extra}
+        status = await _review(self._authorization, _ACCESS, "authorization", "SubjectAccessReview", spec)
+        allowed = status.get("allowed") is True
+        reason = status.get("reason")
+        refusal = None if allowed else f"{words}: {reason}" if reason else words
+        self._words.put(key, refusal, self._periods.allowed_s if allowed else self._periods.denied_s)
+        return refusal
+
+
+class _NoWord(Exception):
+    """The API server answered, but not the question."""
+
+
+_TROUBLE: tuple[type[Exception], ...] = (*OUTAGE, *UNREADABLE, _NoWord)
+
+
+class _Memory(Generic[V]):
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept: dict[Hashable, tuple[float, V]] = {}
+
+    def get(self, key: Hashable) -> tuple[bool, V | None]:
+        found = self._kept.get(key)
+        if found is None or found[0] <= self._clock.monotonic():
+            return False, None
+        return True, found[1]
+
+    def put(self, key: Hashable, value: V, seconds: float) -> None:
+        self._kept.pop(key, None)
+        while len(self._kept) >= _KEPT:
+            del self._kept[next(iter(self._kept))]
+        if seconds > 0:
+            self._kept[key] = (self._clock.monotonic() + seconds, value)
+
+
+async def _review(transport: Transport, path: str, group: str, kind: str, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    body = {"apiVersion": f"{group}.k8s.io/v1", "kind": kind, "metadata": {}, "spec": spec}
+    answer: Answer = await transport.send(Request(method="POST", path=path, body=body, user_agent="koord"))
+    if not answer.ok:
+        raise _NoWord(f"{kind} was answered with {answer.status}")
+    plain = answer.body.plain()
+    status = plain.get("status") if isinstance(plain, dict) else None
+    if not isinstance(status, dict):
+        raise _NoWord(f"{kind} came back without a status")
+    return status
+
+
+def _of_status(status: Mapping[str, Any]) -> User:
+    user = status.get("user") or {}
+    extra = user.get("extra") or {}
+    return User(
+        name=str(user.get("username", "")),
+        uid=str(user.get("uid", "")),
+        groups=tuple(user.get("groups") or ()),
+        extra=tuple((str(name), tuple(values)) for name, values in sorted(extra.items())),
+    )
+
+
+def _of_certificate(certificate: Mapping[str, Any]) -> User | None:
+    """The common name is the user, organisations are groups, as for the API server itself."""
+    pairs = [pair for part in certificate.get("subject", ()) for pair in part]
+    names = [value for field, value in pairs if field == "commonName"]
+    if not names:
+        return None
+    groups = [value for field, value in pairs if field == "organizationName"]
+    return User(name=names[0], groups=(*groups, "system:authenticated"))

@@ -1,0 +1,65 @@
+"""A transport that counts what passes through it, as rest_client_* metrics."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from koord.kube.transport import Answer, Request, Transport, Unreachable, WatchStream
+from koord.telemetry.clock import Clock
+from koord.telemetry.metrics.registry import Registry
+
+_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+NO_ANSWER = "<error>"  # in place of a status code
+
+
+class RestMetrics:
+    """One for a program, shared by its clients."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.requests = registry.counter(
+            "rest_client_requests_total",
+            "HTTP requests by status code, method and host.",
+            ("code", "host", "method"),
+        )
+        self.seconds = registry.histogram(
+            "rest_client_request_duration_seconds",
+            "Time until the answer, by verb and host.",
+            ("verb", "host"),
+            _SECONDS,
+        )
+
+
+class MeteredTransport:
+    def __init__(self, inner: Transport, metrics: RestMetrics, server: str, clock: Clock) -> None:
+        """`server` is the URL that the metrics name the host of."""
+        self._inner = inner
+        self._metrics = metrics
+        self._host = urlsplit(server).netloc
+        self._clock = clock
+
+    async def send(self, request: Request) -> Answer:
+        started = self._clock.monotonic()
+        code = NO_ANSWER
+        try:
+            answer = await self._inner.send(request)
+            code = str(answer.status)
+            return answer
+        finally:
+            self._count(request, code, started)
+
+    async def watch(self, request: Request) -> WatchStream | Answer:
+        started = self._clock.monotonic()
+        try:
+            opened = await self._inner.watch(request)
+        except Unreachable:
+            self._count(request, NO_ANSWER, started)
+            raise
+        self._count(request, str(opened.status) if isinstance(opened, Answer) else "200", started)
+        return opened
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def _count(self, request: Request, code: str, started: float) -> None:
+        self._metrics.requests.labels(code, self._host, request.method).inc()
+        self._metrics.seconds.labels(request.method, self._host).observe(self._clock.monotonic() - started)

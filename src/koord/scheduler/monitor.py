@@ -1,0 +1,97 @@
+"""Notices pods whose scheduling lasts too long. Pure: it is told what happens and when, and says what is late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from koord.telemetry.clock import Clock
+from koord.values import duration
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    period_s: float = 10.0
+    timeout_s: float = 30.0
+    drop_unhandled_s: float = 5.0
+
+
+class Late(msgspec.Struct, frozen=True, kw_only=True):
+    pod: str  # namespace/name
+    uid: str
+    profile: str
+    attempts: int
+    took_s: float
+    timeout_s: float
+
+    def __str__(self) -> str:
+        took, limit = (duration.text(duration.from_seconds(s)) for s in (self.took_s, self.timeout_s))
+        whose = f"scheduling pod {self.pod}({self.uid})"
+        return f"!!!CRITICAL TIMEOUT!!! {whose} took longer ({took}) than the timeout {limit}"
+
+
+class _Watched(msgspec.Struct):
+    pod: str
+    profile: str
+    attempts: int
+    dequeued: float
+    started: float | None = None
+
+
+class Monitor:
+    """From a pod's leaving the queue until it is bound or refused. Times are one monotonic clock's seconds."""
+
+    def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 - a frozen value
+        self.settings = settings
+        self._watched: dict[str, _Watched] = {}
+
+    def dequeued(self, uid: str, pod: str, profile: str, attempts: int, now: float, *, ending: bool = False) -> None:
+        """`ending`: the pod is being deleted, nothing will be tried with it."""
+        if ending:
+            self._watched.pop(uid, None)
+        else:
+            self._watched[uid] = _Watched(pod, profile, attempts, now)
+
+    def started(self, uid: str, now: float) -> None:
+        found = self._watched.get(uid)
+        if found is not None:
+            found.started = now
+
+    def completed(self, uid: str, now: float) -> Late | None:
+        """Bound or refused. Late when it took too long, even if no look ever came at the right moment."""
+        found = self._watched.pop(uid, None)
+        return None if found is None else self._late(uid, found, now)
+
+    def look(self, now: float) -> list[Late]:
+        """Who is late now. Those who left the queue and were never tried are forgotten: they went another way."""
+        late = []
+        for uid, found in list(self._watched.items()):
+            if found.started is None:
+                if now - found.dequeued > self.settings.drop_unhandled_s:
+                    del self._watched[uid]
+            elif (one := self._late(uid, found, now)) is not None:
+                late.append(one)
+        return late
+
+    def __len__(self) -> int:
+        return len(self._watched)
+
+    def _late(self, uid: str, found: _Watched, now: float) -> Late | None:
+        if found.started is None or now - found.started <= self.settings.timeout_s:
+            return None
+        return Late(
+            pod=found.pod,
+            uid=uid,
+            profile=found.profile,
+            attempts=found.attempts,
+            took_s=now - found.started,
+            timeout_s=self.settings.timeout_s,
+        )
+
+
+async def watch(monitor: Monitor, clock: Clock, tell: Callable[[Late], None]) -> None:
+    """Look once a period, for ever."""
+    while True:
+        await clock.sleep(monitor.settings.period_s)
+        for late in monitor.look(clock.monotonic()):
+            tell(late)
