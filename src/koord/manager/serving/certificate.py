@@ -1,0 +1,204 @@
+"""The webhook server's own authority and certificate: what is valid, what has to be made anew. No files, no clock."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ipaddress
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_NAME = "webhook-cert-ca"
+KEY_BITS = 2048
+VALID = datetime.timedelta(days=3650)
+CERTIFICATE_AHEAD = datetime.timedelta(days=182)  # a certificate that ends earlier than this from now is renewed
+AUTHORITY_AHEAD = datetime.timedelta(days=365)
+SKEW = datetime.timedelta(hours=1)  # clocks of other machines may be behind ours
+
+# Where each part is found in the Secret and in the folder. Two parts have two names, for readers of either.
+CA_KEY, CA_CERT = "ca-key.pem", "ca-cert.pem"
+CERT, KEY = ("tls.crt", "cert.pem"), ("tls.key", "key.pem")
+NAMES = (CA_KEY, CA_CERT, *CERT, *KEY)
+
+_BAD = (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.ExtensionNotFound)
+
+
+class Material(msgspec.Struct, frozen=True, kw_only=True):
+    """An authority and a certificate that it signed, as PEM. Empty parts are missing ones."""
+
+    ca_key: bytes = b""
+    ca_cert: bytes = b""
+    cert: bytes = b""
+    key: bytes = b""
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells one certificate from the next; goes into annotations, so it is short."""
+        return hashlib.sha256(self.cert).hexdigest()[:32]
+
+    def files(self) -> dict[str, bytes]:
+        return {
+            CA_KEY: self.ca_key,
+            CA_CERT: self.ca_cert,
+            **dict.fromkeys(CERT, self.cert),
+            **dict.fromkeys(KEY, self.key),
+        }
+
+
+def from_files(files: dict[str, bytes]) -> Material:
+    return Material(
+        ca_key=files.get(CA_KEY, b""),
+        ca_cert=files.get(CA_CERT, b""),
+        cert=files.get(CERT[0]) or files.get(CERT[1], b""),
+        key=files.get(KEY[0]) or files.get(KEY[1], b""),
+    )
+
+
+def problem(material: Material, dns_name: str, now: datetime.datetime) -> str:
+    """Why this must not be served any longer; "" when it is good for another half year."""
+    if not all((material.ca_key, material.ca_cert, material.cert, material.key)):
+        return "it is not complete"
+    at = now + CERTIFICATE_AHEAD
+    try:
+        authority = x509.load_pem_x509_certificate(material.ca_cert)
+        certificate = x509.load_pem_x509_certificate(material.cert)
+        if not _is_pair(certificate, material.key):
+            return "the certificate does not belong to the key"
+        certificate.verify_directly_issued_by(authority)
+        for what, one in (("the certificate", certificate), ("its authority", authority)):
+            if not one.not_valid_before_utc <= at <= one.not_valid_after_utc:
+                return f"{what} is valid from {one.not_valid_before_utc:%F} to {one.not_valid_after_utc:%F} only"
+        if not _proves(certificate, dns_name):
+            return f"the certificate is not for {dns_name}"
+    except _BAD as error:
+        return f"it cannot be verified: {type(error).__name__}: {error}"
+    return ""
+
+
+def generate(dns_name: str, now: datetime.datetime, kept: Material = Material()) -> Material:  # noqa: B008 - frozen
+    """A new certificate, signed by the authority in `kept` if that is good for another year, else by a new one."""
+    authority = _authority(kept, now) or _new_authority(now)
+    ca_cert, ca_key = authority
+    key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+    alternatives: list[x509.GeneralName] = [x509.DNSName("localhost")]
+    address = _ipv4(dns_name)
+    alternatives.append(x509.IPAddress(address) if address else x509.DNSName(dns_name))
+    certificate = (
+        _builder(_name(dns_name), ca_cert.subject, key.public_key(), ca_cert.not_valid_before_utc, now + VALID)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    return Material(ca_key=_pem_key(ca_key), ca_cert=_pem(ca_cert), cert=_pem(certificate), key=_pem_key(key))
+
+
+def not_after(certificate: bytes) -> datetime.datetime:
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
+def authorities(bundle: bytes) -> list[x509.Certificate]:
+    """The certificates of a caBundle; none when it cannot be read, as nothing can be verified with it then."""
+    try:
+        return x509.load_pem_x509_certificates(bundle)
+    except ValueError:
+        return []
+
+
+def _authority(kept: Material, now: datetime.datetime) -> tuple[x509.Certificate, rsa.RSAPrivateKey] | None:
+    try:
+        certificate = x509.load_pem_x509_certificate(kept.ca_cert)
+        key = serialization.load_pem_private_key(kept.ca_key, password=None)
+        certificate.verify_directly_issued_by(certificate)
+        signs = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except _BAD:
+        return None
+    if not isinstance(key, rsa.RSAPrivateKey) or not signs or not _is_pair(certificate, kept.ca_key):
+        return None
+    good = certificate.not_valid_before_utc <= now and now + AUTHORITY_AHEAD <= certificate.not_valid_after_utc
+    return (certificate, key) if good else None
+
+
+def _new_authority(now: datetime.datetime) -> tuple[x509.Certificate, rsa.RSAPrivateKey]:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+    # Two authorities of one name in a bundle are told apart by their key identifiers, which verifiers look at.
+    certificate = (
+        _builder(_name(AUTHORITY_NAME), _name(AUTHORITY_NAME), key.public_key(), now - SKEW, now + VALID)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return certificate, key
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: rsa.RSAPublicKey,
+    start: datetime.datetime,
+    end: datetime.datetime,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(end)
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_encipherment=True,
+        key_cert_sign=signs,
+        crl_sign=False,
+        content_commitment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _is_pair(certificate: x509.Certificate, key: bytes) -> bool:
+    return serialization.load_pem_private_key(key, password=None).public_key() == certificate.public_key()
+
+
+def _proves(certificate: x509.Certificate, name: str) -> bool:
+    proven = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    address = _ipv4(name)
+    if address is not None:
+        return address in proven.get_values_for_type(x509.IPAddress)
+    return name.lower() in (known.lower() for known in proven.get_values_for_type(x509.DNSName))
+
+
+def _ipv4(name: str) -> ipaddress.IPv4Address | None:
+    try:
+        return ipaddress.IPv4Address(name)
+    except ValueError:
+        return None
+
+
+def _name(text: str) -> x509.Name:
+    # The field holds 64 characters; names are proven by the alternatives, so a cut one does no harm.
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _pem_key(key: rsa.RSAPrivateKey) -> bytes:
+    form = serialization.PrivateFormat.TraditionalOpenSSL  # PKCS #1
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())

@@ -1,0 +1,161 @@
+"""What has to stand in a webhook configuration so that API servers reach this server and trust it. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import json
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from cryptography.hazmat.primitives import serialization
+
+from koord.manager.serving.certificate import authorities
+
+Obj = dict[str, Any]
+
+TEMPLATE = "template"  # annotation: the entries before this program changed them
+NAMESPACE_NAME = "kubernetes.io/metadata.name"
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """How API servers reach us: a service of the cluster, or a host when we run outside of it."""
+
+    namespace: str
+    service: str
+    host: str = ""
+    port: int = 9876
+
+    @property
+    def dns_name(self) -> str:
+        return self.host or f"{self.service}.{self.namespace}.svc"
+
+    def url(self, path: str) -> str:
+        """As an API server calls it; a service is always called at 443."""
+        return f"https://{self.host}:{self.port}{path}" if self.host else f"https://{self.dns_name}:443{path}"
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    webhooks: list[Obj]
+    template: str
+
+
+def wanted(
+    current: Obj,
+    place: Place,
+    *,
+    trusted: bytes,
+    paths: Container[str],
+    excluded: Sequence[str] = (),
+    excluding: Container[str] = (),
+) -> Wanted:
+    """The entries that `current` should have.
+
+    `trusted` is the PEM of the authorities, `paths` what this server answers. Entries for other paths are left out,
+    but stay in the template, so that they come back when their gate is switched on. Entries for a path in `excluding`
+    never see the namespaces in `excluded`.
+    """
+    template = _template(current)
+    bundle = base64.b64encode(trusted).decode()
+    entries = []
+    for entry in template:
+        path = path_of(entry)
+        if path not in paths:
+            continue
+        entry = {**entry, "clientConfig": _client(path, place, bundle)}
+        if path in excluding and excluded:
+            entry["namespaceSelector"] = _without(entry.get("namespaceSelector") or {}, excluded)
+        entries.append(entry)
+    return Wanted(entries, json.dumps(template, separators=(",", ":")))
+
+
+def carried(current: Obj, target: Wanted) -> bool:
+    """Whether the configuration says all that is wanted; what the API server filled in beside it does not matter."""
+    return _covers(current.get("webhooks") or [], target.webhooks) and _notes(current).get(TEMPLATE) == target.template
+
+
+def patch(target: Wanted) -> Obj:
+    return {"metadata": {"annotations": {TEMPLATE: target.template}}, "webhooks": target.webhooks}
+
+
+def path_of(entry: Obj) -> str:
+    client = entry.get("clientConfig") or {}
+    if client.get("service"):
+        return str(client["service"].get("path") or "/")
+    return urlsplit(client.get("url") or "").path or "/"
+
+
+def bundle_of(current: Obj) -> bytes:
+    """Every authority that any entry trusts."""
+    found: dict[bytes, None] = {}
+    for entry in current.get("webhooks") or []:
+        for certificate in authorities(_bundle(entry)):
+            found[certificate.public_bytes(serialization.Encoding.PEM)] = None
+    return b"".join(found)
+
+
+def overlap(authority: bytes, others: Iterable[bytes], now: datetime.datetime) -> bytes:
+    """`authority` first, then those of `others` that differ from it and have not run out."""
+    found = dict.fromkeys(authorities(authority))
+    for bundle in others:
+        for certificate in authorities(bundle):
+            if certificate.not_valid_after_utc > now:
+                found.setdefault(certificate)
+    return b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in found)
+
+
+def _template(current: Obj) -> list[Obj]:
+    """The saved entries, else the current ones. An empty saved list would never let entries in again: it is none."""
+    try:
+        saved = json.loads(_notes(current).get(TEMPLATE) or "[]")
+    except json.JSONDecodeError:
+        saved = []
+    entries = saved if isinstance(saved, list) and saved else current.get("webhooks") or []
+    return [_bare(entry) for entry in entries]
+
+
+def _bare(entry: Obj) -> Obj:
+    client = {key: value for key, value in (entry.get("clientConfig") or {}).items() if key != "caBundle"}
+    return {**entry, "clientConfig": client}
+
+
+def _client(path: str, place: Place, bundle: str) -> Obj:
+    if place.host:
+        return {"caBundle": bundle, "url": place.url(path)}
+    return {"caBundle": bundle, "service": {"namespace": place.namespace, "name": place.service, "path": path}}
+
+
+def _without(selector: Obj, names: Sequence[str]) -> Obj:
+    expressions = list(selector.get("matchExpressions") or [])
+    for expression in expressions:
+        if expression.get("key") == NAMESPACE_NAME and expression.get("operator") == "NotIn":
+            missing = [name for name in names if name not in expression["values"]]
+            if not missing:
+                return selector
+    return {
+        **selector,
+        "matchExpressions": [*expressions, {"key": NAMESPACE_NAME, "operator": "NotIn", "values": list(names)}],
+    }
+
+
+def _bundle(entry: Obj) -> bytes:
+    try:
+        return base64.b64decode((entry.get("clientConfig") or {}).get("caBundle") or "", validate=True)
+    except binascii.Error:
+        return b""
+
+
+def _notes(current: Obj) -> dict[str, str]:
+    return (current.get("metadata") or {}).get("annotations") or {}
+
+
+def _covers(current: Any, target: Any) -> bool:
+    if isinstance(target, dict):
+        return isinstance(current, dict) and all(_covers(current.get(key), value) for key, value in target.items())
+    if isinstance(target, list):
+        same = isinstance(current, list) and len(current) == len(target)
+        return same and all(map(_covers, current, target))
+    return bool(current == target)

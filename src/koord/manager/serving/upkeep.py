@@ -1,0 +1,261 @@
+"""Keeps certificate and webhook configurations right, on every replica, without a moment in which a call fails.
+
+A certificate of a new authority is served in three steps. First every configuration trusts the new authority beside
+the old one. Then, when API servers have had time to see that, each replica serves the new certificate and says so on
+the Secret. Last, when all replicas have said so, the old authority is dropped. The configurations themselves remember
+the authorities, so it does not matter who replaced the certificate, or how.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from koord.api.builtin import (
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    PODS,
+    SECRETS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+)
+from koord.api.meta import Object
+from koord.api.resource import Resource
+from koord.api.right import READ, Right
+from koord.kube.controller import Controller, Outcome, Requeue, Retry
+from koord.kube.refused import Refused
+from koord.kube.workqueue import WorkQueue
+from koord.manager.metrics import Metrics
+from koord.manager.serving import certificate, folder, registration
+from koord.manager.serving.keep import Keep, Kept, acknowledged, ensured
+from koord.manager.serving.registration import Place
+from koord.manager.serving.tls import Identity
+from koord.manager.world import NAMESPACE, World
+from koord.telemetry.clock import now
+
+_LOG = logging.getLogger(__name__)
+
+Obj = dict[str, Any]
+
+MUTATING_NAME = "koordinator-mutating-webhook-configuration"
+VALIDATING_NAME = "koordinator-validating-webhook-configuration"
+SECRET_NAME = "koordinator-webhook-certs"
+SERVICE_NAME = "koordinator-webhook-service"
+OWN_PODS = "koord-app=koord-manager"
+SYNC = "webhooks"
+EVERY_S = 60.0
+SETTLE_S = 10.0  # API servers read configurations from a cache: time until all of them trust a new authority
+OVERLAP_S = 600.0  # an old authority stays at least this long
+
+
+class NoConfiguration(Exception):
+    """A webhook configuration is missing: nobody would call this server."""
+
+
+class Names(msgspec.Struct, frozen=True, kw_only=True):
+    """What the three objects are called; the environment may say otherwise."""
+
+    secret: str = SECRET_NAME
+    mutating: str = MUTATING_NAME
+    validating: str = VALIDATING_NAME
+
+
+class Upkeep:
+    """Runs beside the server on every replica, leader or not. `initialised` is set after the first success."""
+
+    name: ClassVar[str] = "webhook-controller"
+    rights: ClassVar[tuple[Right, ...]] = (
+        Right("", ("secrets",), (*READ, "create", "update", "patch"), namespace=NAMESPACE),
+        Right("", ("pods",), READ, namespace=NAMESPACE),
+        Right(
+            "admissionregistration.k8s.io",
+            ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"),
+            (*READ, "update", "patch"),
+        ),
+    )
+
+    def __init__(
+        self,
+        world: World,
+        identity: Identity,
+        keep: Keep,
+        metrics: Metrics,
+        *,
+        place: Place,
+        paths: frozenset[str],
+        replica: str,
+        certificates: Path | None = None,
+        names: Names = Names(),  # noqa: B008 - a frozen value
+        excluded: Sequence[str] = (),
+        excluding: frozenset[str] = frozenset(),
+        settle_s: float = SETTLE_S,
+        overlap_s: float = OVERLAP_S,
+    ) -> None:
+        """`certificates` is the folder that shows what is served; `excluded` namespaces are hidden from `excluding`."""
+        self.initialised = asyncio.Event()
+        self._world = world
+        self._identity = identity
+        self._keep = keep
+        self._metrics = metrics
+        self._place = place
+        self._paths = paths
+        self._replica = replica
+        self._certificates = certificates
+        self._names = names
+        self._excluded = tuple(excluded)
+        self._excluding = excluding
+        self._settle_s = settle_s
+        self._overlap_s = overlap_s
+        self._adopted_at = 0.0
+        self._spoke = ""  # the fingerprint that this replica last said it serves
+        self._trusted_since: dict[bytes, float] = {}  # authority -> when all configurations were first seen to trust it
+        self._queue: WorkQueue[str] = WorkQueue(world.clock, name=self.name)
+        self._task: asyncio.Task[None] | None = None
+        self.last_error = "the first look has not ended"
+
+    async def start(self) -> None:
+        informers, names = self._world.informers, self._names
+        named: Sequence[tuple[Resource[Any], str, str | None]] = (
+            (SECRETS, names.secret, self._place.namespace),
+            (MUTATING_WEBHOOK_CONFIGURATIONS, names.mutating, None),
+            (VALIDATING_WEBHOOK_CONFIGURATIONS, names.validating, None),
+        )
+        for resource, name, namespace in named:
+            informers.of(resource, namespace, fields=f"metadata.name={name}").on(lambda _: self._queue.add(SYNC))
+        self._queue.add(SYNC)
+        controller = Controller(self.name, self._queue, self.reconcile)
+        self._task = asyncio.create_task(controller.run(), name=self.name)
+
+    async def stop(self) -> None:
+        self._queue.shutdown(drain=False)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def reconcile(self, _key: str) -> Outcome:
+        try:
+            outcome = await self._sync()
+        except Exception as error:
+            self.last_error = str(error) or type(error).__name__
+            self._metrics.certificate_syncs.labels("failed").inc()
+            raise
+        self._metrics.certificate_syncs.labels("succeeded").inc()
+        return outcome
+
+    async def _sync(self) -> Outcome:
+        kept = await ensured(self._keep, self._place.dns_name, self._world.clock)
+        configurations = await self._configurations()
+        others = [] if await self._overlap_is_over(kept, configurations) else [self._identity.material.ca_cert]
+        if others:
+            others += [registration.bundle_of(current) for _, current in configurations]
+        trusted = registration.overlap(kept.material.ca_cert, others, now(self._world.clock))
+        self._metrics.trusted_authorities.labels().set(len(certificate.authorities(trusted)))
+        for resource, current in configurations:
+            if not await self._write(resource, current, trusted):
+                return Requeue("another replica changed a configuration first")
+        served = await self._serve(kept)
+        self.initialised.set()
+        self.last_error = ""
+        overlapping = len(certificate.authorities(trusted)) > 1
+        return Retry(min(EVERY_S, self._wait_s(kept, served=served, overlapping=overlapping)))
+
+    def _wait_s(self, kept: Kept, *, served: bool, overlapping: bool) -> float:
+        """Until the next step is due. That other replicas took theirs is seen as a change of the Secret."""
+        moment = self._world.clock.monotonic()
+        if not served:
+            return max(0.0, self._trusted_since[kept.material.ca_cert] + self._settle_s - moment)
+        if overlapping and self._spoke != kept.material.fingerprint:
+            return 0.0
+        left_s = self._adopted_at + self._overlap_s - moment
+        return left_s if overlapping and left_s > 0 else EVERY_S
+
+    # Trust -------------------------------------------------------------------------------------------------------
+
+    async def _configurations(self) -> list[tuple[Resource[Any], Obj]]:
+        found: list[tuple[Resource[Any], Obj]] = []
+        for resource, name in (
+            (MUTATING_WEBHOOK_CONFIGURATIONS, self._names.mutating),
+            (VALIDATING_WEBHOOK_CONFIGURATIONS, self._names.validating),
+        ):
+            current = await self._world.client.plain.get(resource, name)
+            if isinstance(current, Refused):
+                why = f"not found {resource.kind} {name}" if current.not_found else f"{resource.kind} {name}: {current}"
+                raise NoConfiguration(why)
+            found.append((resource, current))
+        return found
+
+    async def _write(self, resource: Resource[Object], current: Obj, trusted: bytes) -> bool:
+        target = registration.wanted(
+            current,
+            self._place,
+            trusted=trusted,
+            paths=self._paths,
+            excluded=self._excluded,
+            excluding=self._excluding,
+        )
+        if registration.carried(current, target):
+            return True
+        answer = await self._world.client.plain.patch(
+            resource,
+            current["metadata"]["name"],
+            registration.patch(target),
+            kind="merge",
+            resource_version=current["metadata"]["resourceVersion"],
+        )
+        if isinstance(answer, Refused):
+            if answer.conflict:
+                return False
+            raise NoConfiguration(f"cannot change {resource.kind} {current['metadata']['name']}: {answer}")
+        _LOG.info("%s %s has %d entries now", resource.kind, current["metadata"]["name"], len(target.webhooks))
+        return True
+
+    async def _overlap_is_over(self, kept: Kept, configurations: Sequence[tuple[Resource[Any], Obj]]) -> bool:
+        """Whether no replica can be left that proves itself by another authority than the present one."""
+        present = registration.overlap(kept.material.ca_cert, (), now(self._world.clock))
+        bundles = [registration.bundle_of(current) for _, current in configurations]
+        if all(bundle in (b"", present) for bundle in bundles) and self._identity.material.ca_cert in (b"", present):
+            return True
+        fingerprint = kept.material.fingerprint
+        if self._identity.fingerprint != fingerprint:
+            return False
+        replicas = await self._replicas()
+        serving = await acknowledged(self._keep, self._replica, fingerprint, replicas)
+        self._spoke = serving.get(self._replica, "")
+        late = [name for name in {*replicas, self._replica} if serving.get(name) != fingerprint]
+        if late:
+            _LOG.info("the old authority stays trusted: %s still to serve the new certificate", ", ".join(sorted(late)))
+            return False
+        return self._world.clock.monotonic() - self._adopted_at >= self._overlap_s
+
+    async def _replicas(self) -> list[str]:
+        """The pods that may be called. One that is not ours (an older release) never says what it serves, so the old
+        authority stays until it is gone."""
+        listing = await self._world.client.list(PODS, self._place.namespace, labels=OWN_PODS)
+        if isinstance(listing, Refused):
+            raise NoConfiguration(f"cannot see the other replicas: {listing}")
+        return [pod.metadata.name for pod in listing.items if pod.status.phase not in ("Succeeded", "Failed")]
+
+    # Serving -----------------------------------------------------------------------------------------------------
+
+    async def _serve(self, kept: Kept) -> bool:
+        """Serve what is kept, unless API servers may not trust it yet."""
+        identity, material = self._identity, kept.material
+        moment = self._world.clock.monotonic()
+        since = self._trusted_since.get(material.ca_cert, moment)
+        self._trusted_since = {material.ca_cert: since}
+        if identity.fingerprint != material.fingerprint:
+            replaces = bool(identity.fingerprint) and identity.material.ca_cert != material.ca_cert
+            if replaces and moment < since + self._settle_s:
+                return False
+            identity.adopt(material)
+            self._adopted_at = moment
+            for part, pem in (("certificate", material.cert), ("authority", material.ca_cert)):
+                self._metrics.certificate_not_after.labels(part).set(certificate.not_after(pem).timestamp())
+            _LOG.info("serving the certificate %s", material.fingerprint)
+        if self._certificates is not None:
+            await asyncio.to_thread(folder.write, self._certificates, material.files())
+        return True
