@@ -74,7 +74,8 @@ def test_remote_addresses_must_be_allowed() -> None:
         pytest.param(("--durable",), "needs --data-dir", id="durable-in-memory"),
         pytest.param(("--components", "cook"), "no component cook", id="unknown-component"),
         pytest.param(("--set", "x"), "expected KEY=VALUE", id="bad-set"),
-        pytest.param(("--set", "cook.v=4"), "no component of", id="set-for-nobody"),
+        pytest.param(("--set", "cook.v=4"), "no such setting", id="set-for-nobody"),
+        pytest.param(("--set", "scheduler.config=/nowhere"), "cannot read /nowhere", id="config-missing"),
         pytest.param(("--data-dir", "/proc/nowhere"), "cannot use data directory", id="unwritable-data-dir"),
         pytest.param(
             ("--kubeconfig", "/proc/nowhere/k", "--listen", "127.0.0.1:0"),

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from koord.api import builtin
-from koord.embedded.binder import Binder
+from koord.cli import local_scheduler
 from koord.embedded.cluster import Cluster, Context, Settings
 from koord.embedded.kubelet.fleet import Fleet
 from koord.embedded.kubelet.fleet import Settings as FleetSettings
@@ -84,7 +84,7 @@ def run_day(*, nodes: int, services: int, jobs: int, hours: float, seed: int) ->
             [
                 ("workloads", lambda c: Workloads(c.client, c.informers, c.clock, c.seed)),
                 ("nodes", fleet),
-                ("scheduler", lambda c: Binder(c.client, c.informers, c.clock)),
+                ("scheduler", local_scheduler.make),
             ],
             clock=clock,
         )

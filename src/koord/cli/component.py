@@ -7,25 +7,30 @@ from pathlib import Path
 
 import msgspec
 
-from koord.embedded.binder import Binder
+from koord.cli import local_scheduler
 from koord.embedded.cluster import Context, Maker
 from koord.embedded.kubelet import profile as node_profile
 from koord.embedded.kubelet.fleet import Fleet
 from koord.embedded.kubelet.profile import Pool
 from koord.embedded.workloads.workloads import Workloads
+from koord.scheduler.assembly import Assembly
 
 
 class Wish(msgspec.Struct, frozen=True):
     """What the command line says about the cluster's content."""
 
     pools: tuple[Pool, ...]
+    scheduler: Assembly
 
 
-# In the order of starting. The scheduler is a placeholder that binds to the first fitting node.
+# What `--set` understands, with a line of help for each.
+SETTINGS = {"scheduler.config": "a KubeSchedulerConfiguration file for koord-scheduler"}
+
+# In the order of starting.
 COMPONENTS: dict[str, Callable[[Context, Wish], object]] = {
     "workloads": lambda c, _: Workloads(c.client, c.informers, c.clock, c.seed),
     "nodes": lambda c, wish: Fleet(c.client, c.informers, c.clock, c.seed, wish.pools),
-    "scheduler": lambda c, _: Binder(c.client, c.informers, c.clock),
+    "scheduler": lambda c, wish: local_scheduler.make(c, wish.scheduler),
 }
 
 
@@ -38,13 +43,19 @@ def chosen(
     unknown = [name for name in names if name not in COMPONENTS]
     if unknown:
         return f"--components {text}: no component {', '.join(unknown)}; there are {known}"
-    if settings:  # no component has settings yet, so none may be given: ignoring one would be a silent surprise
-        return f"--set {next(iter(settings))}: no component of {known} has settings yet"
+    for key in settings:
+        if key not in SETTINGS:
+            there_are = "; ".join(f"{name}: {what}" for name, what in SETTINGS.items())
+            return f"--set {key}: there is no such setting; there are {there_are}"
+    file = settings.get("scheduler.config")
+    scheduler = local_scheduler.assembled(Path(file) if file else None)
+    if isinstance(scheduler, str):
+        return f"--set scheduler.config: {scheduler}"
     pools: tuple[Pool, ...] | node_profile.BadProfile
     pools = node_profile.load(profile) if profile is not None else node_profile.default_pools(nodes)
     if isinstance(pools, node_profile.BadProfile):
         return f"--profile {profile}: {'; '.join(pools.errors)}"
-    wish = Wish(pools)
+    wish = Wish(pools, scheduler)
     return [(name, _maker(name, wish)) for name in COMPONENTS if name in names]
 
 

@@ -65,7 +65,7 @@ def _settings_of(pairs: tuple[str, ...]) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            _fail(f"--set {pair}: expected KEY=VALUE, for example scheduler.v=4")
+            _fail(f"--set {pair}: expected KEY=VALUE, for example scheduler.config=FILE")
         found[key] = value
     return found
 
@@ -81,7 +81,7 @@ def _settings_of(pairs: tuple[str, ...]) -> dict[str, str]:
 @click.option("--durable", is_flag=True, help="With --data-dir: answer a write only when it is on disk.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="Where to write the kubeconfig (mode 0600).")
 @click.option("--components", default="all", show_default=True, metavar="A,B,C", help=f"Of: {', '.join(COMPONENTS)}.")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Setting of a program, e.g. scheduler.v=4.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Setting of a program: scheduler.config=FILE.")
 @click.option("--seed", type=int, help="Seed for simulated behaviour. Default: a new one each time.")
 def up(
     nodes: int,
@@ -95,7 +95,7 @@ def up(
     sets: tuple[str, ...],
     seed: int | None,
 ) -> None:
-    """Run a whole cluster in this process: API server, workload controllers and simulated nodes.
+    """Run a whole cluster in this process: API server, workload controllers, simulated nodes and koord-scheduler.
 
     Prints one line when it is ready and runs until Ctrl-C.
     """

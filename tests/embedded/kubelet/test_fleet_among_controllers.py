@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koord.api.builtin import DEPLOYMENTS, NODES, PODS
 from koord.api.pod import Pod
-from koord.embedded.binder import Binder
+from koord.cli import local_scheduler
 from koord.embedded.cluster import Cluster, Context, Settings
 from koord.embedded.kubelet.fleet import Fleet
 from koord.embedded.kubelet.profile import default_pools
@@ -45,7 +45,7 @@ def test_lost_node_is_noticed_its_pods_move_and_it_comes_back() -> None:
         parts = [
             ("workloads", lambda c: Workloads(c.client, c.informers, c.clock, c.seed)),
             ("nodes", nodes),
-            ("scheduler", lambda c: Binder(c.client, c.informers, c.clock)),
+            ("scheduler", local_scheduler.make),
         ]
         cluster = Cluster(Settings(http=False, seed=1), parts, clock=clock)  # type: ignore[arg-type]
         await cluster.start()

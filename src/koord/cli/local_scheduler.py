@@ -1,0 +1,56 @@
+"""The scheduler of `koord up`: Kubernetes' and Koordinator's profiles side by side over one state."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import msgspec
+
+from koord.api.config.field_error import FieldError
+from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, Plugins, Profile
+from koord.embedded.cluster import Context
+from koord.scheduler.assembly import Assembly, load, without_unbuilt
+from koord.scheduler.plugins.registry import ENTRY_POINTS, registered
+from koord.scheduler.program import Leading, Scheduler
+
+KUBERNETES = "default-scheduler"
+
+
+def configuration() -> KubeSchedulerConfiguration:
+    """What runs when no file is given: whatever a pod's schedulerName says, somebody here is responsible."""
+    given = shipped.configuration()
+    same_queue = Plugins(queue_sort=shipped.plugins().queue_sort)  # all profiles must say the same of it
+    kubernetes = Profile(scheduler_name=KUBERNETES, plugins=same_queue)
+    return msgspec.structs.replace(given, profiles=(*given.profiles, kubernetes))
+
+
+def assembled(file: Path | None = None) -> Assembly | str:
+    """From a file, taken as it is, or from the default, without the plugins that are still to come."""
+    factories = registered(entry_points(group=ENTRY_POINTS))
+    if file is None:
+        config, _ = without_unbuilt(configuration(), factories)
+    else:
+        try:
+            read = load(file.read_text())
+        except OSError as error:
+            return f"cannot read {file}: {error.strerror}"
+        if isinstance(read, list):
+            return _listed(file, read)
+        config = read
+    made = Assembly.of(config, factories)
+    return _listed(file, made) if isinstance(made, list) else made
+
+
+def make(context: Context, assembly: Assembly | None = None) -> Leading:
+    if assembly is None:
+        found = assembled()
+        if isinstance(found, str):
+            raise ValueError(found)
+        assembly = found
+    return Leading(Scheduler(context.client, context.informers, context.clock, assembly, seed=context.seed))
+
+
+def _listed(file: Path | None, errors: list[FieldError]) -> str:
+    return "; ".join(f"{file}: {error}" if file is not None else str(error) for error in errors)
