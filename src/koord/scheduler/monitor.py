@@ -1,4 +1,4 @@
-"""Notices pods whose scheduling lasts too long. Pure: it is told what happens and when, and says what is late."""
+"""Notices pods whose scheduling lasts too long. It is told what happens and when, and tells what is late."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ class _Watched(msgspec.Struct):
 class Monitor:
     """From a pod's leaving the queue until it is bound or refused. Times are one monotonic clock's seconds."""
 
-    def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 - a frozen value
+    def __init__(self, tell: Callable[[Late], None], settings: Settings = Settings()) -> None:  # noqa: B008 - frozen
         self.settings = settings
+        self._tell = tell
         self._watched: dict[str, _Watched] = {}
 
     def dequeued(self, uid: str, pod: str, profile: str, attempts: int, now: float, *, ending: bool = False) -> None:
@@ -57,29 +58,34 @@ class Monitor:
         if found is not None:
             found.started = now
 
-    def completed(self, uid: str, now: float) -> Late | None:
-        """Bound or refused. Late when it took too long, even if no look ever came at the right moment."""
+    def completed(self, uid: str, now: float) -> None:
+        """Bound or refused. Told when it took too long, even if no look ever came at the right moment."""
         found = self._watched.pop(uid, None)
-        return None if found is None else self._late(uid, found, now)
+        if found is not None:
+            self._judge(uid, found, now)
 
-    def look(self, now: float) -> list[Late]:
-        """Who is late now. Those who left the queue and were never tried are forgotten: they went another way."""
-        late = []
+    def look(self, now: float) -> None:
+        """Tell who is late, each time. Those who left the queue and were never tried are forgotten: they went another
+        way."""
         for uid, found in list(self._watched.items()):
-            if found.started is None:
-                if now - found.dequeued > self.settings.drop_unhandled_s:
-                    del self._watched[uid]
-            elif (one := self._late(uid, found, now)) is not None:
-                late.append(one)
-        return late
+            if found.started is not None:
+                self._judge(uid, found, now)
+            elif now - found.dequeued > self.settings.drop_unhandled_s:
+                del self._watched[uid]
+
+    async def run(self, clock: Clock) -> None:
+        """Look once a period, until cancelled."""
+        while True:
+            await clock.sleep(self.settings.period_s)
+            self.look(clock.monotonic())
 
     def __len__(self) -> int:
         return len(self._watched)
 
-    def _late(self, uid: str, found: _Watched, now: float) -> Late | None:
+    def _judge(self, uid: str, found: _Watched, now: float) -> None:
         if found.started is None or now - found.started <= self.settings.timeout_s:
-            return None
-        return Late(
+            return
+        late = Late(
             pod=found.pod,
             uid=uid,
             profile=found.profile,
@@ -87,11 +93,4 @@ class Monitor:
             took_s=now - found.started,
             timeout_s=self.settings.timeout_s,
         )
-
-
-async def watch(monitor: Monitor, clock: Clock, tell: Callable[[Late], None]) -> None:
-    """Look once a period, for ever."""
-    while True:
-        await clock.sleep(monitor.settings.period_s)
-        for late in monitor.look(clock.monotonic()):
-            tell(late)
+        self._tell(late)

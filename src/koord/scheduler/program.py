@@ -51,7 +51,9 @@ class Scheduler:
         seed: int = 0,
         recorder: Recorder | None = None,
         meter: Meter | None = None,
+        max_unschedulable_s: float = 300.0,
     ) -> None:
+        """`max_unschedulable_s`: after this long an unschedulable pod is tried again whatever happened meanwhile."""
         self._client = client
         self._clock = clock
         self._assembly = assembly
@@ -66,6 +68,7 @@ class Scheduler:
         settings = Settings(
             initial_backoff_s=float(config.pod_initial_backoff_seconds or 0),
             max_backoff_s=float(config.pod_max_backoff_seconds or 0),
+            max_unschedulable_s=max_unschedulable_s,
         )
         self.queue = SchedulingQueue(tuple(self.profiles.values()), settings)
         self.engines = {

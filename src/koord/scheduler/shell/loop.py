@@ -15,6 +15,7 @@ from koord.scheduler.framework.engine import Engine
 from koord.scheduler.framework.event import DELETE, Event, Happened
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import Fault, Reject, Wait
+from koord.scheduler.monitor import Monitor
 from koord.scheduler.queue.entry import QueuedPod
 from koord.scheduler.queue.scheduling import SchedulingQueue
 from koord.scheduler.shell.binding import Binder
@@ -57,6 +58,7 @@ class Loop:
         # Given by whoever joins them: each calls the other.
         self.binder: Binder | None = None
         self.evictor: Evictor | None = None
+        self.monitor: Monitor | None = None  # for those who want to know of attempts that last too long
 
     def wake(self) -> None:
         self._work.set()
@@ -109,6 +111,9 @@ class Loop:
             self._queue.done(pod.uid)
             return
         started = self._clock.monotonic()
+        if self.monitor is not None:
+            self.monitor.dequeued(pod.uid, pod.key, pod.scheduler, queued.attempts, started)
+            self.monitor.started(pod.uid, started)
         engine = self._engines[pod.scheduler]
         decision: Decision
         try:
@@ -202,6 +207,7 @@ class Loop:
             except Exception:  # noqa: BLE001 - the pod is bound; a plugin that fails afterwards must not undo that
                 _LOG.exception("PostBind of %s failed for %s", plugin.name, pod.key)
         self._teller.bound(bond)
+        self._completed(pod)
 
     def undone(self, bond: Bond, failure: Failure) -> None:
         """The pod did not get where it was sent: its room is free again, and those who waited for room are told."""
@@ -221,6 +227,7 @@ class Loop:
 
     def fail(self, queued: QueuedPod, pod: PodInfo, failure: Failure) -> None:
         """Back into the queue, and into words, unless the pod is gone or was bound meanwhile."""
+        self._completed(pod)
         if not self._teller.refresh(queued):
             self._queue.done(pod.uid)
             self._records.settle(pod.uid, "error", failure.message)
@@ -235,3 +242,7 @@ class Loop:
         if failure.nominate is not None:
             self._queue.nominate(pod.uid, failure.nominate)
         self._teller.failed(pod, failure)
+
+    def _completed(self, pod: PodInfo) -> None:
+        if self.monitor is not None:
+            self.monitor.completed(pod.uid, self._clock.monotonic())
