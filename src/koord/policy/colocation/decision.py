@@ -17,7 +17,13 @@ from koord.policy.colocation.batch import Batch, BatchView, decide_batch
 from koord.policy.colocation.device import Devices, decide_gpu, decide_rdma
 from koord.policy.colocation.held import reserved
 from koord.policy.colocation.mid import Mid, MidView, decide_mid
-from koord.policy.colocation.ratio import Amplification, Normalization, decide_amplification, decide_normalization
+from koord.policy.colocation.ratio import (
+    Amplification,
+    Normalization,
+    decide_amplification,
+    decide_normalization,
+    unknown_normalization,
+)
 from koord.policy.colocation.sample import Degraded, judge
 from koord.policy.colocation.strategy import Resolved, Rules, resolve, rules
 from koord.policy.colocation.wire import Device, Node, NodeMetric, PodShare, Topology
@@ -46,8 +52,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the ConfigMap and the program's flags say, for every node."""
 
     colocation: Layers[ColocationStrategy]
-    normalization: Layers[CPUNormalizationStrategy]
-    amplification: Layers[ResourceAmplificationStrategy]
+    normalization: Layers[CPUNormalizationStrategy] | None  # None: not readable yet
+    amplification: Layers[ResourceAmplificationStrategy] | None
     parts: Collection[str] = PARTS
     gpu_shared: bool = False
 
@@ -120,13 +126,9 @@ def decide(seen: NodeView, settings: Settings) -> Decision:
     return Decision(
         resolved=resolved,
         rules=numbers,
-        normalization=decide_normalization(
-            settings.normalization, meta.labels, None if topology is None else topology.metadata.annotations
-        )
-        if CPU_NORMALIZATION in parts
-        else None,
+        normalization=_normalization(seen, settings) if CPU_NORMALIZATION in parts else None,
         amplification=decide_amplification(settings.amplification, meta.labels, meta.annotations)
-        if RESOURCE_AMPLIFICATION in parts
+        if RESOURCE_AMPLIFICATION in parts and settings.amplification is not None
         else None,
         mid=decide_mid(MidView(rules=numbers, capacity=capacity, reserved=kept, sample=sample, pods=seen.pods))
         if MID_RESOURCE in parts
@@ -146,6 +148,14 @@ def decide(seen: NodeView, settings: Settings) -> Decision:
         gpu=decide_gpu(seen.device, shared=settings.gpu_shared) if GPU_DEVICE_RESOURCE in parts else None,
         rdma=decide_rdma(seen.device) if RDMA_DEVICE_RESOURCE in parts else None,
     )
+
+
+def _normalization(seen: NodeView, settings: Settings) -> Normalization:
+    meta, topology = seen.node.metadata, seen.topology
+    if settings.normalization is None:
+        return unknown_normalization(meta.annotations)
+    annotations = None if topology is None else topology.metadata.annotations
+    return decide_normalization(settings.normalization, meta.labels, annotations)
 
 
 def enabled_parts(stated: Sequence[str]) -> tuple[str, ...]:

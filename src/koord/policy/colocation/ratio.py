@@ -58,6 +58,14 @@ def decide_normalization(
     return Normalization(enabled=True, text=text, ratio=float(text), cpu_model=info.cpu_model)
 
 
+def unknown_normalization(annotations: Mapping[str, str]) -> Normalization:
+    """Without readable settings the node keeps its ratio, and what it lends is stated in it as before."""
+    kept = cpu_normalization.parse_ratio(annotations)
+    return Normalization(
+        ratio=kept if isinstance(kept, float) else None, error="the configuration of CPU normalization is not readable"
+    )
+
+
 def decide_amplification(
     layers: Layers[ResourceAmplificationStrategy], labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> Amplification:

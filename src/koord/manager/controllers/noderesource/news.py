@@ -1,0 +1,44 @@
+"""Says on the node when a report stopped being usable, and when it is again: once per change, however often looked at.
+
+A node that never reported is no news: its koordlet may not have started yet.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from koord.api.builtin import NODES
+from koord.kube.recorder import Recorder, reference
+from koord.policy.colocation.sample import EXPECTED, Cause, Degraded
+from koord.policy.colocation.wire import Node
+
+ABNORMAL = "NodeMetricAbnormal"
+RESTORED = "NodeMetricRestored"
+
+_LOG = logging.getLogger(__name__)
+
+
+class News:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._told: dict[str, Cause] = {}
+
+    def tell(self, node: Node, degraded: Degraded | None) -> None:
+        """`degraded` is None for a report that is good, and for a node that is not to lend."""
+        name = node.metadata.name
+        before = self._told.get(name)
+        if degraded is not None and degraded.cause not in EXPECTED:
+            if degraded.cause != before:
+                self._told[name] = degraded.cause
+                self._say(node, "Warning", ABNORMAL, f"nothing is lent to batch and mid pods: {degraded}")
+        elif before is not None:
+            del self._told[name]
+            if degraded is None:
+                self._say(node, "Normal", RESTORED, "the NodeMetric is usable again")
+
+    def forget(self, name: str) -> None:
+        self._told.pop(name, None)
+
+    def _say(self, node: Node, type: str, reason: str, message: str) -> None:
+        _LOG.info("node %s: %s: %s", node.metadata.name, reason, message)
+        self._recorder.record(reference(NODES, node), "Warning" if type == "Warning" else "Normal", reason, message)
