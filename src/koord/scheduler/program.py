@@ -49,7 +49,7 @@ class Scheduler:
         assembly: Assembly,
         *,
         seed: int = 0,
-        recorder: Recorder | None = None,
+        instance: str = "koord-scheduler",
         meter: Meter | None = None,
         max_unschedulable_s: float = 300.0,
     ) -> None:
@@ -61,9 +61,11 @@ class Scheduler:
         self.handle = LiveHandle(self.state, informers)
         self.room = WaitingRoom()
         self.records = Records()
-        self._recorder = recorder or Recorder(client, clock, controller="koord-scheduler", instance="koord-scheduler")
-        self._own_recorder = recorder is None
         self.profiles: Mapping[str, Profile] = {p.scheduler_name: p for p in assembly.profiles(self.handle)}
+        # Events carry the name of the scheduler that the pod asked for.
+        self._recorders = {
+            name: Recorder(client, clock, controller=name, instance=instance) for name in sorted(self.profiles)
+        }
         config = assembly.config
         settings = Settings(
             initial_backoff_s=float(config.pod_initial_backoff_seconds or 0),
@@ -85,12 +87,12 @@ class Scheduler:
             wake=self._wake,
         )
         self.reporter = Reporter(client, clock, self.intake.pods.get)
-        self.announcer = Announcer(clock, lambda: self.binder.on_the_way > 0, lambda: self._recorder.pending)
+        self.announcer = Announcer(clock, lambda: self.binder.on_the_way > 0, self._unwritten)
         teller = Teller(
             pods=self.intake.pods,
             state=self.state,
             queue=self.queue,
-            recorder=self._recorder,
+            recorders=self._recorders,
             reporter=self.reporter,
             announcer=self.announcer,
             meter=meter or Uncounted(),
@@ -108,7 +110,7 @@ class Scheduler:
         self.loop.evictor = self.evictor = Evictor(
             client,
             clock,
-            self._recorder,
+            self._recorders,
             self.room,
             self.state.derived(UnderWay),
             failed=self._think_again,
@@ -121,8 +123,8 @@ class Scheduler:
 
     async def start(self) -> None:
         self.intake.connect()
-        if self._own_recorder:
-            self._recorder.start()
+        for recorder in self._recorders.values():
+            recorder.start()
 
     async def synced(self) -> None:
         await self.intake.wait_synced()
@@ -140,10 +142,12 @@ class Scheduler:
 
     async def stop(self) -> None:
         await self.announcer.stop()
-        if self._own_recorder:
-            await self._recorder.stop()
+        await asyncio.gather(*(recorder.stop() for recorder in self._recorders.values()))
 
     # Joints ------------------------------------------------------------------------------------------------------
+
+    def _unwritten(self) -> int:
+        return sum(recorder.pending for recorder in self._recorders.values())
 
     def _wake(self) -> None:
         self.loop.wake()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from koord.api.part import ObjectReference
 from koord.kube.client import Client
@@ -35,7 +35,7 @@ class Evictor:
         self,
         client: Client,
         clock: Clock,
-        recorder: Recorder,
+        recorders: Mapping[str, Recorder],
         room: WaitingRoom,
         under_way: UnderWay,
         *,
@@ -43,7 +43,7 @@ class Evictor:
     ) -> None:
         self._client = client
         self._clock = clock
-        self._recorder = recorder
+        self._recorders = recorders
         self._room = room
         self._under_way = under_way
         self._failed = failed
@@ -122,7 +122,9 @@ class Evictor:
             self._quiet.warning("the victim %s is not marked: %s", victim.key, answer)
 
     def _tell(self, victim: PodInfo, pod: PodInfo, note: str) -> None:
-        self._recorder.record(_about(victim), "Normal", "Preempted", note, action="Preempting", related=_about(pod))
+        self._recorders[pod.scheduler].record(
+            _about(victim), "Normal", "Preempted", note, action="Preempting", related=_about(pod)
+        )
 
 
 def _about(pod: PodInfo) -> ObjectReference:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from koord.api.part import ObjectReference
 from koord.kube.informer import Informer
 from koord.kube.recorder import Recorder
@@ -26,7 +28,7 @@ class Teller:
         pods: Informer[Pod],
         state: ClusterState,
         queue: SchedulingQueue,
-        recorder: Recorder,
+        recorders: Mapping[str, Recorder],
         reporter: Reporter,
         announcer: Announcer,
         meter: Meter,
@@ -35,7 +37,7 @@ class Teller:
         self._pods = pods
         self._state = state
         self._queue = queue
-        self._recorder = recorder
+        self._recorders = recorders
         self._reporter = reporter
         self._announcer = announcer
         self._meter = meter
@@ -98,4 +100,6 @@ class Teller:
             uid=pod.uid,
             resource_version=pod.revision,
         )
-        self._recorder.record(about, "Normal" if kind == "Normal" else "Warning", reason, note, action=action)
+        self._recorders[pod.scheduler].record(
+            about, "Normal" if kind == "Normal" else "Warning", reason, note, action=action
+        )
