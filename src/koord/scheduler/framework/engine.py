@@ -27,7 +27,6 @@ from koord.scheduler.framework.plugin import Scores
 from koord.scheduler.framework.profile import Profile
 from koord.scheduler.framework.refused import Refused
 from koord.scheduler.framework.scoring import UNFIT, Scoring
-from koord.scheduler.framework.trial import Trials
 from koord.scheduler.framework.verdict import Fault, Only, Reject, Skip, unresolvable
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.pod import PodInfo
@@ -47,7 +46,7 @@ class Evaluation:
         self.ground = ground
         self.judgement = Judgement(profile, cycle, pod)
         self.scoring = Scoring(profile, cycle, pod, self.judgement)
-        self.overlay = Overlay(Trials(profile, cycle, pod), cycle.state.table)
+        self.overlay = Overlay(profile, cycle)
         self._layout = -1
         self._position = -1
 

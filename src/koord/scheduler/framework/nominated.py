@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.judgement import FEASIBLE, NO_NODE, Judgement
+from koord.scheduler.framework.profile import Profile
 from koord.scheduler.framework.trial import Said, Trials
+from koord.scheduler.state.peers import Peers
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.table import NodeTable
 
@@ -53,12 +56,15 @@ class Nobody:
 class Overlay:
     """Promises over the verdicts of one class."""
 
-    __slots__ = ("_known", "_table", "_trials")
+    __slots__ = ("_cycle", "_known", "_profile", "_table")
 
-    def __init__(self, trials: Trials, table: NodeTable) -> None:
-        self._trials = trials
-        self._table = table
-        self._known: dict[int, tuple[tuple[PodInfo, ...], Said | None]] = {}  # by row, with the promises it is of
+    def __init__(self, profile: Profile, cycle: Cycle) -> None:
+        self._profile = profile
+        self._cycle = cycle
+        self._table: NodeTable = cycle.state.table
+        # By row, with the promises that it is of and the labels that it was said to: those who are promised room may
+        # have rules about labels that nobody on a node has, so equal pods may differ in them.
+        self._known: dict[int, tuple[Peers, tuple[PodInfo, ...], Said | None]] = {}
 
     def forget(self, rows: Sequence[int] | None) -> None:
         """These rows changed; None when any may have."""
@@ -80,6 +86,7 @@ class Overlay:
 
     def _lay(self, judgement: Judgement, pod: PodInfo, nominator: Nominator, *, everywhere: bool) -> None:
         index, first = self._table.index, judgement.first
+        trials: Trials | None = None
         for name in nominator.nodes():
             node = index.get(name)
             if node is None or node.row in judgement.promised:
@@ -90,7 +97,8 @@ class Overlay:
             ahead = nominator.ahead_of(pod, name)
             if ahead:
                 known = self._known.get(node.row)
-                if known is None or known[0] != ahead:
-                    known = self._known[node.row] = (ahead, self._trials.on(node).refusal(ahead))
-                if known[1] is not None:
-                    judgement.promise(node.row, known[1])
+                if known is None or known[0] is not pod.peers or known[1] != ahead:
+                    trials = trials or Trials(self._profile, self._cycle, pod)
+                    known = self._known[node.row] = (pod.peers, ahead, trials.on(node).refusal(ahead))
+                if known[2] is not None:
+                    judgement.promise(node.row, known[2])
