@@ -213,6 +213,7 @@ class Rules:
         other = object.__new__(Rules)
         other.__dict__.update(self.__dict__)
         other._follows = False
+        other._moved = None  # nobody asks a what-if which rows moved, and the original's are not to be added to
         other._places = self._places.copy()
         other._by_key = {key: domains.copy() for key, domains in self._by_key.items()}
         return other
