@@ -1,0 +1,117 @@
+"""What comes of the PostFilter plugins of a profile together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.decision import Futile, Preempt, Search, Unschedulable
+from koord.scheduler.framework.engine import Engine
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.refused import Refused
+from koord.scheduler.framework.verdict import ROW, Fault, Reject, reject, unresolvable
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from tests.scheduler.clusters import make_info, make_node, make_state
+from tests.scheduler.equality import profile_of
+
+
+class Refuses(Plugin):
+    name = "Refuses"
+    scope = ROW
+
+    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
+        return reject("full") if node.name == "n0" else unresolvable("wrong")
+
+
+class After(Plugin):
+    """Answers as it is told."""
+
+    name = ""
+    scope = ROW
+
+    def __init__(self, name: str, answer: Any) -> None:
+        self.__dict__["name"] = name
+        self._answer = answer
+        self.seen: list[str] | None = None
+
+    def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Any:
+        nodes = refused.table.nodes
+        self.seen = [node.name for row in refused.resolvable_rows() if (node := nodes[row]) is not None]
+        return self._answer
+
+
+ROOM = Preempt("P", "n0", ())
+
+
+def run(*answers: Any) -> tuple[Unschedulable, list[After]]:
+    state = make_state(make_node(f"n{i}") for i in range(3))
+    plugins = [After(f"P{i}", answer) for i, answer in enumerate(answers)]
+    engine = Engine(profile_of([Refuses(), *plugins]), state)
+    pod = make_info(state)
+    decision = engine.decide(pod)
+    assert isinstance(decision, Unschedulable)
+    return engine.post_filter(pod, decision), plugins
+
+
+@pytest.mark.parametrize(
+    ("answers", "words", "nominate", "asked"),
+    [
+        pytest.param((None,), "", None, 1, id="nothing-to-add"),
+        pytest.param((Futile(("a",)), Futile(("b", "c"))), "a, b, c", None, 2, id="all-reasons-are-told"),
+        pytest.param((Futile(("a",)), ROOM, Futile(("c",))), "", "n0", 2, id="success-has-the-last-word"),
+        pytest.param((Futile(("a",)), Futile(("b",), final=True), ROOM), "b", None, 2, id="no-way-has-it-too"),
+        pytest.param((Futile(("a",), nominate=""), Fault("broken"), ROOM), "broken", None, 2, id="a-fault-ends-it"),
+        pytest.param((Futile(("a",), nominate=""), Futile(("b",))), "a, b", "", 2, id="a-promise-is-taken-back"),
+        pytest.param((Futile(("a",), nominate=""), Futile(nominate="n2")), "a", "n2", 2, id="the-last-one-that-says"),
+    ],
+)
+def test_answers(answers: tuple[Any, ...], words: str, nominate: str | None, asked: int) -> None:
+    told, plugins = run(*answers)
+    assert (told.post_filter, told.nominate) == (words, nominate)
+    assert (told.preempt is not None) == (nominate == "n0")
+    assert [plugin.seen is not None for plugin in plugins].count(True) == asked
+    assert told.message() == f"0/3 nodes are available: 1 full, 2 wrong.{f' {words}' if words else ''}"
+
+
+def test_only_nodes_that_pods_could_free_are_worth_a_look() -> None:
+    _, (plugin,) = run(None)
+    assert plugin.seen == ["n0"]
+
+
+def test_searches_are_kept_for_explanations() -> None:
+    first, second = Search("A", 1, 0, {"x": 1}), Search("B", 1, 0, {"y": 1})
+    told, _ = run(Futile(search=first), None, Futile(search=second))
+    assert told.searches == (first, second)
+
+
+def test_without_plugins_a_promise_is_taken_back() -> None:
+    told, _ = run()
+    assert (told.nominate, told.post_filter) == ("", "")
+
+
+def test_without_nodes_nobody_is_asked() -> None:
+    state = make_state()
+    plugin = After("P", ROOM)
+    engine = Engine(profile_of([Refuses(), plugin]), state)
+    pod = make_info(state)
+    decision = engine.decide(pod)
+    assert isinstance(decision, Unschedulable)
+    told = engine.post_filter(pod, decision)
+    assert (plugin.seen, told.preempt, told.nominate) == (None, None, "")
+    assert told.message() == "no nodes available to schedule pods"
+
+
+def test_it_is_of_the_pod_just_decided_and_the_cluster_as_it_is() -> None:
+    state = make_state([make_node("n0")])
+    engine = Engine(profile_of([Refuses(), After("P", None)]), state)
+    pod = make_info(state)
+    decision = engine.decide(pod)
+    assert isinstance(decision, Unschedulable)
+    with pytest.raises(ValueError, match="decided last"):
+        engine.post_filter(make_info(state, name="other"), decision)
+    state.set_node(make_node("n1"))
+    with pytest.raises(ValueError, match="has changed"):
+        engine.post_filter(pod, decision)

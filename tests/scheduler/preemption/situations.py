@@ -1,0 +1,189 @@
+"""Full clusters for tests of preemption: pods that run, that are on their way out, budgets, and one whole engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from koord.api.config.scheduler.catalog import CATALOG
+from koord.api.meta import Object
+from koord.api.model import convert
+from koord.api.policy import PodDisruptionBudget
+from koord.api.resource import Resource
+from koord.scheduler.framework.decision import Unschedulable
+from koord.scheduler.framework.engine import Engine
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.plugins.default_preemption import DefaultPreemption
+from koord.scheduler.plugins.registry import REGISTRY
+from koord.scheduler.queue.nomination import Nominations
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.wire import Pod
+from tests.scheduler.clusters import make_pod
+from tests.scheduler.equality import profile_of
+
+DAWN = datetime(2026, 1, 1, tzinfo=UTC)
+# In Kubernetes' order; those of volumes need objects that these tests have none of.
+FILTERS = (
+    "NodeUnschedulable",
+    "NodeName",
+    "TaintToleration",
+    "NodeAffinity",
+    "NodePorts",
+    "NodeResourcesFit",
+    "PodTopologySpread",
+    "InterPodAffinity",
+)
+
+
+class Shelf:
+    """The objects of one kind; `put` replaces by name."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._held: dict[tuple[str, str], Any] = {}
+
+    def put(self, *objects: Object) -> None:
+        self.version += 1
+        for obj in objects:
+            self._held[obj.metadata.namespace, obj.metadata.name] = obj
+
+    def get(self, namespace: str, name: str) -> Any:
+        return self._held.get((namespace, name))
+
+    def list(self, namespace: str | None = None) -> Sequence[Any]:
+        return [obj for (space, _), obj in self._held.items() if namespace in (None, space)]
+
+
+class Shelves:
+    """A handle whose listers hold what was put into them."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.state = state
+        self._held: dict[str, Shelf] = {}
+
+    def lister(self, resource: Resource[Any]) -> Shelf:
+        return self._held.setdefault(resource.plural, Shelf())
+
+    def put(self, *budgets: PodDisruptionBudget) -> None:
+        self._held.setdefault("poddisruptionbudgets", Shelf()).put(*budgets)
+
+
+def running(
+    name: str, node: str, *, started: int | None = 0, leaving: bool = False, preempted: bool = False, **words: Any
+) -> Pod:
+    """A pod on a node. `started` is in minutes after dawn; `preempted` ones are leaving to make room."""
+    pod = make_pod(name, node=node, **words)
+    status = msgspec.structs.replace(
+        pod.status, start_time=None if started is None else DAWN + timedelta(minutes=started)
+    )
+    meta = pod.metadata
+    if preempted:
+        target = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+        status = msgspec.structs.replace(status, conditions=convert({"conditions": [target]}, type(status)).conditions)
+    if leaving or preempted:
+        meta = msgspec.structs.replace(meta, deletion_timestamp=DAWN)
+    return msgspec.structs.replace(pod, metadata=meta, status=status)
+
+
+def budget(
+    name: str,
+    labels: Mapping[str, str] | None,
+    allowed: int,
+    *,
+    namespace: str = "default",
+    granted: Iterable[str] = (),
+    expressions: Sequence[Mapping[str, Any]] = (),
+) -> PodDisruptionBudget:
+    """`labels` None is a budget without a selector; `granted` are pods whose disruption the server has approved."""
+    selector = None if labels is None else {"matchLabels": dict(labels), "matchExpressions": list(expressions)}
+    return convert(
+        {
+            "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{namespace}-{name}"},
+            "spec": {"selector": selector},
+            "status": {
+                "disruptionsAllowed": allowed,
+                "disruptedPods": dict.fromkeys(granted, "2026-01-01T00:00:00Z"),
+            },
+        },
+        PodDisruptionBudget,
+    )
+
+
+class Scene:
+    """A cluster, its promises, and an engine with Kubernetes' filters and DefaultPreemption."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        budgets: Iterable[PodDisruptionBudget] = (),
+        *,
+        seed: int = 0,
+        filters: Sequence[str] = FILTERS,
+        more: Sequence[Plugin] = (),
+        percent: int = 10,
+        at_least: int = 100,
+        **hooks: Any,
+    ) -> None:
+        self.state = state
+        self.handle = Shelves(state)
+        self.handle.put(*budgets)
+        self.nominations = Nominations()
+        plugins = [REGISTRY[name](_default_args(name), self.handle) for name in filters]
+        model = CATALOG[DefaultPreemption.name].model
+        args = model(min_candidate_nodes_percentage=percent, min_candidate_nodes_absolute=at_least)  # type: ignore[call-arg]
+        self.preemption = DefaultPreemption(args, self.handle, **hooks)  # type: ignore[arg-type]
+        profile = profile_of([*plugins, *more, self.preemption])
+        self.engine = Engine(profile, state, seed, self.nominations)
+
+    def info(self, pod: Pod | PodInfo) -> PodInfo:
+        return pod if isinstance(pod, PodInfo) else self.state.info(pod)
+
+    def promise(self, pod: Pod | PodInfo, node: str) -> PodInfo:
+        info = self.info(pod)
+        self.nominations.put(info, node)
+        return info
+
+    def refused(self, pod: Pod | PodInfo) -> Unschedulable:
+        """What comes of a pod that no node takes, after PostFilter."""
+        info = self.info(pod)
+        decision = self.engine.decide(info)
+        assert isinstance(decision, Unschedulable), decision
+        return self.engine.post_filter(info, decision)
+
+    def victims(self, pod: Pod | PodInfo) -> tuple[str, list[str]]:
+        preempt = self.refused(pod).preempt
+        assert preempt is not None
+        return preempt.node, [victim.name for victim in preempt.victims]
+
+
+def _default_args(name: str) -> Any:
+    kind = CATALOG.get(name)
+    return None if kind is None else kind.defaulted(kind.model())
+
+
+def picture(state: ClusterState) -> Any:
+    """Everything that a what-if could have changed by mistake."""
+    table = state.table
+    return (
+        {
+            node.name: (
+                list(node.pods.values()),
+                dict(node.requested),
+                dict(node.ports),
+                node.nonzero_cpu,
+                node.nonzero_memory,
+            )
+            for node in table.index.values()
+        },
+        {
+            name: (table.requested(name).tolist(), table.allocatable(name).tolist())
+            for name in ("cpu", "memory", "example.com/gpu")
+        },
+        table.pod_count.tolist(),
+        table.position,
+        list(state.pods()),
+    )
