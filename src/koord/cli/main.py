@@ -14,6 +14,7 @@ from koord import __version__
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("koord.cli.up", "up", "Run a whole cluster in this process."),
     "crds": ("koord.cli.crds", "crds", "Print the CustomResourceDefinitions as YAML."),
+    "config": ("koord.cli.config_check", "config", "Check configuration files without a cluster."),
 }
 
 

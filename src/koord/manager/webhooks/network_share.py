@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
+from koord.api.config.field_error import FieldError, within
 from koord.api.config.slo.strategies import QOSConfig, SystemConfig
 from koord.api.slo_strategy import ResourceQOSStrategy
+from koord.manager.webhooks.config_rule import go_name
 from koord.values.quantity import Quantity, QuantityError
 
-_CLASSES = (("LSRClass", "lsr_class"), ("LSClass", "ls_class"), ("BEClass", "be_class"))
-_FIELDS = (
-    ("IngressRequest", "ingress_request"),
-    ("IngressLimit", "ingress_limit"),
-    ("EgressRequest", "egress_request"),
-    ("EgressLimit", "egress_limit"),
-)
+_CLASSES = ("lsr_class", "ls_class", "be_class")
+_FIELDS = ("ingress_request", "ingress_limit", "egress_request", "egress_limit")
 WHOLE = 100
+_REFUSED_QUANTITY = "must be a quantity, such as 500M"
 
 Refusal = str | dict[str, str]  # a sentence, or one for each field
 
@@ -47,20 +47,36 @@ def refused_shares(config: QOSConfig, system: SystemConfig) -> Refusal | None:
     return None
 
 
+def unusable_shares(strategy: ResourceQOSStrategy, path: str) -> list[FieldError]:
+    """Shares that cannot be used by themselves, with their wire paths below `path`."""
+    flaws = []
+    for share in _shares(strategy):
+        if isinstance(share.value, int):
+            flaws += within(f"{path}{share.path}", share.value, low=0, high=WHOLE)
+        elif not _is_quantity(share.value):
+            flaws.append(FieldError(f"{path}{share.path}", share.value, "must be a percentage or a quantity"))
+    return flaws
+
+
 def _unreadable(strategy: ResourceQOSStrategy, path: str) -> dict[str, str] | None:
-    for where, _, share in _shares(strategy):
-        if isinstance(share, int) and not 0 <= share <= WHOLE:
-            return {f"{path}{where}": "must be percentage value just in 0-100'"}
-        if isinstance(share, str):
-            try:
-                Quantity.parse(share)
-            except QuantityError as error:
-                return {f"{path}{where}": str(error)}
+    for share in _shares(strategy):
+        if isinstance(share.value, int) and not 0 <= share.value <= WHOLE:
+            return {f"{path}{share.go_path}": "must be percentage value just in 0-100'"}
+        if isinstance(share.value, str) and not _is_quantity(share.value):
+            return {f"{path}{share.go_path}": _REFUSED_QUANTITY}
     return None
 
 
+def _is_quantity(text: str) -> bool:
+    try:
+        Quantity.parse(text)
+    except QuantityError:
+        return False
+    return True
+
+
 def _mixed(strategy: ResourceQOSStrategy, where: str) -> str | None:
-    kinds = {type(share) for _, field, share in _shares(strategy) if field.endswith("_request")}
+    kinds = {type(share.value) for share in _shares(strategy) if share.field.endswith("_request")}
     if len(kinds) > 1:
         return f"only one type can be used for percentages or quantity in {where}"
     return None
@@ -72,15 +88,18 @@ def _over(strategy: ResourceQOSStrategy, most: int) -> bool:
 
 
 def _over_amount(strategy: ResourceQOSStrategy, bandwidth: str | int | float) -> bool:
-    amounts = any(isinstance(share, str) for _, _, share in _shares(strategy))
-    return amounts and any(total > Quantity.parse(bandwidth).value() for total in _totals(strategy))
+    return in_amounts(strategy) and any(total > Quantity.parse(bandwidth).value() for total in _totals(strategy))
+
+
+def in_amounts(strategy: ResourceQOSStrategy) -> bool:
+    return any(isinstance(share.value, str) for share in _shares(strategy))
 
 
 def _totals(strategy: ResourceQOSStrategy) -> tuple[int, int]:
     sums = {"ingress_request": 0, "egress_request": 0}
-    for _, field, share in _shares(strategy):
-        if field in sums:
-            sums[field] += share if isinstance(share, int) else Quantity.parse(share).value()
+    for share in _shares(strategy):
+        if share.field in sums:
+            sums[share.field] += share.value if isinstance(share.value, int) else Quantity.parse(share.value).value()
     return sums["ingress_request"], sums["egress_request"]
 
 
@@ -92,12 +111,24 @@ def _total_of(config: QOSConfig, index: int, system: SystemConfig) -> str | int 
     return next((s.total_network_bandwidth for s in system.node_strategies if s.node_selector == selector), 0)
 
 
-def _shares(strategy: ResourceQOSStrategy) -> Iterator[tuple[str, str, int | str]]:
-    """(path, field, share) of every share that is stated."""
-    for class_name, attribute in _CLASSES:
-        block = getattr(strategy, attribute)
+class _Share(msgspec.Struct, frozen=True):
+    path: str
+    go_path: str
+    field: str
+    value: int | str
+
+
+def _shares(strategy: ResourceQOSStrategy) -> Iterator[_Share]:
+    """Every share that is stated."""
+    classes = {f.name: f.encode_name for f in msgspec.structs.fields(strategy)}
+    for name in _CLASSES:
+        block = getattr(strategy, name)
         network = None if block is None else block.network_qos
-        for field_name, field in _FIELDS if network is not None else ():
-            share = getattr(network, field)
-            if share is not None:
-                yield f"{class_name}.{field_name}", field, share
+        if network is None:
+            continue
+        fields = {f.name: f.encode_name for f in msgspec.structs.fields(network)}
+        for field in _FIELDS:
+            value = getattr(network, field)
+            if value is not None:
+                path = f"{classes[name]}.networkQOS.{fields[field]}"
+                yield _Share(path, f"{go_name(classes[name])}.{go_name(fields[field])}", field, value)

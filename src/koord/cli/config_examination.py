@@ -1,0 +1,140 @@
+"""What is wrong with the configurations in one file, and on which lines. The rules are the programs' own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import yaml
+
+from koord.api.config.descheduler import configuration as descheduler
+from koord.api.config.descheduler.args import API_VERSION as DESCHEDULER_VERSION
+from koord.api.config.document import load
+from koord.api.config.field_error import FieldError
+from koord.api.config.scheduler import configuration as scheduler
+from koord.api.config.slo import keys
+from koord.cli.config_place import child, compose, line_in_text, line_of
+from koord.cli.config_summary import summary
+from koord.manager.configuration.finding import Finding, errors, warning
+from koord.manager.configuration.inspection import inspect
+
+SLO_CONFIG = "slo-controller-config"
+_COMPONENTS = (scheduler.KIND, descheduler.KIND)
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What was found in one file."""
+
+    file: str
+    lines: list[tuple[int, Finding]] = []
+    checked: list[str] = []  # one paragraph for each configuration in the file
+    skipped: list[str] = []  # kinds that are no configuration of ours
+
+    def count(self, severity: str) -> int:
+        return sum(finding.severity == severity for _, finding in self.lines)
+
+
+def examine(file: str, text: str) -> Report:
+    report = Report(file=file)
+    try:
+        documents = compose(text)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or number that cannot be one
+        mark = getattr(error, "problem_mark", None)
+        why = getattr(error, "problem", None) or str(error)
+        line = 1 if mark is None else mark.line + 1
+        report.lines += [(line, finding) for finding in errors("", [FieldError("", None, f"is not YAML: {why}")])]
+        return report
+    for node, document in documents:
+        for part, content in _unfolded(node, document):
+            _one(report, part, content)
+    if not report.checked and not report.lines:
+        found = ", ".join(dict.fromkeys(report.skipped)) or "nothing"
+        known = ", ".join(("ConfigMap with slo-controller-config", *_COMPONENTS))
+        rule = f"holds no configuration that can be checked: found {found}, expected {known}"
+        report.lines += [(1, finding) for finding in errors("", [FieldError("", None, rule)])]
+    return report
+
+
+def _unfolded(node: yaml.Node, document: Any) -> Iterator[tuple[yaml.Node, Any]]:
+    """A List's items, or the document itself."""
+    if isinstance(document, dict) and document.get("kind") == "List":
+        for index, item in enumerate(document.get("items") or ()):
+            place = child(child(node, "items"), str(index))
+            yield place or node, item
+    else:
+        yield node, document
+
+
+def _one(report: Report, node: yaml.Node, document: Any) -> None:
+    kind = str(document.get("kind") or "") if isinstance(document, dict) else ""
+    if kind in _COMPONENTS:
+        for finding in _component(kind, document, ""):
+            report.lines.append((line_of(node, finding.flaw.field), finding))
+        report.checked.append(summary(kind, document, ""))
+    elif kind == "ConfigMap":
+        _config_map(report, node, document)
+    else:
+        report.skipped.append(kind or "a document without a kind")
+
+
+def _config_map(report: Report, node: yaml.Node, document: dict[str, Any]) -> None:
+    data: dict[str, Any] = document.get("data") or {}
+    name = (document.get("metadata") or {}).get("name", "")
+    places = child(node, "data")
+    components = {key: inner for key, text in data.items() if (inner := _carried(text)) is not None}
+    for key, inner in components.items():
+        for finding in _component(inner["kind"], inner, key):
+            report.lines.append((line_in_text(child(places, key) or node, finding.flaw.field), finding))
+        report.checked.append(summary(inner["kind"], inner, key))
+    if components:
+        return
+    if name != SLO_CONFIG and not set(data) & set(keys.KEYS):
+        report.skipped.append(f"ConfigMap {name}")
+        return
+    texts = {key: text for key, text in data.items() if isinstance(text, str)}
+    unquoted = FieldError("", None, "must be text: put it in quotes or in a block (|)")
+    findings = inspect(texts)
+    findings += [finding for key in data if key not in texts for finding in errors(key, [unquoted])]
+    for finding in findings:
+        report.lines.append((line_in_text(child(places, finding.key) or node, finding.flaw.field), finding))
+    report.checked.append(summary("ConfigMap", {**document, "data": texts}, name))
+
+
+def _carried(text: Any) -> dict[str, Any] | None:
+    """A component's configuration inside a ConfigMap's data."""
+    if not isinstance(text, str) or not any(kind in text for kind in _COMPONENTS):
+        return None
+    try:
+        inner = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None
+    return inner if isinstance(inner, dict) and inner.get("kind") in _COMPONENTS else None
+
+
+def _component(kind: str, document: dict[str, Any], key: str) -> list[Finding]:
+    return _scheduler(document, key) if kind == scheduler.KIND else _descheduler(document, key)
+
+
+def _scheduler(document: dict[str, Any], key: str) -> list[Finding]:
+    # Only this check needs the plugins and their numeric libraries; the others should not wait for them.
+    from koord.scheduler.assembly import Assembly
+    from koord.scheduler.assembly import load as load_scheduler
+    from koord.scheduler.plugins.registry import REGISTRY
+
+    given = load_scheduler(document)
+    made = given if isinstance(given, list) else Assembly.of(given, REGISTRY)
+    if isinstance(made, list):
+        return errors(key, made)
+    text = "are arguments of a plugin that is not enabled, and have no effect"
+    return [warning(key, f"profiles: {name}", text) for name in made.unused]
+
+
+def _descheduler(document: dict[str, Any], key: str) -> list[Finding]:
+    given = load(document, descheduler.DeschedulerConfiguration)
+    if isinstance(given, list):
+        return errors(key, given)
+    if document.get("apiVersion") != DESCHEDULER_VERSION:
+        rule = f"must be {DESCHEDULER_VERSION}"
+        return errors(key, [FieldError("apiVersion", document.get("apiVersion"), rule)])
+    return errors(key, descheduler.validate(descheduler.defaulted(given)))

@@ -1,0 +1,67 @@
+"""On which line of a YAML file a setting stands, also inside the JSON text that a ConfigMap carries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+_SEGMENT = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
+
+
+def compose(text: str) -> list[tuple[yaml.Node, Any]]:
+    """The documents of a file: where everything in them stands, and what they hold. Raises yaml.YAMLError."""
+    loader = yaml.SafeLoader(text)
+    found = []
+    while loader.check_node():
+        node = loader.get_node()
+        found.append((node, loader.construct_document(node)))
+    return found
+
+
+def child(node: yaml.Node | None, name: str) -> yaml.Node | None:
+    """The value under a key, whose case does not matter where no key matches exactly; or the item of a list."""
+    if isinstance(node, yaml.MappingNode):
+        pairs = [(key.value, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)]
+        exact = next((value for key, value in pairs if key == name), None)
+        return exact or next((value for key, value in pairs if str(key).lower() == name.lower()), None)
+    if isinstance(node, yaml.SequenceNode) and name.isdigit() and int(name) < len(node.value):
+        found: yaml.Node = node.value[int(name)]
+        return found
+    return None
+
+
+def line_of(node: yaml.Node, path: str) -> int:
+    """Counted from 1. Of the deepest part of `path` that is there: what is missing stands nowhere."""
+    line: int = node.start_mark.line + 1
+    for name in _segments(path):
+        inner = child(node, name)
+        if inner is None:
+            break
+        node = inner
+        line = _key_line(node)
+    return line
+
+
+def line_in_text(node: yaml.Node, path: str) -> int:
+    """As `line_of`, for a path in the JSON or YAML text that the scalar `node` holds."""
+    line: int = node.start_mark.line + 1
+    if not isinstance(node, yaml.ScalarNode) or node.style not in ("|", ">"):
+        return line  # quoted text is on one line, or folded beyond recognition
+    try:
+        inside = yaml.compose(node.value, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        return line if mark is None else line + int(mark.line) + 1
+    return line if inside is None else line + line_of(inside, path)
+
+
+def _segments(path: str) -> Iterator[str]:
+    for match in _SEGMENT.finditer(path):
+        yield match.group(1) if match.group(1) is not None else match.group(2)
+
+
+def _key_line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
