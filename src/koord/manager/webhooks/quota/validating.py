@@ -17,6 +17,7 @@ from koord.manager.webhooks.quota.info import QuotaInfo
 from koord.manager.webhooks.quota.topology import Admitted, Event, Released, Topology
 from koord.manager.webhooks.quota.tree_check import Rules
 from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
+from koord.values import resources as vector
 from koord.values.quantity import QuantityError
 
 _SHOWN_PODS = 2
@@ -49,6 +50,7 @@ def read(plain: dict[str, object] | None, request: AdmissionRequest) -> tuple[El
     try:
         quota = convert(plain, ElasticQuota)
         info = QuotaInfo.of(quota)
+        vector.parse(quota.status.used)  # so that no check meets an amount that is none
     except (msgspec.ValidationError, QuantityError) as error:
         return Unreadable(str(error))
     return quota, info if info.namespace else msgspec.structs.replace(info, namespace=request.namespace)

@@ -1,0 +1,1 @@
+"""Lays ClusterColocationProfiles over pods that exist already and wait for a node."""

@@ -1,0 +1,153 @@
+"""Pods against what is left of their quota, with the sums on a live API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from koord.api.admission import AdmissionRequest
+from koord.api.custom import ELASTIC_QUOTAS
+from koord.api.protocol import A_QUOTA_CHILD_REQUEST, L_QUOTA_NAME
+from koord.kube.refused import ok
+from koord.manager.quota.evaluator import QuotaEvaluator
+from koord.manager.quota.live import LiveQuotas
+from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
+from koord.manager.world import World
+from tests.manager.manager_world import in_world
+from tests.manager.webhooks.quota.quota_objects import quota
+
+
+def pod(cpu: str, quota_name: str = "q") -> dict[str, Any]:
+    labels = {L_QUOTA_NAME: quota_name} if quota_name else {}
+    spec = {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}
+    return {"metadata": {"name": "p", "labels": labels}, "spec": spec}
+
+
+def asked(obj: dict[str, Any], old: dict[str, Any] | None = None, **more: Any) -> AdmissionRequest:
+    operation = "CREATE" if old is None else "UPDATE"
+    return AdmissionRequest(operation=operation, object=obj, old_object=old, namespace="default", **more)
+
+
+def evaluating(
+    main: Callable[[World, QuotaEvaluator], Awaitable[None]], *names: str, limit: int = 10, **gates: bool
+) -> None:
+    async def run(world: World) -> None:
+        for name in names or ("q",):
+            ok(await world.client.create(ELASTIC_QUOTAS, quota(name, max={"cpu": limit}, min={}, namespace="default")))
+        live = LiveQuotas(world)
+        await live.start()
+        evaluator = QuotaEvaluator(world, live)
+        await world.clock.sleep(1)
+        await main(world, evaluator)
+        await evaluator.stop()
+        await live.stop()
+
+    in_world(run, **{"EnableQuotaAdmission": True, **gates})
+
+
+async def requested(world: World) -> dict[str, str]:
+    found = ok(await world.client.get(ELASTIC_QUOTAS, "q", "default"))
+    text = found.metadata.annotations.get(A_QUOTA_CHILD_REQUEST, "{}")
+    return dict(json.loads(text))
+
+
+def test_pods_add_up_until_the_quota_is_full() -> None:
+    async def main(world: World, evaluator: QuotaEvaluator) -> None:
+        assert await evaluator.admit(asked(pod("9"))) == Allowed()
+        assert await requested(world) == {"cpu": "9"}
+        assert await evaluator.admit(asked(pod("2"))) == Denied(
+            400, "exceeded quota: default/q, requested: cpu=2, used: cpu=9, limited: cpu=10"
+        )
+        assert await evaluator.admit(asked(pod("1"))) == Allowed()
+        assert await requested(world) == {"cpu": "10"}
+
+    evaluating(main)
+
+
+def test_a_crowd_is_admitted_exactly_up_to_the_limit() -> None:
+    async def main(world: World, evaluator: QuotaEvaluator) -> None:
+        before = ok(await world.client.get(ELASTIC_QUOTAS, "q", "default")).metadata
+        verdicts: list[Verdict] = await asyncio.gather(*(evaluator.admit(asked(pod("1"))) for _ in range(40)))
+        assert sum(verdict == Allowed() for verdict in verdicts) == 25
+        assert await requested(world) == {"cpu": "25"}
+        after = ok(await world.client.get(ELASTIC_QUOTAS, "q", "default")).metadata
+        assert int(after.resource_version) - int(before.resource_version) <= 3  # they went in groups
+
+    evaluating(main, limit=25)
+
+
+def test_two_replicas_never_admit_more_than_there_is() -> None:
+    async def main(world: World, evaluator: QuotaEvaluator) -> None:
+        live = LiveQuotas(world)
+        await live.start()
+        other = QuotaEvaluator(world, live)
+        crowd = [one.admit(asked(pod("1"))) for _ in range(12) for one in (evaluator, other)]
+        verdicts = await asyncio.gather(*crowd)
+        assert sum(verdict == Allowed() for verdict in verdicts) == 10
+        assert await requested(world) == {"cpu": "10"}
+        await other.stop()
+        await live.stop()
+
+    evaluating(main)
+
+
+@pytest.mark.parametrize(
+    ("obj", "verdict"),
+    [
+        pytest.param(pod("99", "unknown"), Denied(400, "elastic quota unknown not found"), id="unknown"),
+        pytest.param(pod("99", ""), Allowed(), id="default-quota"),
+        pytest.param(pod("99", "koordinator-system-quota"), Allowed(), id="system-quota"),
+        pytest.param(pod("0"), Allowed(), id="asks-for-nothing"),
+    ],
+)
+def test_who_is_evaluated(obj: dict[str, Any], verdict: Verdict) -> None:
+    async def main(world: World, evaluator: QuotaEvaluator) -> None:
+        assert await evaluator.admit(asked(obj)) == verdict
+        assert await requested(world) == {}
+
+    evaluating(main)
+
+
+def test_two_quotas_of_one_name_are_refused() -> None:
+    async def main(world: World, evaluator: QuotaEvaluator) -> None:
+        ok(await world.client.create(ELASTIC_QUOTAS, quota("q", namespace="kube-system")))
+        await world.clock.sleep(1)
+        assert await evaluator.admit(asked(pod("1"))) == Denied(400, "more than one elastic quota q found")
+
+    evaluating(main)
+
+
+@pytest.mark.parametrize(
+    ("old", "on_update", "counted"),
+    [
+        pytest.param("r", True, True, id="another-quota"),
+        pytest.param("q", True, False, id="same-quota"),
+        pytest.param("r", False, False, id="gate-off"),
+    ],
+)
+def test_updates_count_when_the_quota_changes(old: str, on_update: bool, counted: bool) -> None:
+    async def main(world: World, evaluator: QuotaEvaluator) -> None:
+        assert await evaluator.admit(asked(pod("1"), pod("1", old))) == Allowed()
+        assert await requested(world) == ({"cpu": "1"} if counted else {})
+
+    evaluating(main, "q", "r", EnableQuotaAdmissionOnUpdate=on_update)
+
+
+def test_a_dry_run_is_judged_and_not_counted() -> None:
+    async def main(world: World, evaluator: QuotaEvaluator) -> None:
+        assert await evaluator.admit(asked(pod("10"), dry_run=True)) == Allowed()
+        assert isinstance(await evaluator.admit(asked(pod("11"), dry_run=True)), Denied)
+        assert await requested(world) == {}
+
+    evaluating(main)
+
+
+def test_without_the_gate_nobody_is_refused() -> None:
+    async def main(world: World, evaluator: QuotaEvaluator) -> None:
+        assert await evaluator.admit(asked(pod("99"))) == Allowed()
+
+    evaluating(main, EnableQuotaAdmission=False)
