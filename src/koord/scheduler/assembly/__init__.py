@@ -3,5 +3,6 @@
 from koord.scheduler.assembly.assembly import Assembly
 from koord.scheduler.assembly.reading import load
 from koord.scheduler.assembly.unbuilt import without_unbuilt
+from koord.scheduler.assembly.writing import effective, written
 
-__all__ = ["Assembly", "load", "without_unbuilt"]
+__all__ = ["Assembly", "effective", "load", "without_unbuilt", "written"]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from koord.api.config.field_error import FieldError
-from koord.api.config.plugin_set import PluginConfig
-from koord.api.config.scheduler.catalog import CATALOG, typed_args
 from koord.api.config.scheduler.configuration import (
     KubeSchedulerConfiguration,
     Plugins,
@@ -16,6 +13,8 @@ from koord.api.config.scheduler.configuration import (
     validate,
 )
 from koord.api.config.scheduler.extender import Extender
+from koord.scheduler.assembly.args import entry_of, plugin_args
+from koord.scheduler.assembly.gated import gated, ungated
 from koord.scheduler.assembly.point import POINTS
 from koord.scheduler.assembly.rehearsal import BlankHandle
 from koord.scheduler.assembly.roster import Roster, named, roster
@@ -53,7 +52,8 @@ class Assembly:
         Every plugin is made once over an empty cluster, to learn which points it has and what it says of its arguments.
         """
         config = defaulted(given)
-        errors = validate(config)
+        errors = validate(config) + ungated(config)
+        factories = gated(factories, gates or {})
         for index, profile in enumerate(config.profiles):
             errors += missing(profile, f"profiles[{index}]", factories)
         if errors:
@@ -94,21 +94,6 @@ class Assembly:
         )
 
 
-def plugin_args(profile: Profile, name: str) -> Any:
-    """Typed and complete where the shape is known; else as in the file, None when there are none."""
-    entry = _entry(profile, name)
-    if name not in CATALOG:
-        return entry.args if entry is not None and entry.args else None
-    args = typed_args(name, entry.args if entry is not None else None)
-    if isinstance(args, list):
-        raise ValueError("; ".join(map(str, args)))
-    return args
-
-
-def _entry(profile: Profile, name: str) -> PluginConfig | None:
-    return next((entry for entry in profile.plugin_config if entry.name == name), None)
-
-
 def _made(profile: Profile, factories: Mapping[str, Factory], handle: Handle) -> dict[str, Plugin]:
     return {name: factories[name](plugin_args(profile, name), handle) for name in named(profile.plugins or Plugins())}
 
@@ -118,7 +103,7 @@ def _rehearsed(profile: Profile, path: str, factories: Mapping[str, Factory]) ->
     made: dict[str, Plugin] = {}
     errors: list[FieldError] = []
     for name, mention in named(profile.plugins or Plugins()).items():
-        entry = _entry(profile, name)
+        entry = entry_of(profile, name)
         where = f"{path}.plugins.{mention}"
         if entry is not None:
             where = f"{path}.pluginConfig[{profile.plugin_config.index(entry)}].args"
@@ -160,7 +145,7 @@ def _one_queue(config: KubeSchedulerConfiguration, rosters: list[Roster]) -> lis
             rule = f'different queue sort plugins for profile "{name}": "{sort}", first: "{first}"'
             errors.append(FieldError(f"profiles[{index}].plugins.queueSort", [sort], rule))
         elif plugin_args(profile, sort) != args:
-            entry = _entry(profile, sort)
+            entry = entry_of(profile, sort)
             rule = f'different queue sort plugin args for profile "{name}"; those of the first profile are {args}'
             errors.append(FieldError(f"profiles[{index}].pluginConfig", entry.args if entry else None, rule))
     return errors

@@ -16,7 +16,7 @@ from koord.api.config.field_error import FieldError, required, within
 from koord.api.config.plugin_set import PluginConfig, PluginSet, enabled, merged, validate_configs
 from koord.api.config.scheduler.args import API_VERSION
 from koord.api.config.scheduler.catalog import CATALOG, typed_args
-from koord.api.config.scheduler.extender import Extender, validate_extenders
+from koord.api.config.scheduler.extender import Extender, defaulted_extender, ignored_resources, validate_extenders
 from koord.api.model import Model, to_dict
 
 KIND = "KubeSchedulerConfiguration"
@@ -28,6 +28,7 @@ DEFAULT_PRE_BIND = "DefaultPreBind"
 # Older versions had these; an entry for one of them is a leftover that must not pass for a setting.
 REMOVED = ("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits")
 _INT32 = (1 << 31) - 1
+_FIT, _IGNORED = "NodeResourcesFit", "ignoredResources"
 
 
 class Plugins(Model, frozen=True, kw_only=True):
@@ -120,8 +121,24 @@ def defaulted(given: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
         percentage_of_nodes_to_score=given.percentage_of_nodes_to_score or 0,
         pod_initial_backoff_seconds=_or(given.pod_initial_backoff_seconds, 1),
         pod_max_backoff_seconds=_or(given.pod_max_backoff_seconds, 10),
-        profiles=tuple(msgspec.structs.replace(p, plugins=effective_plugins(p)) for p in profiles),
+        profiles=tuple(_completed(p, ignored_resources(given.extenders)) for p in profiles),
+        extenders=tuple(map(defaulted_extender, given.extenders)),
     )
+
+
+def _completed(profile: Profile, ignored: tuple[str, ...]) -> Profile:
+    """Resources that an extender manages alone are none of NodeResourcesFit's business."""
+    made = msgspec.structs.replace(profile, plugins=effective_plugins(profile))
+    if not ignored:
+        return made
+    fit = next((entry for entry in profile.plugin_config if entry.name == _FIT), PluginConfig(name=_FIT))
+    stated = fit.args.get(_IGNORED)
+    if stated is not None and not isinstance(stated, list):  # for validation to say
+        return made
+    both = dict.fromkeys((*(stated or ()), *ignored))
+    entry = PluginConfig(name=_FIT, args={**fit.args, _IGNORED: list(both)})
+    others = tuple(entry if other is fit else other for other in profile.plugin_config)
+    return msgspec.structs.replace(made, plugin_config=others if fit in profile.plugin_config else (*others, entry))
 
 
 def effective_plugins(profile: Profile) -> Plugins:
@@ -133,7 +150,7 @@ def effective_plugins(profile: Profile) -> Plugins:
     made = msgspec.structs.replace(given, multi_point=merged(DEFAULT_MULTI_POINT, given.multi_point))
     bound = made.pre_bind
     named = any(p.name == DEFAULT_PRE_BIND for p in bound.enabled)
-    if profile.plugins is None or named or bound.disables(DEFAULT_PRE_BIND):
+    if named or bound.disables(DEFAULT_PRE_BIND):
         return made
     appended = msgspec.structs.replace(bound, enabled=(*bound.enabled, *enabled(DEFAULT_PRE_BIND).enabled))
     return msgspec.structs.replace(made, pre_bind=appended)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 from msgspec import field
 
 from koord.api.config.field_error import FieldError, duration_at_least, within
@@ -43,6 +44,15 @@ class Extender(Model, frozen=True, kw_only=True):
     node_cache_capable: bool = False
     managed_resources: tuple[ManagedResource, ...] = ()
     ignorable: bool = False
+
+
+def defaulted_extender(given: Extender) -> Extender:
+    return msgspec.structs.replace(given, http_timeout=given.http_timeout or "5s")
+
+
+def ignored_resources(extenders: tuple[Extender, ...]) -> tuple[str, ...]:
+    """What the scheduler itself must not count, because an extender does."""
+    return tuple(r.name for extender in extenders for r in extender.managed_resources if r.ignored_by_scheduler)
 
 
 def validate_extenders(extenders: tuple[Extender, ...], path: str = "extenders") -> list[FieldError]:

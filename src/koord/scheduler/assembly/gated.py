@@ -1,0 +1,30 @@
+"""What feature gates change about plugins, and settings that belong to gates which are not built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from koord.api.config.field_error import FieldError
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
+from koord.scheduler.plugins.dynamic_resources import DynamicResources
+from koord.scheduler.plugins.registry import Factory
+
+_NO_CLAIMS = "DisableDynamicResourceAllocationInformer"
+
+
+def gated(factories: Mapping[str, Factory], gates: Mapping[str, bool]) -> Mapping[str, Factory]:
+    """Servers without resource claims would never answer a watch of them."""
+    if not gates.get(_NO_CLAIMS, False):
+        return factories
+    return {**factories, DynamicResources.name: lambda args, handle: DynamicResources(None)}
+
+
+def ungated(config: KubeSchedulerConfiguration) -> list[FieldError]:
+    """kube-scheduler takes this setting with StorageCapacityScoring only, which is off by default there."""
+    rule = "must be left out: scoring by storage capacity (feature gate StorageCapacityScoring) is not built"
+    return [
+        FieldError(f"profiles[{i}].pluginConfig[{k}].args.shape", entry.args["shape"], rule)
+        for i, profile in enumerate(config.profiles)
+        for k, entry in enumerate(profile.plugin_config)
+        if entry.name == "VolumeBinding" and entry.args.get("shape")
+    ]
