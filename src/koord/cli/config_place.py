@@ -17,7 +17,8 @@ def compose(text: str) -> list[tuple[yaml.Node, Any]]:
     found = []
     while loader.check_node():
         node = loader.get_node()
-        found.append((node, loader.construct_document(node)))
+        if node is not None:
+            found.append((node, loader.construct_document(node)))
     return found
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from koord.api.config.field_error import FieldError
 from koord.api.config.lenient import read, unknown_names
-from koord.api.config.slo import colocation, defaults, ratios, strategies
+from koord.api.config.slo import admission, colocation, defaults, ratios, strategies
 from koord.api.config.slo.overlay import overlay
 from koord.api.meta import LabelSelector
 from koord.api.slo_strategy import (
@@ -33,7 +33,7 @@ Applications = tuple[HostApplicationSpec, ...]
 
 class Read(msgspec.Struct, Generic[T], frozen=True):
     value: T
-    remarks: tuple[FieldError, ...] = ()  # what was passed over: entries and names that have no effect
+    remarks: tuple[FieldError, ...] = ()  # what has no effect, and what a node may refuse
 
 
 class Unread(msgspec.Struct, frozen=True):
@@ -61,19 +61,19 @@ def colocation_layers(text: str) -> Read[Layers[colocation.ColocationStrategy]] 
 
 
 def threshold_layers(text: str) -> Read[Layers[ResourceThresholdStrategy]] | Unread:
-    return _nested(text, strategies.ThresholdConfig, defaults.THRESHOLD)
+    return _nested(text, strategies.ThresholdConfig, defaults.THRESHOLD, admission.validate_threshold)
 
 
 def qos_layers(text: str) -> Read[Layers[ResourceQOSStrategy]] | Unread:
-    return _nested(text, strategies.QOSConfig, ResourceQOSStrategy())
+    return _nested(text, strategies.QOSConfig, ResourceQOSStrategy(), admission.validate_qos)
 
 
 def cpu_burst_layers(text: str) -> Read[Layers[CPUBurstStrategy]] | Unread:
-    return _nested(text, strategies.CPUBurstConfig, defaults.CPU_BURST)
+    return _nested(text, strategies.CPUBurstConfig, defaults.CPU_BURST, admission.validate_cpu_burst)
 
 
 def system_layers(text: str) -> Read[Layers[SystemStrategy]] | Unread:
-    return _nested(text, strategies.SystemConfig, defaults.SYSTEM_STRATEGY)
+    return _nested(text, strategies.SystemConfig, defaults.SYSTEM_STRATEGY, admission.validate_system)
 
 
 def cpu_normalization_layers(text: str) -> Read[Layers[ratios.CPUNormalizationStrategy]] | Unread:
@@ -101,15 +101,18 @@ def host_application_layers(text: str) -> Read[Layers[Applications]] | Unread:
     return Read(Layers(cluster=given.applications, nodes=tuple(layers)), tuple(remarks))
 
 
-def _nested(text: str, model: type[Any], default: S) -> Read[Layers[S]] | Unread:
-    """`{clusterStrategy, nodeStrategies}`."""
+def _nested(
+    text: str, model: type[Any], default: S, ranges: Callable[[Any], list[FieldError]]
+) -> Read[Layers[S]] | Unread:
+    """`{clusterStrategy, nodeStrategies}`. A value out of range is used all the same, as upstream does, and told."""
     if not text:
         return Read(Layers(cluster=default))
     given = read(text, model)
     if isinstance(given, FieldError):
         return Unread(given)
     cluster = default if given.cluster_strategy is None else overlay(default, given.cluster_strategy)
-    return _layers(text, model, cluster, given.node_strategies, "nodeStrategies")
+    read_layers = _layers(text, model, cluster, given.node_strategies, "nodeStrategies")
+    return Read(read_layers.value, (*read_layers.remarks, *ranges(given)))
 
 
 def _flat(text: str, model: type[Any], default: S) -> Read[Layers[S]] | Unread:

@@ -6,6 +6,7 @@ What the object shall say is the owner's decision; this file holds the life cycl
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -18,12 +19,15 @@ from koord.api.model import to_dict
 from koord.api.resource import Resource
 from koord.kube.cache import Change
 from koord.kube.controller import Controller, Done, Outcome, Requeue
+from koord.kube.noise import QuietLog
 from koord.kube.refused import Refused
 from koord.kube.workqueue import WorkQueue
 from koord.manager.controllers.tally import Tally
 from koord.manager.world import World
 
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
+
+_LOG = logging.getLogger(__name__)
 
 WORKERS = 4
 
@@ -59,6 +63,7 @@ class Companion(Generic[O]):
         self._decide = decide
         self._relevant = relevant
         self._controller = Controller(name, self.queue, self.reconcile, workers=WORKERS)
+        self._quiet = QuietLog(_LOG, world.clock)  # a setting that the schema refuses is refused for every node
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -121,6 +126,7 @@ class Companion(Generic[O]):
     def _outcome(self, answer: object, reason: str) -> Outcome:
         if isinstance(answer, Refused):
             self.tally.failed(reason)
+            self._quiet.warning("%s: %s refused: %s", self._controller.name, reason, answer)
             return Requeue(str(answer))
         self.tally.succeeded(reason)
         return Done()
