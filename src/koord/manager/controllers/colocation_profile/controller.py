@@ -26,6 +26,7 @@ from koord.kube.refused import Refused
 from koord.kube.subscription import Subscription
 from koord.kube.workqueue import WorkQueue
 from koord.manager.controllers.colocation_profile.overlay import Coverage, coverage, covers, merge_patch, overlaid
+from koord.manager.webhooks.exclusion import excluded
 from koord.manager.webhooks.verdict import Denied
 from koord.manager.world import World
 
@@ -75,6 +76,7 @@ class ColocationProfileController:
         self._client = world.client
         self._clock = world.clock
         self._pace = pace
+        self._spared = excluded(world.settings.namespace)
         self._profiles = world.informers.of(CLUSTER_COLOCATION_PROFILES)
         self._pods = world.informers.of(PODS)
         self._namespaces = world.informers.of(NAMESPACES)
@@ -108,7 +110,7 @@ class ColocationProfileController:
         if profile is None or not self._is_managed(profile):
             return Done()
         self._sweep()
-        ready = coverage(profile)
+        ready = coverage(profile, self._spared)
         if isinstance(ready, str):
             self._quiet.warning("profile %s is not applied to waiting pods: %s", key, ready)
             return Retry(self._pace.round_s)

@@ -17,7 +17,7 @@ from koord.api.meta import LabelSelector
 from koord.api.pod import Pod
 from koord.api.scheduling import PriorityClass
 from koord.manager.webhooks.draft import Obj, owned, part
-from koord.manager.webhooks.exclusion import is_excluded
+from koord.manager.webhooks.exclusion import SYSTEM
 from koord.manager.webhooks.pod_mutating.admission import TARGET
 from koord.manager.webhooks.profile.application import applied
 from koord.manager.webhooks.profile.compiled import Profile, compiled
@@ -32,9 +32,10 @@ class Coverage(msgspec.Struct, frozen=True):
     profile: Profile
     pods: Selector
     namespaces: Selector
+    spared: frozenset[str]  # namespaces that no profile reaches
 
 
-def coverage(profile: ClusterColocationProfile) -> Coverage | str:
+def coverage(profile: ClusterColocationProfile, spared: frozenset[str] = SYSTEM) -> Coverage | str:
     """Ready for use, or what is wrong with it."""
     made = compiled(profile)
     if made.bad_probability:
@@ -44,14 +45,15 @@ def coverage(profile: ClusterColocationProfile) -> Coverage | str:
         namespaces = _selector(profile.spec.namespace_selector, absent=EVERYTHING)
     except SelectorError as error:
         return f"selector: {error}"
-    return Coverage(msgspec.structs.replace(made, scheduler_name="", priority_class_name=""), pods, namespaces)
+    movable = msgspec.structs.replace(made, scheduler_name="", priority_class_name="")
+    return Coverage(movable, pods, namespaces, spared)
 
 
 def covers(coverage: Coverage, pod: Pod, namespace_labels: Mapping[str, str] | None) -> bool:
     meta = pod.metadata
     if pod.spec.node_name or pod.status.phase not in ("", "Pending") or meta.deletion_timestamp is not None:
         return False
-    if is_excluded(meta.namespace, meta.labels) or not coverage.pods.matches(meta.labels):
+    if meta.namespace in coverage.spared or not coverage.pods.matches(meta.labels):
         return False
     if not coverage.namespaces.is_everything() and (
         namespace_labels is None or not coverage.namespaces.matches(namespace_labels)
