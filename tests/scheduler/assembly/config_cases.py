@@ -147,5 +147,4 @@ REFUSED = {
     "managedResources: [{name: e.com/x}, {name: e.com/x}]}]\n",
     "extender-that-trusts-all-and-one": f"{HEAD}extenders: [{{urlPrefix: 'http://a', "
     "tlsConfig: {insecure: true, caData: YWJj}}]\n",
-    "koordinator-plugin": plugins("permit: {enabled: [{name: Coscheduling}]}"),
 }

@@ -83,7 +83,9 @@ WHERE = {
     "resource-lock": {"leaderElection.resourceLock": "must be 'leases'"},
     "negative-burst": {"clientConnection.burst": "must be 0 or greater"},
     "no-queue-sort": {
-        "profiles[0].plugins.queueSort": 'only one queue sort plugin required for profile with scheduler name "a", but got 0'
+        "profiles[0].plugins.queueSort": (
+            'only one queue sort plugin required for profile with scheduler name "a", but got 0'
+        )
     },
     "no-binder": {"profiles[0].plugins.bind": 'at least one bind plugin is needed for profile with scheduler name "a"'},
     "nothing-at-all": {"profiles[0].plugins.queueSort": "but got 0", "profiles[0].plugins.bind": "at least one"},
@@ -126,7 +128,6 @@ WHERE = {
     "extender-for-cpu": {"extenders[0].managedResources[0].name": "must be an extended resource name"},
     "extender-for-one-thing-twice": {"extenders[0].managedResources[1].name": "once"},
     "extender-that-trusts-all-and-one": {"extenders[0].tlsConfig.insecure": "must be false"},
-    "koordinator-plugin": {"profiles[0].plugins.permit.enabled[0].name": 'PermitPlugin "Coscheduling" does not exist'},
 }
 
 

@@ -1,0 +1,69 @@
+"""A plugin of an installed package: found through its metadata, made, and put into a profile by configuration."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from importlib.metadata import distributions, entry_points
+from pathlib import Path
+
+import pytest
+
+from koord.scheduler.assembly import Assembly, load
+from koord.scheduler.framework.decision import Chosen
+from koord.scheduler.framework.engine import Engine
+from koord.scheduler.plugins.registry import ENTRY_POINTS, registered
+from tests.scheduler.clusters import make_node, make_pod, make_state
+from tests.scheduler.plugins.volume_objects import Stored
+
+PACKAGE = Path(__file__).parents[1] / "example_plugin"
+COLOUR = "example.com/colour"
+CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: koord-scheduler
+  plugins:
+    multiPoint:
+      enabled:
+      - name: NodeColour
+        weight: 2
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What an installer leaves on the path: the modules, and a dist-info folder that names the entry points."""
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
+    info = tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    offers = project["entry-points"][ENTRY_POINTS].items()
+    (info / "entry_points.txt").write_text("\n".join([f"[{ENTRY_POINTS}]", *(f"{name} = {at}" for name, at in offers)]))
+    for module in PACKAGE.glob("*.py"):
+        shutil.copy(module, tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return str(project["name"])
+
+
+def test_an_installed_plugin_runs_where_a_file_enables_it(installed: str) -> None:
+    assert installed in {found.metadata["Name"] for found in distributions()}
+    factories = registered(entry_points(group=ENTRY_POINTS))
+    config = load(CONFIG)
+    assert not isinstance(config, list), config
+    assembly = Assembly.of(config, factories)
+    assert isinstance(assembly, Assembly), assembly
+    state = make_state([make_node("red", labels={COLOUR: "red"}), make_node("green", labels={COLOUR: "green"})])
+    (profile,) = assembly.profiles(Stored(state))
+    assert {s.plugin.name: s.weight for s in profile.scorers}["NodeColour"] == 2
+    chosen = Engine(profile, state).decide(state.info(make_pod("p", labels={COLOUR: "green"})))
+    assert isinstance(chosen, Chosen)
+    assert (chosen.node, chosen.scores["NodeColour"]) == ("green", 200)
+
+
+def test_it_does_not_run_unasked(installed: str) -> None:
+    config = load(CONFIG.replace("enabled", "disabled"))
+    assert not isinstance(config, list)
+    assembly = Assembly.of(config, registered(entry_points(group=ENTRY_POINTS)))
+    assert isinstance(assembly, Assembly), assembly
+    assert all("NodeColour" not in names for names in assembly.rosters[0].points.values())
