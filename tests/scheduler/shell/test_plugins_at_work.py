@@ -1,0 +1,218 @@
+"""Plugins that wait, refuse, break and mark, each in a running scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from koord.api.config.plugin_set import Plugin as Named
+from koord.api.config.plugin_set import PluginSet
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, Plugins, Profile
+from koord.scheduler.assembly import Assembly
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.verdict import Fault, Reject, Wait, reject
+from koord.scheduler.framework.work import Mark
+from koord.scheduler.plugins.registry import REGISTRY
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from koord.telemetry.clock import LoopClock, run_virtual
+from tests.scheduler.shell.trouble import Troubled, troubled
+
+
+def with_plugin(plugin: Plugin) -> Assembly:
+    everywhere = Plugins(multi_point=PluginSet(enabled=(Named(name=plugin.name),)))
+    config = KubeSchedulerConfiguration(profiles=(Profile(scheduler_name="default-scheduler", plugins=everywhere),))
+    made = Assembly.of(config, {**REGISTRY, plugin.name: lambda args, handle: plugin})
+    assert isinstance(made, Assembly), made
+    return made
+
+
+def run(plugin: Plugin, story: Callable[[Troubled], Any]) -> None:
+    async def main(clock: LoopClock) -> None:
+        async with troubled(clock, with_plugin(plugin)) as world:
+            await world.add_node("n0")
+            await story(world)
+
+    run_virtual(main)
+
+
+async def condition(world: Troubled, name: str) -> tuple[str, str]:
+    found = next(c for c in (await world.pod(name)).status.conditions if c.type == "PodScheduled")
+    return found.reason, found.message
+
+
+class Breaks(Plugin):
+    """Raises at one point for pods named `bad`, until it is mended."""
+
+    name = "Breaks"
+
+    def __init__(self, point: str) -> None:
+        self.point = point
+        self.mended = False
+
+    def _maybe(self, point: str, pod: PodInfo) -> None:
+        if point == self.point and pod.name == "bad" and not self.mended:
+            raise RuntimeError(f"no {point} today")
+
+    def pre_filter(self, cycle: Cycle, pod: PodInfo) -> None:
+        self._maybe("pre_filter", pod)
+
+    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> None:
+        self._maybe("filter", pod)
+
+    def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
+        self._maybe("score", pod)
+        return 0
+
+    def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> None:
+        self._maybe("reserve", pod)
+
+    def permit(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> None:
+        self._maybe("permit", pod)
+
+    def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
+        self._maybe("pre_bind", pod)
+
+
+@pytest.mark.parametrize("point", ["pre_filter", "filter", "score", "reserve", "permit", "pre_bind"])
+def test_a_plugin_that_raises_fails_its_pod_by_name_and_nothing_else(point: str) -> None:
+    plugin = Breaks(point)
+
+    async def story(world: Troubled) -> None:
+        await world.add_pod("bad")
+        await world.add_pod("good")
+        await world.clock.sleep(15)
+        assert await world.node_of("good") == "n0"
+        assert await world.node_of("bad") == ""
+        assert await condition(world, "bad") == (
+            "SchedulerError",
+            f'running "Breaks" plugin: RuntimeError: no {point} today',
+        )
+        plugin.mended = True
+        await world.settle()
+        assert await world.node_of("bad") == "n0", "it is tried again"
+        await world.check()
+
+    run(plugin, story)
+
+
+class Holds(Plugin):
+    name = "Holds"
+
+    def permit(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Wait | None:
+        return Wait(30.0) if pod.name.startswith("held") else None
+
+
+def test_a_held_pod_keeps_its_room_until_it_is_allowed() -> None:
+    async def story(world: Troubled) -> None:
+        held = await world.add_pod("held", cpu="3")
+        await world.clock.sleep(1)
+        await world.add_pod("small")
+        await world.add_pod("late", cpu="1")
+        await world.clock.sleep(1)
+        assert [await world.node_of(name) for name in ("held", "small", "late")] == ["", "n0", ""]
+        (guest,) = world.scheduler.room
+        assert (guest.node_name, guest.waits_for) == ("n0", ("Holds",))
+        assert world.scheduler.room.allow(held.metadata.uid, "Holds")
+        await world.clock.sleep(1)
+        assert await world.node_of("held") == "n0"
+        await world.check()
+
+    run(Holds(), story)
+
+
+def test_a_held_pod_is_turned_away_when_its_time_is_over() -> None:
+    async def story(world: Troubled) -> None:
+        await world.add_pod("held", cpu="4")
+        await world.clock.sleep(1)
+        await world.add_pod("late", cpu="4")
+        await world.clock.sleep(31)
+        assert await world.node_of("late") == "n0", "whoever waited for the room is woken"
+        reason, message = await condition(world, "held")
+        assert (reason, message) == (
+            "Unschedulable",
+            "0/1 nodes are available: 1 rejected due to timeout after waiting 30s at plugin Holds.",
+        )
+
+    run(Holds(), story)
+
+
+def test_a_held_pod_that_is_deleted_is_let_go() -> None:
+    async def story(world: Troubled) -> None:
+        await world.add_pod("held", cpu="4")
+        await world.clock.sleep(1)
+        await world.remove_pod("held")
+        await world.add_pod("next", cpu="4")
+        await world.clock.sleep(5)
+        assert await world.node_of("next") == "n0"
+        await world.check()
+
+    run(Holds(), story)
+
+
+class Turns(Plugin):
+    """Refuses or breaks at a point, and says so properly."""
+
+    name = "Turns"
+
+    def __init__(self, reserve: Reject | Fault | None = None, permit: Reject | Fault | None = None) -> None:
+        self._reserve = reserve
+        self._permit = permit
+        self.undone: list[str] = []
+
+    def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        return self._reserve
+
+    def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
+        self.undone.append(pod.name)
+
+    def permit(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        return self._permit
+
+
+@pytest.mark.parametrize(
+    ("plugin", "told"),
+    [
+        pytest.param(
+            Turns(reserve=reject("not you")), ("Unschedulable", "0/1 nodes are available: 1 not you."), id="reserve"
+        ),
+        pytest.param(
+            Turns(permit=reject("not now")), ("Unschedulable", "0/1 nodes are available: 1 not now."), id="permit"
+        ),
+        pytest.param(
+            Turns(reserve=Fault("disk full")),
+            ("SchedulerError", 'running Reserve plugin "Turns": disk full'),
+            id="fault",
+        ),
+    ],
+)
+def test_a_no_after_the_choice_is_undone_and_told(plugin: Turns, told: tuple[str, str]) -> None:
+    async def story(world: Troubled) -> None:
+        await world.add_pod("p")
+        await world.clock.sleep(0.5)
+        assert await condition(world, "p") == told
+        assert set(plugin.undone) == {"p"}
+        await world.check()
+
+    run(plugin, story)
+
+
+class Marks(Plugin):
+    name = "Marks"
+
+    def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Mark:
+        return Mark(annotations={"example.com/where": node_name})
+
+
+def test_marks_travel_with_the_binding() -> None:
+    async def story(world: Troubled) -> None:
+        await world.add_pod("p")
+        await world.clock.sleep(1)
+        assert (await world.pod("p")).metadata.annotations["example.com/where"] == "n0"
+        writes = [r for r in world.wire.requests if r.method != "GET" and "/events" not in r.path]
+        assert [r.path.rsplit("/", 1)[1] for r in writes] == ["binding"]
+
+    run(Marks(), story)

@@ -1,0 +1,188 @@
+"""A whole cluster in virtual time whose scheduler talks over a wire that can fail in every way a wire can."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+from koord.api.builtin import NODES, PODS
+from koord.api.pod import Pod
+from koord.cli import local_scheduler
+from koord.embedded.apiserver.inprocess import InProcessTransport
+from koord.embedded.cluster import Cluster, Settings
+from koord.kube.cache import Change
+from koord.kube.client import Client
+from koord.kube.informers import Informers
+from koord.kube.refused import Refused, ok
+from koord.kube.transport import Answer, PlainBody, Request, Transport, Unreachable, WatchStream
+from koord.scheduler.assembly import Assembly
+from koord.scheduler.program import Leading, Scheduler
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.wire import PODS as SLIM
+from koord.telemetry.clock import LoopClock
+
+Fate = Literal["well", "lost", "lost-after", "409", "429", "500", "500-after", "503"]
+WRITES = ("POST", "PATCH", "DELETE")
+
+
+class Wire:
+    """`fate` decides about each request of the scheduler; "-after" means that it took effect all the same."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.fate: Callable[[Request], Fate] = lambda _: "well"
+        self.cut = False
+        self.requests: list[Request] = []
+        self._streams: set[_Cuttable] = set()
+
+    async def send(self, request: Request) -> Answer:
+        if self.cut:
+            raise Unreachable("the wire is cut")
+        self.requests.append(request)
+        fate = self.fate(request)
+        if fate == "lost":
+            raise Unreachable("lost on the way")
+        if fate in ("409", "429", "500", "503"):
+            return _status(int(fate))
+        answer = await self._inner.send(request)
+        if fate == "lost-after" or self.cut:
+            raise Unreachable("the answer was lost")
+        return _status(500) if fate == "500-after" else answer
+
+    async def watch(self, request: Request) -> WatchStream | Answer:
+        if self.cut:
+            raise Unreachable("the wire is cut")
+        stream = await self._inner.watch(request)
+        if isinstance(stream, Answer):
+            return stream
+        wrapped = _Cuttable(stream, self._streams)
+        self._streams.add(wrapped)
+        return wrapped
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def break_watches(self) -> None:
+        for stream in tuple(self._streams):
+            await stream.close()
+
+
+class _Cuttable:
+    def __init__(self, inner: WatchStream, among: set[_Cuttable]) -> None:
+        self._inner = inner
+        self._among = among
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for frame in self._inner:
+            yield frame
+
+    async def close(self) -> None:
+        self._among.discard(self)
+        await self._inner.close()
+
+
+def _status(code: int) -> Answer:
+    body = {"kind": "Status", "status": "Failure", "code": code, "message": f"no: {code}", "reason": "Trouble"}
+    return Answer(status=code, body=PlainBody(body))
+
+
+class Troubled:
+    """A cluster, a scheduler behind a wire, and a witness that no pod ever changes its node."""
+
+    def __init__(self, cluster: Cluster, clock: LoopClock, wire: Wire, leading: Leading, informers: Informers) -> None:
+        assert cluster.client is not None
+        self.cluster = cluster
+        self.client = cluster.client
+        self.clock = clock
+        self.wire = wire
+        self.leading = leading
+        self.informers = informers
+        self.nodes_of: dict[str, set[str]] = {}
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self.leading.scheduler
+
+    def witness(self, change: Change[Pod]) -> None:
+        if change.object.spec.node_name:
+            self.nodes_of.setdefault(change.object.metadata.uid, set()).add(change.object.spec.node_name)
+
+    async def add_node(self, name: str, cpu: str = "4", **more: Any) -> None:
+        room = {"cpu": cpu, "memory": "16Gi", "pods": "110"}
+        body = {"metadata": {"name": name, **more}, "status": {"allocatable": room, "capacity": room}}
+        ok(await self.client.create(NODES, body))
+
+    async def add_pod(self, name: str, cpu: str = "1", **spec: Any) -> Pod:
+        container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}
+        body = {"metadata": {"name": name, "namespace": "default"}, "spec": {"containers": [container], **spec}}
+        return ok(await self.client.create(PODS, body))
+
+    async def pod(self, name: str) -> Pod:
+        return ok(await self.client.get(PODS, name, "default"))
+
+    async def node_of(self, name: str) -> str:
+        return (await self.pod(name)).spec.node_name
+
+    async def remove_pod(self, name: str) -> None:
+        answer = await self.client.delete(PODS, name, "default", grace_seconds=0)
+        assert not isinstance(answer, Refused) or answer.not_found
+
+    async def settle(self, seconds: float = 400.0) -> None:
+        """Long enough for every back-off and every retry; in virtual time that is nothing."""
+        await self.clock.sleep(seconds)
+
+    async def check(self) -> None:
+        """What must be true whenever nothing is under way."""
+        live = {p.metadata.uid: p for p in ok(await self.client.list(PODS)).items}
+        twice = {uid: nodes for uid, nodes in self.nodes_of.items() if len(nodes) > 1}
+        assert not twice, "no pod is ever bound twice"
+        state, queue = self.scheduler.state, self.scheduler.queue
+        assert self.scheduler.binder.on_the_way == 0
+        assert not [p for p in state.pods() if state.is_assumed(p.uid)], "nothing stays assumed"
+        bound = {uid: p.spec.node_name for uid, p in live.items() if p.spec.node_name}
+        assert {p.uid: p.node_name for p in state.pods()} == bound
+        waiting = {uid for uid, p in live.items() if not p.spec.node_name}
+        assert {q.uid for q in queue.pods()} == waiting, "the queue holds exactly the live unassigned pods"
+        _same_sums(state, await self._rebuilt())
+
+    async def _rebuilt(self) -> ClusterState:
+        fresh = ClusterState()
+        for node in ok(await self.client.list(NODES)).items:
+            fresh.set_node(node)
+        for pod in ok(await self.client.list(SLIM)).items:
+            fresh.set_pod(pod)
+        return fresh
+
+
+def _same_sums(one: ClusterState, other: ClusterState) -> None:
+    def sums(state: ClusterState) -> dict[str, Any]:
+        return {n.name: (n.requested, n.nonzero_cpu, n.ports, set(n.pods)) for n in state.table.index.values()}
+
+    assert sums(one) == sums(other), "the sums equal those of a rebuild"
+
+
+@asynccontextmanager
+async def troubled(clock: LoopClock, assembly: Assembly | None = None, seed: int = 1) -> AsyncIterator[Troubled]:
+    cluster = Cluster(Settings(http=False, seed=seed), [], clock=clock)
+    await cluster.start()
+    assert cluster.server is not None
+    assert cluster.informers is not None
+    wire = Wire(InProcessTransport(cluster.server, "system:kube-scheduler"))
+    client = Client(wire, clock=clock, qps=0, burst=0, chance=random.Random(seed))
+    informers = Informers(client, clock, seed=seed)
+    made = assembly or local_scheduler.assembled()
+    assert not isinstance(made, str), made
+    leading = Leading(Scheduler(client, informers, clock, made, seed=seed))
+    troubled = Troubled(cluster, clock, wire, leading, informers)
+    cluster.informers.of(PODS).on(troubled.witness)
+    await leading.start()
+    informers.start()
+    await leading.scheduler.synced()
+    try:
+        yield troubled
+    finally:
+        await leading.stop()
+        await informers.stop()
+        await cluster.stop()
