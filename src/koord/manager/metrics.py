@@ -1,4 +1,7 @@
-"""The numbers that koord-manager publishes, under Koordinator's names; ours beside them begin with the same prefix."""
+"""The numbers of the webhooks, under Koordinator's names; ours beside them begin with the same prefix.
+
+Controllers count for themselves and are read when somebody asks (`readings`).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ from koord.telemetry.metrics.buckets import exponential
 from koord.telemetry.metrics.registry import Registry
 
 _WEBHOOK = "koord_manager_webhook"
-_SLO = "slo_controller"
 
 
 class Metrics:
@@ -14,42 +16,11 @@ class Metrics:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        outcome = ("status", "reason")
-        self.node_resource_reconciles = registry.counter(
-            f"{_SLO}_node_resource_reconcile_count", "Reconciliations of a node's extended resources.", outcome
-        )
-        self.node_metric_reconciles = registry.counter(
-            f"{_SLO}_nodemetric_reconcile_count", "Reconciliations of NodeMetric specs.", outcome
-        )
-        self.node_metric_parses = registry.counter(
-            f"{_SLO}_nodemetric_spec_parse_count", "Readings of what NodeMetric specs are made from.", outcome
-        )
-        self.node_slo_reconciles = registry.counter(
-            f"{_SLO}_nodeslo_reconcile_count", "Reconciliations of NodeSLO specs.", outcome
-        )
-        self.node_slo_parses = registry.counter(
-            f"{_SLO}_nodeslo_spec_parse_count", "Readings of what NodeSLO specs are made from.", outcome
-        )
-        self.plugin_runs = registry.counter(
-            f"{_SLO}_node_resource_run_plugin_status",
-            "Steps of the plugins that compute a node's extended resources.",
-            ("plugin", "status", "reason"),
-        )
-        self.extended_allocatable = registry.gauge(
-            f"{_SLO}_node_extended_resource_allocatable_internal",
-            "Extended resources as they were last computed for a node.",
-            ("node", "resource", "unit"),
-        )
         self.webhook_duration_ms = registry.histogram(
             f"{_WEBHOOK}_webhook_duration_milliseconds",
             "Time that an admission decision took.",
             ("webhook_type", "object_type", "operation", "plugin_name", "status"),
             exponential(0.001, 2, 20),
-        )
-        self.quota_shared_weight = registry.gauge(
-            f"{_WEBHOOK}_quota_shared_weight",
-            "Shared weight of a quota as admitted.",
-            ("elasticquota_name", "resource_name"),
         )
         self.binding_decisions = registry.counter(
             f"{_WEBHOOK}_binding_admission_decisions_total", "Decisions about bindings.", ("decision",)
@@ -76,7 +47,4 @@ class Metrics:
             f"{_WEBHOOK}_reachable",
             "1 when a review sent the way an API server sends it was answered, 0 when not.",
             ("path",),
-        )
-        self.bypassed_pods = registry.counter(
-            f"{_WEBHOOK}_bypassed_pods_total", "Pods that a profile selects and that were admitted without it."
         )
