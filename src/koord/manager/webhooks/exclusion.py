@@ -1,16 +1,17 @@
-"""Which pods koord never touches at admission: those of the system, and its own.
+"""The namespaces whose pods koord never touches at admission: the system's, and the one that koord itself runs in.
 
-A webhook that refuses or changes the pods that it needs to run can lock a cluster up. The selectors of the webhook
-configurations keep such pods away; this is the same rule for calls that come all the same.
+A webhook that refuses or changes the pods that it needs to run can lock a cluster up. The webhook configurations keep
+such pods away; this is the same rule for calls that come all the same. It goes by namespace, not by a label on pods:
+a label that anybody may set would be a way around the webhooks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from koord.api.protocol import NAMESPACE
 
-NAMESPACES = ("kube-system", "koordinator-system")
-L_COMPONENT = "koord-app"  # the chart puts it on every pod of koord
+SYSTEM = frozenset({"kube-system", NAMESPACE})
 
 
-def is_excluded(namespace: str, labels: Mapping[str, str], own_namespace: str = "") -> bool:
-    return namespace in NAMESPACES or L_COMPONENT in labels or (own_namespace != "" and namespace == own_namespace)
+def excluded(own_namespace: str = NAMESPACE) -> frozenset[str]:
+    """`own_namespace` is where this program runs."""
+    return SYSTEM | {own_namespace}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from koord.api.admission import AdmissionRequest
 from koord.api.annotations import amplification
 from koord.api.annotations.codec import Malformed
+from koord.api.node import Node
 from koord.api.part import ResourceList
 from koord.api.protocol import A_RAW_ALLOCATABLE, A_RESOURCE_AMPLIFICATION_RATIO
 from koord.api.resource_name import CPU, MEMORY
-from koord.manager.webhooks.draft import Obj, owned, part, verdict
+from koord.manager.webhooks.draft import Obj, owned, part, read, verdict
 from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
 from koord.values.quantity import ZERO, Quantity, QuantityError
 
@@ -21,8 +24,10 @@ def admit(request: AdmissionRequest) -> Verdict:
     if not ours or given is None:
         return Allowed()
     try:
-        made = _amplified(dict(given), request.old_object or {})
-    except QuantityError as error:
+        given, _ = read(given, Node)
+        old, _ = read(request.old_object or {}, Node)
+        made = _amplified(dict(given), old)
+    except (msgspec.ValidationError, QuantityError) as error:
         return Denied(400, str(error))
     return made if isinstance(made, Denied) else verdict(given, made)
 

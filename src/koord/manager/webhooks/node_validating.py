@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from koord.api.admission import AdmissionRequest
-from koord.manager.webhooks.draft import part
+from koord.api.model import convert
+from koord.api.node import Node
 from koord.manager.webhooks.strategy_group import conflict_text, groups
 from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
 
@@ -14,8 +17,12 @@ def admit(request: AdmissionRequest, config: Mapping[str, str] | None) -> Verdic
     """`config` is the data of slo-controller-config, None without one. A node that is created is let in as it is."""
     if request.resource.resource != "nodes" or request.sub_resource or request.operation != "UPDATE" or not config:
         return Allowed()
-    labels = part(request.object or {}, "metadata", "labels")
-    if labels == part(request.old_object or {}, "metadata", "labels"):
+    try:
+        labels = convert(request.object or {}, Node).metadata.labels
+        before = convert(request.old_object or {}, Node).metadata.labels
+    except msgspec.ValidationError as error:
+        return Denied(400, str(error))
+    if labels == before:
         return Allowed()
     for group in groups(config):
         names = group.picking(labels)

@@ -10,8 +10,7 @@ import msgspec
 from koord.api.admission import AdmissionRequest
 from koord.api.koord_scheduling import Reservation
 from koord.api.merge.pod_shape import RESERVATION
-from koord.api.model import convert
-from koord.manager.webhooks.draft import verdict
+from koord.manager.webhooks.draft import read, verdict
 from koord.manager.webhooks.profile.application import Target, applied
 from koord.manager.webhooks.profile.match import is_left_out
 from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
@@ -28,12 +27,12 @@ def admit(request: AdmissionRequest, view: View) -> Verdict:
     if not ours or given is None:
         return Allowed()
     try:
-        labels = convert(given, Reservation).metadata.labels
+        given, reservation = read(given, Reservation)
     except msgspec.ValidationError as error:
         return Denied(400, str(error))
     made = dict(given)
     for profile in view.profiles:
-        if not profile.pods.matches(labels):
+        if not profile.pods.matches(reservation.metadata.labels):
             continue
         if profile.bad_probability:
             return Denied(500, profile.bad_probability)

@@ -12,6 +12,7 @@ import msgspec
 
 from koord.api.meta import LabelSelector
 from koord.api.scheduling import PriorityClass
+from koord.manager.webhooks.exclusion import SYSTEM
 from koord.manager.webhooks.pod_validating.required_label import Rule
 from koord.manager.webhooks.profile.compiled import Profile
 
@@ -40,4 +41,5 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     draw: Callable[[], int]  # 0 to 99, for profiles with a probability
     quotas: QuotaView
     pool_of_tree: Callable[[str], LabelSelector | None]  # nodeSelector of the tree's first ElasticQuotaProfile
+    excluded: frozenset[str] = SYSTEM  # namespaces that are left alone
     rules: tuple[Rule, ...] = ()  # of the enhanced validator; none while it is switched off

@@ -12,8 +12,7 @@ from koord.api.merge.pod_shape import POD
 from koord.api.model import convert
 from koord.api.pod import Pod
 from koord.api.pod_qos import pod_qos
-from koord.manager.webhooks.draft import Obj, part, verdict
-from koord.manager.webhooks.exclusion import is_excluded
+from koord.manager.webhooks.draft import Obj, part, read, verdict
 from koord.manager.webhooks.pod_mutating.device import with_device_shapes
 from koord.manager.webhooks.pod_mutating.extended_spec import with_extended_spec
 from koord.manager.webhooks.pod_mutating.pool import with_pool_affinity
@@ -33,11 +32,11 @@ def admit(request: AdmissionRequest, view: View) -> Verdict:
     if request.resource.resource != "pods" or request.sub_resource or request.operation != "CREATE" or given is None:
         return Allowed()
     try:
-        pod = convert(given, Pod)
+        given, pod = read(given, Pod)
     except msgspec.ValidationError as error:
         return Denied(400, str(error))
     namespace = pod.metadata.namespace or request.namespace
-    if is_excluded(namespace, pod.metadata.labels):
+    if namespace in view.excluded:
         return Allowed()
     try:
         made = _profiled(dict(given), pod, namespace, view)

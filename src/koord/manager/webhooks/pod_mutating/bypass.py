@@ -9,30 +9,35 @@ from collections.abc import Callable, Iterable, Mapping
 
 from koord.api.pod import Pod
 from koord.api.pod_qos import pod_qos
-from koord.api.protocol import L_QOS_CLASS
+from koord.api.protocol import L_PRIORITY, L_QOS_CLASS
 from koord.api.resource_name import TIERS
-from koord.manager.webhooks.exclusion import is_excluded
+from koord.manager.webhooks.draft import part
+from koord.manager.webhooks.exclusion import SYSTEM
 from koord.manager.webhooks.profile.compiled import ALWAYS, Profile
 from koord.manager.webhooks.profile.match import matching
 from koord.policy.qos.classes import priority_class_with_default
 
 
 def bypassed(
-    pod: Pod, profiles: Iterable[Profile], namespace_labels: Callable[[str], Mapping[str, str] | None]
+    pod: Pod,
+    profiles: Iterable[Profile],
+    namespace_labels: Callable[[str], Mapping[str, str] | None],
+    excluded: frozenset[str] = SYSTEM,
 ) -> str | None:
     """Why the pod looks untouched, or None. Profiles that came after the pod, or are left to chance, prove nothing.
 
     Give it profiles as they are: one that was changed since the pod came may be blamed wrongly, so say "looks".
     """
     meta = pod.metadata
-    if is_excluded(meta.namespace, meta.labels) or namespace_labels(meta.namespace) is None:
+    if meta.namespace in excluded or namespace_labels(meta.namespace) is None:
         return None
+    there = [profile for profile in profiles if _was_there(profile, pod)]
+    written = {key for profile in there for key in _label_keys(profile)}
+    unsure = [profile for profile in there if profile.complaints or not _surely_matched(profile, written)]
     due = [
-        profile
-        for profile in matching(profiles, meta.labels, meta.namespace, namespace_labels)
-        if not profile.complaints and _was_there(profile, pod)
+        profile for profile in matching(there, meta.labels, meta.namespace, namespace_labels) if profile not in unsure
     ]
-    return _unlabelled(pod, due) or _untranslated(pod, due)
+    return _unlabelled(pod, due, unsure) or _untranslated(pod, due, unsure)
 
 
 def _was_there(profile: Profile, pod: Pod) -> bool:
@@ -40,10 +45,24 @@ def _was_there(profile: Profile, pod: Pod) -> bool:
     return profile.created is None or born is None or profile.created < born
 
 
-def _unlabelled(pod: Pod, due: list[Profile]) -> str | None:
-    """The last profile to state a class is the one whose class the pod should have, unless a patch took it away."""
-    stated = [p for p in due if p.qos_class]
-    if not stated or any(p.percent != ALWAYS or p.patch is not None for p in due):
+def _surely_matched(profile: Profile, written: set[str]) -> bool:
+    """At admission selectors saw the labels that were sent; those that profiles write may have been others then."""
+    return not any(requirement.key in written for requirement in profile.pods.requirements)
+
+
+def _label_keys(profile: Profile) -> list[str]:
+    keys = [key for key, _ in (*profile.labels, *profile.label_suffixes)]
+    keys += [destination for _, destination in profile.label_mapping]
+    keys += part(profile.patch or {}, "metadata", "labels")
+    return [*keys, L_QOS_CLASS, L_PRIORITY]
+
+
+def _unlabelled(pod: Pod, due: list[Profile], unsure: list[Profile]) -> str | None:
+    """The last profile to state a class is the one whose class the pod should have, if nothing else writes it."""
+    stated = [profile for profile in due if profile.qos_class]
+    if not stated or any(profile.percent != ALWAYS or _may_relabel(profile) for profile in due):
+        return None
+    if any(profile.qos_class or _may_relabel(profile) for profile in unsure):
         return None
     wanted, has = stated[-1], pod.metadata.labels.get(L_QOS_CLASS, "")
     if has == wanted.qos_class:
@@ -51,8 +70,15 @@ def _unlabelled(pod: Pod, due: list[Profile]) -> str | None:
     return f"profile {wanted.name} gives {L_QOS_CLASS}={wanted.qos_class}, the pod has {has or 'none'}"
 
 
-def _untranslated(pod: Pod, due: list[Profile]) -> str | None:
-    if not due or any(profile.keeps_resources for profile in due):
+def _may_relabel(profile: Profile) -> bool:
+    """Whether the profile writes the class in another way than by stating it."""
+    destinations = [destination for _, destination in profile.label_mapping]
+    named = [key for key, _ in (*profile.labels, *profile.label_suffixes)]
+    return profile.patch is not None or L_QOS_CLASS in (*destinations, *named)
+
+
+def _untranslated(pod: Pod, due: list[Profile], unsure: list[Profile]) -> str | None:
+    if not due or any(profile.keeps_resources for profile in (*due, *unsure)):
         return None
     priority_class = priority_class_with_default(pod.metadata.labels, pod.spec.priority, pod_qos(pod))
     names = TIERS.get(priority_class)

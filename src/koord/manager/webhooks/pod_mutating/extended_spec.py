@@ -36,7 +36,7 @@ def _actual(obj: Obj) -> ExtendedResourceSpec:
             limits=_batch(part(resources, "limits")), requests=_batch(part(resources, "requests"))
         )
         if found.limits or found.requests:
-            containers[container["name"]] = found
+            containers[container.get("name", "")] = found
     return ExtendedResourceSpec(containers=containers)
 
 

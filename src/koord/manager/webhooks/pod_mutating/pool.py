@@ -16,6 +16,8 @@ def with_pool_affinity(obj: Obj, namespace: str, view: View) -> Obj:
     if selector is None:
         return obj
     wanted = _requirements(selector)
+    if not wanted:  # a term without requirements would match no node at all
+        return obj
     required = owned(obj, "spec", "affinity", "nodeAffinity", _REQUIRED)
     terms = required.get("nodeSelectorTerms") or [{}]
     required["nodeSelectorTerms"] = [

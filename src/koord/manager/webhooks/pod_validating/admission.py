@@ -12,7 +12,6 @@ from koord.api.admission import AdmissionRequest
 from koord.api.model import convert
 from koord.api.pod import Pod
 from koord.api.protocol import A_RESERVE_POD, DEFAULT_QUOTA, ROOT_QUOTA, SYSTEM_QUOTA
-from koord.manager.webhooks.exclusion import is_excluded
 from koord.manager.webhooks.pod_validating import colocation, device, quota, required_label
 from koord.manager.webhooks.pod_validating.complaint import forbidden, joined
 from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
@@ -30,7 +29,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
 
 
-def subject(request: AdmissionRequest) -> Subject | Verdict:
+def subject(request: AdmissionRequest, view: View) -> Subject | Verdict:
     """Or the verdict on a request that is none of ours, or that cannot be read."""
     if request.resource.resource != "pods" or request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
         return Allowed()
@@ -40,11 +39,11 @@ def subject(request: AdmissionRequest) -> Subject | Verdict:
     except msgspec.ValidationError as error:
         return Denied(400, str(error))
     namespace = pod.metadata.namespace or request.namespace
-    return Allowed() if is_excluded(namespace, pod.metadata.labels) else Subject(pod=pod, old=old, namespace=namespace)
+    return Allowed() if namespace in view.excluded else Subject(pod=pod, old=old, namespace=namespace)
 
 
 def admit(request: AdmissionRequest, view: View) -> Verdict:
-    about = subject(request)
+    about = subject(request, view)
     if not isinstance(about, Subject):
         return about
     first = before_charge(about, view)

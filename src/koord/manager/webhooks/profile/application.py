@@ -15,10 +15,8 @@ from koord.api.model import convert
 from koord.api.protocol import L_PRIORITY, L_QOS_CLASS
 from koord.api.scheduling import PriorityClass
 from koord.manager.webhooks.draft import Obj, owned, part
-from koord.manager.webhooks.profile.compiled import Pairs, Profile
+from koord.manager.webhooks.profile.compiled import Pairs, Profile, is_directive
 from koord.manager.webhooks.verdict import Denied
-
-_DIRECTIVES = ("$patch", "$retainKeys", "$setElementOrder/", "$deleteFromPrimitiveList/")
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -53,7 +51,7 @@ def applied(
         _prioritise(owned(obj, *target.pod_spec), found)
     if profile.sub_priority is not None:
         owned(obj, "metadata", "labels")[L_PRIORITY] = str(profile.sub_priority)
-    return obj if profile.patch is None else _patched(obj, profile.patch, target)
+    return obj if profile.patch is None else _patched(obj, profile.patch, target, directed=profile.directed)
 
 
 def _map(obj: Obj, field: str, mapping: Pairs) -> None:
@@ -81,11 +79,12 @@ def _prioritise(spec: Obj, found: PriorityClass) -> None:
         spec["preemptionPolicy"] = found.preemption_policy
 
 
-def _patched(obj: Obj, patch: Obj, target: Target) -> Obj | Denied:
+def _patched(obj: Obj, patch: Obj, target: Target, *, directed: bool) -> Obj | Denied:
     merged = strategic_merge(obj, patch, target.shape)
     if isinstance(merged, PatchFailed):
         return Denied(500, merged.message)
-    merged = _undirected(merged)
+    if directed:
+        merged = _undirected(merged)
     try:
         convert(merged, target.model)  # the API server would refuse it with words that name no profile
     except msgspec.ValidationError as error:
@@ -94,12 +93,7 @@ def _patched(obj: Obj, patch: Obj, target: Target) -> Obj | Denied:
 
 
 def _undirected(value: Any) -> Any:
-    """Directives of the patch that found nothing to work on are no fields; parts without any stay the same objects."""
+    """Without the directives that found nothing to work on: they are no fields."""
     if isinstance(value, dict):
-        made = {key: _undirected(item) for key, item in value.items() if not key.startswith(_DIRECTIVES)}
-        same = len(made) == len(value) and all(made[key] is item for key, item in value.items())
-        return value if same else made
-    if isinstance(value, list):
-        items = [_undirected(item) for item in value]
-        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
-    return value
+        return {key: _undirected(item) for key, item in value.items() if not is_directive(key)}
+    return [_undirected(item) for item in value] if isinstance(value, list) else value

@@ -41,6 +41,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     priority_class_name: str = ""
     sub_priority: int | None = None
     patch: dict[str, Any] | None = None
+    directed: bool = False  # the patch holds directives, which may be left over after a merge
     complaints: tuple[str, ...] = ()  # what an operator should hear about
 
 
@@ -68,6 +69,7 @@ def compiled(profile: ClusterColocationProfile) -> Profile:
         priority_class_name=spec.priority_class_name,
         sub_priority=spec.koordinator_priority,
         patch=spec.patch,
+        directed=_directed(spec.patch),
         complaints=tuple(complaints),
     )
 
@@ -75,6 +77,17 @@ def compiled(profile: ClusterColocationProfile) -> Profile:
 def _pairs(mapping: dict[str, str]) -> Pairs:
     """Sorted, so that chains of mappings come out the same each time; upstream takes them in any order."""
     return tuple(sorted(mapping.items()))
+
+
+def is_directive(key: str) -> bool:
+    """Whether a key of a strategic merge patch is an order to the merge rather than a field."""
+    return key.startswith(("$patch", "$retainKeys", "$setElementOrder/", "$deleteFromPrimitiveList/"))
+
+
+def _directed(patch: Any) -> bool:
+    if isinstance(patch, dict):
+        return any(is_directive(key) or _directed(value) for key, value in patch.items())
+    return isinstance(patch, list) and any(map(_directed, patch))
 
 
 def _percent(probability: int | str | None) -> tuple[int, str]:
