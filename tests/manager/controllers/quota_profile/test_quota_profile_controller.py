@@ -87,11 +87,27 @@ def test_what_is_right_is_not_written_again() -> None:
         assert (await root(world)).metadata.resource_version == before.metadata.resource_version
         await controller.stop()
 
-        again = QuotaProfileController(world)  # a new leader
-        await again.start()
-        await world.clock.sleep(30)
-        assert (await root(world)).metadata.resource_version == before.metadata.resource_version
-        await again.stop()
+        for again in (QuotaProfileController(world), controller):  # a new leader, then the first one again
+            await again.start()
+            await world.clock.sleep(30)
+            assert (await root(world)).metadata.resource_version == before.metadata.resource_version
+            await again.stop()
+
+    in_world(main)
+
+
+def test_nodes_that_left_while_it_did_not_lead_are_gone() -> None:
+    async def main(world: World) -> None:
+        controller = await running(world, node("n1", "10"), node("n2", "5"))
+        ok(await world.client.create(ELASTIC_QUOTA_PROFILES, PROFILE))
+        await world.clock.sleep(1)
+        await controller.stop()
+        ok(await world.client.delete(NODES, "n2"))
+        await world.clock.sleep(1)
+        await controller.start()
+        await world.clock.sleep(1)
+        assert (await root(world)).spec.min["cpu"] == "10"
+        await controller.stop()
 
     in_world(main)
 

@@ -87,11 +87,12 @@ class ColocationProfileController:
         self._swept = world.clock.monotonic()
         self._quiet = QuietLog(_LOG, world.clock)
         self._queue: WorkQueue[str] = WorkQueue(world.clock, name=self.name)
-        self._controller = Controller(self.name, self._queue, self.reconcile)
         self._subscription: Subscription[ClusterColocationProfile] | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
+        """Also after `stop`: a replica may lead more than once."""
+        self._queue = WorkQueue(self._clock, name=self.name)
         self._subscription = self._profiles.on(self._on_profile)
         self._task = asyncio.create_task(self._run(), name=self.name)
 
@@ -127,7 +128,7 @@ class ColocationProfileController:
     async def _run(self) -> None:
         for informer in (self._profiles, self._pods, self._namespaces):
             await informer.wait_synced()
-        await self._controller.run()
+        await Controller(self.name, self._queue, self.reconcile).run()
 
     def _is_managed(self, profile: ClusterColocationProfile) -> bool:
         if profile.metadata.deletion_timestamp is not None:

@@ -57,12 +57,15 @@ class QuotaProfileController:
         self._quotas = world.informers.of(ELASTIC_QUOTAS)
         self._nodes = world.informers.of(NODES)
         self._shares: dict[str, NodeShare] = {}
+        self._clock = world.clock
         self._queue: WorkQueue[Key] = WorkQueue(world.clock, name=self.name)
-        self._controller = Controller(self.name, self._queue, self.reconcile)
         self._subscriptions: tuple[Subscription[ElasticQuotaProfile], Subscription[Node]] | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
+        """Also after `stop`: a replica may lead more than once."""
+        self._queue = WorkQueue(self._clock, name=self.name)
+        self._shares.clear()
         self._subscriptions = self._profiles.on(self._on_profile), self._nodes.on(self._on_node)
         self._task = asyncio.create_task(self._run(), name=self.name)
 
@@ -97,7 +100,7 @@ class QuotaProfileController:
         # A sum over half the nodes would shrink a quota for a moment: wait until all are known.
         for informer in (self._profiles, self._quotas, self._nodes):
             await informer.wait_synced()
-        await self._controller.run()
+        await Controller(self.name, self._queue, self.reconcile).run()
 
     def _decide(self, profile: ElasticQuotaProfile, tree_id: str) -> RootQuota | str:
         """The quota, or why there is none."""
