@@ -73,23 +73,16 @@ def lent(found: Batch) -> tuple[int, int]:
     return found.cpu_milli, found.memory.value()
 
 
+def _busier(seen: dict[str, Any], more: int) -> dict[str, Any]:
+    usage = seen["podUsage"]["resources"]
+    return sample(seen["name"], f"{int(usage['cpu'][:-1]) + more}m", usage["memory"])
+
+
 @given(strategy=strategies(0, 150), report=reports(), on=pods(), who=st.integers(0, 8), more=st.integers(1, 50_000))
 def test_more_usage_never_buys_batch_more(
     strategy: Any, report: dict[str, Any], on: tuple[PodShare, ...], who: int, more: int
 ) -> None:
-    busier = {
-        **report,
-        "pods": [
-            sample(
-                p["name"],
-                f"{int(p['podUsage']['resources']['cpu'][:-1]) + more}m",
-                p["podUsage"]["resources"]["memory"],
-            )
-            if p["name"] == f"p{who}"
-            else p
-            for p in report["pods"]
-        ],
-    }
+    busier = {**report, "pods": [_busier(p, more) if p["name"] == f"p{who}" else p for p in report["pods"]]}
     before, then = lent(batch(strategy, report, on)), lent(batch(strategy, busier, on))
     assert then[0] <= before[0]
     assert then[1] == before[1]

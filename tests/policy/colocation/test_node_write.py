@@ -30,7 +30,7 @@ from tests.policy.colocation.lending import (
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
 MID_CPU, MID_MEMORY = "kubernetes.io/mid-cpu", "kubernetes.io/mid-memory"
-LENT = {BATCH_CPU: "53k", BATCH_MEMORY: "66G", MID_CPU: "10k", MID_MEMORY: "10G"}
+LENT = {BATCH_CPU: "53k", BATCH_MEMORY: "66G", MID_CPU: "10k", MID_MEMORY: "9765625Ki"}
 ORIGIN = "node.koordinator.sh/originExtendedAllocatable"
 THIRD = "node.koordinator.sh/thirdPartyAllocations"
 RATIO = "node.koordinator.sh/cpu-normalization-ratio"
@@ -146,20 +146,17 @@ def test_a_node_that_says_nothing_of_its_size_is_left_alone(missing: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("taken", "cpu", "memory"),
+    ("priority", "took_cpu", "took_memory", "cpu", "memory"),
     [
-        pytest.param(
-            '{"name":"y","priority":"koord-batch","resources":{"%s":"10k","%s":"6G"}}', "43k", "60G", id="part"
-        ),
-        pytest.param('{"name":"y","priority":"koord-batch","resources":{"%s":"90k","%s":"1T"}}', "0", "0", id="all"),
-        pytest.param('{"name":"y","priority":"koord-mid","resources":{"%s":"10k","%s":"6G"}}', "53k", "66G", id="mid"),
-        pytest.param(
-            '{"name":"y","priority":"koord-batch","resources":{"%s":"oops","%s":"6G"}}', "53k", "66G", id="bad"
-        ),
+        pytest.param("koord-batch", "10k", "6G", "43k", "60G", id="a-part"),
+        pytest.param("koord-batch", "90k", "1T", "0", "0", id="all"),
+        pytest.param("koord-mid", "10k", "6G", "53k", "66G", id="not-of-batch"),
+        pytest.param("koord-batch", "oops", "6G", "53k", "66G", id="unreadable"),
     ],
 )
-def test_third_parties(taken: str, cpu: str, memory: str) -> None:
-    text = f'{{"allocations":[{taken % (BATCH_CPU, BATCH_MEMORY)}]}}'
+def test_third_parties(priority: str, took_cpu: str, took_memory: str, cpu: str, memory: str) -> None:
+    taken = f'{{"{BATCH_CPU}":"{took_cpu}","{BATCH_MEMORY}":"{took_memory}"}}'
+    text = f'{{"allocations":[{{"name":"y","priority":"{priority}","resources":{taken}}}]}}'
     made = write(node(annotations={THIRD: text}), None)
     assert (made.allocatable[BATCH_CPU], made.allocatable[BATCH_MEMORY]) == (cpu, memory)
     assert made.annotations[ORIGIN] == origin("53k", "66G")
