@@ -29,4 +29,6 @@ class QuietLog:
         if self._left_out:
             message += f" ({self._left_out} more lines like this were left out)"
             self._left_out = 0
-        self._logger.log(level, message, *args, exc_info=exc_info)
+        self._logger.log(
+            level, message, *args, exc_info=exc_info, stacklevel=3
+        )  # named after whoever had something to say

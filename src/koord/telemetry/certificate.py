@@ -26,17 +26,32 @@ class BadCertificate(Exception):
 class ServingCertificate:
     """An SSL context over two files; `refresh` takes renewed files over for connections made from then on."""
 
-    def __init__(self, certificate: str, key: str, *, minimum: str = "", ciphers: str = "") -> None:
-        self._files = (certificate, key)
+    def __init__(self, certificate: str, key: str, *, minimum: str = "", client_ca: str = "") -> None:
+        """`client_ca` names the authorities of clients that may show a certificate; none has to."""
+        self._files: tuple[str, ...] = (certificate, key)
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = TLS_VERSIONS[minimum or "VersionTLS12"]
-        if ciphers:
-            self.context.set_ciphers(ciphers)
+        if client_ca:
+            try:
+                self.context.load_verify_locations(cafile=client_ca)
+            except OSError as error:
+                raise BadCertificate(f"{client_ca}: {error.strerror or error}") from None
+            self.context.verify_mode = ssl.CERT_OPTIONAL
         self._seen: tuple[int, ...] = ()
         self.refresh()
 
+    @property
+    def fixed(self) -> bool:
+        """The files are gone on purpose: there is nothing to renew from."""
+        return not self._files
+
+    def fix(self) -> None:
+        self._files = ()
+
     def refresh(self) -> bool:
         """True when the files had changed. Raises BadCertificate and keeps serving the old ones."""
+        if self.fixed:
+            return False
         try:
             seen = tuple(os.stat(file).st_mtime_ns for file in self._files)
             if seen == self._seen:
@@ -50,22 +65,29 @@ class ServingCertificate:
         return True
 
 
-def self_signed(name: str, addresses: Sequence[str], folder: str = "") -> ServingCertificate:
+def self_signed(
+    name: str, addresses: Sequence[str], folder: str = "", *, minimum: str = "", client_ca: str = ""
+) -> ServingCertificate:
     """For `name` and `addresses`, kept in `folder` as <name>.crt and <name>.key and taken from there when present.
 
     Without a folder it lives in memory only and is another one after a restart.
     """
     if folder:
         certificate, key = Path(folder) / f"{name}.crt", Path(folder) / f"{name}.key"
-        if not (certificate.exists() and key.exists()):
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            _write(certificate, key, name, addresses)
-        return ServingCertificate(str(certificate), str(key))
+        try:
+            if not (certificate.exists() and key.exists()):
+                Path(folder).mkdir(parents=True, exist_ok=True)
+                _write(certificate, key, name, addresses)
+        except OSError as error:
+            raise BadCertificate(f"{folder}: {error.strerror or error}") from None
+        return ServingCertificate(str(certificate), str(key), minimum=minimum, client_ca=client_ca)
     # OpenSSL reads only files. They are gone as soon as they have been read.
     with tempfile.TemporaryDirectory() as place:
         certificate, key = Path(place) / "tls.crt", Path(place) / "tls.key"
         _write(certificate, key, name, addresses)
-        return ServingCertificate(str(certificate), str(key))
+        made = ServingCertificate(str(certificate), str(key), minimum=minimum, client_ca=client_ca)
+        made.fix()
+        return made
 
 
 def _write(certificate: Path, key: Path, name: str, addresses: Sequence[str]) -> None:
