@@ -19,6 +19,8 @@ BENCHES = {
     "apiserver": "bench.apiserver",
     "day": "bench.day",
     "scale": "bench.scale",
+    "engine": "bench.engine",
+    "scheduler": "bench.scheduler",
 }
 
 
