@@ -94,16 +94,17 @@ class Follower:
                 self._complain(config, kept, complaint, unread)
             elif kept.remarks:
                 self.counts.remarks += len(kept.remarks)
-                self._record(config, REMARK, "; ".join(kept.remarks))
+                self._record(config, kept, REMARK, "; ".join(kept.remarks))
 
     def _complain(self, config: ConfigMap, kept: Kept[Any], complaint: Complaint, unread: Unread) -> None:
         self.counts.rejected += 1
         if unread.json:
             why = worded(kept.key, unread.flaw)
-            self._record(config, complaint.reason, f"failed to unmarshal {complaint.subject}, err: {why}")
+            self._record(config, kept, complaint.reason, f"failed to unmarshal {complaint.subject}, err: {why}")
         else:
-            self._record(config, INVALID, kept.error)
+            self._record(config, kept, INVALID, kept.error)
 
-    def _record(self, config: ConfigMap, reason: str, message: str) -> None:
+    def _record(self, config: ConfigMap, kept: Kept[Any], reason: str, message: str) -> None:
         _LOG.warning("ConfigMap %s/%s: %s", *self._where, message)
-        self._world.recorder.record(reference(CONFIG_MAPS, config), "Warning", reason, message)
+        # Five documents share a reason; the action keeps the word about one from standing for all.
+        self._world.recorder.record(reference(CONFIG_MAPS, config), "Warning", reason, message, action=kept.key)
