@@ -13,14 +13,18 @@ from koord.api.builtin import DEVICE_CLASSES, RESOURCE_CLAIMS
 from koord.api.pod import PodResourceClaim
 from koord.api.resource_claims import DeviceRequest, ResourceClaim
 from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.decision import Futile
 from koord.scheduler.framework.event import ADD, UPDATE, Event, Happened
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.refused import Refused
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Reject, Skip, unresolvable
 from koord.scheduler.plugins.node_selector import Terms
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 
+NOTHING_TO_FREE = "no new claims to deallocate"
+STILL = "still not schedulable"
 ELSEWHERE = "resourceclaim not available on the node"
 NOT_WATCHED = "resource claims are not watched: feature gate DisableDynamicResourceAllocationInformer is on"
 
@@ -28,7 +32,11 @@ NOT_WATCHED = "resource claims are not watched: feature gate DisableDynamicResou
 class _Reach(msgspec.Struct, frozen=True):
     """Where the devices of the pod's claims can be reached from."""
 
-    terms: tuple[Terms, ...]
+    claims: int = 0
+    terms: tuple[Terms, ...] = ()
+
+
+_NO_CLAIMS = _Reach()
 
 
 class DynamicResources(Plugin):
@@ -74,6 +82,7 @@ class DynamicResources(Plugin):
         return found if isinstance(found, Reject) else None
 
     def pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Skip | Fault | None:
+        cycle.keep(self.name, _NO_CLAIMS)
         if not pod.shape.spec.resource_claims:
             return SKIP
         if self._claims is None:
@@ -93,13 +102,23 @@ class DynamicResources(Plugin):
                 terms.append(Terms(selector))
                 if terms[-1].error:
                     return Fault(terms[-1].error)
-        cycle.keep(self.name, _Reach(tuple(terms)))
+        cycle.keep(self.name, _Reach(len(found), tuple(terms)))
         return None
 
     def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
         assert node.node is not None
         here = all(terms.matches(node.node) for terms in cycle.of(self.name, _Reach).terms)
         return None if here else unresolvable(ELSEWHERE)
+
+    def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Futile | Fault:
+        """Kubernetes' words, which stand before those of preemption in what users read of every refused pod.
+
+        Where PreFilter ended before this plugin was asked, kube-scheduler takes it for a fault, and tries nothing else.
+        """
+        kept = cycle.kept.get(self.name)
+        if not isinstance(kept, _Reach):
+            return Fault("not found")
+        return Futile((STILL if kept.claims else NOTHING_TO_FREE,))
 
     # Claims ------------------------------------------------------------------------------------------------------
 
