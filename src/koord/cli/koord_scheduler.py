@@ -270,7 +270,7 @@ class _Process:
                     share_port=values.switch("permit-port-sharing") or None,
                 )
         except OSError as trouble:
-            return f"cannot listen on {host}:{port}: {trouble.strerror or trouble}"
+            return f"cannot listen on {host}:{port}: {os.strerror(trouble.errno or 0).lower()}"
         return guarded
 
     def _lease_is_fresh(self) -> str | None:
