@@ -1,0 +1,97 @@
+"""The status of a Recommendation from an estimate, and whether it says anything new. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+
+from koord.api.analysis import RecommendationStatus
+from koord.api.container import Container
+from koord.api.pod import Pod
+from koord.kube.verb import Plain
+from koord.policy.prediction.workload import Estimate
+from koord.values import instant
+from koord.values import resources as vector
+from koord.values.quantity import Format, Quantity
+from koord.values.resources import CPU, MEMORY
+
+_MIB = 2**20
+_ENOUGH = 1.0
+_LEAST = {CPU: 25, MEMORY: 5}  # thousandths of a core, mebibytes: the smallest that histograms tell apart
+
+
+def container_statuses(estimate: Estimate, pod: Pod) -> list[Plain]:
+    """Nodes report use by pod, so it is divided as the containers' requests are; evenly where none asks."""
+    containers = pod.spec.containers
+    cpu = _divided(estimate.cpu_milli, containers, CPU)
+    memory = _divided(estimate.memory_bytes // _MIB, containers, MEMORY)
+    return [
+        {
+            "containerName": container.name,
+            "resources": {
+                CPU: str(Quantity.from_milli(cpu[index])),
+                MEMORY: str(Quantity.from_value(memory[index] * _MIB, Format.BINARY_SI)),
+            },
+        }
+        for index, container in enumerate(containers)
+    ]
+
+
+def conditions(estimate: Estimate | None, unsupported: str, old: RecommendationStatus, now: datetime) -> list[Plain]:
+    """Words without figures: a message that changes each minute would be written each minute."""
+    if unsupported:
+        told = [("ConfigUnsupported", "True", "TargetUnsupported", unsupported)]
+    elif estimate is None:
+        told = [("NoObjectsMatched", "True", "NoSamples", "no use of a matching pod has been reported")]
+    else:
+        low = estimate.confidence < _ENOUGH
+        reason, words = (
+            ("LittleHistory", "less than a day of samples") if low else ("EnoughHistory", "a day of samples")
+        )
+        told = [("LowConfidence", "True" if low else "False", reason, words)]
+    made: list[Plain] = []
+    for kind, state, reason, message in told:
+        known = next((one for one in old.conditions if one.type == kind and one.status == state), None)
+        since = known.last_transition_time if known is not None and known.last_transition_time else now
+        made.append(
+            {
+                "type": kind,
+                "status": state,
+                "reason": reason,
+                "message": message,
+                "lastTransitionTime": instant.text(since),
+            }
+        )
+    return made
+
+
+def change(
+    old: RecommendationStatus, statuses: Sequence[Plain] | None, told: list[Plain], now: datetime
+) -> Plain | None:
+    """The merge patch of the status, or None when it says all this already. None for `statuses` keeps the last ones."""
+    known = [
+        {"containerName": one.container_name, "resources": vector.to_wire(vector.parse(one.resources))}
+        for one in (old.pod_status.container_statuses if old.pod_status else ())
+    ]
+    said = [(one.type, one.status, one.reason, one.message) for one in old.conditions]
+    saying = [(one["type"], one["status"], one["reason"], one["message"]) for one in told]
+    patch: Plain = {}
+    if statuses is not None and known != list(statuses):
+        patch["podStatus"] = {"containerStatuses": list(statuses)}
+        patch["updateTime"] = instant.text(now)
+    if said != saying:
+        patch["conditions"] = told
+    return {"status": patch} if patch else None
+
+
+def _divided(total: int, containers: Sequence[Container], resource: str) -> list[int]:
+    """Each part rounded up and none below its least: too little breaks a container, a unit too much does not."""
+    asked = [
+        vector.units(resource, vector.parse(one.resources.requests).get(resource, Quantity.from_value(0)))
+        for one in containers
+    ]
+    whole = sum(asked)
+    if not whole:
+        asked, whole = [1] * len(containers), len(containers)
+    return [max(math.ceil(total * part / whole), _LEAST[resource]) for part in asked]

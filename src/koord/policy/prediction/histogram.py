@@ -1,0 +1,122 @@
+"""A histogram whose samples count half as much after each half-life.
+
+Old weights are not touched as time passes; new ones are made heavier instead, relative to a reference time that is
+moved when the factor would grow too large. Times are seconds since the Unix epoch and arrive with the samples.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from koord.policy.prediction.buckets import Buckets
+
+EPSILON = 0.0001  # a thousandth of the smallest weight of a sample: less than this is nothing
+_FAR = 100  # half-lives from the reference after which it is moved
+_COMPACT = 10_000
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All of a histogram: restored, it goes on as if it had never been away."""
+
+    reference_s: float = 0.0
+    weights: dict[int, float] = {}
+
+
+class Compact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A histogram in small whole numbers: shapes survive, exact weights do not."""
+
+    reference_timestamp: float = 0.0
+    bucket_weights: dict[int, int] = {}
+    total_weight: float = 0.0
+
+
+class DecayingHistogram:
+    def __init__(self, buckets: Buckets, half_life_s: float) -> None:
+        if half_life_s <= 0:
+            raise ValueError(f"a half-life is a time above zero, not {half_life_s} s")
+        self.buckets = buckets
+        self.half_life_s = half_life_s
+        self._reference_s = 0.0
+        self._weights: dict[int, float] = {}  # only buckets that hold something
+
+    def add(self, value: float, at: float, weight: float = 1.0) -> None:
+        if at > self._reference_s + _FAR * self.half_life_s:
+            self._move_reference(at)
+        bucket = self.buckets.find(value)
+        self._weights[bucket] = self._weights.get(bucket, 0.0) + weight * self._factor(at)
+
+    @property
+    def total(self) -> float:
+        """In the histogram's own scale; only shares of it mean anything."""
+        return math.fsum(self._weights.values())
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._significant()
+
+    def percentile(self, share: float) -> float:
+        """The upper end of the bucket below which that share of the weight lies; 0 when there is nothing."""
+        significant = self._significant()
+        if not significant:
+            return 0.0
+        threshold, passed = share * self.total, 0.0
+        for bucket in significant:
+            passed += self._weights[bucket]
+            if passed >= threshold:
+                return self.buckets.end(bucket)
+        return self.buckets.end(significant[-1])
+
+    def peak(self, now: float, least: float) -> float:
+        """The upper end of the highest bucket that still weighs `least` today, in samples of weight 1."""
+        floor = max(least * self._factor(now), EPSILON)
+        held = [bucket for bucket, weight in self._weights.items() if weight >= floor]
+        return self.buckets.end(max(held)) if held else self.percentile(1.0)
+
+    # -- keeping
+
+    def save(self) -> Saved:
+        return Saved(reference_s=self._reference_s, weights=dict(sorted(self._weights.items())))
+
+    def restore(self, saved: Saved) -> None:
+        """Take over what was saved in place of what is here. Buckets that do not exist any more join the last one."""
+        self._reference_s = saved.reference_s
+        self._weights = {}
+        for bucket, weight in saved.weights.items():
+            self._put(bucket, weight)
+
+    def compact(self) -> Compact:
+        largest = max(self._weights.values(), default=0.0)
+        if largest <= 0:
+            return Compact(reference_timestamp=self._reference_s)
+        scaled = {bucket: math.floor(weight / largest * _COMPACT + 0.5) for bucket, weight in self._weights.items()}
+        kept = {bucket: weight for bucket, weight in sorted(scaled.items()) if weight}
+        return Compact(reference_timestamp=self._reference_s, bucket_weights=kept, total_weight=self.total)
+
+    def expand(self, compact: Compact) -> None:
+        """Take over a compact form: its numbers are shares of its total."""
+        self._reference_s = compact.reference_timestamp
+        self._weights = {}
+        whole = sum(compact.bucket_weights.values())
+        for bucket, weight in compact.bucket_weights.items():
+            self._put(bucket, weight * compact.total_weight / whole)
+
+    # -- inside
+
+    def _put(self, bucket: int, weight: float) -> None:
+        if math.isfinite(weight) and weight > 0 and bucket >= 0:
+            known = min(bucket, self.buckets.count - 1)
+            self._weights[known] = self._weights.get(known, 0.0) + weight
+
+    def _significant(self) -> list[int]:
+        return sorted(bucket for bucket, weight in self._weights.items() if weight >= EPSILON)
+
+    def _factor(self, at: float) -> float:
+        return float(2.0 ** ((at - self._reference_s) / self.half_life_s))
+
+    def _move_reference(self, at: float) -> None:
+        moved = round(at / self.half_life_s) * self.half_life_s
+        scale = 2.0 ** round((self._reference_s - moved) / self.half_life_s)
+        self._reference_s = moved
+        self._weights = {bucket: left for bucket, weight in self._weights.items() if (left := weight * scale) > 0}
