@@ -127,6 +127,10 @@ class NodeResourceController:
             values,
         )
 
+    def remembered(self) -> int:
+        """Nodes that something is kept of."""
+        return len({*self._synced_at, *self._zones_synced_at, *self._lent, *self._news.told})
+
     async def _run(self) -> None:
         await self.sight.wait_synced()
         await self._controller.run()

@@ -21,23 +21,23 @@ _LOG = logging.getLogger(__name__)
 class News:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._told: dict[str, Cause] = {}
+        self.told: dict[str, Cause] = {}
 
     def tell(self, node: Node, degraded: Degraded | None) -> None:
         """`degraded` is None for a report that is good, and for a node that is not to lend."""
         name = node.metadata.name
-        before = self._told.get(name)
+        before = self.told.get(name)
         if degraded is not None and degraded.cause not in EXPECTED:
             if degraded.cause != before:
-                self._told[name] = degraded.cause
+                self.told[name] = degraded.cause
                 self._say(node, "Warning", ABNORMAL, f"nothing is lent to batch and mid pods: {degraded}")
         elif before is not None:
-            del self._told[name]
+            del self.told[name]
             if degraded is None:
                 self._say(node, "Normal", RESTORED, "the NodeMetric is usable again")
 
     def forget(self, name: str) -> None:
-        self._told.pop(name, None)
+        self.told.pop(name, None)
 
     def _say(self, node: Node, type: str, reason: str, message: str) -> None:
         _LOG.info("node %s: %s: %s", node.metadata.name, reason, message)
