@@ -155,3 +155,9 @@ def test_a_new_node_is_let_in() -> None:
 
 def test_documents_that_cannot_be_judged_are_left_out() -> None:
     assert [group.key for group in groups(CONFIG)] == ["colocation-config", "system-config"]
+
+
+def test_qos_is_judged_only_beside_a_readable_system_config() -> None:
+    assert [group.key for group in groups({"resource-qos-config": "{}"})] == []
+    both = {"resource-qos-config": "{}", "system-config": "{}"}
+    assert [group.key for group in groups(both)] == ["resource-qos-config", "system-config"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.manager.webhooks.pod_validating.admission import Subject, admit, charge, subject
+from koord.manager.webhooks.pod_validating.admission import admit
 from koord.manager.webhooks.pod_validating.required_label import Rule, rules
 from koord.manager.webhooks.verdict import Allowed, Denied
 from koord.manager.webhooks.world import View
@@ -169,37 +169,6 @@ class Test_quotas:
 
     def test_without_a_default_only_labels_count(self) -> None:
         assert refusal(pod(), world=view(quotas=self.QUOTAS, DisableDefaultQuota=True)) is None
-
-    @pytest.mark.parametrize(
-        ("new", "old", "gates", "charged"),
-        [
-            pytest.param({QUOTA: "child"}, None, {}, None, id="off"),
-            pytest.param({QUOTA: "child"}, None, {"EnableQuotaAdmission": True}, "child", id="on"),
-            pytest.param(
-                {QUOTA: "koordinator-system-quota"}, None, {"EnableQuotaAdmission": True}, None, id="built-in"
-            ),
-            pytest.param({QUOTA: "child"}, {}, {"EnableQuotaAdmission": True}, None, id="updates-are-free"),
-            pytest.param(
-                {QUOTA: "child"},
-                {},
-                {"EnableQuotaAdmission": True, "EnableQuotaAdmissionOnUpdate": True},
-                "child",
-                id="a-move-is-charged",
-            ),
-            pytest.param(
-                {QUOTA: "child"},
-                {QUOTA: "child"},
-                {"EnableQuotaAdmission": True, "EnableQuotaAdmissionOnUpdate": True},
-                None,
-                id="staying-is-free",
-            ),
-        ],
-    )
-    def test_charges(self, new: Obj, old: Obj | None, gates: Obj, charged: str | None) -> None:
-        world = view(quotas=self.QUOTAS, **gates)
-        about = subject(request(pod(labels=new), None if old is None else pod(labels=old)), world)
-        assert isinstance(about, Subject)
-        assert charge(about, world) == charged
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,15 @@ def admit(request: AdmissionRequest, config: Mapping[str, str] | None) -> Verdic
     if request.resource.resource != "nodes" or request.sub_resource or request.operation != "UPDATE" or not config:
         return Allowed()
     try:
-        labels = convert(request.object or {}, Node).metadata.labels
+        node = convert(request.object or {}, Node)
         before = convert(request.old_object or {}, Node).metadata.labels
     except msgspec.ValidationError as error:
         return Denied(400, str(error))
+    labels = node.metadata.labels
     if labels == before:
         return Allowed()
     for group in groups(config):
         names = group.picking(labels)
         if len(names) > 1:
-            return Denied(400, conflict_text(group.key, names, request.name))
+            return Denied(400, conflict_text(group.key, names, node.metadata.name))
     return Allowed()

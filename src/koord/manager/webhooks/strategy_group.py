@@ -42,6 +42,8 @@ def groups(data: Mapping[str, str]) -> list[Group]:
         document = read(data.get(key, ""), _MODELS[key])
         if isinstance(document, FieldError):
             continue
+        if key == keys.RESOURCE_QOS and isinstance(read(data.get(keys.SYSTEM, ""), _MODELS[keys.SYSTEM]), FieldError):
+            continue  # upstream reads the two together
         entries = document.node_configs if key == keys.COLOCATION else document.node_strategies
         made = _group(key, entries)
         if made is not None:

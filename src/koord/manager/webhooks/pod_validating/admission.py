@@ -1,7 +1,7 @@
 """The validating admission of pods, in stages: the first that finds fault answers.
 
-Charging a quota (EnableQuotaAdmission) writes, so it cannot stand here. It belongs between `before_charge` and
-`after_charge`; `charge` says whether there is anything to charge. Without that gate `admit` is the whole story.
+Charging a quota (EnableQuotaAdmission) writes, so it cannot stand here. It comes after all of this: a pod that is
+refused anyway must not use up what others need.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ import msgspec
 from koord.api.admission import AdmissionRequest
 from koord.api.model import convert
 from koord.api.pod import Pod
-from koord.api.protocol import A_RESERVE_POD, DEFAULT_QUOTA, ROOT_QUOTA, SYSTEM_QUOTA
+from koord.api.protocol import A_RESERVE_POD
 from koord.manager.webhooks.pod_validating import colocation, device, quota, required_label
 from koord.manager.webhooks.pod_validating.complaint import forbidden, joined
 from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
 from koord.manager.webhooks.world import View
 from koord.values.quantity import QuantityError
-
-_UNCHARGED = ("", DEFAULT_QUOTA, SYSTEM_QUOTA, ROOT_QUOTA)
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,48 +44,24 @@ def admit(request: AdmissionRequest, view: View) -> Verdict:
     about = subject(request, view)
     if not isinstance(about, Subject):
         return about
-    first = before_charge(about, view)
-    return first if isinstance(first, Denied) else after_charge(about, view)
-
-
-def before_charge(about: Subject, view: View) -> Verdict:
-    if A_RESERVE_POD in about.pod.metadata.annotations:
-        return Denied(400, forbidden(f"annotations.{A_RESERVE_POD}", "cannot set in annotations"))
     try:
-        wrong = colocation.complaints(
-            about.pod, about.old, sub_priority_may_change=view.gates["ColocationProfileSkipValidatingPriority"]
-        )
+        why = _complaint(about, view)
     except QuantityError as error:
-        return Denied(400, str(error))
-    if wrong:
-        return Denied(400, joined(wrong))
-    linked = quota.complaint(about.pod, about.old, about.namespace, view.quotas, view.gates)
-    return Denied(400, linked) if linked else Allowed()
+        why = str(error)
+    return Denied(400, why) if why else Allowed()
 
 
-def charge(about: Subject, view: View) -> str | None:
-    """The quota that the pod must be charged to, if any."""
-    if not view.gates["EnableQuotaAdmission"]:
-        return None
-    name = quota.quota_of(about.pod, about.namespace, view.quotas, view.gates)
-    if about.old is not None:
-        if not view.gates["EnableQuotaAdmissionOnUpdate"]:
-            return None
-        if name == quota.quota_of(about.old, about.namespace, view.quotas, view.gates):
-            return None
-    return None if name in _UNCHARGED else name
-
-
-def after_charge(about: Subject, view: View) -> Verdict:
-    if view.gates["ValidatePodDeviceResource"]:
-        try:
-            wrong = device.complaints(about.pod.spec)
-        except QuantityError as error:
-            return Denied(400, str(error))
-        if wrong:
-            return Denied(400, joined(wrong))
-    if view.gates["EnablePodEnhancedValidator"]:
-        missing = required_label.complaint(about.pod.metadata.labels, about.namespace, view.rules)
-        if missing:
-            return Denied(400, missing)
-    return Allowed()
+def _complaint(about: Subject, view: View) -> str | None:
+    pod, old, gates = about.pod, about.old, view.gates
+    if A_RESERVE_POD in pod.metadata.annotations:
+        return forbidden(f"annotations.{A_RESERVE_POD}", "cannot set in annotations")
+    movable = gates["ColocationProfileSkipValidatingPriority"]
+    if wrong := colocation.complaints(pod, old, sub_priority_may_change=movable):
+        return joined(wrong)
+    if linked := quota.complaint(pod, old, about.namespace, view.quotas, gates):
+        return linked
+    if gates["ValidatePodDeviceResource"] and (wrong := device.complaints(pod.spec)):
+        return joined(wrong)
+    if gates["EnablePodEnhancedValidator"]:
+        return required_label.complaint(pod.metadata.labels, about.namespace, view.rules)
+    return None

@@ -9,17 +9,13 @@ from koord.api.protocol import L_QUOTA_PREEMPTIBLE
 from koord.manager.webhooks.world import QuotaView
 
 
-def quota_of(pod: Pod, namespace: str, quotas: QuotaView, gates: Mapping[str, bool]) -> str:
-    return quotas.quota_of(pod.metadata.labels, namespace, default=not gates["DisableDefaultQuota"])
-
-
 def complaint(pod: Pod, old: Pod | None, namespace: str, quotas: QuotaView, gates: Mapping[str, bool]) -> str | None:
     labels = pod.metadata.labels
     if old is not None and labels.get(L_QUOTA_PREEMPTIBLE, "") != old.metadata.labels.get(L_QUOTA_PREEMPTIBLE, ""):
         return "Preemptible label is forbidden modify now."
     if gates["SupportParentQuotaSubmitPod"]:
         return None
-    name = quota_of(pod, namespace, quotas, gates)
+    name = quotas.quota_of(labels, namespace, default=not gates["DisableDefaultQuota"])
     if quotas.is_parent(name):
         return f"pod can not be linked to a parentQuotaGroup,quota:{name}, pod:{pod.metadata.name}"
     return None
