@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from koord.cli import local_scheduler
+from koord.cli import local_manager, local_scheduler
 from koord.embedded.cluster import Context, Maker
 from koord.embedded.kubelet import profile as node_profile
 from koord.embedded.kubelet.fleet import Fleet
@@ -30,6 +30,7 @@ SETTINGS = {"scheduler.config": "a KubeSchedulerConfiguration file for koord-sch
 COMPONENTS: dict[str, Callable[[Context, Wish], object]] = {
     "workloads": lambda c, _: Workloads(c.client, c.informers, c.clock, c.seed),
     "nodes": lambda c, wish: Fleet(c.client, c.informers, c.clock, c.seed, wish.pools),
+    "manager": lambda c, _: local_manager.make(c),
     "scheduler": lambda c, wish: local_scheduler.make(c, wish.scheduler),
 }
 

@@ -19,6 +19,7 @@ import yaml
 from koord.api.builtin import CUSTOM_RESOURCE_DEFINITIONS
 from koord.api.crd import crd_manifests
 from koord.embedded.apiserver import tls
+from koord.embedded.apiserver.admission.hooks import Hooks
 from koord.embedded.apiserver.http import HttpDoor
 from koord.embedded.apiserver.inprocess import InProcessTransport
 from koord.embedded.apiserver.running import Address, kubeconfig
@@ -50,6 +51,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     informers: Informers
     clock: Clock
     seed: int
+    hooks: Hooks  # for components that decide about writes before they are stored
 
 
 class Component(Protocol):
@@ -124,7 +126,10 @@ class Cluster:
         settings = self._settings
         chosen = settings.component_seed if settings.component_seed is not None else settings.seed
         seed = chosen if chosen is not None else secrets.randbits(32)
-        context = Context(client=self.client, informers=self.informers, clock=self.clock, seed=seed)
+        assert self.server is not None
+        context = Context(
+            client=self.client, informers=self.informers, clock=self.clock, seed=seed, hooks=self.server.hooks
+        )
         for name, maker in self._makers:
             made = maker(context)
             component = await made if asyncio.iscoroutine(made) else made

@@ -236,10 +236,10 @@ async def test_a_folder_keeps_it_for_the_next_start(world: World, tmp_path: Path
     assert first.material == again.material
 
 
-async def test_a_keep_that_never_keeps_is_given_up(world: World) -> None:
+async def test_a_keep_that_never_keeps_is_given_up(world: World, tmp_path: Path) -> None:
     class Sieve(FolderKeep):
         async def read(self) -> None:
             return None
 
     with pytest.raises(KeepRefused, match="there is none"):
-        await ensured(Sieve(Path("unused")), "x", world.clock)
+        await ensured(Sieve(tmp_path), "x", world.clock)

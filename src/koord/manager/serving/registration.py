@@ -67,7 +67,7 @@ def wanted(
             continue
         entry = {**entry, "clientConfig": _client(path, place, bundle)}
         if path in excluding and excluded:
-            entry["namespaceSelector"] = _without(entry.get("namespaceSelector") or {}, excluded)
+            entry["namespaceSelector"] = without_namespaces(entry.get("namespaceSelector") or {}, excluded)
         entries.append(entry)
     return Wanted(entries, json.dumps(template, separators=(",", ":")))
 
@@ -128,7 +128,8 @@ def _client(path: str, place: Place, bundle: str) -> Obj:
     return {"caBundle": bundle, "service": {"namespace": place.namespace, "name": place.service, "path": path}}
 
 
-def _without(selector: Obj, names: Sequence[str]) -> Obj:
+def without_namespaces(selector: Obj, names: Sequence[str]) -> Obj:
+    """The selector, leaving out namespaces of these names as well."""
     expressions = list(selector.get("matchExpressions") or [])
     for expression in expressions:
         if expression.get("key") == NAMESPACE_NAME and expression.get("operator") == "NotIn":
