@@ -12,9 +12,8 @@ from koord.api.config.scheduler.configuration import (
     defaulted,
     validate,
 )
-from koord.api.config.scheduler.extender import Extender
 from koord.scheduler.assembly.args import entry_of, plugin_args
-from koord.scheduler.assembly.gated import gated, ungated
+from koord.scheduler.assembly.gated import gated, not_built
 from koord.scheduler.assembly.point import POINTS
 from koord.scheduler.assembly.rehearsal import BlankHandle
 from koord.scheduler.assembly.roster import Roster, named, roster
@@ -52,7 +51,7 @@ class Assembly:
         Every plugin is made once over an empty cluster, to learn which points it has and what it says of its arguments.
         """
         config = defaulted(given)
-        errors = validate(config) + ungated(config)
+        errors = validate(config) or not_built(config)
         factories = gated(factories, gates or {})
         for index, profile in enumerate(config.profiles):
             errors += missing(profile, f"profiles[{index}]", factories)
@@ -70,10 +69,6 @@ class Assembly:
         if not errors:
             errors = _one_queue(config, rosters)
         return errors or cls(config, factories, gates or {}, tuple(rosters))
-
-    @property
-    def extenders(self) -> tuple[Extender, ...]:
-        return self.config.extenders
 
     @property
     def unused(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What feature gates change about plugins, and settings that belong to gates which are not built."""
+"""What feature gates change about plugins, and valid settings for things that are not built: never ignored silently."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ def gated(factories: Mapping[str, Factory], gates: Mapping[str, bool]) -> Mappin
     return {**factories, DynamicResources.name: lambda args, handle: DynamicResources(None)}
 
 
-def ungated(config: KubeSchedulerConfiguration) -> list[FieldError]:
-    """kube-scheduler takes this setting with StorageCapacityScoring only, which is off by default there."""
+def not_built(config: KubeSchedulerConfiguration) -> list[FieldError]:
+    """Of a valid configuration. The shape is for StorageCapacityScoring, which is off by default in Kubernetes."""
+    rule = "must be left out: this version of koord asks no extenders"
+    errors = [FieldError("extenders", [e.url_prefix for e in config.extenders], rule)] if config.extenders else []
     rule = "must be left out: scoring by storage capacity (feature gate StorageCapacityScoring) is not built"
-    return [
+    return errors + [
         FieldError(f"profiles[{i}].pluginConfig[{k}].args.shape", entry.args["shape"], rule)
         for i, profile in enumerate(config.profiles)
         for k, entry in enumerate(profile.plugin_config)

@@ -11,7 +11,7 @@ import yaml
 from koord.api.config.component import ClientConnection, LeaderElection
 from koord.api.config.plugin_set import PluginSet
 from koord.api.config.scheduler.args import API_VERSION, PluginArgs
-from koord.api.config.scheduler.configuration import KIND, Plugins, Profile
+from koord.api.config.scheduler.configuration import KIND, KubeSchedulerConfiguration, Plugins, Profile
 from koord.api.config.scheduler.extender import Extender
 from koord.api.model import to_dict
 from koord.scheduler.assembly.args import plugin_args
@@ -43,7 +43,11 @@ def written(assembly: Assembly) -> str:
 
 def effective(assembly: Assembly) -> dict[str, Any]:
     """The same as plain data."""
-    config = assembly.config
+    return tree_of(assembly.config)
+
+
+def tree_of(config: KubeSchedulerConfiguration) -> dict[str, Any]:
+    """Of a configuration that is defaulted and valid."""
     tree: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": KIND,
