@@ -143,6 +143,10 @@ async def test_it_schedules_and_gives_the_lease_back(cluster: Up, client: Client
         )
         assert metric(running, 'leader_election_master_status{name="whole-life"} 1')
         assert running.ask("/apis/v1/__services__")[0] == 200
+        assert (
+            'pod="huge",priority="0",resource="cpu",scheduler="koord-scheduler",unit="cores"} 9999'
+            in (running.ask("/metrics/resources")[1])
+        )
         config = json.loads(running.ask("/configz")[1])["componentconfig"]
         assert config["leaderElection"]["resourceName"] == "whole-life"
         assert running.ask_secure("/healthz") == (200, "ok")
@@ -165,6 +169,7 @@ async def test_a_standby_takes_over(cluster: Up, client: Client) -> None:
         with program(cluster.kubeconfig, name) as second:
             await until(lambda: second.ask("/readyz")[0] == 200, second)
             assert not metric(second, leads)
+            assert second.ask("/metrics/resources") == (200, "")
             assert second.ask("/apis/v1/__services__") == (503, '{"message":"the instance is not leader"}')
             assert first.end()[0] == 0
             await until(lambda: metric(second, leads), second)

@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
+import yaml
 
 from koord.api.config.component import LeaderElection
 from koord.cli import reaching
@@ -34,7 +35,8 @@ from koord.kube.http import HttpTransport
 from koord.kube.informers import Informers
 from koord.kube.lease import LeaseConfig
 from koord.kube.metered import MeteredTransport, RestMetrics
-from koord.scheduler.assembly import Assembly, effective, written
+from koord.scheduler import resource_metrics
+from koord.scheduler.assembly import Assembly, written
 from koord.scheduler.koordinator_metrics import KoordinatorMetrics
 from koord.scheduler.metrics import SchedulerMetrics
 from koord.scheduler.monitor import Late, Monitor
@@ -46,8 +48,10 @@ from koord.telemetry.clock import WallClock
 from koord.telemetry.endpoint import Endpoint, Services
 from koord.telemetry.health import Check
 from koord.telemetry.logs import Logs
+from koord.telemetry.metrics import exposition
 from koord.telemetry.metrics.process import watch_process
 from koord.telemetry.metrics.registry import Registry
+from koord.telemetry.routing import Call, Reply
 from koord.values import duration
 
 _LOG = logging.getLogger("koord.cli.koord_scheduler")  # by name: as a script this module is called __main__
@@ -243,7 +247,9 @@ class _Process:
         endpoint.health("livez", {"ping": health.ping})
         endpoint.health("readyz", {**elected, "shutdown": self._not_stopping, "sched-handler-sync": self._is_synced})
         endpoint.metrics([self._plan.registry])
-        endpoint.config(lambda: effective(self._plan.assembly))
+        endpoint.routes.add("GET", "/metrics/resources", self._resources)
+        shown = yaml.safe_load(written(self._plan.assembly))
+        endpoint.config(lambda: shown)
         endpoint.flag("v", lambda text: verbosity(self._plan.logs, text))
         Services(endpoint, unavailable=lambda: None if self._leads else _NOT_LEADER)
         return endpoint
@@ -272,6 +278,11 @@ class _Process:
         except OSError as trouble:
             return f"cannot listen on {host}:{port}: {os.strerror(trouble.errno or 0).lower()}"
         return guarded
+
+    async def _resources(self, _: Call) -> Reply:
+        """Empty while another one leads, so that a sum over replicas counts each pod once."""
+        body = await resource_metrics.render(self._scheduler.intake.pods.list()) if self._leads else b""
+        return Reply(body=body, content_type=exposition.TEXT)
 
     def _lease_is_fresh(self) -> str | None:
         election = self._election

@@ -64,19 +64,24 @@ def number(value: float) -> str:
     return f"{sign}{digits[0]}{tail}e+{len(whole) - 1:02d}"
 
 
+def line(name: str, names: Labels, values: Labels, value: str) -> str:
+    """One sample, with its labels in order of name."""
+    return f"{name}{_labels(names, values)} {value}"
+
+
 def _lines(entry: AnyFamily | Reading, open_metrics: bool) -> Iterator[str]:
     write = _open_number if open_metrics else number
     suffix = "_total" if open_metrics and entry.kind == "counter" and not entry.name.endswith("_total") else ""
     if isinstance(entry, Reading):
         for values, value in entry.values:
-            yield f"{entry.name}{suffix}{_labels(entry.label_names, values)} {write(value)}"
+            yield line(entry.name + suffix, entry.label_names, values, write(value))
         return
     series_of: Iterable[tuple[Labels, Counter | Gauge | Histogram]] = entry
     for values, series in sorted(series_of, key=_values):
         if isinstance(series, Histogram):
             yield from _buckets(entry.name, entry.label_names, values, series, open_metrics)
         else:
-            yield f"{entry.name}{suffix}{_labels(entry.label_names, values)} {write(series.value)}"
+            yield line(entry.name + suffix, entry.label_names, values, write(series.value))
 
 
 def _buckets(name: str, names: Labels, values: Labels, series: Histogram, open_metrics: bool) -> Iterator[str]:

@@ -1,0 +1,80 @@
+"""What each pod asks for and may use, as kube-scheduler serves it at /metrics/resources: two gauges, a line per amount.
+
+A cluster has many pods, so the page is made in pieces with a breath between them: scheduling goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, cast
+
+from koord.api import pod as api_pod
+from koord.api.pod_resources import pod_limits, pod_requests
+from koord.scheduler.state.wire import Pod, is_terminal
+from koord.telemetry.metrics.exposition import line, number
+
+REQUEST, LIMIT = "kube_pod_resource_request", "kube_pod_resource_limit"
+_HELP = {
+    REQUEST: "What a pod asks for: what schedulers and kubelets count with, by resource.",
+    LIMIT: "What a pod may use at most, by resource.",
+}
+_LABELS = ("namespace", "pod", "node", "scheduler", "priority", "resource", "unit")
+_BYTES = ("memory", "storage", "ephemeral-storage")
+_BREATH = 256  # pods between two looks at the rest of the program
+
+_Amounts = tuple[dict[str, int], dict[str, int]]
+
+
+async def render(pods: Iterable[Pod]) -> bytes:
+    lines: dict[str, list[str]] = {REQUEST: [], LIMIT: []}
+    known: dict[int, _Amounts] = {}
+    for count, pod in enumerate(pods, 1):
+        if not (pod.spec.node_name and is_terminal(pod)):
+            requests, limits = _amounts(pod, known)
+            lines[REQUEST] += _lines(REQUEST, pod, requests)
+            lines[LIMIT] += _lines(LIMIT, pod, limits)
+        if count % _BREATH == 0:
+            await asyncio.sleep(0)
+    parts = [
+        f"# HELP {name} {_HELP[name]}\n# TYPE {name} gauge\n" + "\n".join(found) + "\n"
+        for name, found in sorted(lines.items())
+        if found
+    ]
+    return "".join(parts).encode()
+
+
+def _amounts(pod: Pod, known: dict[int, _Amounts]) -> _Amounts:
+    """Pods of one shape ask for the same, unless one of them is being resized."""
+    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    alike = pod.shape is not None and all(status.resources is None for status in statuses)
+    found = known.get(id(pod.shape)) if alike else None
+    if found is None:
+        spec, status = cast(api_pod.PodSpec, pod.spec), cast(api_pod.PodStatus, pod.status)
+        found = pod_requests(spec, status), pod_limits(spec, status)
+        if alike:
+            known[id(pod.shape)] = found
+    return found
+
+
+def _lines(name: str, pod: Pod, amounts: dict[str, int]) -> list[str]:
+    meta, spec = pod.metadata, pod.spec
+    priority = "" if spec.priority is None else str(spec.priority)
+    shared = (meta.namespace, meta.name, spec.node_name, spec.scheduler_name, priority)
+    return [
+        line(name, _LABELS, (*shared, resource, _unit(resource)), number(_amount(resource, amount)))
+        for resource, amount in sorted(amounts.items())
+        if amount
+    ]
+
+
+def _amount(resource: str, amount: Any) -> float:
+    return amount / 1000 if resource == "cpu" else float(amount)
+
+
+def _unit(resource: str) -> str:
+    if resource == "cpu":
+        return "cores"
+    if resource in _BYTES or resource.startswith("hugepages-"):
+        return "bytes"
+    return "integer" if resource.startswith("attachable-volumes-") else ""
