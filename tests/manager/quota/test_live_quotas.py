@@ -6,7 +6,7 @@ from typing import Any
 
 from koord.api.builtin import PODS
 from koord.api.custom import ELASTIC_QUOTA_PROFILES, ELASTIC_QUOTAS
-from koord.api.protocol import L_QUOTA_NAME, L_QUOTA_TREE_ID
+from koord.api.protocol import A_QUOTA_SHARED_WEIGHT, L_QUOTA_NAME, L_QUOTA_TREE_ID
 from koord.kube.refused import ok
 from koord.manager.quota.live import LiveQuotas
 from koord.manager.webhooks.quota.topology import ADMITTED_FOR_S
@@ -105,6 +105,24 @@ def test_the_pool_of_a_tree() -> None:
         assert pool is not None
         assert pool.match_labels == {"zone": "first"}
         assert live.pool_of_tree("unknown") is None
+        await live.stop()
+
+    in_world(main)
+
+
+def test_weights_are_read_from_the_quotas_of_now() -> None:
+    async def main(world: World) -> None:
+        live = await started(world)
+        weighed = stored("a", annotations={A_QUOTA_SHARED_WEIGHT: '{"cpu":"1500m","memory":"1Ki"}'})
+        ok(await world.client.create(ELASTIC_QUOTAS, weighed))
+        ok(await world.client.create(ELASTIC_QUOTAS, stored("plain")))
+        await world.clock.sleep(1)
+        (weights,) = live.readings()
+        assert dict(weights.values) == {("a", "cpu"): 1500.0, ("a", "memory"): 1024.0}
+        ok(await world.client.delete(ELASTIC_QUOTAS, "a", "default"))
+        await world.clock.sleep(1)
+        (weights,) = live.readings()
+        assert not weights.values
         await live.stop()
 
     in_world(main)

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from koord.api.admission import AdmissionRequest
+from koord.api.annotations import quota_resources
+from koord.api.annotations.codec import Malformed
 from koord.api.builtin import PODS
 from koord.api.custom import ELASTIC_QUOTA_PROFILES, ELASTIC_QUOTAS
 from koord.api.meta import LabelSelector
 from koord.api.pod import Pod
-from koord.api.protocol import L_QUOTA_NAME, L_QUOTA_TREE_ID
+from koord.api.protocol import A_QUOTA_SHARED_WEIGHT, L_QUOTA_NAME, L_QUOTA_TREE_ID
 from koord.api.quota import ElasticQuotaProfile
 from koord.api.right import READ, Right
 from koord.api.sigs_scheduling import ElasticQuota
@@ -26,6 +28,8 @@ from koord.manager.webhooks.quota.topology import Elapsed, Gone, Seen, Topology
 from koord.manager.webhooks.quota.tree_check import Rules
 from koord.manager.webhooks.verdict import Verdict
 from koord.manager.world import World
+from koord.telemetry.metrics.registry import Reading
+from koord.values import resources as vector
 from koord.values.quantity import QuantityError
 
 _LOG = logging.getLogger(__name__)
@@ -92,6 +96,26 @@ class LiveQuotas:
         """What GET /elasticQuota answers."""
         self.topology.handle(Elapsed(self._clock.monotonic()))
         return self.topology.to_json()
+
+    def readings(self) -> Iterable[Reading]:
+        """Looked up when somebody asks, so a quota that has gone has no series."""
+        values: list[tuple[tuple[str, ...], float]] = []
+        for quota in self._quotas.list():
+            counted = self.topology.get(quota.metadata.name)
+            if counted is None or counted.namespace != quota.metadata.namespace:
+                continue  # a second object of one name would be a second value of one series
+            weights = quota_resources.parse(quota.metadata.annotations, A_QUOTA_SHARED_WEIGHT)
+            if weights is None or isinstance(weights, Malformed):
+                continue
+            for resource, amount in vector.parse(weights).items():
+                values.append(((quota.metadata.name, resource), float(vector.units(resource, amount))))
+        yield Reading(
+            "koord_manager_webhook_quota_shared_weight",
+            "Shared weight of a quota; cpu in thousandths of a core.",
+            "gauge",
+            ("elasticquota_name", "resource_name"),
+            values,
+        )
 
     # -- views
 
