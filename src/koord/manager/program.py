@@ -22,6 +22,7 @@ from koord.manager.controllers.nodemetric import NodeMetricController
 from koord.manager.controllers.noderesource.controller import NodeResourceController
 from koord.manager.controllers.nodeslo import NodeSLOController
 from koord.manager.controllers.quota_profile.controller import QuotaProfileController
+from koord.manager.controllers.recommender.controller import RecommenderController
 from koord.manager.metrics import Metrics
 from koord.manager.quota.evaluator import Effort, QuotaEvaluator
 from koord.manager.quota.live import LiveQuotas
@@ -62,6 +63,7 @@ CONTROLLERS: tuple[tuple[type[Controller], str, Callable[[World, Configuration, 
         ColocationProfileController.gate,
         lambda w, _, wishes: ColocationProfileController(w, wishes.pace),
     ),
+    (RecommenderController, "", lambda w, _, __: RecommenderController(w)),
     (BypassController, "PodMutatingWebhook", lambda w, _, __: BypassController(w)),
 )
 NAMES = tuple(kind.name for kind, _, _ in CONTROLLERS)
@@ -144,5 +146,6 @@ class Manager:
                 _LOG.error("controller %s did not stop cleanly", controller.name, exc_info=end)
 
     def _readings(self) -> Iterable[Reading]:
+        yield from self.quotas.readings()
         for controller in self.controllers:
             yield from getattr(controller, "readings", tuple)()
