@@ -1,0 +1,87 @@
+"""What mutation makes is taken by the next steps: our own validation, and an API server that checks priorities."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from koord.api.builtin import PODS, PRIORITY_CLASSES
+from koord.embedded.cluster import Cluster, Settings
+from koord.kube.client import Client
+from koord.kube.refused import ok
+from koord.manager.webhooks.pod_mutating import admission as pod_mutating
+from koord.manager.webhooks.pod_validating import admission as pod_validating
+from koord.manager.webhooks.verdict import Allowed
+from koord.manager.webhooks.world import View
+from koord.policy.qos.classes import is_legal
+from tests.manager.webhooks.admitting import Obj, container, pod, profile, request, view
+
+GPU = "koordinator.sh/gpu"
+
+
+def mutated(obj: Obj, world: View) -> Obj:
+    verdict = pod_mutating.admit(request(obj), world)
+    assert isinstance(verdict, Allowed)
+    return verdict.object or obj
+
+
+@given(
+    qos=st.sampled_from(["LSE", "LSR", "LS", "BE", "SYSTEM"]),
+    priority_class=st.sampled_from(["koord-prod", "koord-mid", "koord-batch", "koord-free"]),
+    amounts=st.fixed_dictionaries(
+        {"cpu": st.sampled_from(["1", "2"])},
+        optional={"memory": st.just("1.5Gi"), GPU: st.sampled_from(["50", "100", "200"])},
+    ),
+)
+def test_what_a_sound_profile_makes_is_valid(qos: str, priority_class: str, amounts: Obj) -> None:
+    """Sound: the two fit each other, batch goes with BE only, and whole CPUs stay with those who keep native ones."""
+    batch_without_be = priority_class == "koord-batch" and qos != "BE"
+    translated_cpus = priority_class in ("koord-mid", "koord-batch") and qos in ("LSR", "LSE")
+    assume(is_legal(qos, priority_class) and not batch_without_be and not translated_cpus)
+    world = view(profile(qosClass=qos, priorityClassName=priority_class), ValidatePodDeviceResource=True)
+    after = mutated(pod(container(requests=amounts, limits=amounts)), world)
+    assert pod_validating.admit(request(after), world) == Allowed()
+
+
+def test_a_profile_of_batch_priority_alone_makes_pods_that_are_refused() -> None:
+    """As upstream: the resources become batch resources, and those need the class that the profile did not give."""
+    world = view(profile(priorityClassName="koord-batch"))
+    after = mutated(pod(container(requests={"cpu": "1"})), world)
+    assert pod_validating.admit(request(after), world) != Allowed()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    cluster = Cluster(Settings(http=False))
+    await cluster.start()
+    assert cluster.client is not None
+    yield cluster.client
+    await cluster.stop()
+
+
+@pytest.mark.parametrize("policy", ["PreemptLowerPriority", "Never"])
+async def test_an_api_server_takes_the_priority_that_was_written(policy: str, client: Client) -> None:
+    """It checks priority and policy against the class again after webhooks, and refuses others."""
+    wanted = {"metadata": {"name": "night"}, "value": 5100, "preemptionPolicy": policy}
+    night = ok(await client.create(PRIORITY_CLASSES, wanted))
+    patch = {"spec": {"volumes": [{"name": "v", "emptyDir": {}}], "terminationGracePeriodSeconds": 5}}
+    world = view(profile(qosClass="BE", priorityClassName="night", patch=patch))
+    world = msgspec.structs.replace(world, priority_class={"night": night}.get)
+    sent = pod(
+        container(requests={"cpu": "1", GPU: "50"}, limits={"cpu": "2", GPU: "50"}),
+        priority=0,
+        preemptionPolicy="PreemptLowerPriority",
+    )
+    sent["metadata"]["namespace"] = "default"
+    made = ok(await client.plain.create(PODS, mutated(sent, world)))
+    assert (made["spec"]["priority"], made["spec"]["preemptionPolicy"]) == (5100, policy)
+    assert made["spec"]["containers"][0]["resources"]["requests"] == {
+        "kubernetes.io/batch-cpu": "1k",
+        "koordinator.sh/gpu-core": "50",
+        "koordinator.sh/gpu-memory-ratio": "50",
+        "koordinator.sh/gpu.shared": "1",
+    }
