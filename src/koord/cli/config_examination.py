@@ -12,6 +12,7 @@ from koord.api.config.descheduler import configuration as descheduler
 from koord.api.config.descheduler.args import API_VERSION as DESCHEDULER_VERSION
 from koord.api.config.document import load
 from koord.api.config.field_error import FieldError
+from koord.api.config.lenient import broken_line
 from koord.api.config.scheduler import configuration as scheduler
 from koord.api.config.slo import keys
 from koord.cli.config_place import child, compose, line_in_text, line_of
@@ -97,7 +98,9 @@ def _config_map(report: Report, node: yaml.Node, document: dict[str, Any]) -> No
     findings = inspect(texts)
     findings += [finding for key in data if key not in texts for finding in errors(key, [unquoted])]
     for finding in findings:
-        report.lines.append((line_in_text(child(places, finding.key) or node, finding.flaw.field), finding))
+        broken = broken_line(texts.get(finding.key, "{}")) if not finding.flaw.field else None
+        line = line_in_text(child(places, finding.key) or node, finding.flaw.field, broken)
+        report.lines.append((line, finding))
     report.checked.append(summary("ConfigMap", {**document, "data": texts}, name))
 
 

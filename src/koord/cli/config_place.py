@@ -46,11 +46,13 @@ def line_of(node: yaml.Node, path: str) -> int:
     return line
 
 
-def line_in_text(node: yaml.Node, path: str) -> int:
-    """As `line_of`, for a path in the JSON or YAML text that the scalar `node` holds."""
+def line_in_text(node: yaml.Node, path: str, broken: int | None = None) -> int:
+    """As `line_of`, for a path in the JSON or YAML text that the scalar `node` holds, or for its line `broken`."""
     line: int = node.start_mark.line + 1
     if not isinstance(node, yaml.ScalarNode) or node.style not in ("|", ">"):
         return line  # quoted text is on one line, or folded beyond recognition
+    if broken is not None:
+        return line + broken
     try:
         inside = yaml.compose(node.value, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:

@@ -36,6 +36,16 @@ def read(text: str, model: type[T]) -> T | FieldError:
     return shaped(document, model)
 
 
+def broken_line(text: str) -> int | None:
+    """The line where text ceases to be JSON, counted from 1; None where it is JSON throughout."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        where = _BYTE.search(str(error))
+        return text.rstrip().count("\n") + 1 if where is None else _place(text, int(where.group(1)))[0]
+    return None
+
+
 def shaped(document: Any, model: type[T]) -> T | FieldError:
     """As `read`, for JSON that is already plain data."""
     try:
@@ -214,6 +224,10 @@ def _sentence(error: Exception, text: str) -> str:
     where = _BYTE.search(said)
     if where is None:
         return f"is not JSON: {said}"
-    read_so_far = text.encode()[: int(where.group(1))].decode(errors="replace")
-    line, column = read_so_far.count("\n") + 1, len(read_so_far) - read_so_far.rfind("\n")
+    line, column = _place(text, int(where.group(1)))
     return f"is not JSON: {said[: where.start()]} at line {line}, column {column}"
+
+
+def _place(text: str, byte: int) -> tuple[int, int]:
+    before = text.encode()[:byte].decode(errors="replace")
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
