@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.decision import Chosen, Decision, Failed, Unschedulable
+from koord.scheduler.framework.decision import Chosen, Decision, Failed, Futile, Preempt, Unschedulable
 from koord.scheduler.framework.engine import Engine
 from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.refused import Refused
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Only, Reject, reject, unresolvable
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.node import NodeInfo
@@ -273,3 +274,53 @@ def test_a_plan_goes_before_a_preference() -> None:
     chosen = decide(Keeping(), Preferring(["n2"]), Planning("n1"))
     assert isinstance(chosen, Chosen)
     assert chosen.node == "n1"
+
+
+# After PostFilter ------------------------------------------------------------------------------------------------
+
+
+class Lamenting(Plugin):
+    name = "Lamenting"
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def after_post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> None:
+        self.told.append(f"{pod.name}: {refused.decision.message()}")
+
+
+class Giving(Plugin):
+    name = "Giving"
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Any:
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param([], id="nobody-can-help"),
+        pytest.param([Giving(Futile(("hopeless",), final=True))], id="somebody-had-the-last-word"),
+        pytest.param([Giving(Fault("broken"))], id="somebody-broke"),
+        pytest.param([Giving(Preempt("Giving", "n0", ()))], id="somebody-found-a-way"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("refusing", "words"),
+    [
+        pytest.param(Noting(pre_filter=reject("too early")), "too early", id="in-pre-filter"),
+        pytest.param(Noting(filter=reject("too full")), "4 too full", id="on-nodes"),
+        pytest.param(Planning(reject("no room for all")), "no room for all", id="in-a-plan"),
+    ],
+)
+def test_hears_of_every_pod_that_fits_nowhere(before: list[Plugin], refusing: Plugin, words: str) -> None:
+    state, lamenting = cluster(), Lamenting()
+    engine = Engine(profile_of([refusing, *before, lamenting]), state)
+    pod = state.info(make_pod("p"))
+    decision = engine.decide(pod)
+    assert isinstance(decision, Unschedulable)
+    engine.post_filter(pod, decision)
+    assert lamenting.told == [f"p: 0/4 nodes are available: {words}."]

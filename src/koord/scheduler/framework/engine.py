@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import msgspec
 import numpy as np
@@ -23,7 +23,7 @@ from koord.scheduler.framework.decision import (
 )
 from koord.scheduler.framework.judgement import Judgement
 from koord.scheduler.framework.nominated import Nobody, Nominator, Overlay
-from koord.scheduler.framework.plugin import Scores
+from koord.scheduler.framework.plugin import Plugin, Scores
 from koord.scheduler.framework.profile import Profile
 from koord.scheduler.framework.refused import Refused
 from koord.scheduler.framework.scoring import UNFIT, Scoring
@@ -137,6 +137,7 @@ class Engine:
         if found is None:
             return kept
         if isinstance(found, Stopped):
+            self._latest = _Latest(pod.uid, self._state.table.position, kept.cycle, None)
             return self._stopped(found)
         return self._alone(kept, pod, found)
 
@@ -144,6 +145,7 @@ class Engine:
         cycle = kept.cycle.fork()
         cycle.narrow(frozenset((picked.node,)), picked.plugin)
         if not cycle.only:
+            self._latest = _Latest(pod.uid, self._state.table.position, cycle, None)
             refused = (PRE_FILTER, _nothing_left(cycle.narrowed_by))
             return Unschedulable(self._state.node_count, (), pre_filter=refused, narrowed_by=cycle.narrowed_by)
         alone = Evaluation(self.profile, cycle, kept.pod, kept.ground)
@@ -246,18 +248,25 @@ class Engine:
         The first plugin that finds a way, or knows that there is none, has the last word; else all their reasons are
         told. A plugin that breaks is told of in the same place.
         """
-        plugins = self.profile.at("post_filter")
+        plugins, afterwards = self.profile.at("post_filter"), self.profile.at("after_post_filter")
         latest = self._latest
-        if not decision.node_count or not plugins:
+        if not decision.node_count or not (plugins or afterwards):
             return msgspec.structs.replace(decision, nominate="")
         if latest is None or latest.uid != pod.uid or latest.position != self._state.table.position:
             raise ValueError(f"{pod.key} is not the pod that was decided last, or the cluster has changed since")
         refused = Refused(self.profile, latest.cycle, pod, decision, latest.judgement, self._nominator, self._chance)
+        outcome = self._way_out(plugins, refused) if plugins else msgspec.structs.replace(decision, nominate="")
+        for plugin in afterwards:
+            plugin.after_post_filter(latest.cycle, pod, refused)
+        return outcome
+
+    def _way_out(self, plugins: Sequence[Plugin], refused: Refused) -> Unschedulable:
+        decision, cycle, pod = refused.decision, refused.cycle, refused.pod
         reasons: list[str] = []
         searches: list[Search] = []
         nominate: str | None = None
         for plugin in plugins:
-            answer = plugin.post_filter(latest.cycle, pod, refused)
+            answer = plugin.post_filter(cycle, pod, refused)
             if isinstance(answer, Fault):
                 reasons, nominate = [answer.message], None
                 break
