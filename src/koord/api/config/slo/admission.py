@@ -1,4 +1,4 @@
-"""What the ConfigMap webhook refuses in the four NodeSLO documents: values out of range, before defaults."""
+"""The ranges of the four NodeSLO documents as they are written, before defaults. The ConfigMap webhook refuses more."""
 
 from __future__ import annotations
 

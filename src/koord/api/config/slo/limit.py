@@ -21,7 +21,8 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 class Ordered(msgspec.Struct, frozen=True, kw_only=True):
     """`lower` must be below `upper` where both are given.
 
-    Upstream also refuses a pair of which only one is given, and with that its own memory-evict example; we do not.
+    A pair of which only one is given is fine: the other has a default. Upstream's webhook refuses it, and with it the
+    memory-evict example of its own manual; so does ours, in koord.manager.webhooks.config_rule, where that rule lives.
     """
 
     lower: str
