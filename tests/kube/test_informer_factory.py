@@ -43,6 +43,7 @@ def test_an_informer_that_dies_is_not_silent(caplog: pytest.LogCaptureFixture) -
         informers.start()
         with pytest.raises(RuntimeError, match="a bug"):
             await informers.synced()
+        assert informers.dead == ("informer-things",)
         with pytest.raises(ExceptionGroup, match="informers died"):
             await informers.stop()
         assert len(asyncio.all_tasks()) == 1

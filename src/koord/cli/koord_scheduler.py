@@ -57,6 +57,7 @@ from koord.values import duration
 _LOG = logging.getLogger("koord.cli.koord_scheduler")  # by name: as a script this module is called __main__
 
 LOST = 1
+BLIND_S = 5.0  # how long a frozen view may go unnoticed
 _NOT_LEADER = "the instance is not leader"
 
 
@@ -174,23 +175,31 @@ class _Process:
     async def run(self, stop: asyncio.Event) -> int:
         guarded: Guarded | None = None
         ending = asyncio.create_task(stop.wait(), name="signal")
+        blind = asyncio.create_task(self._blind(), name="frozen-view")
         try:
             listening = await self._listen()
             if isinstance(listening, str):
                 return _refuse([listening])
             guarded = listening
             working = asyncio.create_task(self._work(), name=PROGRAM)
-            await asyncio.wait({ending, working}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ending, working, blind}, return_when=asyncio.FIRST_COMPLETED)
             self._stopping = True
             if working.done():
                 return working.result()
-            _LOG.info("asked to end: giving the lease back")
+            _LOG.info("ending: giving the lease back")
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
-            return 0
+            return 0 if ending.done() else LOST
         finally:
-            ending.cancel()
+            for task in (ending, blind):
+                task.cancel()
             await self._close(guarded)
+
+    async def _blind(self) -> None:
+        """Returns when part of the view is frozen: to go on would be to decide on what is no longer so."""
+        while not (dead := self._informers.dead):
+            await self._clock.sleep(BLIND_S)
+        _LOG.critical("ending, as these died: %s", ", ".join(dead))
 
     async def _work(self) -> int:
         """Until leadership is lost, or the scheduler ends by itself, which it never should."""

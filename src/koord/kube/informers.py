@@ -115,6 +115,11 @@ class Informers:
         if died:
             raise ExceptionGroup("informers died", died)
 
+    @property
+    def dead(self) -> tuple[str, ...]:
+        """Informers that ended though nobody stopped them: their view is frozen, and nothing will thaw it."""
+        return tuple(task.get_name() for task in self._tasks.values() if task.done())
+
     async def __aenter__(self) -> Informers:
         self.start()
         return self
