@@ -42,8 +42,6 @@ class Compute(msgspec.Struct, frozen=True, gc=False):
 
     def split(self, parts: int) -> Compute:
         """One of `parts` equal parts, rounded up to thousandths: of memory, too, and so of a byte."""
-        if parts == 1:
-            return Compute(_part(self.cpu, 1), _part(self.memory, 1))
         return Compute(_part(self.cpu, parts), _part(self.memory, parts))
 
     def negative(self) -> bool:

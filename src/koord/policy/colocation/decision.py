@@ -92,6 +92,19 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     @property
+    def outcomes(self) -> dict[str, bool]:
+        """By the name of each part that was decided: whether it came to a result."""
+        parts = {
+            CPU_NORMALIZATION: self.normalization and not self.normalization.error,
+            RESOURCE_AMPLIFICATION: self.amplification and not self.amplification.error,
+            MID_RESOURCE: self.mid and self.mid.degraded is None,
+            BATCH_RESOURCE: self.batch and self.batch.degraded is None,
+            GPU_DEVICE_RESOURCE: self.gpu and True,
+            RDMA_DEVICE_RESOURCE: self.rdma and True,
+        }
+        return {part: bool(fine) for part, fine in parts.items() if fine is not None}
+
+    @property
     def messages(self) -> dict[str, str]:
         """One sentence per part, by its name."""
         said = {

@@ -81,6 +81,7 @@ def test_a_node_deleted_before_the_write_needs_none() -> None:
         await town.manage()
         await town.settle(60)
         assert len(town.wire.writes) == 1
+        assert town.controller.tally.counts["failed", "updateNodeNotFound"] == 1
 
     in_town(main)
 
@@ -98,6 +99,7 @@ def test_a_namesake_does_not_get_what_was_meant_for_another() -> None:
         await town.manage()
         await town.settle(60)
         assert await town.lent() == "25500"
+        assert town.controller.tally.counts["failed", "updateNodeNotFound"] == 1
 
     in_town(main)
 

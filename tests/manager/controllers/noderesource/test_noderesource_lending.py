@@ -294,3 +294,13 @@ def test_no_request_goes_beyond_the_declared_rights() -> None:
             ), request
 
     in_town(main)
+
+
+def test_a_sync_period_looks_at_nodes_without_any_event() -> None:
+    async def main(town: Town) -> None:
+        await begun(town)
+        await town.pod("web")
+        await town.settle(70)
+        assert await town.lent() == "38k"
+
+    in_town(main, sync_period_s=60.0)

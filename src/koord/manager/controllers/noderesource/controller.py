@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -14,13 +16,15 @@ from koord.manager.configuration.configuration import Configuration
 from koord.manager.controllers.noderesource.news import News
 from koord.manager.controllers.noderesource.pen import Pen
 from koord.manager.controllers.noderesource.sight import Sight
-from koord.manager.controllers.tally import Tally
+from koord.manager.controllers.tally import FAILED, SUCCEEDED, Tally
 from koord.manager.world import World
 from koord.policy.colocation.decision import Decision, NodeView, Settings, decide, enabled_parts
 from koord.policy.colocation.difference import decide_write
 from koord.policy.colocation.zone import decide_zones
 from koord.telemetry.clock import now
 from koord.telemetry.metrics.registry import Reading
+
+_LOG = logging.getLogger(__name__)
 
 WORKERS = 4
 GPU_SHARED_GATE = "EnableSyncGPUSharedResource"
@@ -43,7 +47,8 @@ class NodeResourceController:
         self._parts = enabled_parts(world.settings.plugins)
         self._gpu_shared = world.settings.gates.get(GPU_SHARED_GATE, False)
         self.tally = Tally("slo_controller_node_resource_reconcile_count", "The count of reconciling node resource")
-        self.sight = Sight(world.informers)
+        self._runs: Counter[tuple[str, str, str]] = Counter()
+        self.sight = Sight(world.informers, world.settings.sync_period_s)
         self.queue: WorkQueue[str] = WorkQueue(world.clock, name=self.name)
         self._pen = Pen(world.client, world.clock, self.tally)
         self._news = News(world.recorder)
@@ -88,6 +93,7 @@ class NodeResourceController:
         view = self.sight.view(node, now(self._clock))
         decision = decide(view, self.settings())
         self._lent[key] = decision
+        self._count(decision)
         self._news.tell(node, decision.degraded)
         refused = [why for why in (await self._write_zones(view, decision), await self._write(view, decision)) if why]
         if refused:
@@ -120,12 +126,24 @@ class NodeResourceController:
         )
         yield self.tally.reading()
         yield Reading(
+            "slo_controller_node_resource_run_plugin_status",
+            "the status of running plugins of the node resource controller",
+            "counter",
+            ("plugin", "status", "reason"),
+            tuple((labels, float(count)) for labels, count in sorted(self._runs.items())),
+        )
+        yield Reading(
             "slo_controller_node_extended_resource_allocatable_internal",
             "the internal allocatable of extended resources which is updated by koord-manager",
             "gauge",
             ("node", "resource", "unit"),
             values,
         )
+
+    def _count(self, decision: Decision) -> None:
+        step = "ResourceCalculate" if decision.enabled else "ResourceReset"
+        for part, fine in decision.outcomes.items():
+            self._runs[part, SUCCEEDED if fine else FAILED, step] += 1
 
     def remembered(self) -> int:
         """Nodes that something is kept of."""
@@ -142,6 +160,7 @@ class NodeResourceController:
             refused = await self._pen.node(node, write)
             if refused is not None:
                 return str(refused)
+            _LOG.debug("node %s: written because of %s", key, ", ".join(write.reasons))
         if write.status_due:
             self._synced_at[key] = self._clock.monotonic()
         return ""

@@ -19,8 +19,9 @@ _BY_NODE = "noderesource-node"
 
 
 class Sight:
-    def __init__(self, informers: Informers) -> None:
-        self.nodes = informers.of(wire.NODES, transform=wire.slim_node)
+    def __init__(self, informers: Informers, resync_s: float = 0.0) -> None:
+        """Every node is looked at again each `resync_s` seconds; 0: only when something changed."""
+        self.nodes = informers.of(wire.NODES, transform=wire.slim_node, resync_s=resync_s or None)
         self.pods = informers.of(wire.PODS, transform=wire.slim_pod)
         self.metrics = informers.of(wire.NODE_METRICS, transform=wire.slim_metric)
         self.topologies = informers.of(wire.TOPOLOGIES, transform=wire.slim_topology)
