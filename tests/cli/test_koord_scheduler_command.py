@@ -182,3 +182,11 @@ def test_help_has_upstreams_sections(capsys: pytest.CaptureFixture[str]) -> None
     assert "MultiQuotaTree=true|false (ALPHA - default=false)" in text
     assert command("--version") == 0
     assert capsys.readouterr().out.startswith("koord-scheduler v")
+
+
+def test_flags_without_effect_are_in_the_documentation() -> None:
+    page = Path(__file__).parents[2] / "docs" / "koord-scheduler.md"
+    told = page.read_text().partition("## Flags without effect")[2]
+    for flag in scheduler_flags().flags.values():
+        assert (f"`--{flag.name}`" in told) is bool(flag.unused), flag.name
+        assert flag.unused in told
