@@ -13,11 +13,12 @@ from koord.api.admission import AdmissionRequest
 from koord.api.custom import ELASTIC_QUOTAS
 from koord.api.protocol import A_QUOTA_CHILD_REQUEST, L_QUOTA_NAME
 from koord.kube.refused import ok
+from koord.kube.transport import Answer, Request, Unreachable
 from koord.manager.quota.evaluator import QuotaEvaluator
 from koord.manager.quota.live import LiveQuotas
 from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
 from koord.manager.world import World
-from tests.manager.manager_world import in_world
+from tests.manager.manager_world import Line, on_line
 from tests.manager.webhooks.quota.quota_objects import quota
 
 
@@ -33,20 +34,25 @@ def asked(obj: dict[str, Any], old: dict[str, Any] | None = None, **more: Any) -
 
 
 def evaluating(
-    main: Callable[[World, QuotaEvaluator], Awaitable[None]], *names: str, limit: int = 10, **gates: bool
+    main: Callable[[World, QuotaEvaluator], Awaitable[None]],
+    *names: str,
+    limit: int = 10,
+    disturb: Callable[[Request], Awaitable[Answer | None]] | None = None,
+    **gates: bool,
 ) -> None:
-    async def run(world: World) -> None:
+    async def run(world: World, line: Line) -> None:
         for name in names or ("q",):
             ok(await world.client.create(ELASTIC_QUOTAS, quota(name, max={"cpu": limit}, min={}, namespace="default")))
         live = LiveQuotas(world)
         await live.start()
         evaluator = QuotaEvaluator(world, live)
         await world.clock.sleep(1)
+        line.disturb = disturb
         await main(world, evaluator)
         await evaluator.stop()
         await live.stop()
 
-    in_world(run, **{"EnableQuotaAdmission": True, **gates})
+    on_line(run, **{"EnableQuotaAdmission": True, **gates})
 
 
 async def requested(world: World) -> dict[str, str]:
@@ -151,3 +157,36 @@ def test_without_the_gate_nobody_is_refused() -> None:
         assert await evaluator.admit(asked(pod("99"))) == Allowed()
 
     evaluating(main, EnableQuotaAdmission=False)
+
+
+def test_a_pod_does_not_wait_for_ever() -> None:
+    async def stuck(request: Request) -> Answer | None:
+        if request.method == "PATCH":
+            await asyncio.Event().wait()
+        return None
+
+    async def main(world: World, evaluator: QuotaEvaluator) -> None:
+        began = world.clock.monotonic()
+        verdicts = await asyncio.gather(*(evaluator.admit(asked(pod("1"))) for _ in range(3)))
+        assert set(verdicts) == {Denied(400, "Internal error occurred: elastic quota evaluation timed out")}
+        assert world.clock.monotonic() - began == pytest.approx(10)
+
+    evaluating(main, disturb=stuck)
+
+
+def test_a_server_that_cannot_be_reached_is_an_answer_and_later_pods_are_served() -> None:
+    trouble = [True]
+
+    async def away(request: Request) -> Answer | None:
+        if request.method == "PATCH" and trouble[0]:
+            raise Unreachable("nobody there", sent=True)
+        return None
+
+    async def main(world: World, evaluator: QuotaEvaluator) -> None:
+        verdict = await evaluator.admit(asked(pod("1")))
+        assert isinstance(verdict, Denied)
+        trouble[0] = False
+        assert await evaluator.admit(asked(pod("1"))) == Allowed()
+        assert await requested(world) == {"cpu": "1"}
+
+    evaluating(main, disturb=away)

@@ -92,6 +92,11 @@ def merge_patch(old: Obj, new: Obj) -> Obj:
 
 
 def _same(old: Any, new: Any) -> bool:
+    """Equal on the wire, where true is not 1."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(_same(old[key], new[key]) for key in old)
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(_same, old, new))
     return type(old) is type(new) and bool(old == new)
 
 
