@@ -71,8 +71,9 @@ def test_parts_have_the_labels_of_kube_scheduler() -> None:
     metrics.hint("NodeName", "NodeAdd", "Queue", 0.1)
     metrics.permit_waited("rejected", 2.0)
     metrics.event("NodeAdd", 0.1)
-    metrics.preempting()
     metrics.preempted(3)
+    metrics.preempted(0)
+    metrics.undone("p", "error", 0.1)
     metrics.victims_ended("success", 0.1)
     lines = served(registry)
     for line in (
@@ -84,7 +85,9 @@ def test_parts_have_the_labels_of_kube_scheduler() -> None:
         'scheduler_queueing_hint_execution_duration_seconds_count{event="NodeAdd",hint="Queue",plugin="NodeName"} 1',
         'scheduler_permit_wait_duration_seconds_sum{result="rejected"} 2',
         'scheduler_event_handling_duration_seconds_count{event="NodeAdd"} 1',
-        "scheduler_preemption_attempts_total 1",
+        "scheduler_preemption_attempts_total 2",
+        "scheduler_preemption_victims_count 1",
+        'scheduler_schedule_attempts_total{profile="p",result="error"} 1',
         'scheduler_preemption_victims_bucket{le="2"} 0',
         'scheduler_preemption_victims_bucket{le="4"} 1',
         'scheduler_preemption_goroutines_execution_total{result="success"} 1',

@@ -125,6 +125,9 @@ class SchedulerMetrics:
         label = str(attempts) if attempts < _MANY_ATTEMPTS else f"{_MANY_ATTEMPTS}+"
         self._sli_s.labels(label).observe(since_queued_s)
 
+    def undone(self, profile: str, result: str, seconds: float) -> None:
+        self.attempt(result, profile, seconds)
+
     def attempt(self, result: str, profile: str, seconds: float) -> None:
         self._attempts.labels(profile, result).inc()
         self._attempt_s.labels(profile, result).observe(seconds)
@@ -151,11 +154,11 @@ class SchedulerMetrics:
 
     # Preemption ------------------------------------------------------------------------------------------------------
 
-    def preempting(self) -> None:
-        self._preemptions.inc()
-
     def preempted(self, victims: int) -> None:
-        self._victims.observe(victims)
+        """Victims were looked for; a search that found none is an attempt all the same."""
+        self._preemptions.inc()
+        if victims:
+            self._victims.observe(victims)
 
     def victims_ended(self, result: str, seconds: float) -> None:
         self._evictions.labels(result).inc()

@@ -162,6 +162,7 @@ class Loop:
             raise
         if refusal is not None:
             self._undo(bond)
+            self._teller.undone(bond, refusal)
             return refusal
         self._queue.nominate(pod.uid, "")
         assert self.binder is not None
@@ -216,6 +217,7 @@ class Loop:
         if room is not None:
             now = self._clock.monotonic()
             self._queue.happened(Happened(_POD_DELETED, old=room), now, but=bond.pod.uid if failure.rejected else "")
+        self._teller.undone(bond, failure)
         self.fail(bond.queued, bond.pod, failure)
         self.wake()
 

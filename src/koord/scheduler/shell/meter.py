@@ -12,6 +12,12 @@ class Meter(Protocol):
     def bound(self, profile: str, seconds: float, since_queued_s: float, attempts: int) -> None:
         """A pod is bound: the time of this attempt, of all of them, and how many there were."""
 
+    def undone(self, profile: str, result: Literal["unschedulable", "error"], seconds: float) -> None:
+        """A pod that was to get a node did not get there: Reserve, Permit or binding failed."""
+
+    def preempted(self, victims: int) -> None:
+        """Victims were looked for; so many have to go, 0 when nobody's end would help."""
+
 
 class Uncounted:
     """For those who do not look."""
@@ -20,4 +26,10 @@ class Uncounted:
         return
 
     def bound(self, profile: str, seconds: float, since_queued_s: float, attempts: int) -> None:
+        return
+
+    def undone(self, profile: str, result: Literal["unschedulable", "error"], seconds: float) -> None:
+        return
+
+    def preempted(self, victims: int) -> None:
         return

@@ -66,6 +66,10 @@ class Teller:
         since = queued.first_attempt if queued.first_attempt is not None else queued.queued_at
         self._meter.bound(bond.profile.scheduler_name, now - bond.started, now - since, queued.attempts)
 
+    def undone(self, bond: Bond, failure: Failure) -> None:
+        took_s = self._clock.monotonic() - bond.started
+        self._meter.undone(bond.profile.scheduler_name, "error" if failure.error else "unschedulable", took_s)
+
     def failed(self, pod: PodInfo, failure: Failure) -> None:
         self._event(pod, "Warning", "FailedScheduling", failure.message, "Scheduling")
         self._reporter.report(
@@ -88,6 +92,7 @@ class Teller:
             self._meter.decided(pod.scheduler, "scheduled", took_s)
         elif isinstance(decision, Unschedulable):
             self._meter.decided(pod.scheduler, "unschedulable", took_s)
+            self._meter.preempted(len(decision.preempt.victims) if decision.preempt is not None else 0)
         else:
             self._meter.decided(pod.scheduler, "error", took_s)
 
