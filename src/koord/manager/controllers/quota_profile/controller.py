@@ -9,7 +9,6 @@ import asyncio
 import logging
 from typing import ClassVar
 
-from koord.api.annotations.codec import Malformed
 from koord.api.builtin import NODES
 from koord.api.custom import ELASTIC_QUOTA_PROFILES, ELASTIC_QUOTAS
 from koord.api.node import Node
@@ -18,6 +17,7 @@ from koord.api.quota import ElasticQuotaProfile
 from koord.api.right import READ, Right
 from koord.kube.cache import Change, Key
 from koord.kube.controller import Controller, Done, Outcome, Requeue, Retry
+from koord.kube.noise import QuietLog
 from koord.kube.recorder import reference
 from koord.kube.refused import Refused
 from koord.kube.subscription import Subscription
@@ -58,6 +58,7 @@ class QuotaProfileController:
         self._nodes = world.informers.of(NODES)
         self._shares: dict[str, NodeShare] = {}
         self._clock = world.clock
+        self._quiet = QuietLog(_LOG, world.clock)
         self._queue: WorkQueue[Key] = WorkQueue(world.clock, name=self.name)
         self._subscriptions: tuple[Subscription[ElasticQuotaProfile], Subscription[Node]] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -92,8 +93,10 @@ class QuotaProfileController:
                 return Done() if refused.not_found else Requeue(str(refused))
         root = self._decide(profile, tree_id)
         if isinstance(root, str):
-            _LOG.warning("quota profile %s/%s: %s", *key, root)
+            self._quiet.warning("quota profile %s/%s makes no quota: %s", *key, root)
             return Retry(ROUND_S)
+        if root.complaint:
+            self._quiet.warning("quota profile %s/%s: %s; cpu and memory are used", *key, root.complaint)
         return await self._write(profile, root)
 
     async def _run(self) -> None:
@@ -111,8 +114,7 @@ class QuotaProfileController:
         if not profile.spec.quota_name:
             return "quotaName is empty"
         nodes = (self._shares[name] for name in sorted(self._shares))
-        root = wanted(profile, tree_id, measure(nodes, selector, ratio_of(profile.spec.resource_ratio)))
-        return str(root) if isinstance(root, Malformed) else root
+        return wanted(profile, tree_id, measure(nodes, selector, ratio_of(profile.spec.resource_ratio)))
 
     async def _name_tree(self, profile: ElasticQuotaProfile, tree_id: str) -> Refused | None:
         meta = profile.metadata

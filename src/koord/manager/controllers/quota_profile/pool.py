@@ -69,6 +69,7 @@ class RootQuota(msgspec.Struct, frozen=True, kw_only=True):
     annotations: dict[str, str]
     min: Resources
     max: Resources
+    complaint: str = ""  # what the profile says and cannot be used
 
 
 def tree_id_of(namespace: str, name: str) -> str:
@@ -108,11 +109,12 @@ def measure(nodes: Iterable[NodeShare], selector: Selector, ratio: float | None)
     )
 
 
-def wanted(profile: ElasticQuotaProfile, tree_id: str, pool: Pool) -> RootQuota | Malformed:
-    keys = quota_resources.resource_keys(profile.metadata.annotations)
-    if isinstance(keys, Malformed):
-        return keys
+def wanted(profile: ElasticQuotaProfile, tree_id: str, pool: Pool) -> RootQuota:
+    """Unreadable resource keys count as none given: a pool without a quota would be worse than one with the usual."""
+    stated = quota_resources.resource_keys(profile.metadata.annotations)
+    keys = quota_resources.DEFAULT_RESOURCE_KEYS if isinstance(stated, Malformed) else stated
     return RootQuota(
+        complaint=str(stated) if isinstance(stated, Malformed) else "",
         labels={
             L_QUOTA_PROFILE: profile.metadata.name,
             **profile.spec.quota_labels,
