@@ -172,6 +172,10 @@ def test_broken_documents_are_told_on_the_configmap_and_others_still_apply() -> 
         await settle(world)
         assert configuration.cpu_burst.value.cluster.policy == "auto"
         assert configuration.follower.counts.rejected == 5
+        rejected, remarks = configuration.readings()
+        assert dict(rejected.values)[("colocation-config",)] == 1.0
+        assert dict(rejected.values)[("cpu-burst-config",)] == 0.0
+        assert dict(remarks.values)[("cpu-burst-config",)] == 0.0
         events = dict(await config_events(world))
         assert events["ColocationCfgUnmarshalFailed"].startswith("failed to unmarshal colocation config, err: ")
         assert events["CPUNormalizationCfgUnmarshalFailed"].endswith(

@@ -200,6 +200,27 @@ def test_nothing_is_written_twice() -> None:
     play(story)
 
 
+def test_a_replica_may_lead_resign_and_lead_again() -> None:
+    async def story(stage: Stage) -> None:
+        world, _, slo, metric = stage
+        await add_node(world, "n1")
+        await begin(stage)
+        await slo.stop()
+        await metric.stop()
+        await add_node(world, "n2")
+        await write_config(world, resource_threshold_config={"clusterStrategy": {"enable": True}})
+        await settle(world)
+        assert await spec(world, NODE_SLOS, "n2") is None
+        assert (await threshold(world, "n1"))["enable"] is False
+        await slo.start()
+        await metric.start()
+        await settle(world)
+        assert [(await threshold(world, name))["enable"] for name in ("n1", "n2")] == [True, True]
+        assert await interval(world, "n2") == 60
+
+    play(story)
+
+
 def test_nothing_is_written_before_the_cluster_is_known() -> None:
     async def story(stage: Stage) -> None:
         world, configuration, slo, metric = stage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from koord.api.config.slo import keys
@@ -9,7 +10,8 @@ from koord.api.protocol import REASON_COLOCATION_CONFIG, REASON_SLO_CONFIG
 from koord.api.right import READ, Right
 from koord.manager.configuration import document
 from koord.manager.configuration.follower import Complaint, Follower
-from koord.manager.world import World
+from koord.manager.world import NAMESPACE, World
+from koord.telemetry.metrics.registry import Reading
 
 CPU_NORMALIZATION_UNREAD = "CPUNormalizationCfgUnmarshalFailed"
 RESOURCE_AMPLIFICATION_UNREAD = "ResourceAmplificationCfgUnmarshalFailed"
@@ -22,7 +24,7 @@ class Configuration:
     """
 
     rights: ClassVar[tuple[Right, ...]] = (
-        Right("", ("configmaps",), READ),
+        Right("", ("configmaps",), READ, namespace=NAMESPACE),
         Right("events.k8s.io", ("events",), ("create", "patch")),
     )
 
@@ -52,6 +54,16 @@ class Configuration:
         self.host_applications = follower.of(
             keys.HOST_APPLICATION, document.host_application_layers, Complaint(REASON_SLO_CONFIG, "HostApplicationCfg")
         )
+
+    def readings(self) -> Iterable[Reading]:
+        """Beyond upstream: which documents are not in use as they are written."""
+        kept = self.follower.kept()
+        rejected = tuple(((one.key,), float(one.standing.state == "Rejected")) for one in kept)
+        remarks = tuple(((one.key,), float(len(one.remarks))) for one in kept)
+        help = "1 while a document of slo-controller-config is rejected and the last good one is in use."
+        yield Reading("koord_manager_slo_config_rejected", help, "gauge", ("key",), rejected)
+        help = "Settings of a document that have no effect, or a value that may be refused."
+        yield Reading("koord_manager_slo_config_remarks", help, "gauge", ("key",), remarks)
 
     async def start(self) -> None:
         await self.follower.start()

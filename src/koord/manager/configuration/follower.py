@@ -68,6 +68,9 @@ class Follower:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
+    def kept(self) -> tuple[Kept[Any], ...]:
+        return tuple(kept for kept, _ in self._kept)
+
     def standings(self) -> tuple[Standing, ...]:
         return tuple(kept.standing for kept, _ in self._kept)
 

@@ -54,29 +54,29 @@ class Companion(Generic[O]):
         relevant: Callable[[Node, Node], bool],
     ) -> None:
         """`relevant(before, after)` says whether a change of the node may change what is decided."""
+        self.name = name
         self.tally = tally
         self.nodes = world.informers.of(NODES)
         self.objects = world.informers.of(resource)
         self.queue: WorkQueue[str] = WorkQueue(world.clock, name=name)
-        self._client = world.client
+        self._world = world
         self._resource = resource
         self._decide = decide
         self._relevant = relevant
-        self._controller = Controller(name, self.queue, self.reconcile, workers=WORKERS)
         self._quiet = QuietLog(_LOG, world.clock)  # a setting that the schema refuses is refused for every node
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self.nodes.on(self._node_changed)
-        self.objects.on(self._object_changed)
-        self._task = asyncio.create_task(self._run(), name=self._controller.name)
+        self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
+        """What was queued is forgotten: a later start hears of everything again."""
         self.queue.shutdown(drain=False)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        self.queue = WorkQueue(self._world.clock, name=self.name)
 
     def enqueue_all(self) -> None:
         for node in self.nodes.list():
@@ -98,27 +98,40 @@ class Companion(Generic[O]):
 
     async def _run(self) -> None:
         """Work begins when both caches are whole: from half a list of nodes most objects look orphaned."""
-        await self.nodes.wait_synced()
-        await self.objects.wait_synced()
-        await self._controller.run()
+        nodes, objects = self.nodes.on(self._node_changed), self.objects.on(self._object_changed)
+        try:
+            await self.nodes.wait_synced()
+            await self.objects.wait_synced()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(Controller(self.name, self.queue, self.reconcile, workers=WORKERS).run())
+                if self._world.settings.sync_period_s > 0:
+                    group.create_task(self._look_again(self._world.settings.sync_period_s))
+        finally:
+            self.nodes.off(nodes)
+            self.objects.off(objects)
+
+    async def _look_again(self, every_s: float) -> None:
+        while True:
+            await self._world.clock.sleep(every_s)
+            self.enqueue_all()
 
     async def _create(self, name: str, wanted: Wanted) -> Outcome:
         assert wanted.spec is not None
         body = {"metadata": {"name": name}, "spec": {**wanted.extra, **to_dict(wanted.spec)}}
-        answer = await self._client.create(self._resource, body)
+        answer = await self._world.client.create(self._resource, body)
         if isinstance(answer, Refused) and answer.already_exists:
             return Requeue("made by somebody else meanwhile")  # the cache will show it
         return self._outcome(answer, f"create{self._resource.kind}")
 
     async def _update(self, obj: O, patch: dict[str, Any]) -> Outcome:
         meta = obj.metadata
-        answer = await self._client.patch(self._resource, meta.name, {"spec": patch}, kind="merge", uid=meta.uid)
+        answer = await self._world.client.patch(self._resource, meta.name, {"spec": patch}, kind="merge", uid=meta.uid)
         if isinstance(answer, Refused) and (answer.not_found or answer.conflict):
             return Requeue("changed meanwhile")
         return self._outcome(answer, f"update{self._resource.kind}")
 
     async def _remove(self, obj: O) -> Outcome:
-        answer = await self._client.delete(self._resource, obj.metadata.name, uid=obj.metadata.uid)
+        answer = await self._world.client.delete(self._resource, obj.metadata.name, uid=obj.metadata.uid)
         if isinstance(answer, Refused) and (answer.not_found or answer.conflict):
             return Done()  # it is gone, or another one of that name whose own event will come
         return self._outcome(answer, f"delete{self._resource.kind}")
@@ -126,7 +139,7 @@ class Companion(Generic[O]):
     def _outcome(self, answer: object, reason: str) -> Outcome:
         if isinstance(answer, Refused):
             self.tally.failed(reason)
-            self._quiet.warning("%s: %s refused: %s", self._controller.name, reason, answer)
+            self._quiet.warning("%s: %s refused: %s", self.name, reason, answer)
             return Requeue(str(answer))
         self.tally.succeeded(reason)
         return Done()
