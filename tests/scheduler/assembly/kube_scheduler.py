@@ -21,17 +21,36 @@ SAID = Path(__file__).parent / "kube_scheduler_said.json"
 
 def ask(binary: Path, kubeconfig: Path, text: str, folder: Path) -> dict[str, Any] | str:
     """The completed configuration, or the refusal."""
-    given, written = folder / "given.yaml", folder / "written.yaml"
-    written.unlink(missing_ok=True)
-    given.write_text(text.replace(KUBECONFIG, str(kubeconfig)))
-    command = [str(binary), "--config", str(given), "--write-config-to", str(written), "--secure-port", "0"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = _run(binary, kubeconfig, text, folder)
     if ran.returncode:
         found = re.search(r'"command failed" err=(.*)', ran.stderr, re.DOTALL)
         assert found, ran.stderr
         return " ".join(found[1].split())
-    tree: dict[str, Any] = yaml.safe_load(written.read_text().replace(str(kubeconfig), KUBECONFIG))
+    written = (folder / "written.yaml").read_text()
+    tree: dict[str, Any] = yaml.safe_load(written.replace(str(kubeconfig), KUBECONFIG))
     return tree
+
+
+def listed(binary: Path, kubeconfig: Path, text: str, folder: Path) -> dict[str, list[tuple[str, int]]] | None:
+    """Which plugins it runs at each point of the one profile, with their weights; None when it refuses."""
+    ran = _run(binary, kubeconfig, text, folder)
+    if ran.returncode:
+        return None
+    found = re.search(r"starts to work with those plugins.* Plugins=(.*)", ran.stderr)
+    assert found, ran.stderr
+    points: dict[str, Any] = json.loads(found[1])
+    return {
+        point[0].lower() + point[1:]: [(plugin["Name"], plugin["Weight"]) for plugin in held["Enabled"] or ()]
+        for point, held in points.items()
+        if point != "MultiPoint"  # always empty here: it has been expanded
+    }
+
+
+def _run(binary: Path, kubeconfig: Path, text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    given, written = folder / "given.yaml", folder / "written.yaml"
+    given.write_text(text.replace(KUBECONFIG, str(kubeconfig)))
+    command = [str(binary), "--config", str(given), "--write-config-to", str(written), "--secure-port", "0", "-v", "2"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def main() -> None:
