@@ -21,7 +21,7 @@ from koord.kube.informers import Informers
 from koord.kube.lease import LeaseConfig
 from koord.kube.loader import load
 from koord.kube.recorder import Recorder
-from koord.manager.program import Manager
+from koord.manager.program import LEASE, Manager
 from koord.manager.serving.webhooks import NotServing, Webhooks
 from koord.manager.world import World
 from koord.telemetry import collector, health
@@ -33,7 +33,6 @@ from koord.telemetry.metrics.process import watch_process
 _LOG = logging.getLogger(__name__)
 
 USER_AGENT = "koordinator-manager"
-LEASE = "koordinator-manager"
 SYNC_S = 60.0
 
 

@@ -13,6 +13,7 @@ from koord import __version__
 # name -> (module, attribute, one line of help); the module is imported only when the command is used
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("koord.cli.up", "up", "Run a whole cluster in this process."),
+    "manifests": ("koord.cli.manifests", "manifests_command", "Print what installs koord on a cluster as YAML."),
     "crds": ("koord.cli.crds", "crds", "Print the CustomResourceDefinitions as YAML."),
     "config": ("koord.cli.config_check", "config", "Check configuration files without a cluster."),
 }

@@ -27,6 +27,7 @@ from koord.manager.metrics import Metrics
 from koord.manager.quota.evaluator import Effort, QuotaEvaluator
 from koord.manager.quota.live import LiveQuotas
 from koord.manager.serving.judge import Judge, Options
+from koord.manager.serving.reach import Reach
 from koord.manager.serving.upkeep import Upkeep
 from koord.manager.world import NAMESPACE, World
 from koord.telemetry.metrics.registry import Reading, Registry
@@ -68,15 +69,17 @@ CONTROLLERS: tuple[tuple[type[Controller], str, Callable[[World, Configuration, 
 )
 NAMES = tuple(kind.name for kind, _, _ in CONTROLLERS)
 
+LEASE = "koordinator-manager"
 _LEADING = (
-    Right("coordination.k8s.io", ("leases",), ("get", "create", "patch"), namespace=NAMESPACE),
+    Right("coordination.k8s.io", ("leases",), ("create",), namespace=NAMESPACE),  # a name cannot limit this verb
+    Right("coordination.k8s.io", ("leases",), ("get", "patch"), names=(LEASE,), namespace=NAMESPACE),
     Right("events.k8s.io", ("events",), ("create", "patch")),
 )
 
 
 def rights() -> tuple[Right, ...]:
     """All that koord-manager may ever need, whatever its gates."""
-    parts: Sequence[Any] = (*(kind for kind, _, _ in CONTROLLERS), Configuration, Judge, Upkeep)
+    parts: Sequence[Any] = (*(kind for kind, _, _ in CONTROLLERS), Configuration, Judge, Upkeep, Reach)
     return (*_LEADING, *(right for part in parts for right in part.rights))
 
 
@@ -146,6 +149,7 @@ class Manager:
                 _LOG.error("controller %s did not stop cleanly", controller.name, exc_info=end)
 
     def _readings(self) -> Iterable[Reading]:
+        yield from self.configuration.readings()
         yield from self.quotas.readings()
         for controller in self.controllers:
             yield from getattr(controller, "readings", tuple)()

@@ -51,7 +51,8 @@ class Judge:
 
     rights: ClassVar[tuple[Right, ...]] = (
         Right("config.koordinator.sh", ("clustercolocationprofiles",), READ),
-        Right("", ("namespaces", "pods", "nodes", "configmaps"), READ),
+        Right("", ("namespaces", "pods", "nodes"), READ),
+        Right("", ("configmaps",), READ, namespace=NAMESPACE),
         Right("scheduling.k8s.io", ("priorityclasses",), READ),
         *LiveQuotas.rights,
         *QuotaEvaluator.rights,

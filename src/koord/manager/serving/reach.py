@@ -23,7 +23,7 @@ from koord.kube.outage import OUTAGE
 from koord.kube.refused import Refused
 from koord.manager.metrics import Metrics
 from koord.manager.serving import registration
-from koord.manager.serving.upkeep import Names
+from koord.manager.serving.upkeep import MUTATING_NAME, VALIDATING_NAME, Names
 from koord.manager.world import World
 
 _LOG = logging.getLogger(__name__)
@@ -47,11 +47,8 @@ class Target(msgspec.Struct, frozen=True):
 
 class Reach:
     rights: ClassVar[tuple[Right, ...]] = (
-        Right(
-            "admissionregistration.k8s.io",
-            ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"),
-            ("get",),
-        ),
+        Right("admissionregistration.k8s.io", ("mutatingwebhookconfigurations",), ("get",), (MUTATING_NAME,)),
+        Right("admissionregistration.k8s.io", ("validatingwebhookconfigurations",), ("get",), (VALIDATING_NAME,)),
         Right("events.k8s.io", ("events",), ("create", "patch")),
     )
 

@@ -44,6 +44,7 @@ MUTATING_NAME = "koordinator-mutating-webhook-configuration"
 VALIDATING_NAME = "koordinator-validating-webhook-configuration"
 SECRET_NAME = "koordinator-webhook-certs"
 SERVICE_NAME = "koordinator-webhook-service"
+_REGISTRATION = "admissionregistration.k8s.io"
 OWN_PODS = "koord-app=koord-manager"
 SYNC = "webhooks"
 EVERY_S = 60.0
@@ -68,13 +69,11 @@ class Upkeep:
 
     name: ClassVar[str] = "webhook-controller"
     rights: ClassVar[tuple[Right, ...]] = (
-        Right("", ("secrets",), (*READ, "create", "update", "patch"), namespace=NAMESPACE),
+        Right("", ("secrets",), ("create",), namespace=NAMESPACE),  # a name cannot limit this verb
+        Right("", ("secrets",), (*READ, "patch"), names=(SECRET_NAME,), namespace=NAMESPACE),
         Right("", ("pods",), READ, namespace=NAMESPACE),
-        Right(
-            "admissionregistration.k8s.io",
-            ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"),
-            (*READ, "update", "patch"),
-        ),
+        Right(_REGISTRATION, ("mutatingwebhookconfigurations",), (*READ, "patch"), names=(MUTATING_NAME,)),
+        Right(_REGISTRATION, ("validatingwebhookconfigurations",), (*READ, "patch"), names=(VALIDATING_NAME,)),
     )
 
     def __init__(

@@ -1,0 +1,101 @@
+"""`koord manifests`: everything that a cluster needs to run koord, as YAML for `kubectl apply`."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+from typing import Any
+
+import click
+import yaml
+
+from koord import __version__
+from koord.api.config import gates
+from koord.api.config.gate_tables import MANAGER
+from koord.api.config.scheduler import shipped
+from koord.api.crd import crd_manifests
+from koord.cli import manifest_program
+from koord.cli.manifest_object import default_config, namespace_object, priority_classes
+from koord.cli.manifest_rbac import rbac, service_account
+from koord.cli.manifest_webhook import webhook_configurations
+from koord.manager import program
+from koord.manager.world import NAMESPACE
+from koord.scheduler.assembly import Assembly, without_unbuilt, written
+from koord.scheduler.plugins.registry import ENTRY_POINTS, registered
+from koord.scheduler.right import BOUND_ROLES, RIGHTS
+
+Obj = dict[str, Any]
+
+COMPONENTS = ("namespace", "crds", "settings", "manager", "scheduler")
+IMAGE = f"koord:{__version__}"
+CONFIG_NAME = "slo-controller-config"
+
+
+def manifests(
+    namespace: str = NAMESPACE,
+    image: str = IMAGE,
+    components: tuple[str, ...] = COMPONENTS,
+    feature_gates: str = "",
+) -> list[Obj] | str:
+    """The objects in an order in which they can be applied, or what is wrong with the gates."""
+    switched = gates.parse(feature_gates, MANAGER)
+    if isinstance(switched, list):
+        return f"--feature-gates: {'; '.join(map(str, switched))}"
+    made: list[Obj] = []
+    if "namespace" in components:
+        made.append(namespace_object(namespace))
+    if "crds" in components:
+        made += crd_manifests()
+    if "settings" in components:
+        made += [*priority_classes(), default_config(namespace, CONFIG_NAME)]
+    if "manager" in components:
+        made.append(service_account("koord-manager", namespace))
+        made += rbac("koord-manager", namespace, program.rights())
+        made += manifest_program.manager(namespace, image, feature_gates)
+        made += webhook_configurations(namespace, switched)
+    if "scheduler" in components:
+        made.append(service_account("koord-scheduler", namespace))
+        made += rbac("koord-scheduler", namespace, RIGHTS, BOUND_ROLES)
+        made += manifest_program.scheduler(namespace, image, scheduler_config(namespace))
+    return made
+
+
+def scheduler_config(namespace: str) -> str:
+    """Koordinator's profile, written out in full."""
+    factories = registered(entry_points(group=ENTRY_POINTS))
+    config, _ = without_unbuilt(shipped.configuration(), factories)
+    assembly = Assembly.of(config, factories)
+    if isinstance(assembly, list):
+        raise RuntimeError(f"the shipped configuration has errors: {assembly}")
+    text = written(assembly)
+    return text.replace(f"resourceNamespace: {NAMESPACE}", f"resourceNamespace: {namespace}")
+
+
+@click.command("manifests")
+@click.option("--namespace", default=NAMESPACE, show_default=True, help="Where everything is installed.")
+@click.option("--image", default=IMAGE, show_default=True, help="Image that holds the programs.")
+@click.option(
+    "--component",
+    "components",
+    multiple=True,
+    type=click.Choice(COMPONENTS),
+    help="Only this part; may be given several times. Default: all.",
+)
+@click.option("--feature-gates", default="", help="Of koord-manager; they also decide which webhooks are registered.")
+def manifests_command(namespace: str, image: str, components: tuple[str, ...], feature_gates: str) -> None:
+    """Print all objects that install koord on a Kubernetes cluster as YAML.
+
+    Install with: koord manifests --image IMAGE | kubectl apply --server-side --force-conflicts -f -
+    """
+    made = manifests(namespace, image, components or COMPONENTS, feature_gates)
+    if isinstance(made, str):
+        click.echo(f"koord: {made}", err=True)
+        sys.exit(1)
+    click.echo(yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, width=160), nl=False)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without anchors: the same value twice is written twice, as people and diffs expect."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True

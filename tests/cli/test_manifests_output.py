@@ -1,0 +1,176 @@
+"""`koord manifests`: what it prints, that it fits the programs it starts, and that it grants only what is declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
+from koord.api.right import READ, Right
+from koord.cli.flags import Values
+from koord.cli.flags_scheduler import scheduler_flags
+from koord.cli.main import cli
+from koord.cli.manager_flags import FLAGS, Plan, planned
+from koord.cli.manifest_rbac import rbac, rules
+from koord.cli.manifests import COMPONENTS, manifests
+from koord.scheduler.assembly import load
+
+Obj = dict[str, Any]
+
+
+def printed(*args: str) -> list[Obj]:
+    result = CliRunner().invoke(cli, ["manifests", *args])
+    assert result.exit_code == 0, result.output
+    return list(yaml.safe_load_all(result.output))
+
+
+def named(objects: list[Obj], kind: str, name: str) -> Obj:
+    (found,) = [one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def test_two_runs_print_the_same() -> None:
+    runner = CliRunner()
+    first, second = (runner.invoke(cli, ["manifests"]).output for _ in range(2))
+    assert first == second
+    assert "&id" not in first
+
+
+def test_every_object_is_named_once() -> None:
+    names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in printed()]
+    assert len(names) == len(set(names))
+
+
+def test_another_namespace_is_used_everywhere() -> None:
+    result = CliRunner().invoke(cli, ["manifests", "--namespace", "elsewhere", "--image", "img:1"])
+    objects = list(yaml.safe_load_all(result.output))
+    assert {one["metadata"]["namespace"] for one in objects if "namespace" in one["metadata"]} == {"elsewhere"}
+    for one in objects:
+        if one["kind"].endswith("Binding"):
+            assert one["subjects"][0]["namespace"] == "elsewhere"
+        if one["kind"] == "Deployment":
+            assert one["spec"]["template"]["spec"]["containers"][0]["image"] == "img:1"
+        for webhook in one.get("webhooks", ()):
+            assert webhook["clientConfig"]["service"]["namespace"] == "elsewhere"
+    config = named(objects, "ConfigMap", "koord-scheduler-config")["data"]["koord-scheduler.config"]
+    assert yaml.safe_load(config)["leaderElection"]["resourceNamespace"] == "elsewhere"
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_one_component_is_a_part_of_all(component: str) -> None:
+    everything = printed()
+    part = printed("--component", component)
+    assert part
+    assert all(one in everything for one in part)
+
+
+def test_the_manager_understands_its_arguments() -> None:
+    deployment = named(printed(), "Deployment", "koord-manager")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    values = FLAGS.read(container["args"])
+    assert isinstance(values, Values)
+    environ = {one["name"]: one.get("value", "x") for one in container["env"]}
+    plan = planned(values, environ, "host")
+    assert isinstance(plan, Plan)
+    assert plan.elects
+    assert plan.serving is not None
+    service = named(printed(), "Service", "koordinator-webhook-service")
+    assert service["spec"]["ports"][0]["targetPort"] == plan.serving.port
+    assert plan.health is not None
+    assert container["readinessProbe"]["httpGet"]["port"] == plan.health[1]
+
+
+def test_the_scheduler_understands_its_arguments_and_configuration() -> None:
+    objects = printed()
+    (container,) = named(objects, "Deployment", "koord-scheduler")["spec"]["template"]["spec"]["containers"]
+    assert isinstance(scheduler_flags().read(container["args"]), Values)
+    config = load(named(objects, "ConfigMap", "koord-scheduler-config")["data"]["koord-scheduler.config"])
+    assert isinstance(config, KubeSchedulerConfiguration)
+    assert [profile.scheduler_name for profile in config.profiles] == ["koord-scheduler"]
+
+
+def test_default_webhooks_are_those_of_the_chart() -> None:
+    objects = printed()
+    names = [
+        webhook["name"].removesuffix(".koordinator.sh")
+        for kind in ("Mutating", "Validating")
+        for webhook in named(
+            objects, f"{kind}WebhookConfiguration", f"koordinator-{kind.lower()}-webhook-configuration"
+        )["webhooks"]
+    ]
+    assert names == ["mpod-create", "mpod-update", "melasticquota", "vpod", "velasticquota"]
+
+
+def test_gates_register_more_and_only_configuration_fails_closed() -> None:
+    gates = "ConfigMapValidatingWebhook=true,BindingAdmissionWebhook=true,NodeMutatingWebhook=true"
+    webhooks = [one for obj in printed("--feature-gates", gates) for one in obj.get("webhooks", ())]
+    policies = {one["name"].removesuffix(".koordinator.sh"): one["failurePolicy"] for one in webhooks}
+    assert {"vconfigmap", "vpodbinding", "mnode-status"} <= set(policies)
+    assert [name for name, policy in policies.items() if policy == "Fail"] == ["vconfigmap"]
+
+
+def test_an_unknown_gate_is_refused() -> None:
+    result = CliRunner().invoke(cli, ["manifests", "--feature-gates", "Nonsense=true"])
+    assert result.exit_code == 1
+    assert "Nonsense" in result.output
+
+
+def test_pods_of_the_system_are_never_sent_to_webhooks() -> None:
+    for obj in printed("--namespace", "here"):
+        for webhook in obj.get("webhooks", ()):
+            if webhook["rules"][0]["resources"][0].startswith("pods"):
+                (kept_out,) = [
+                    expression["values"]
+                    for expression in webhook["namespaceSelector"]["matchExpressions"]
+                    if expression["key"] == "kubernetes.io/metadata.name"
+                ]
+                assert {"kube-system", "here"} <= set(kept_out)
+
+
+def test_pods_run_without_privileges() -> None:
+    for deployment in (one for one in printed() if one["kind"] == "Deployment"):
+        spec = deployment["spec"]["template"]["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        for container in spec["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+class TestRules:
+    def test_equal_verbs_go_together_and_order_does_not_matter(self) -> None:
+        rights = [
+            Right("", ("pods",), ("watch", "get")),
+            Right("", ("nodes",), ("get",)),
+            Right("", ("nodes",), ("watch",)),
+        ]
+        assert rules(rights) == rules(rights[::-1])
+        assert rules(rights) == [{"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "watch"]}]
+
+    def test_names_limit_a_rule_of_their_own(self) -> None:
+        made = rules([Right("", ("secrets",), ("create",)), Right("", ("secrets",), ("get",), names=("a",))])
+        assert made == [
+            {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+            {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"], "resourceNames": ["a"]},
+        ]
+
+    def test_what_is_granted_everywhere_is_not_granted_again(self) -> None:
+        made = rbac(
+            "who",
+            "ns",
+            [Right("", ("pods",), READ), Right("", ("pods",), (*READ, "patch"), namespace="koordinator-system")],
+        )
+        (role,) = [one for one in made if one["kind"] == "Role"]
+        assert role["metadata"]["namespace"] == "ns"
+        assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}]
+
+    def test_the_manager_reads_no_secret_but_its_own(self) -> None:
+        objects = manifests()
+        assert isinstance(objects, list)
+        for role in (one for one in objects if one["kind"] in ("ClusterRole", "Role")):
+            for rule in role["rules"]:
+                if "secrets" in rule["resources"]:
+                    assert role["kind"] == "Role"
+                    assert rule["verbs"] == ["create"] or rule["resourceNames"] == ["koordinator-webhook-certs"]
