@@ -19,6 +19,7 @@ from koord.kube.refused import Refused, ok
 from koord.kube.transport import Answer, PlainBody, Request, Transport, Unreachable, WatchStream
 from koord.scheduler.assembly import Assembly
 from koord.scheduler.program import Leading, Scheduler
+from koord.scheduler.shell.meter import Meter
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.wire import PODS as SLIM
 from koord.telemetry.clock import LoopClock
@@ -164,7 +165,9 @@ def _same_sums(one: ClusterState, other: ClusterState) -> None:
 
 
 @asynccontextmanager
-async def troubled(clock: LoopClock, assembly: Assembly | None = None, seed: int = 1) -> AsyncIterator[Troubled]:
+async def troubled(
+    clock: LoopClock, assembly: Assembly | None = None, seed: int = 1, meter: Meter | None = None
+) -> AsyncIterator[Troubled]:
     cluster = Cluster(Settings(http=False, seed=seed), [], clock=clock)
     await cluster.start()
     assert cluster.server is not None
@@ -174,7 +177,7 @@ async def troubled(clock: LoopClock, assembly: Assembly | None = None, seed: int
     informers = Informers(client, clock, seed=seed)
     made = assembly or local_scheduler.assembled()
     assert not isinstance(made, str), made
-    leading = Leading(Scheduler(client, informers, clock, made, seed=seed))
+    leading = Leading(Scheduler(client, informers, clock, made, seed=seed, meter=meter))
     troubled = Troubled(cluster, clock, wire, leading, informers)
     cluster.informers.of(PODS).on(troubled.witness)
     await leading.start()

@@ -1,0 +1,118 @@
+"""A running scheduler's attempts as its metrics and its monitor see them, whatever becomes of each."""
+
+from __future__ import annotations
+
+import asyncio
+
+from koord.api.config.plugin_set import Plugin as Named
+from koord.api.config.plugin_set import PluginSet
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, Plugins, Profile
+from koord.kube.transport import Request
+from koord.scheduler.assembly import Assembly
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.verdict import Wait
+from koord.scheduler.metrics import SchedulerMetrics
+from koord.scheduler.monitor import Late, Monitor
+from koord.scheduler.monitor import Settings as MonitorSettings
+from koord.scheduler.plugins.registry import REGISTRY
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from koord.telemetry.clock import LoopClock, run_virtual
+from koord.telemetry.metrics import exposition
+from koord.telemetry.metrics.registry import Registry
+from tests.scheduler.shell.trouble import Fate, troubled
+
+PROFILE = "default-scheduler"
+
+
+def attempts(registry: Registry) -> dict[str, float]:
+    found = {}
+    for line in exposition.render([registry]).decode().splitlines():
+        if line.startswith("scheduler_schedule_attempts_total{"):
+            found[line.partition('result="')[2].partition('"')[0]] = float(line.rpartition(" ")[2])
+    return found
+
+
+def value(registry: Registry, name: str) -> float:
+    lines = exposition.render([registry]).decode().splitlines()
+    return float(next(line.rpartition(" ")[2] for line in lines if line.rpartition(" ")[0] == name))
+
+
+def test_every_attempt_counts_once_under_its_result() -> None:
+    async def main(clock: LoopClock) -> None:
+        registry = Registry()
+        async with troubled(clock, meter=SchedulerMetrics(registry)) as world:
+            refusals = 2
+
+            def fail(request: Request) -> Fate:
+                nonlocal refusals
+                if request.path.endswith("/bad/binding") and refusals:
+                    refusals -= 1
+                    return "409"
+                return "well"
+
+            world.wire.fate = fail
+            await world.add_node("n0", cpu="2")
+            await world.add_pod("good")
+            await world.add_pod("bad")
+            await world.settle(30)
+            await world.add_pod("huge", cpu="100")
+            await world.settle(1)
+            assert attempts(registry) == {"scheduled": 2, "error": 2, "unschedulable": 1}
+            assert value(registry, "scheduler_scheduling_algorithm_duration_seconds_count") == 5
+            assert value(registry, "scheduler_pod_scheduling_attempts_sum") == 4
+            assert value(registry, "scheduler_preemption_attempts_total") == 1
+            assert value(registry, "scheduler_preemption_victims_count") == 0
+
+    run_virtual(main)
+
+
+def test_victims_are_counted() -> None:
+    async def main(clock: LoopClock) -> None:
+        registry = Registry()
+        async with troubled(clock, meter=SchedulerMetrics(registry)) as world:
+            await world.add_node("n0", cpu="2")
+            for name in ("a", "b"):
+                await world.add_pod(name)
+            await world.settle(1)
+            await world.add_pod("great", cpu="2", priorityClassName="system-node-critical")
+            await world.settle(1)
+            assert value(registry, "scheduler_preemption_victims_sum") == 2
+            assert value(registry, 'scheduler_preemption_victims_bucket{le="2"}') == 1
+
+    run_virtual(main)
+
+
+class Holds(Plugin):
+    """Keeps every pod waiting, and forgets it."""
+
+    name = "Holds"
+
+    def permit(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Wait:
+        return Wait(25.0)
+
+
+def test_a_pod_that_waits_too_long_is_late_and_then_forgotten() -> None:
+    everywhere = Plugins(multi_point=PluginSet(enabled=(Named(name=Holds.name),)))
+    config = KubeSchedulerConfiguration(profiles=(Profile(scheduler_name=PROFILE, plugins=everywhere),))
+    assembly = Assembly.of(config, {**REGISTRY, Holds.name: lambda args, handle: Holds()})
+    assert isinstance(assembly, Assembly)
+
+    async def main(clock: LoopClock) -> None:
+        told: list[Late] = []
+        async with troubled(clock, assembly) as world:
+            monitor = Monitor(told.append, MonitorSettings(period_s=10, timeout_s=15))
+            world.scheduler.loop.monitor = monitor
+            watching = asyncio.create_task(monitor.run(clock))
+            await world.add_node("n0")
+            await world.add_pod("slow")
+            await clock.sleep(24)
+            assert [late.pod for late in told] == ["default/slow"]
+            assert len(monitor) == 1
+            await world.remove_pod("slow")
+            await clock.sleep(10)
+            assert len(monitor) == 0
+            watching.cancel()
+
+    run_virtual(main)
