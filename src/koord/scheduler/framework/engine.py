@@ -51,24 +51,18 @@ class Evaluation:
         self._position = -1
 
     def refresh(self, table: NodeTable, pod: PodInfo, nominator: Nominator) -> None:
-        judgement = self.judgement
-        lifted = judgement.lift() if judgement.promised else []
+        judgement, overlay = self.judgement, self.overlay
         changed = table.changed_since(self._position) if self._layout == table.layout else None
         self._layout, self._position = table.layout, table.position
         if changed is None or 4 * len(changed) > table.size:
             judgement.judge_all()
-            self.overlay.forget(None)
-            if nominator:
-                self.overlay.block(judgement, pod, nominator)
+            overlay.lay(judgement, pod, nominator, None)
             self.scoring.score_all()
             return
         across = judgement.judge_again(changed)
-        self.overlay.forget(None if judgement.moved else changed)
-        if nominator:
-            self.overlay.block(judgement, pod, nominator)
-        if lifted or judgement.promised:
-            flipped = set(lifted).symmetric_difference(judgement.blocked_rows())
-            changed = [*changed, *sorted(flipped.difference(changed))]
+        flipped = overlay.lay(judgement, pod, nominator, None if judgement.moved else changed)
+        if flipped:
+            changed = [*changed, *sorted(set(flipped).difference(changed))]
         if changed or across:
             self.scoring.score_again(changed, across=across)
 

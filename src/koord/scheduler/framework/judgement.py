@@ -10,7 +10,7 @@ about all rows when its epoch moves; one that does not say is always asked about
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -101,15 +101,19 @@ class Judgement:
         if self.first[row] == FEASIBLE:
             self.first[row] = self._blocked
 
-    def lift(self) -> list[int]:
-        """Forget all promises. Returns the rows that are feasible again."""
-        blocked = [row for row in self.promised if self.first[row] == self._blocked]
-        self.first[blocked] = FEASIBLE
-        self.promised.clear()
-        return blocked
+    def lift(self, rows: Iterable[int] | None = None) -> set[int]:
+        """Forget the promises on these rows, or all. Returns the rows that were closed by them alone."""
+        if not self.promised:
+            return set()
+        closed = set()
+        for row in list(self.promised) if rows is None else rows:
+            if self.promised.pop(row, None) is not None and self.first[row] == self._blocked:
+                self.first[row] = FEASIBLE
+                closed.add(row)
+        return closed
 
-    def blocked_rows(self) -> list[int]:
-        return [row for row in self.promised if self.first[row] == self._blocked]
+    def blocked_rows(self) -> set[int]:
+        return {row for row in self.promised if self.first[row] == self._blocked}
 
     @property
     def _blocked(self) -> int:

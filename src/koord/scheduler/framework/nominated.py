@@ -22,6 +22,10 @@ from koord.scheduler.state.table import NodeTable
 class Nominator(Protocol):
     """Who was promised room where."""
 
+    @property
+    def version(self) -> int:
+        """Moves with every change."""
+
     def __len__(self) -> int: ...
 
     def nodes(self) -> Iterable[str]: ...
@@ -36,6 +40,8 @@ class Nominator(Protocol):
 
 class Nobody:
     """No promises."""
+
+    version = 0
 
     def __len__(self) -> int:
         return 0
@@ -56,7 +62,7 @@ class Nobody:
 class Overlay:
     """Promises over the verdicts of one class."""
 
-    __slots__ = ("_cycle", "_known", "_profile", "_table")
+    __slots__ = ("_cycle", "_known", "_laid", "_profile", "_table")
 
     def __init__(self, profile: Profile, cycle: Cycle) -> None:
         self._profile = profile
@@ -65,29 +71,53 @@ class Overlay:
         # By row, with the promises that it is of and the labels that it was said to: those who are promised room may
         # have rules about labels that nobody on a node has, so equal pods may differ in them.
         self._known: dict[int, tuple[Peers, tuple[PodInfo, ...], Said | None]] = {}
+        self._laid: tuple[int, Peers, str] | None = None  # what lies there now is of these promises, for such a pod
 
-    def forget(self, rows: Sequence[int] | None) -> None:
-        """These rows changed; None when any may have."""
-        if not self._known:
-            return
-        if rows is None:
-            self._known.clear()
-            return
-        for row in rows:
-            self._known.pop(row, None)
+    def lay(
+        self, judgement: Judgement, pod: PodInfo, nominator: Nominator, changed: Sequence[int] | None
+    ) -> Iterable[int]:
+        """After these rows changed (None when any may have): close the nodes that only promises keep from the pod.
 
-    def block(self, judgement: Judgement, pod: PodInfo, nominator: Nominator) -> None:
-        """Close the nodes that would take the pod but for promises."""
-        self._lay(judgement, pod, nominator, everywhere=False)
+        Returns the rows that may have opened or closed by this, besides those that changed.
+        """
+        laid = (nominator.version, pod.peers, nominator.node_of(pod.uid)) if nominator else None
+        same, self._laid = laid == self._laid and changed is not None, laid
+        if same:
+            if laid is not None and changed:
+                self._forget(changed)
+                judgement.lift(changed)
+                nodes = self._table.nodes
+                self._block(judgement, pod, nominator, [node.name for row in changed if (node := nodes[row])])
+            return ()
+        self._forget(changed)
+        before = judgement.lift()
+        if laid is not None:
+            self._block(judgement, pod, nominator, nominator.nodes())
+        return before.symmetric_difference(judgement.blocked_rows())
 
     def tell(self, judgement: Judgement, pod: PodInfo, nominator: Nominator) -> None:
         """No node takes the pod: those with promises say so as they are with them, which may be in other words."""
-        self._lay(judgement, pod, nominator, everywhere=True)
+        self._block(judgement, pod, nominator, nominator.nodes(), everywhere=True)
 
-    def _lay(self, judgement: Judgement, pod: PodInfo, nominator: Nominator, *, everywhere: bool) -> None:
+    def _forget(self, rows: Sequence[int] | None) -> None:
+        if rows is None:
+            self._known.clear()
+        elif self._known:
+            for row in rows:
+                self._known.pop(row, None)
+
+    def _block(
+        self,
+        judgement: Judgement,
+        pod: PodInfo,
+        nominator: Nominator,
+        names: Iterable[str],
+        *,
+        everywhere: bool = False,
+    ) -> None:
         index, first = self._table.index, judgement.first
         trials: Trials | None = None
-        for name in nominator.nodes():
+        for name in names:
             node = index.get(name)
             if node is None or node.row in judgement.promised:
                 continue

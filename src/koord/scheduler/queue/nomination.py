@@ -13,11 +13,13 @@ class Nominations:
     def __init__(self) -> None:
         self._on: dict[str, dict[str, PodInfo]] = {}  # node -> uid -> pod
         self._node: dict[str, str] = {}
+        self.version = 0  # moves with every change
 
     def put(self, pod: PodInfo, node: str) -> None:
         """An empty name takes the promise back."""
         self.drop(pod.uid)
         if node:
+            self.version += 1
             self._node[pod.uid] = node
             self._on.setdefault(node, {})[pod.uid] = pod
 
@@ -30,6 +32,7 @@ class Nominations:
         node = self._node.pop(uid, None)
         if node is None:
             return False
+        self.version += 1
         pods = self._on[node]
         del pods[uid]
         if not pods:
