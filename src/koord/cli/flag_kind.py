@@ -108,7 +108,10 @@ def _modules(text: str) -> dict[str, int]:
         pattern, equals, level = part.partition("=")
         if not equals or not pattern or not level:
             raise BadValue(f"{quoted_bytes(part)} does not have the pattern=N format")
-        found[pattern] = LEVEL.read(level)
+        try:
+            found[pattern] = LEVEL.read(level)
+        except BadValue as wrong:
+            raise BadValue(f"parsing verbosity in {quoted_bytes(part)}: {wrong}") from None
     return found
 
 

@@ -6,13 +6,13 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from koord.cli.component import COMPONENTS, chosen
+from koord.cli.program import loop_factory
 from koord.embedded.apiserver.http import NotLoopback
 from koord.embedded.apiserver.store import JournalFailed
 from koord.embedded.cluster import Cluster, Settings
@@ -111,7 +111,7 @@ def up(
     path = _kubeconfig_path(kubeconfig, data_dir)
     cluster = Cluster(settings, made)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(cluster, path))
     except NotLoopback as error:
         _fail(f"{error} (--allow-remote)")
@@ -119,16 +119,6 @@ def up(
         _fail(str(error))
     except OSError as error:
         _fail(f"cannot listen on {listen}: {error.strerror or error}; choose another address with --listen")
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed: its TLS costs half of the standard loop's."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 async def _serve(cluster: Cluster, kubeconfig: Path) -> None:
