@@ -82,6 +82,9 @@ def test_a_workload_is_measured_and_told() -> None:
         assert figures(made) == {"c0": {"cpu": "1192m", "memory": "1204Mi"}}
         assert told(made) == {"LowConfidence": "True"}
         assert made.status.update_time is not None
+        terms = controller.explain(("default", "web"))
+        assert terms is not None
+        assert (terms.samples, terms.history_s, terms.margin) == (3, 120.0, 0.15)
         await live_for(world, 1441)
         assert told(await seen(world)) == {"LowConfidence": "False"}
         await controller.stop()

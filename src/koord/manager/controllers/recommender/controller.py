@@ -27,7 +27,7 @@ from koord.kube.workqueue import WorkQueue
 from koord.manager.controllers.recommender import status
 from koord.manager.controllers.recommender.target import Directory, Unsupported, target_of
 from koord.manager.world import World
-from koord.policy.prediction.workload import Checkpoint, Model, Sample, Settings
+from koord.policy.prediction.workload import Checkpoint, Estimate, Model, Sample, Settings
 from koord.telemetry.clock import now
 from koord.values import resources as vector
 from koord.values.quantity import ZERO, QuantityError
@@ -111,6 +111,11 @@ class RecommenderController:
             if refused is not None:
                 return Done() if refused.not_found else Requeue(str(refused))
         return Retry(ROUND_S)
+
+    def explain(self, key: Key) -> Estimate | None:
+        """The numbers behind what the status says."""
+        known = self._known.get(key)
+        return known.model.estimate() if known is not None else None
 
     async def _tell(self, recommendation: Recommendation, known: _Known) -> Refused | None:
         target, estimate = target_of(recommendation), known.model.estimate()
