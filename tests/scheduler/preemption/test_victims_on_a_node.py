@@ -113,6 +113,24 @@ def test_spread_is_met_by_taking_from_the_fuller_node() -> None:
     assert scene.victims(pod) == ("n0", ["w1", "w0"])
 
 
+def test_one_that_is_leaving_is_no_relief_of_a_spread() -> None:
+    """It does not count while it leaves, so w1 alone is one too many: taking only w0 away would help nobody."""
+    zones = [make_node("n0", labels={"zone": "a"}), make_node("n1", labels={"zone": "b"}, cpu="0")]
+    placed = [
+        running("w0", "n0", cpu="8", priority=0, labels=WEB, leaving=True),
+        running("w1", "n0", priority=1, labels=WEB),
+    ]
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": WEB},
+    }
+    scene = Scene(make_state(zones, placed))
+    pod = make_pod("new", cpu="1", priority=9, labels=WEB, topologySpreadConstraints=[spread])
+    assert scene.victims(pod) == ("n0", ["w1", "w0"])
+
+
 def test_those_on_their_way_out_are_victims_too() -> None:
     placed = [running("a", "n0", cpu="8", priority=0, leaving=True)]
     scene = Scene(make_state([make_node("n0", cpu="8")], placed))

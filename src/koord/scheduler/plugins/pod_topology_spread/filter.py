@@ -150,6 +150,8 @@ class Balances:
 
     def what_if(self, other: PodInfo, node: NodeInfo, by: int) -> None:
         row = node.row
+        if other.deleting:  # it was never counted, so its going is no relief
+            return
         if other.namespace != self.spread.namespace or not self._ground.has_all[row]:
             return
         for i, balance in enumerate(self._balances):
