@@ -8,9 +8,10 @@ from koord.api.builtin import PODS
 from koord.api.custom import CLUSTER_COLOCATION_PROFILES
 from koord.api.protocol import L_CONTROLLER_MANAGED, L_QOS_CLASS
 from koord.kube.refused import ok
+from koord.kube.transport import Answer, Request
 from koord.manager.controllers.colocation_profile.controller import ColocationProfileController, Pace
 from koord.manager.world import World
-from tests.manager.manager_world import in_world
+from tests.manager.manager_world import Line, in_world, on_line
 
 
 def profile(managed: bool = True, **spec: Any) -> dict[str, Any]:
@@ -125,3 +126,47 @@ def test_a_refused_pod_does_not_keep_others_waiting() -> None:
         await controller.stop()
 
     in_world(main)
+
+
+def test_a_pod_that_is_placed_meanwhile_is_left_alone() -> None:
+    async def main(world: World, line: Line) -> None:
+        ok(await world.client.create(PODS, pod("p")))
+        ok(await world.client.create(CLUSTER_COLOCATION_PROFILES, profile()))
+        placed: list[str] = []
+
+        async def overtake(request: Request) -> Answer | None:
+            if request.method == "PATCH" and not placed:
+                placed.append(request.path)
+                uid = ok(await world.client.get(PODS, "p", "default")).metadata.uid
+                assert await world.client.bind("default", "p", "n", uid=uid) is None
+            return None
+
+        line.disturb = overtake
+        controller = await started(world)
+        await world.clock.sleep(60)
+        assert placed
+        assert await tiers(world) == {"p": None}
+        await controller.stop()
+
+    on_line(main)
+
+
+def test_a_pod_that_changes_meanwhile_is_read_again() -> None:
+    async def main(world: World, line: Line) -> None:
+        ok(await world.client.create(PODS, pod("p")))
+        ok(await world.client.create(CLUSTER_COLOCATION_PROFILES, profile()))
+        changed: list[str] = []
+
+        async def overtake(request: Request) -> Answer | None:
+            if request.method == "PATCH" and not changed:
+                changed.append(request.path)
+                ok(await world.client.patch(PODS, "p", {"metadata": {"labels": {"o": "k"}}}, "default", kind="merge"))
+            return None
+
+        line.disturb = overtake
+        controller = await started(world)
+        labels = ok(await world.client.get(PODS, "p", "default")).metadata.labels
+        assert labels == {"app": "x", "o": "k", "tier": "batch"}
+        await controller.stop()
+
+    on_line(main)

@@ -15,10 +15,11 @@ from koord.api.protocol import (
 )
 from koord.api.sigs_scheduling import ElasticQuota
 from koord.kube.refused import ok
+from koord.kube.transport import Answer, Request, Unreachable
 from koord.manager.controllers.quota_profile.controller import QuotaProfileController
 from koord.manager.controllers.quota_profile.pool import tree_id_of
 from koord.manager.world import World
-from tests.manager.manager_world import in_world
+from tests.manager.manager_world import Line, in_world, on_line
 
 PROFILE: dict[str, Any] = {
     "metadata": {"name": "pool", "namespace": "default"},
@@ -175,3 +176,26 @@ def test_a_profile_that_goes_takes_nothing_with_it() -> None:
         await controller.stop()
 
     in_world(main)
+
+
+def test_an_outage_delays_and_loses_nothing() -> None:
+    async def main(world: World, line: Line) -> None:
+        lost: list[str] = []
+
+        async def away(request: Request) -> Answer | None:
+            if request.method in ("POST", "PATCH"):
+                lost.append(request.method)
+                raise Unreachable("nobody there", sent=False)
+            return None
+
+        controller = await running(world, node("n1", "10"))
+        ok(await world.client.create(ELASTIC_QUOTA_PROFILES, PROFILE))
+        line.disturb = away
+        await world.clock.sleep(60)
+        assert lost
+        line.disturb = None
+        await world.clock.sleep(60)
+        assert (await root(world)).spec.min["cpu"] == "10"
+        await controller.stop()
+
+    on_line(main)
