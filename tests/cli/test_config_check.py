@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 
+from koord.cli.config_examination import examine
 from koord.cli.main import cli
 
 GOOD = """\
@@ -153,6 +156,32 @@ def test_a_scheduler_file() -> None:
     assert 'it.yaml:6: error: profiles[1].schedulerName is "a", is a duplicate' in result.output
     misspelt = check(SCHEDULER.replace("percentageOfNodesToScore: 101", "percentageOfNodes: 10"))
     assert "it.yaml:3: error: percentageOfNodes is not a known field" in misspelt.output
+
+
+def test_a_key_that_is_given_twice() -> None:
+    twice = check(GOOD.replace("  cpu-burst-config:", "  colocation-config: ''\n  cpu-burst-config:"))
+    assert twice.exit_code == 1
+    assert "it.yaml:7: error: data.colocation-config is given twice, and only the last one counts" in twice.output
+    inside = check(GOOD.replace('{"enable": true,', '{"enable": true,\n    "enable": false,'))
+    assert inside.exit_code == 1
+    assert "it.yaml:7: error: colocation-config: enable is given twice, and only the last one counts" in inside.output
+    file = check(DESCHEDULER.replace("-1", "1") + "kind: DeschedulerConfiguration\n")
+    assert "it.yaml:12: error: kind is given twice, and only the last one counts" in file.output
+
+
+_WORDS = st.sampled_from(
+    ["kind: ConfigMap", "kind: List", "kind: DeschedulerConfiguration", "kind: KubeSchedulerConfiguration", "items:",
+     "metadata: {name: slo-controller-config}", "data:", "  colocation-config: |", "    {", "  system-config: '{}'",
+     "apiVersion: descheduler/v1alpha2", "profiles: [1]", "data: x", "- kind: ConfigMap", "metadata: []", "---",
+     "a: &a", "b: *a", "2001-13-45", "  1: 2", "x: !!float y", "\t", "kubescheduler.config.k8s.io/v1"]
+)  # fmt: skip
+
+
+@given(lines=st.lists(_WORDS, max_size=9))
+def test_whatever_the_file_holds_there_is_a_report(lines: list[str]) -> None:
+    report = examine("it.yaml", "\n".join(lines))
+    assert report.lines or report.checked
+    assert all(1 <= line <= len(lines) + 1 for line, _ in report.lines)
 
 
 def test_a_list_of_objects() -> None:

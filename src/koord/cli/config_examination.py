@@ -15,7 +15,7 @@ from koord.api.config.field_error import FieldError
 from koord.api.config.lenient import broken_line
 from koord.api.config.scheduler import configuration as scheduler
 from koord.api.config.slo import keys
-from koord.cli.config_place import child, compose, line_in_text, line_of
+from koord.cli.config_place import child, compose, line_in_text, line_of, repeated, repeated_in_text
 from koord.cli.config_summary import summary
 from koord.manager.configuration.finding import Finding, errors, warning
 from koord.manager.configuration.inspection import inspect
@@ -59,20 +59,20 @@ def examine(file: str, text: str) -> Report:
 
 def _unfolded(node: yaml.Node, document: Any) -> Iterator[tuple[yaml.Node, Any]]:
     """A List's items, or the document itself."""
-    if isinstance(document, dict) and document.get("kind") == "List":
-        for index, item in enumerate(document.get("items") or ()):
-            place = child(child(node, "items"), str(index))
-            yield place or node, item
-    else:
+    items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
+    if not isinstance(items, list):
         yield node, document
+        return
+    for index, item in enumerate(items):
+        yield child(child(node, "items"), str(index)) or node, item
 
 
 def _one(report: Report, node: yaml.Node, document: Any) -> None:
     kind = str(document.get("kind") or "") if isinstance(document, dict) else ""
     if kind in _COMPONENTS:
-        for finding in _component(kind, document, ""):
-            report.lines.append((line_of(node, finding.flaw.field), finding))
-        report.checked.append(summary(kind, document, ""))
+        lines = [(line_of(node, f.flaw.field), f) for f in _component(kind, document, "")]
+        lines += [(line, _twice("", path)) for path, line in repeated(node)]
+        _conclude(report, lines, kind, document, "")
     elif kind == "ConfigMap":
         _config_map(report, node, document)
     else:
@@ -80,28 +80,44 @@ def _one(report: Report, node: yaml.Node, document: Any) -> None:
 
 
 def _config_map(report: Report, node: yaml.Node, document: dict[str, Any]) -> None:
-    data: dict[str, Any] = document.get("data") or {}
-    name = (document.get("metadata") or {}).get("name", "")
-    places = child(node, "data")
-    components = {key: inner for key, text in data.items() if (inner := _carried(text)) is not None}
+    data, name = _map(document.get("data")), str(_map(document.get("metadata")).get("name") or "")
+    places = {str(key): child(child(node, "data"), str(key)) or node for key in data}
+    components = {str(key): inner for key, text in data.items() if (inner := _carried(text)) is not None}
     for key, inner in components.items():
-        for finding in _component(inner["kind"], inner, key):
-            report.lines.append((line_in_text(child(places, key) or node, finding.flaw.field), finding))
-        report.checked.append(summary(inner["kind"], inner, key))
+        lines = [(line_in_text(places[key], f.flaw.field), f) for f in _component(inner["kind"], inner, key)]
+        lines += [(line, _twice(key, path)) for path, line in repeated_in_text(places[key])]
+        _conclude(report, lines, inner["kind"], inner, key)
     if components:
         return
     if name != SLO_CONFIG and not set(data) & set(keys.KEYS):
-        report.skipped.append(f"ConfigMap {name}")
+        report.skipped.append(f"ConfigMap {name}".rstrip())
         return
-    texts = {key: text for key, text in data.items() if isinstance(text, str)}
+    texts = {str(key): text for key, text in data.items() if isinstance(text, str)}
     unquoted = FieldError("", None, "must be text: put it in quotes or in a block (|)")
-    findings = inspect(texts)
-    findings += [finding for key in data if key not in texts for finding in errors(key, [unquoted])]
+    findings = inspect(texts) + [f for key in places if key not in texts for f in errors(key, [unquoted])]
+    lines = []
     for finding in findings:
         broken = broken_line(texts.get(finding.key, "{}")) if not finding.flaw.field else None
-        line = line_in_text(child(places, finding.key) or node, finding.flaw.field, broken)
-        report.lines.append((line, finding))
-    report.checked.append(summary("ConfigMap", {**document, "data": texts}, name))
+        lines.append((line_in_text(places[finding.key], finding.flaw.field, broken), finding))
+    for key in texts:
+        lines += [(line, _twice(key, path)) for path, line in repeated_in_text(places[key])]
+    lines += [(line, _twice("", path)) for path, line in repeated(node)]
+    _conclude(report, lines, "ConfigMap", {**document, "data": texts}, name)
+
+
+def _conclude(report: Report, lines: list[tuple[int, Finding]], kind: str, document: dict[str, Any], name: str) -> None:
+    """A configuration with an error has no summary: what it does is not what it says."""
+    report.lines += lines
+    if not any(finding.severity == "error" for _, finding in lines):
+        report.checked.append(summary(kind, document, name))
+
+
+def _twice(key: str, path: str) -> Finding:
+    return errors(key, [FieldError(path, None, "is given twice, and only the last one counts")])[0]
+
+
+def _map(value: Any) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _carried(text: Any) -> dict[str, Any] | None:
@@ -110,7 +126,7 @@ def _carried(text: Any) -> dict[str, Any] | None:
         return None
     try:
         inner = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         return None
     return inner if isinstance(inner, dict) and inner.get("kind") in _COMPONENTS else None
 

@@ -42,7 +42,7 @@ def line_of(node: yaml.Node, path: str) -> int:
         if inner is None:
             break
         node = inner
-        line = _key_line(node)
+        line = int(node.start_mark.line) + 1
     return line
 
 
@@ -61,10 +61,42 @@ def line_in_text(node: yaml.Node, path: str, broken: int | None = None) -> int:
     return line if inside is None else line + line_of(inside, path)
 
 
+def repeated(node: yaml.Node) -> list[tuple[str, int]]:
+    """Keys that a map has twice, as readers silently take the last: path and line of each later one."""
+    found: list[tuple[str, int]] = []
+    _look(node, "", set(), found)
+    return found
+
+
+def repeated_in_text(node: yaml.Node) -> list[tuple[str, int]]:
+    """As `repeated`, inside the text that the scalar `node` holds."""
+    try:
+        inside = yaml.compose(node.value, Loader=yaml.SafeLoader) if isinstance(node, yaml.ScalarNode) else None
+    except yaml.YAMLError:
+        return []
+    line = int(node.start_mark.line) + 1
+    block = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
+    return [] if inside is None else [(path, line + at if block else line) for path, at in repeated(inside)]
+
+
+def _look(node: yaml.Node, path: str, met: set[int], found: list[tuple[str, int]]) -> None:
+    if id(node) in met:  # an alias may lead back to where we are
+        return
+    met.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
+            here = f"{path}.{name}" if path else name
+            if name in seen:
+                found.append((here, int(key.start_mark.line) + 1))
+            seen.add(name)
+            _look(value, here, met, found)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _look(item, f"{path}[{index}]", met, found)
+
+
 def _segments(path: str) -> Iterator[str]:
     for match in _SEGMENT.finditer(path):
         yield match.group(1) if match.group(1) is not None else match.group(2)
-
-
-def _key_line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
