@@ -103,3 +103,13 @@ def test_the_binding_term_is_named(strategy: dict[str, Any], seen: NodeMetric, b
     assert mid is not None
     assert mid.cpu is not None
     assert mid.cpu.bound_by == bound
+
+
+def test_the_sum_can_be_read() -> None:
+    seen = report(used(10, "15G"), used(20, "45G"))
+    mid = decided(colocation(mid_unallocated_percent=10), NODE, seen, PODS).mid
+    assert mid is not None
+    assert mid.message.startswith(
+        "midAllocatable[CPU(Milli-Core)]:18000 = min(threshold:100000, max(0, min(prodReclaimable:10000,"
+        " nodeUnused:80000)) + unallocatedShare:8000)"
+    )

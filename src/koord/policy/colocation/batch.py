@@ -101,13 +101,17 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     cpu_milli: int | None = None
     memory: Quantity | None = None
-    message: str = ""
+    withheld: str = ""  # why nothing is lent
     degraded: Degraded | None = None
     terms: Terms | None = None
     cpu_formula: Formula | None = None
     memory_formula: Formula | None = None
     reserved: Reserved | None = None
     zones: tuple[ZoneBatch, ...] = ()
+
+    @property
+    def message(self) -> str:
+        return self.withheld or f"{self.cpu_formula}; {self.memory_formula}"
 
 
 class BatchView(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,14 +126,13 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
 def decide_batch(seen: BatchView) -> Batch:
     sample = seen.sample
     if isinstance(sample, Degraded):
-        return Batch(message=DEGRADED, degraded=sample)
+        return Batch(withheld=DEGRADED, degraded=sample)
     system = sample.system_usage + sample.applications_above(BANDS[BATCH].default)
     terms = _terms(seen, seen.capacity, system, seen.reserved.total, held.of_node(seen.pods, sample.pods))
     cpu, memory = _formulas(seen.rules, terms)
     return Batch(
         cpu_milli=cpu.result.milli_value(),
         memory=memory.result,
-        message=f"{cpu}; {memory}",
         terms=terms,
         cpu_formula=cpu,
         memory_formula=memory,

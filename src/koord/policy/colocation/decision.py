@@ -129,8 +129,8 @@ def decide(seen: NodeView, settings: Settings) -> Decision:
             rules=numbers,
             normalization=Normalization() if CPU_NORMALIZATION in parts else None,
             amplification=Amplification() if RESOURCE_AMPLIFICATION in parts else None,
-            mid=Mid(message=DISABLED) if MID_RESOURCE in parts else None,
-            batch=Batch(message=DISABLED) if BATCH_RESOURCE in parts else None,
+            mid=Mid(withheld=DISABLED) if MID_RESOURCE in parts else None,
+            batch=Batch(withheld=DISABLED) if BATCH_RESOURCE in parts else None,
         )
     capacity = Compute.of(seen.node.status.capacity)
     kept = reserved(capacity, Compute.of(seen.node.status.allocatable), meta.annotations)

@@ -33,6 +33,15 @@ class MidAmount(msgspec.Struct, frozen=True, kw_only=True):
     limit: int  # the threshold's part of capacity
     result: int
 
+    def __str__(self) -> str:
+        """The sum, in the style of batch's."""
+        if self.static_share:
+            return f"{self.result} = min(threshold:{self.limit}, static:{self.static_share})"
+        return (
+            f"{self.result} = min(threshold:{self.limit}, max(0, min(prodReclaimable:{self.prod_reclaimable},"
+            f" nodeUnused:{self.unused})) + unallocatedShare:{self.unallocated_share})"
+        )
+
     @property
     def bound_by(self) -> Bound:
         """What made the result what it is."""
@@ -49,8 +58,14 @@ class Mid(msgspec.Struct, frozen=True, kw_only=True):
 
     cpu: MidAmount | None = None
     memory: MidAmount | None = None
-    message: str = ""
+    withheld: str = ""  # why nothing is lent
     degraded: Degraded | None = None
+
+    @property
+    def message(self) -> str:
+        if self.cpu is None or self.memory is None:
+            return self.withheld
+        return f"midAllocatable[CPU(Milli-Core)]:{self.cpu}; midAllocatable[Mem(B)]:{self.memory}"
 
 
 class MidView(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,14 +78,12 @@ class MidView(msgspec.Struct, frozen=True, kw_only=True):
 
 def decide_mid(seen: MidView) -> Mid:
     if isinstance(seen.sample, Degraded):
-        return Mid(message=DEGRADED, degraded=seen.sample)
+        return Mid(withheld=DEGRADED, degraded=seen.sample)
     if seen.rules.mid_static:
         cpu, memory = _static(seen)
     else:
         cpu, memory = _reclaimed(seen, seen.sample)
-    return Mid(
-        cpu=cpu, memory=memory, message=f"midAllocatable[CPU(Milli-Core)]:{cpu.result}; [Mem(B)]:{memory.result}"
-    )
+    return Mid(cpu=cpu, memory=memory)
 
 
 def _static(seen: MidView) -> tuple[MidAmount, MidAmount]:

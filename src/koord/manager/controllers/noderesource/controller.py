@@ -45,7 +45,7 @@ class NodeResourceController:
         self._clock = world.clock
         self._configuration = configuration
         self._parts = enabled_parts(world.settings.plugins)
-        self._gpu_shared = world.settings.gates.get(GPU_SHARED_GATE, False)
+        self._gpu_shared = world.settings.gate(GPU_SHARED_GATE)
         self.tally = Tally("slo_controller_node_resource_reconcile_count", "The count of reconciling node resource")
         self._runs: Counter[tuple[str, str, str]] = Counter()
         self.sight = Sight(world.informers, world.settings.sync_period_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from koord.api.builtin import NODES
-from koord.kube.recorder import Recorder, reference
+from koord.kube.recorder import EventType, Recorder, reference
 from koord.policy.colocation.sample import EXPECTED, Cause, Degraded
 from koord.policy.colocation.wire import Node
 
@@ -39,6 +39,6 @@ class News:
     def forget(self, name: str) -> None:
         self.told.pop(name, None)
 
-    def _say(self, node: Node, type: str, reason: str, message: str) -> None:
+    def _say(self, node: Node, type: EventType, reason: str, message: str) -> None:
         _LOG.info("node %s: %s: %s", node.metadata.name, reason, message)
-        self._recorder.record(reference(NODES, node), "Warning" if type == "Warning" else "Normal", reason, message)
+        self._recorder.record(reference(NODES, node), type, reason, message)
