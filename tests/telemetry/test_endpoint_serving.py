@@ -9,6 +9,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import trustme
 
 from koord.telemetry import endpoint as module
 from koord.telemetry import health, routing
@@ -193,3 +194,21 @@ async def test_renewed_files_are_taken_over_and_bad_ones_are_not(served: Endpoin
         certificate.refresh()
     with pytest.raises(BadCertificate, match="No such file"):
         ServingCertificate(str(tmp_path / "none"), str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("shown", [pytest.param(True, id="shown"), pytest.param(False, id="not-shown")])
+async def test_a_verified_client_certificate_is_handed_on(served: Endpoint, tmp_path: Path, shown: bool) -> None:
+    authority = trustme.CA()
+    (tmp_path / "ca.crt").write_bytes(authority.cert_pem.bytes())
+    issued = authority.issue_cert("alice@example.com", common_name="alice", organization_name="ops")
+    issued.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "alice.pem"))
+    served.routes.add("GET", "/who", lambda call: {"subject": (call.certificate or {}).get("subject")})
+    certificate = self_signed("server", ["127.0.0.1"], str(tmp_path), client_ca=str(tmp_path / "ca.crt"))
+    port = await served.listen("127.0.0.1", 0, certificate=certificate)
+    context = ssl.create_default_context(cafile=str(tmp_path / "server.crt"))
+    if shown:
+        context.load_cert_chain(tmp_path / "alice.pem")
+    async with aiohttp.ClientSession() as session, session.get(f"https://127.0.0.1:{port}/who", ssl=context) as got:
+        assert ("alice" in await got.text()) is shown
+    with pytest.raises(BadCertificate, match="No such file"):
+        self_signed("server", [], str(tmp_path), client_ca=str(tmp_path / "none"))
