@@ -58,7 +58,7 @@ class Scheduler:
         self._clock = clock
         self._assembly = assembly
         self.state = ClusterState()
-        self.handle = LiveHandle(self.state, informers)
+        self.handle = LiveHandle(self.state, informers, clock)
         self.room = WaitingRoom()
         self.records = Records()
         self.profiles: Mapping[str, Profile] = {p.scheduler_name: p for p in assembly.profiles(self.handle)}

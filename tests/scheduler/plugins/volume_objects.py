@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from koord.api import builtin
 from koord.api.meta import Object
 from koord.api.model import convert
@@ -20,6 +18,7 @@ from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.wire import Pod
 from tests.scheduler.equality import profile_of
+from tests.scheduler.handles import Listed
 
 _KINDS: Mapping[type[Object], str] = {
     each.model: each.plural
@@ -33,29 +32,6 @@ _KINDS: Mapping[type[Object], str] = {
         builtin.VOLUME_ATTACHMENTS,
     )
 }
-
-
-class Listed:
-    """A lister that tests write to; every write gives its object a new revision, as the server does."""
-
-    def __init__(self) -> None:
-        self.version = 0
-        self._held: dict[tuple[str, str], Any] = {}
-
-    def put(self, obj: Any) -> None:
-        self.version += 1
-        meta = msgspec.structs.replace(obj.metadata, resource_version=str(self.version))
-        self._held[meta.namespace, meta.name] = msgspec.structs.replace(obj, metadata=meta)
-
-    def drop(self, name: str, namespace: str = "") -> None:
-        self.version += 1
-        del self._held[namespace, name]
-
-    def get(self, namespace: str, name: str) -> Any:
-        return self._held.get((namespace, name))
-
-    def list(self, namespace: str | None = None) -> Sequence[Any]:
-        return [obj for key, obj in self._held.items() if namespace in (None, key[0])]
 
 
 class Stored:
@@ -75,6 +51,9 @@ class Stored:
 
     def lister(self, resource: Resource[Any]) -> Lister[Any]:
         return self._of(resource.plural)
+
+    def now(self) -> float:
+        raise LookupError("this test has no clock")
 
     def _of(self, plural: str) -> Listed:
         return self.held.setdefault(plural, Listed())

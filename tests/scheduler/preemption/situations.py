@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from koord.api.config.scheduler.catalog import CATALOG
-from koord.api.meta import Object
 from koord.api.model import convert
 from koord.api.policy import PodDisruptionBudget
 from koord.api.resource import Resource
@@ -24,6 +23,7 @@ from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.wire import Pod
 from tests.scheduler.clusters import make_pod
 from tests.scheduler.equality import profile_of
+from tests.scheduler.handles import Listed
 
 DAWN = datetime(2026, 1, 1, tzinfo=UTC)
 # In Kubernetes' order; those of volumes need objects that these tests have none of.
@@ -39,37 +39,22 @@ FILTERS = (
 )
 
 
-class Shelf:
-    """The objects of one kind; `put` replaces by name."""
-
-    def __init__(self) -> None:
-        self.version = 0
-        self._held: dict[tuple[str, str], Any] = {}
-
-    def put(self, *objects: Object) -> None:
-        self.version += 1
-        for obj in objects:
-            self._held[obj.metadata.namespace, obj.metadata.name] = obj
-
-    def get(self, namespace: str, name: str) -> Any:
-        return self._held.get((namespace, name))
-
-    def list(self, namespace: str | None = None) -> Sequence[Any]:
-        return [obj for (space, _), obj in self._held.items() if namespace in (None, space)]
-
-
 class Shelves:
     """A handle whose listers hold what was put into them."""
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        self._held: dict[str, Shelf] = {}
+        self._held: dict[str, Listed] = {}
 
-    def lister(self, resource: Resource[Any]) -> Shelf:
-        return self._held.setdefault(resource.plural, Shelf())
+    def lister(self, resource: Resource[Any]) -> Listed:
+        return self._held.setdefault(resource.plural, Listed())
 
     def put(self, *budgets: PodDisruptionBudget) -> None:
-        self._held.setdefault("poddisruptionbudgets", Shelf()).put(*budgets)
+        for budget in budgets:
+            self._held.setdefault("poddisruptionbudgets", Listed()).put(budget)
+
+    def now(self) -> float:
+        raise LookupError("this test has no clock")
 
 
 def running(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from koord.api.meta import Object
@@ -21,6 +21,9 @@ class NoObjects(Generic[O]):
     def list(self, namespace: str | None = None) -> Sequence[O]:
         return ()
 
+    def on_change(self, callback: Callable[[O | None, O | None], None]) -> None:
+        """Nothing ever does."""
+
 
 class BlankHandle:
     def __init__(self) -> None:
@@ -28,3 +31,6 @@ class BlankHandle:
 
     def lister(self, resource: Resource[O]) -> NoObjects[O]:
         return NoObjects()
+
+    def now(self) -> float:
+        return 0.0

@@ -96,6 +96,8 @@ class Engine:
         """The class's verdicts, up to date; or why no node needed to be looked at."""
         if not self._state.node_count:  # nobody refused: the pod waits for anything at all to happen
             return Unschedulable(0, ())
+        for plugin in self.profile.timed:
+            plugin.catch_up()
         key = self.profile.class_of(pod)
         ground = self.profile.ground(self._state)
         kept = self._classes.get(key)

@@ -1,8 +1,8 @@
-"""What a plugin is given when it is made: the cluster state and a way to read other kinds. The program has both."""
+"""What a plugin is given when it is made: the cluster state, a way to read other kinds, and the time of day."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from koord.api.meta import Object
@@ -25,6 +25,12 @@ class Lister(Protocol[O_co]):
 
     def list(self, namespace: str | None = None) -> Sequence[O_co]: ...
 
+    def on_change(self, callback: Callable[[O_co | None, O_co | None], None]) -> None:
+        """Be told of every change as (before, after), None standing for absence, before any waiting pod is told of it.
+
+        What is there already is told at once as new, so that what is derived can always be made anew.
+        """
+
 
 class Handle(Protocol):
     @property
@@ -32,3 +38,6 @@ class Handle(Protocol):
 
     def lister(self, resource: Resource[O]) -> Lister[O]:
         """Asking for a kind while plugins are made is what makes the program watch it."""
+
+    def now(self) -> float:
+        """Seconds since 1970."""

@@ -67,6 +67,9 @@ class Plugin:
         """Moves whenever what PreFilter and PreScore kept (or their decision to skip) no longer holds."""
         return 0
 
+    def catch_up(self) -> None:
+        """Called before a pod is judged: tell the table of rows that time alone has changed (`table.note`)."""
+
     def might_help(self, pod: PodInfo, happened: Happened) -> bool:
         """A closer look at an event of `wakes_on`: False keeps the pod asleep.
 

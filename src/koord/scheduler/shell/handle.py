@@ -1,8 +1,8 @@
-"""What plugins are given: the cluster state, and live lists of whatever other kinds they ask for."""
+"""What plugins are given: the cluster state, live lists of whatever other kinds they ask for, and the time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from koord.api.meta import Object
@@ -10,18 +10,20 @@ from koord.api.resource import Resource
 from koord.kube.informer import Informer
 from koord.kube.informers import Informers
 from koord.scheduler.state.cluster import ClusterState
+from koord.telemetry.clock import Clock
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - an object
 
 
 class LiveLister(Generic[O]):
-    """An informer's content. `version` is moved by the intake before anyone is told of the change."""
+    """An informer's content. The intake says what changed (`changed`) before the queue is told."""
 
-    __slots__ = ("informer", "version")
+    __slots__ = ("_callbacks", "informer", "version")
 
     def __init__(self, informer: Informer[O]) -> None:
         self.informer = informer
         self.version = 0
+        self._callbacks: list[Callable[[O | None, O | None], None]] = []
 
     def get(self, namespace: str, name: str) -> O | None:
         return self.informer.get(namespace, name)
@@ -29,13 +31,24 @@ class LiveLister(Generic[O]):
     def list(self, namespace: str | None = None) -> Sequence[O]:
         return self.informer.list(namespace)
 
+    def on_change(self, callback: Callable[[O | None, O | None], None]) -> None:
+        self._callbacks.append(callback)
+        for known in self.informer.list():
+            callback(None, known)
+
+    def changed(self, old: O | None, new: O | None) -> None:
+        self.version += 1
+        for callback in self._callbacks:
+            callback(old, new)
+
 
 class LiveHandle:
     """One for the whole program: plugins of all profiles share its lists."""
 
-    def __init__(self, state: ClusterState, informers: Informers) -> None:
+    def __init__(self, state: ClusterState, informers: Informers, clock: Clock) -> None:
         self._state = state
         self._informers = informers
+        self._clock = clock
         self._listers: dict[tuple[str, str, type[Object]], LiveLister[Any]] = {}
 
     @property
@@ -48,6 +61,9 @@ class LiveHandle:
         if known is None:
             known = self._listers[key] = LiveLister(self._informers.of(resource))
         return known
+
+    def now(self) -> float:
+        return self._clock.time()
 
     def listers(self) -> Sequence[LiveLister[Any]]:
         return tuple(self._listers.values())

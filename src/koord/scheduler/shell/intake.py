@@ -140,10 +140,10 @@ class Intake:
         events = {name: Event(kind, action) for name, action in _ACTIONS.items()}
 
         def tell(change: Change[Any]) -> None:
-            lister.version += 1
             gone = change.kind == "deleted"
-            old = change.object if gone else change.old
-            self._tell(Happened(events[change.kind], old, None if gone else change.object))
+            old, new = (change.object, None) if gone else (change.old, change.object)
+            lister.changed(old, new)
+            self._tell(Happened(events[change.kind], old, new))
 
         return tell
 

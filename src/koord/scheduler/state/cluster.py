@@ -27,6 +27,7 @@ from koord.scheduler.state.table import NodeTable
 from koord.scheduler.state.wire import Pod, is_terminal
 
 Placed = Callable[[Literal["add", "remove"], PodInfo, NodeInfo], None]
+Updated = Callable[[PodInfo, PodInfo], None]
 
 
 class Derived(Protocol):
@@ -47,12 +48,17 @@ class ClusterState:
         self._placed: dict[str, PodInfo] = {}  # by uid: every pod that holds room on a node, assumed ones included
         self._assumed: set[str] = set()
         self._listeners: list[Placed] = []
+        self._followers: list[Updated] = []
 
     def listen(self, listener: Placed) -> None:
         """Be told of placements from now on; what is placed already is told at once."""
         self._listeners.append(listener)
         for pod in self._placed.values():
             listener("add", pod, self.table.index[pod.node_name])
+
+    def follow(self, follower: Updated) -> None:
+        """Be told of updates (before, after) of placed pods that hold what they held, which `listen` does not tell."""
+        self._followers.append(follower)
 
     def derived(self, kind: type[D]) -> D:
         """The one thing of that kind for this state, made on first use: plugins of all profiles share it."""
@@ -122,6 +128,8 @@ class ClusterState:
             if known.node_name == info.node_name and _same_claims(known, info):
                 self.table.index[info.node_name].pods[uid] = info
                 self._placed[uid] = info
+                for follower in self._followers:
+                    follower(known, info)
                 return info
             self._leave(uid)
         self._arrive(info)

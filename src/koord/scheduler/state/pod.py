@@ -23,8 +23,10 @@ class PodInfo:
         "annotations",
         "claims",
         "created",
+        "daemon",
         "deleting",
         "gates",
+        "initialized_at",
         "key",
         "labels",
         "name",
@@ -36,6 +38,7 @@ class PodInfo:
         "preempted",
         "requests",
         "revision",
+        "scheduled_at",
         "scheduler",
         "shape",
         "started",
@@ -53,10 +56,12 @@ class PodInfo:
         self.labels: Mapping[str, str] = peers.labels
         self.annotations: Mapping[str, str] = meta.annotations or _NO_LABELS
         self.owner: OwnerReference | None = next((o for o in meta.owner_references if o.controller), None)
+        self.daemon = any(o.kind == "DaemonSet" for o in meta.owner_references)
         self.created: datetime | None = meta.creation_timestamp
         self.deleting = meta.deletion_timestamp is not None
         self.preempted = self.deleting and _by_preemption(pod)  # it is on its way out, to make room
         self.started: datetime | None = pod.status.start_time
+        self.scheduled_at, self.initialized_at = _came_true(pod)
         self.node_name = pod.spec.node_name
         self.nominated_node = pod.status.nominated_node_name
         self.scheduler = pod.spec.scheduler_name
@@ -83,6 +88,18 @@ class PodInfo:
 
     def __repr__(self) -> str:
         return f"PodInfo({self.key})"
+
+
+def _came_true(pod: Pod) -> tuple[float | None, float | None]:
+    """When the pod got its node and when it was initialized, in seconds since 1970; None while it did not."""
+    scheduled = initialized = None
+    for condition in pod.status.conditions:
+        if condition.status == "True" and condition.last_transition_time is not None:
+            if condition.type == "PodScheduled":
+                scheduled = condition.last_transition_time.timestamp()
+            elif condition.type == "Initialized":
+                initialized = condition.last_transition_time.timestamp()
+    return scheduled, initialized
 
 
 def _by_preemption(pod: Pod) -> bool:

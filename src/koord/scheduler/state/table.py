@@ -156,6 +156,10 @@ class NodeTable:
         """Rows that changed after a position, each once; None when that is too long ago to say."""
         return self._changes.since(position)
 
+    def note(self, row: int) -> None:
+        """Something else that a plugin judges this row by changed, such as what is measured on the node."""
+        self._changes.note(row)
+
     def touch(self, node: NodeInfo) -> None:
         """Bring the row's numbers in line with the node and note that it changed."""
         row = node.row
