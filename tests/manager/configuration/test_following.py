@@ -218,3 +218,24 @@ def test_what_upstream_passes_over_in_silence_is_told_too(document: dict[str, ob
         assert await config_events(world) == [(reason, note)]
 
     in_world(with_configuration(story))
+
+
+def test_each_attempt_to_correct_a_document_is_answered_once() -> None:
+    async def story(world: World, configuration: Configuration) -> None:
+        await configuration.start()
+        await write_config(world, colocation_config={"enable": "yes"})
+        await settle(world)
+        await write_config(world, colocation_config={"enable": "true"})
+        await settle(world)
+        await write_config(world, colocation_config={"enable": "true"}, system_config="{}")
+        await settle(world)
+        assert [note.partition(": ")[2] for _, note in await config_events(world)] == [
+            'colocation-config: enable is "yes", must be true or false',
+            'colocation-config: enable is "true", must be true or false',
+        ]
+        await write_config(world, colocation_config={"enable": True}, system_config="{}")
+        await settle(world)
+        told = await config_events(world)
+        assert told[2:] == [("SLOCfgApplied", "colocation-config is corrected and in use")]
+
+    in_world(with_configuration(story))

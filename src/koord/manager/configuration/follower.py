@@ -11,7 +11,7 @@ import msgspec
 from koord.api.builtin import CONFIG_MAPS
 from koord.api.core import ConfigMap
 from koord.kube.cache import Change
-from koord.kube.recorder import reference
+from koord.kube.recorder import EventType, reference
 from koord.manager.configuration.document import Unread
 from koord.manager.configuration.kept import Kept, Parse, Standing, worded
 from koord.manager.world import World
@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
+APPLIED = "SLOCfgApplied"  # ours: a document that was wrong is in use
 INVALID = "SLOCfgInvalid"  # ours: upstream tells only of text that it cannot read
 REMARK = "SLOCfgRemark"  # ours: settings that have no effect, or not the one that was meant
 
@@ -87,15 +88,22 @@ class Follower:
         config = change.object
         if change.kind == "deleted" or (config.metadata.namespace, config.metadata.name) != self._where:
             return  # settings outlive their ConfigMap: losing it must not change every node at once
-        if self._seen == config.data:
+        before, self._seen = self._seen, config.data
+        if before == config.data:
             return
-        self._seen = config.data
         self.counts.changes += 1
         for kept, complaint in self._kept:
-            unread = kept.take(config.data.get(kept.key))
+            text = config.data.get(kept.key)
+            if before is not None and before.get(kept.key) == text:
+                continue  # what is to be said about it was said
+            was = kept.standing.state
+            unread = kept.take(text)
             if unread is not None:
                 self._complain(config, kept, complaint, unread)
-            elif kept.remarks:
+                continue
+            if was == "Rejected":
+                self._record(config, kept, APPLIED, f"{kept.key} is corrected and in use", "Normal")
+            if kept.remarks:
                 self.counts.remarks += len(kept.remarks)
                 self._record(config, kept, REMARK, "; ".join(kept.remarks))
 
@@ -107,7 +115,11 @@ class Follower:
         else:
             self._record(config, kept, INVALID, kept.error)
 
-    def _record(self, config: ConfigMap, kept: Kept[Any], reason: str, message: str) -> None:
-        _LOG.warning("ConfigMap %s/%s: %s", *self._where, message)
-        # Five documents share a reason; the action keeps the word about one from standing for all.
-        self._world.recorder.record(reference(CONFIG_MAPS, config), "Warning", reason, message, action=kept.key)
+    def _record(
+        self, config: ConfigMap, kept: Kept[Any], reason: str, message: str, type: EventType = "Warning"
+    ) -> None:
+        _LOG.log(logging.WARNING if type == "Warning" else logging.INFO, "ConfigMap %s/%s: %s", *self._where, message)
+        # Events alike but for their text count as one: a word about another document, or about the next attempt to
+        # correct this one, must not be lost in it.
+        action = f"{kept.key}@{config.metadata.resource_version}"
+        self._world.recorder.record(reference(CONFIG_MAPS, config), type, reason, message, action=action)
