@@ -1,0 +1,256 @@
+"""koord-manager on a real control plane with RBAC, installed from `koord manifests` and run with that account's rights.
+
+The API server calls its webhooks by URL. Every entry fails closed here, so that a call that fails cannot hide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from koord.api.builtin import CONFIG_MAPS, EVENTS_EVENTS, NAMESPACES, NODES, PODS, SECRETS
+from koord.api.custom import CLUSTER_COLOCATION_PROFILES, NODE_METRICS, NODE_SLOS
+from koord.cli.manifests import manifests
+from koord.kube.client import Client
+from koord.kube.refused import Refused, ok
+from koord.manager.world import NAMESPACE
+from tests.real.kubectl import kubectl
+from tests.real.manager_process import ManagerProcess, account, running
+from tests.real.reach import connect
+from tools import assets, controlplane
+from tools.controlplane import ControlPlane, free_port
+
+pytestmark = pytest.mark.real
+
+GATES = (
+    "NodeMutatingWebhook=true,NodeValidatingWebhook=true,ConfigMapValidatingWebhook=true,"
+    "ReservationMutatingWebhook=true,MultiQuotaTree=true,ColocationProfileController=true"
+)
+USER = f"system:serviceaccount:{NAMESPACE}:koord-manager"
+POLICY = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}
+PROFILE: dict[str, Any] = {
+    "metadata": {"name": "batch"},
+    "spec": {
+        "selector": {"matchLabels": {"app": "job"}},
+        "qosClass": "BE",
+        "priorityClassName": "koord-batch",
+        "labels": {"from-profile": "yes"},
+    },
+}
+
+
+class Home:
+    def __init__(self, plane: ControlPlane, folder: Path, audit: Path) -> None:
+        self.plane = plane
+        self.folder = folder
+        self.audit = audit
+        self.port = free_port()
+        self.kubeconfig = Path()
+
+    def apply(self, objects: list[dict[str, Any]], *args: str) -> str:
+        text = yaml.safe_dump_all(objects)
+        said = kubectl(
+            self.plane.kubeconfig, "apply", "--server-side", "--force-conflicts", *args, "-f", "-", stdin=text
+        )
+        assert said.code == 0, said.err
+        return said.out
+
+    def requests(self) -> list[dict[str, Any]]:
+        events = [json.loads(line) for line in self.audit.read_text().splitlines()]
+        return [event for event in events if event["user"]["username"] == USER and "responseStatus" in event]
+
+    def denied(self) -> list[str]:
+        codes = (401, 403)
+        return [event["requestURI"] for event in self.requests() if event["responseStatus"]["code"] in codes]
+
+
+def objects(*components: str, failure_policy: str = "Fail") -> list[dict[str, Any]]:
+    made = manifests(components=components, feature_gates=GATES)
+    assert isinstance(made, list)
+    for one in made:
+        for webhook in one.get("webhooks", ()):
+            webhook["failurePolicy"] = failure_policy
+    return made
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    missing = [name for name in ("etcd", "kube-apiserver") if not (assets.folder() / name).is_file()]
+    if missing:
+        pytest.skip(f"no {' or '.join(missing)} built: run `python -m tools.assets` first")
+    folder = tmp_path_factory.mktemp("installed")
+    policy, audit = folder / "policy.json", folder / "audit.log"
+    policy.write_text(json.dumps(POLICY))
+    args = ["--audit-policy-file", str(policy), "--audit-log-path", str(audit), "--audit-log-mode", "blocking-strict"]
+    with controlplane.running(args, authorization="RBAC") as plane:
+        home = Home(plane, folder, audit)
+        home.apply(objects("namespace", "crds"))
+        kubectl(plane.kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        yield home
+
+
+@pytest.fixture(scope="class")
+def manager(home: Home) -> Iterator[ManagerProcess]:
+    home.apply(objects("settings", "manager"))
+    home.kubeconfig = account(home.plane, home.folder, "koord-manager", NAMESPACE)
+    environ = {"WEBHOOK_HOST": "127.0.0.1", "WEBHOOK_CERT_WRITER": "secret"}
+    with running(
+        home.kubeconfig, home.folder, f"--feature-gates={GATES}", environ=environ, webhook_port=home.port
+    ) as manager:
+        yield manager
+    assert home.denied() == [], "a right is missing"
+
+
+async def until(client: Client, done: Callable[[], Any]) -> Any:
+    """What `done` comes to, once it is something."""
+    deadline = time.monotonic() + 30
+    while True:
+        found = await done()
+        if found:
+            return found
+        assert time.monotonic() < deadline, "did not happen within 30 s"
+        await asyncio.sleep(0.05)
+
+
+def pod(name: str, **labels: str) -> dict[str, Any]:
+    resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+    spec = {"containers": [{"name": "c", "image": "i", "resources": resources}]}
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+async def with_profile(client: Client, namespace: str) -> None:
+    ok(await client.create(NAMESPACES, {"metadata": {"name": namespace}}))
+    made = await client.create(CLUSTER_COLOCATION_PROFILES, PROFILE)
+    assert not isinstance(made, Refused) or made.already_exists
+
+    async def applies() -> bool:
+        tried = ok(await client.create(PODS, pod("probe", app="job"), namespace, dry_run=True))
+        return tried.metadata.labels.get("from-profile") == "yes"
+
+    await until(client, applies)
+
+
+def test_everything_that_is_printed_is_accepted(home: Home) -> None:
+    made = manifests()
+    assert isinstance(made, list)
+    said = home.apply(made, "--dry-run=server")
+    assert len(said.splitlines()) == len(made)
+    strict = kubectl(
+        home.plane.kubeconfig,
+        *("apply", "--dry-run=server", "--validate=strict", "-f", "-"),
+        stdin=yaml.safe_dump_all(made),
+    )
+    assert strict.code == 0, strict.err
+
+
+class TestRunning:
+    async def test_the_api_server_asks_and_follows(self, home: Home, manager: ManagerProcess) -> None:
+        async with connect(home.plane.kubeconfig) as client:
+            await with_profile(client, "asked")
+            made = ok(await client.create(PODS, pod("a", app="job"), "asked"))
+            assert made.spec.priority == 5000
+            assert made.metadata.labels["koordinator.sh/qosClass"] == "BE"
+            assert set(made.spec.containers[0].resources.requests) == {
+                "kubernetes.io/batch-cpu",
+                "kubernetes.io/batch-memory",
+            }
+            bad = await client.create(PODS, pod("b", **{"koordinator.sh/qosClass": "BE"}), "asked")
+            assert isinstance(bad, Refused)
+            assert bad.message == (
+                'admission webhook "vpod.koordinator.sh" denied the request: Pod: Forbidden: '
+                "koordinator.sh/qosClass=BE and priorityClass= cannot be used in combination"
+            )
+            config = {"data": {"colocation-config": '{"cpuReclaimThresholdPercent": -1}'}}
+            refused = await client.patch(CONFIG_MAPS, "slo-controller-config", config, NAMESPACE, kind="merge")
+            assert isinstance(refused, Refused)
+            assert "vconfigmap.koordinator.sh" in refused.message
+            untouched = ok(await client.create(PODS, pod("own", app="job"), "kube-system"))
+            assert "from-profile" not in untouched.metadata.labels
+
+    async def test_controllers_work_with_the_rights_they_declare(self, home: Home, manager: ManagerProcess) -> None:
+        async with connect(home.plane.kubeconfig) as client:
+            ok(await client.create(NODES, {"metadata": {"name": "n1"}}))
+            amounts = {"cpu": "10", "memory": "20Gi", "pods": "100"}
+            status = {"status": {"capacity": amounts, "allocatable": amounts}}
+            ok(await client.patch(NODES, "n1", status, kind="merge", subresource="status"))
+
+            async def has_companions() -> bool:
+                found = [await client.get(resource, "n1") for resource in (NODE_METRICS, NODE_SLOS)]
+                return not any(isinstance(one, Refused) for one in found)
+
+            await until(client, has_companions)
+            usage = {"resources": {"cpu": "1", "memory": "2Gi"}}
+            report = {
+                "updateTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                "nodeMetric": {"nodeUsage": usage, "systemUsage": usage},
+                "podsMetric": [],
+            }
+            ok(await client.patch(NODE_METRICS, "n1", {"status": report}, kind="merge", subresource="status"))
+
+            async def lends() -> str:
+                return str(ok(await client.get(NODES, "n1")).status.allocatable.get("kubernetes.io/batch-cpu", ""))
+
+            assert await until(client, lends)
+            assert home.denied() == []
+            assert {event["verb"] for event in home.requests()} >= {"list", "watch", "create", "patch"}
+
+    async def test_no_call_fails_while_the_certificate_is_replaced(self, home: Home, manager: ManagerProcess) -> None:
+        """The policy is Fail, so every dry run that is answered proves a call that was."""
+        async with connect(home.plane.kubeconfig) as client:
+            await with_profile(client, "rotating")
+
+            async def not_after() -> list[str]:
+                return [line for line in manager.metrics().splitlines() if "certificate_not_after" in line]
+
+            async def fingerprints() -> str:
+                secret = await client.get(SECRETS, "koordinator-webhook-certs", NAMESPACE)
+                return "" if isinstance(secret, Refused) else secret.data.get("tls.crt", "")
+
+            before = await fingerprints()
+            assert len(await not_after()) == 4
+            ok(await client.delete(SECRETS, "koordinator-webhook-certs", NAMESPACE))
+            calls, deadline = 0, time.monotonic() + 60
+            while manager.log.read_text().count("serving the certificate") < 2:
+                tried = await client.create(PODS, pod("probe", app="job"), "rotating", dry_run=True)
+                assert not isinstance(tried, Refused), f"after {calls} calls: {tried}"
+                assert tried.metadata.labels["from-profile"] == "yes"
+                calls += 1
+                assert time.monotonic() < deadline, "the certificate was not replaced within 60 s"
+            for _ in range(20):
+                ok(await client.create(PODS, pod("probe", app="job"), "rotating", dry_run=True))
+            assert calls > 20
+            assert await fingerprints() not in ("", before)
+
+
+async def test_what_slips_through_while_it_is_away_is_told_of(home: Home, tmp_path: Path) -> None:
+    async with connect(home.plane.kubeconfig) as client:
+        for kind in ("mutating", "validating"):
+            name = f"koordinator-{kind}-webhook-configuration"
+            kubectl(home.plane.kubeconfig, "delete", f"{kind}webhookconfiguration", name)
+        home.apply(objects("manager", failure_policy="Ignore"))
+        if isinstance(await client.get(NAMESPACES, "slipping"), Refused):
+            ok(await client.create(NAMESPACES, {"metadata": {"name": "slipping"}}))
+        environ = {"WEBHOOK_HOST": "127.0.0.1", "WEBHOOK_CERT_WRITER": "secret"}
+        made = await client.create(CLUSTER_COLOCATION_PROFILES, PROFILE)
+        assert not isinstance(made, Refused) or made.already_exists
+        await asyncio.sleep(1.1)  # creation times have whole seconds, and the pod has to be younger than the profile
+        bare = ok(await client.create(PODS, pod("bare", app="job"), "slipping"))
+        assert "from-profile" not in bare.metadata.labels
+        with running(
+            home.kubeconfig, tmp_path, "--enable-leader-election=false", f"--feature-gates={GATES}", environ=environ
+        ) as again:
+
+            async def told() -> list[str]:
+                events = ok(await client.list(EVENTS_EVENTS, "slipping")).items
+                return [event.regarding.name for event in events if event.reason == "WebhookBypassed"]
+
+            assert await until(client, told) == ["bare"]
+            assert 'koord_manager_webhook_bypassed_pods{namespace="slipping"} 1' in again.metrics()
+            assert 'koord_manager_webhook_reachable{path="/mutate-pod"} 1' in again.metrics()
