@@ -15,12 +15,6 @@ class KoordinatorMetrics:
         self.timeout = counter(
             "scheduler_scheduling_timeout", "Looks that found a pod's attempt lasting too long.", ("profile",)
         )
-        self.evaluated_nodes = histogram(
-            "scheduler_pod_scheduling_evaluated_nodes", "Nodes judged for a pod.", (), exponential(1, 2, 24)
-        ).labels()
-        self.feasible_nodes = histogram(
-            "scheduler_pod_scheduling_feasible_nodes", "Nodes that fit a pod.", (), exponential(1, 2, 24)
-        ).labels()
         self.next_pod_s = histogram(
             "scheduler_next_pod_delete_from_queue_latency",
             "Time of taking a plugin's next pod out of the queue.",

@@ -1,4 +1,4 @@
-"""kube-scheduler's metrics, under its names, labels and buckets. The shell calls plain methods; nothing else is known.
+"""kube-scheduler's metrics of attempts, under its names, labels and buckets. The shell calls plain methods.
 
 What the queue and the state count anyway is read when somebody asks (`watch`), and costs nothing in between.
 """
@@ -56,6 +56,13 @@ class SchedulerMetrics:
         )
         self._algorithm_s = registry.histogram(
             "scheduler_scheduling_algorithm_duration_seconds", "Time of deciding.", (), _LONG
+        ).labels()
+        # Koordinator's
+        self._evaluated = registry.histogram(
+            "scheduler_pod_scheduling_evaluated_nodes", "Nodes judged for a pod.", (), exponential(1, 2, 24)
+        ).labels()
+        self._feasible = registry.histogram(
+            "scheduler_pod_scheduling_feasible_nodes", "Nodes that fit a pod.", (), exponential(1, 2, 24)
         ).labels()
         self._event_s = registry.histogram(
             "scheduler_event_handling_duration_seconds", "Time of taking in an event.", ("event",), _SHORT
@@ -118,6 +125,10 @@ class SchedulerMetrics:
         self._algorithm_s.observe(seconds)
         if result != "scheduled":
             self.attempt(result, profile, seconds)
+
+    def found(self, evaluated: int, feasible: int) -> None:
+        self._evaluated.observe(evaluated)
+        self._feasible.observe(feasible)
 
     def bound(self, profile: str, seconds: float, since_queued_s: float, attempts: int) -> None:
         self.attempt("scheduled", profile, seconds)

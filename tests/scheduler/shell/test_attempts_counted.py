@@ -62,6 +62,8 @@ def test_every_attempt_counts_once_under_its_result() -> None:
             assert attempts(registry) == {"scheduled": 2, "error": 2, "unschedulable": 1}
             assert value(registry, "scheduler_scheduling_algorithm_duration_seconds_count") == 5
             assert value(registry, "scheduler_pod_scheduling_attempts_sum") == 4
+            assert value(registry, "scheduler_pod_scheduling_feasible_nodes_sum") == 4
+            assert value(registry, "scheduler_pod_scheduling_evaluated_nodes_count") == 4
             assert value(registry, "scheduler_preemption_attempts_total") == 1
             assert value(registry, "scheduler_preemption_victims_count") == 0
 

@@ -9,6 +9,9 @@ class Meter(Protocol):
     def decided(self, profile: str, result: Literal["scheduled", "unschedulable", "error"], seconds: float) -> None:
         """A decision was made; binding comes later."""
 
+    def found(self, evaluated: int, feasible: int) -> None:
+        """A node was chosen: of so many that were judged, and so many that fit."""
+
     def bound(self, profile: str, seconds: float, since_queued_s: float, attempts: int) -> None:
         """A pod is bound: the time of this attempt, of all of them, and how many there were."""
 
@@ -32,4 +35,7 @@ class Uncounted:
         return
 
     def preempted(self, victims: int) -> None:
+        return
+
+    def found(self, evaluated: int, feasible: int) -> None:
         return

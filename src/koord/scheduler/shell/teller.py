@@ -90,6 +90,7 @@ class Teller:
     def decided(self, pod: PodInfo, decision: Decision, took_s: float) -> None:
         if isinstance(decision, Chosen):
             self._meter.decided(pod.scheduler, "scheduled", took_s)
+            self._meter.found(self._state.node_count, decision.feasible)
         elif isinstance(decision, Unschedulable):
             self._meter.decided(pod.scheduler, "unschedulable", took_s)
             self._meter.preempted(len(decision.preempt.victims) if decision.preempt is not None else 0)
