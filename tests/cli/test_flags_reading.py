@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from koord.cli import flag_kind as kind
 from koord.cli.flags import BadCommand, Flag, FlagSet, Values
@@ -54,6 +57,8 @@ def values(*argv: str) -> Values:
         pytest.param(["--leader_elect=f"], "leader-elect", False, id="underscores"),
         pytest.param(["--secure-port=0x10"], "secure-port", 16, id="hexadecimal"),
         pytest.param(["--secure-port=010"], "secure-port", 8, id="octal"),
+        pytest.param(["--secure-port=0x_1f"], "secure-port", 31, id="underscore-after-the-base"),
+        pytest.param(["--secure-port=1_0"], "secure-port", 10, id="underscore-between-digits"),
         pytest.param(["--lease=1m30s"], "lease", 90_000_000_000, id="duration"),
         pytest.param(["--paths=/a,/b"], "paths", ("/a", "/b"), id="list-replaces-the-default"),
         pytest.param(["--paths=/a", "--paths", "/b"], "paths", ("/a", "/b"), id="list-repeated"),
@@ -176,3 +181,30 @@ def test_a_value_is_asked_for_by_its_kind() -> None:
     with pytest.raises(TypeError, match="--leader-elect"):
         values().number("leader-elect")
     assert values("--lease=1500ms").seconds("lease") == 1.5
+
+
+words = st.one_of(
+    st.text(max_size=8),
+    st.builds(
+        lambda dashes, name, rest: f"{dashes}{name}{rest}",
+        st.sampled_from(["-", "--"]),
+        st.sampled_from(sorted(FLAGS.flags)),
+        st.one_of(st.just(""), st.text(max_size=8).map(lambda value: f"={value}"), st.just("=" + "9" * 5000)),
+    ),
+)
+
+
+@given(st.lists(words, max_size=4))
+def test_any_command_line_is_read_or_refused(argv: list[str]) -> None:
+    assert isinstance(FLAGS.read(argv), Values | BadCommand)
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.sampled_from([str, hex, bin, oct]))
+def test_every_number_reads_back(value: int, written: Callable[[int], str]) -> None:
+    assert values(f"--secure-port={written(value)}").number("secure-port") == value
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=5), max_size=4))
+def test_lists_read_back_quoted(parts: list[str]) -> None:
+    quoted = ",".join('"' + part.replace('"', '""') + '"' for part in parts)
+    assert values(f"--paths={quoted}").strings("paths") == tuple(parts)

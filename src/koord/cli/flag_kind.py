@@ -11,11 +11,15 @@ from typing import Any
 import msgspec
 
 from koord.values import duration
-from koord.values.quotation import quoted_bytes
+from koord.values.quotation import quoted
 
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE = ("0", "f", "F", "FALSE", "false", "False")
-_INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO]?[0-7_]+|[0-9][0-9_]*)")
+# Go's: an underscore stands between digits or after the sign of a base, and only where there could be such a sign.
+_INTEGER = re.compile(
+    r"[+-]?(0[xX](_?[0-9a-fA-F])+|0[bB](_?[01])+|0[oO](_?[0-7])+|0(_?[0-7])*|[1-9](_?[0-9])*)", re.ASCII
+)
+_LONGEST = 128  # digits; more is out of range whatever they are
 _VERSION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+.*")
 
 
@@ -41,19 +45,19 @@ def _boolean(text: str) -> bool:
         return True
     if text in _FALSE:
         return False
-    raise BadValue(f"strconv.ParseBool: parsing {quoted_bytes(text)}: invalid syntax")
+    raise BadValue(f"strconv.ParseBool: parsing {quoted(text)}: invalid syntax")
 
 
 def _whole(function: str, low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not _INTEGER.fullmatch(text) or (low == 0 and text[0] in "+-"):
-            raise BadValue(f"strconv.{function}: parsing {quoted_bytes(text)}: invalid syntax")
+            raise BadValue(f"strconv.{function}: parsing {quoted(text)}: invalid syntax")
         plain = text.replace("_", "")
         sign, digits = (-1, plain[1:]) if plain[0] == "-" else (1, plain.lstrip("+"))
         octal = len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()
-        value = sign * int(digits, 8 if octal else 0)
+        value = sign * int(digits, 8 if octal else 0) if len(digits) <= _LONGEST else high + 1
         if not low <= value <= high:
-            raise BadValue(f"strconv.{function}: parsing {quoted_bytes(text)}: value out of range")
+            raise BadValue(f"strconv.{function}: parsing {quoted(text)}: value out of range")
         return value
 
     return read
@@ -61,11 +65,11 @@ def _whole(function: str, low: int, high: int) -> Callable[[str], int]:
 
 def _float(text: str) -> float:
     try:
-        if text != text.strip() or not text:
+        if not text.isascii() or text != text.strip():  # Python takes more than Go does
             raise ValueError
         return float(text)
     except ValueError:
-        raise BadValue(f"strconv.ParseFloat: parsing {quoted_bytes(text)}: invalid syntax") from None
+        raise BadValue(f"strconv.ParseFloat: parsing {quoted(text)}: invalid syntax") from None
 
 
 def _duration(text: str) -> int:
@@ -89,7 +93,7 @@ def _address(text: str) -> str:
     try:
         return str(ipaddress.ip_address(text.strip()))
     except ValueError:
-        raise BadValue(f"failed to parse IP: {quoted_bytes(text)}") from None
+        raise BadValue(f"failed to parse IP: {quoted(text)}") from None
 
 
 def _mapping(text: str) -> dict[str, str]:
@@ -107,20 +111,22 @@ def _modules(text: str) -> dict[str, int]:
     for part in filter(None, text.split(",")):
         pattern, equals, level = part.partition("=")
         if not equals or not pattern or not level:
-            raise BadValue(f"{quoted_bytes(part)} does not have the pattern=N format")
+            raise BadValue(f"{quoted(part)} does not have the pattern=N format")
         try:
             found[pattern] = LEVEL.read(level)
         except BadValue as wrong:
-            raise BadValue(f"parsing verbosity in {quoted_bytes(part)}: {wrong}") from None
+            raise BadValue(f"parsing verbosity in {quoted(part)}: {wrong}") from None
     return found
 
 
 def _version(text: str) -> str:
-    if text == "raw" or text in _TRUE or _VERSION.fullmatch(text):
-        return "true" if text in _TRUE else text
-    if text in _FALSE:
-        return ""
-    raise BadValue(f"illegal version string {quoted_bytes(text)}")
+    if text == "raw":
+        return text
+    if text.startswith("v"):
+        if not _VERSION.fullmatch(text):
+            raise BadValue(f"illegal version string {quoted(text)}")
+        return text
+    return "true" if _boolean(text) else ""
 
 
 def _listed(values: tuple[str, ...]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from koord.cli.flag_kind import BOOLEAN, VERSION, BadValue, Kind
+from koord.values.quotation import quoted
 
 T = TypeVar("T")
 
@@ -122,7 +123,7 @@ class FlagSet:
         except _Wrong as wrong:
             return BadCommand(str(wrong))
         if rest:
-            got = " ".join(f'"{word}"' for word in rest)
+            got = " ".join(map(quoted, rest))
             return BadCommand(f'"{self.program}" does not take any arguments, got [{got}]')
         return Values(values, frozenset(given))
 
@@ -183,7 +184,7 @@ def _set(flag: Flag, value: str, values: dict[str, Any], given: set[str]) -> Non
         read = flag.kind.read(value)
     except BadValue as wrong:
         shown = f"-{flag.short}, --{flag.name}" if flag.short else f"--{flag.name}"
-        raise _Wrong(f'invalid argument "{value}" for "{shown}" flag: {wrong}') from None
+        raise _Wrong(f'invalid argument {quoted(value)} for "{shown}" flag: {wrong}') from None
     if flag.kind.repeats and target in given:
         before = values[target]
         read = {**before, **read} if isinstance(read, dict) else before + read
