@@ -48,6 +48,7 @@ def review(**changes: Any) -> bytes:
     request = {
         "uid": "u1",
         "operation": "CREATE",
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
         "namespace": "default",
         "object": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}},
         **changes,

@@ -9,7 +9,7 @@ from koord.api.admission import AdmissionRequest
 from koord.manager.serving.difference import difference
 from koord.manager.serving.review import Answer
 from koord.manager.serving.route import Route
-from koord.manager.webhooks.verdict import Denied, Verdict
+from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
 
 Admit = Callable[[AdmissionRequest], Verdict | Awaitable[Verdict]]
 
@@ -19,7 +19,14 @@ class Door:
         self.route = route
         self._admit = admit
 
+    def is_about(self, request: AdmissionRequest) -> bool:
+        asked = request.resource.resource + (f"/{request.sub_resource}" if request.sub_resource else "")
+        return any(asked in entry.resources and request.resource.group == entry.group for entry in self.route.entries)
+
     async def verdict(self, request: AdmissionRequest) -> Verdict:
+        """A request about something else, which no rule of ours sends, is let through as it is."""
+        if not self.is_about(request):
+            return Allowed()
         verdict = self._admit(request)
         return await verdict if inspect.isawaitable(verdict) else verdict
 

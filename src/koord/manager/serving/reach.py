@@ -130,7 +130,9 @@ class Reach:
             async with (
                 asyncio.timeout(ANSWER_S),
                 aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
-                session.post(target.url, data=_review(), ssl=trust, server_hostname=target.server_name) as answer,
+                session.post(
+                    target.url, data=synthetic_review(), ssl=trust, server_hostname=target.server_name
+                ) as answer,
             ):
                 body = msgspec.json.decode(await answer.read()) if answer.status == 200 else {}
                 if (body.get("response") or {}).get("uid") == _UID:
@@ -138,6 +140,11 @@ class Reach:
                 return f"answered {answer.status} without an AdmissionReview"
         except TimeoutError:
             return f"no answer within {ANSWER_S:.0f} s"
+        except aiohttp.ClientConnectorCertificateError as error:
+            return str(error.certificate_error)
+        except aiohttp.ClientConnectorError as error:
+            refused = isinstance(error.os_error, ConnectionRefusedError)
+            return "connection refused" if refused else error.os_error.strerror or str(error.os_error)
         except _FAILURES as error:
             return str(error) or type(error).__name__
 
@@ -160,7 +167,7 @@ class Reach:
             self._world.recorder.record(about, "Normal", REACHABLE, message, action="Check")
 
 
-def _review() -> bytes:
+def synthetic_review() -> bytes:
     """About a kind that no webhook decides on, so that it changes and counts nothing."""
     kind = {"group": "koordinator.sh", "version": "v1", "kind": "SelfCheck"}
     resource = {"group": "koordinator.sh", "version": "v1", "resource": "selfchecks"}
