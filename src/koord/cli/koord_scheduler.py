@@ -57,6 +57,7 @@ from koord.values import duration
 _LOG = logging.getLogger("koord.cli.koord_scheduler")  # by name: as a script this module is called __main__
 
 LOST = 1
+LATE_S = 30.0  # how often a start that gets no answers says so
 BLIND_S = 5.0  # how long a frozen view may go unnoticed
 _NOT_LEADER = "the instance is not leader"
 
@@ -231,7 +232,12 @@ class _Process:
     async def _synced(self) -> None:
         if self._scheduler.ready:
             return
-        await self._informers.synced()
+        while True:
+            try:
+                await self._informers.synced(LATE_S)
+                break
+            except TimeoutError as late:
+                _LOG.warning("still waiting for first lists: %s", late)
         await self._scheduler.synced()
         collector.settle()
         _LOG.info("every handler has heard its first list")

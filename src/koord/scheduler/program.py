@@ -86,6 +86,7 @@ class Scheduler:
             gone=self._pod_gone,
             wake=self._wake,
         )
+        meter = meter or Uncounted()
         self.reporter = Reporter(client, clock, self.intake.pods.get)
         self.announcer = Announcer(clock, lambda: self.binder.on_the_way > 0, self._unwritten)
         teller = Teller(
@@ -95,7 +96,7 @@ class Scheduler:
             recorders=self._recorders,
             reporter=self.reporter,
             announcer=self.announcer,
-            meter=meter or Uncounted(),
+            meter=meter,
             clock=clock,
         )
         self.loop = Loop(self.state, self.queue, self.engines, teller, self.records, clock, _chooser(self.profiles))
@@ -106,6 +107,7 @@ class Scheduler:
             committed=self.queue.committed,
             bound=self.loop.bound,
             undone=self.loop.undone,
+            waited=meter.permit_waited,
         )
         self.loop.evictor = self.evictor = Evictor(
             client,

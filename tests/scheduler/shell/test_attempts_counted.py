@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from koord.api.config.plugin_set import Plugin as Named
 from koord.api.config.plugin_set import PluginSet
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, Plugins, Profile
@@ -103,7 +105,8 @@ def test_a_pod_that_waits_too_long_is_late_and_then_forgotten() -> None:
 
     async def main(clock: LoopClock) -> None:
         told: list[Late] = []
-        async with troubled(clock, assembly) as world:
+        registry = Registry()
+        async with troubled(clock, assembly, meter=SchedulerMetrics(registry)) as world:
             monitor = Monitor(told.append, MonitorSettings(period_s=10, timeout_s=15))
             world.scheduler.loop.monitor = monitor
             watching = asyncio.create_task(monitor.run(clock))
@@ -112,9 +115,13 @@ def test_a_pod_that_waits_too_long_is_late_and_then_forgotten() -> None:
             await clock.sleep(24)
             assert [late.pod for late in told] == ["default/slow"]
             assert len(monitor) == 1
+            assert "scheduler_permit_wait_duration_seconds" not in exposition.render([registry]).decode()
             await world.remove_pod("slow")
             await clock.sleep(10)
             assert len(monitor) == 0
+            assert value(
+                registry, 'scheduler_permit_wait_duration_seconds_sum{result="Unschedulable"}'
+            ) == pytest.approx(24)
             watching.cancel()
 
     run_virtual(main)

@@ -51,13 +51,16 @@ class Binder:
         committed: Callable[[str], None],
         bound: Bound,
         undone: Undone,
+        waited: Callable[[str, float], None],
     ) -> None:
+        """`waited` is told how each wait for permission ended, as Kubernetes names it, and how long it was."""
         self._client = client
         self._clock = clock
         self._room = room
         self._committed = committed
         self._bound = bound
         self._undone = undone
+        self._waited = waited
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Semaphore(AT_A_TIME)
         self._drained = asyncio.Event()
@@ -95,10 +98,12 @@ class Binder:
 
     async def _journey(self, bond: Bond, guest: Guest | None) -> None:
         if guest is not None:
+            began = self._clock.monotonic()
             try:
                 refusal = await guest.word(self._clock, bond.waits)
             finally:
                 self._room.leave(bond.pod.uid)
+            self._waited("Success" if refusal is None else "Unschedulable", self._clock.monotonic() - began)
             if refusal is not None:
                 self._undone(bond, of_refusal(refusal.plugin, "Permit", Reject((refusal.message,))))
                 return

@@ -21,6 +21,9 @@ class Meter(Protocol):
     def preempted(self, victims: int) -> None:
         """Victims were looked for; so many have to go, 0 when nobody's end would help."""
 
+    def permit_waited(self, result: str, seconds: float) -> None:
+        """A pod waited for permission; the result is Kubernetes' name of it."""
+
 
 class Uncounted:
     """For those who do not look."""
@@ -38,4 +41,7 @@ class Uncounted:
         return
 
     def found(self, evaluated: int, feasible: int) -> None:
+        return
+
+    def permit_waited(self, result: str, seconds: float) -> None:
         return
