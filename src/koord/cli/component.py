@@ -11,6 +11,7 @@ from koord.cli import local_manager, local_scheduler
 from koord.embedded.cluster import Context, Maker
 from koord.embedded.kubelet import profile as node_profile
 from koord.embedded.kubelet.fleet import Fleet
+from koord.embedded.kubelet.fleet import Settings as FleetSettings
 from koord.embedded.kubelet.profile import Pool
 from koord.embedded.workloads.workloads import Workloads
 from koord.scheduler.assembly import Assembly
@@ -29,7 +30,7 @@ SETTINGS = {"scheduler.config": "a KubeSchedulerConfiguration file for koord-sch
 # In the order of starting.
 COMPONENTS: dict[str, Callable[[Context, Wish], object]] = {
     "workloads": lambda c, _: Workloads(c.client, c.informers, c.clock, c.seed),
-    "nodes": lambda c, wish: Fleet(c.client, c.informers, c.clock, c.seed, wish.pools),
+    "nodes": lambda c, wish: Fleet(c.client, c.informers, c.clock, c.seed, wish.pools, FleetSettings(reports=True)),
     "manager": lambda c, _: local_manager.make(c),
     "scheduler": lambda c, wish: local_scheduler.make(c, wish.scheduler),
 }

@@ -26,6 +26,7 @@ from koord.embedded.kubelet.host import Failure, Host, NodeUsage, Tenant
 from koord.embedded.kubelet.machine import PRESSURES, Machine
 from koord.embedded.kubelet.podlife import rebooted
 from koord.embedded.kubelet.profile import Pool
+from koord.embedded.kubelet.reporter import Reporter
 from koord.embedded.kubelet.tenancy import Tenancy
 from koord.embedded.kubelet.usage import Points, Usage
 from koord.embedded.kubelet.view import NodeView, PodView
@@ -48,6 +49,7 @@ REGISTRATIONS = 8  # under way at once
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_period_s: float = LEASE_PERIOD_S
     status_period_s: float = STATUS_PERIOD_S
+    reports: bool = False  # nodes write the status of their NodeMetric, where there is one
 
 
 class CannotRegister(Exception):
@@ -85,6 +87,7 @@ class Fleet:
         self._recorder = Recorder(client, clock, controller="kubelet", instance="simulated-kubelet")
         self._tenancy = Tenancy(client, clock, seed, self._recorder, traces)
         self._controller = Controller("simulated-kubelet", self._queue, self._sync, workers=WORKERS)
+        self._reporter = Reporter(client, informers, clock, seed, self._hosts) if settings.reports else None
         self._tasks: list[asyncio.Task[None]] = []
         self._pod_news: Subscription[PodView] | None = None
         self._node_news: Subscription[NodeView] | None = None
@@ -101,6 +104,9 @@ class Fleet:
             asyncio.create_task(self._controller.run(), name="simulated-kubelet"),
             asyncio.create_task(self._heart.run(), name="simulated-heartbeats"),
         ]
+        if self._reporter is not None:
+            self._reporter.listen()
+            self._tasks.append(asyncio.create_task(self._reporter.run(), name="simulated-reports"))
         for task in self._tasks:
             task.add_done_callback(_say_if_died)
 
@@ -110,6 +116,8 @@ class Fleet:
             self._pods.off(self._pod_news)
         if self._node_news is not None:
             self._nodes.off(self._node_news)
+        if self._reporter is not None:
+            self._reporter.ignore()
         self._queue.shutdown(drain=False)
         for task in self._tasks:
             task.cancel()

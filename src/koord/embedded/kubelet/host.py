@@ -57,6 +57,11 @@ class Tenant:
         assert self.view.template is not None, "only slim views reach a node"
         return self.view.template
 
+    @property
+    def runs(self) -> bool:
+        """Whether a container of it runs now."""
+        return self.run is not None and any(isinstance(c.state, Running) for c in self.run.main)
+
     def usage(self, t: float, seed: int) -> Usage:
         """What it would use at `t` if it had the node to itself; nothing unless a container runs now."""
         run, load = self.run, self.load

@@ -18,6 +18,7 @@ from koord.api.part import Part, ResourceList
 from koord.api.pod import PodReadinessGate, PodSpec
 from koord.api.pod_qos import QosClass, qos_class
 from koord.api.pod_resources import pod_limits, pod_requests
+from koord.policy.qos.classes import priority_class_with_default, qos_with_default
 
 ANNOTATION_PREFIX = "sim.koord.sh/"
 
@@ -48,6 +49,7 @@ class SpecView(Wanted, frozen=True, kw_only=True):
     termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None
     host_network: bool = False
+    priority: int | None = None  # read by `slim` and not kept
 
 
 class ConditionView(Part, frozen=True, kw_only=True):
@@ -80,7 +82,10 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class PodView(Object, frozen=True, kw_only=True):
     spec: SpecView = SpecView()
     status: StatusView = StatusView()
-    template: Template | None = None  # not on the wire: `slim` puts it in the place of the containers
+    # Not on the wire: `slim` puts these in the place of containers, labels and priority.
+    template: Template | None = None
+    priority_class: str = ""  # with default, as is the next
+    qos: str = ""
 
 
 class NodeSpecView(Part, frozen=True, kw_only=True):
@@ -141,6 +146,8 @@ def slim(pod: PodView) -> PodView | None:
             conditions=tuple(_shared(c.type, c.status) for c in status.conditions if c.type in watched),
         ),
         template=template,
+        priority_class=priority_class_with_default(meta.labels, spec.priority, template.qos),
+        qos=qos_with_default(meta.labels, template.qos),
     )
 
 
