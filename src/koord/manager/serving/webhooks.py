@@ -22,7 +22,6 @@ from koord.manager.world import World
 
 _LOG = logging.getLogger(__name__)
 
-START_S = 20.0
 PROBE_S = 5.0
 
 
@@ -40,6 +39,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     replica: str
     host: str = "0.0.0.0"
     port: int = 9876
+    start_s: float = 20.0  # after which a server that is not ready gives up
 
     @property
     def in_folder(self) -> bool:
@@ -81,7 +81,7 @@ class Webhooks:
         self._probe: asyncio.Task[None] | None = None
         self._trouble: str | None = "the webhook server has not started"
 
-    async def start(self, timeout_s: float = START_S) -> None:
+    async def start(self) -> None:
         """Returns when calls are answered. Raises NotServing."""
         try:
             await self.server.start(self._serving.host, self._serving.port)
@@ -89,10 +89,11 @@ class Webhooks:
             raise NotServing(f"cannot listen on port {self._serving.port}: {error.strerror or error}") from error
         await self.upkeep.start()
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self._serving.start_s):
                 await self.upkeep.initialised.wait()
         except TimeoutError:
-            raise NotServing(f"not ready to serve within {timeout_s:.0f} s: {self.upkeep.last_error}") from None
+            waited = f"not ready to serve within {self._serving.start_s:.0f} s"
+            raise NotServing(f"{waited}: {self.upkeep.last_error}") from None
         await self.probe()
         self._probe = asyncio.create_task(self._probing(), name="webhook-ready")
         await self.reach.start()
