@@ -16,6 +16,7 @@ from tests.scheduler.clusters import HOSTNAME, ZONE, make_node, make_pod, make_s
 from tests.scheduler.preemption.situations import Scene, running
 
 WEB = {"app": "web"}
+ZONES = {f"n{i}": "b" if i == 2 else "a" for i in range(9)}
 
 
 def near(kind: str, key: str = HOSTNAME) -> Any:
@@ -24,7 +25,7 @@ def near(kind: str, key: str = HOSTNAME) -> Any:
 
 
 def scene(*nodes: str) -> Scene:
-    return Scene(make_state([make_node(name, cpu="4", labels={HOSTNAME: name, ZONE: "a"}) for name in nodes]))
+    return Scene(make_state([make_node(name, cpu="4", labels={HOSTNAME: name, ZONE: ZONES[name]}) for name in nodes]))
 
 
 def placed(made: Scene, pod: Pod) -> str:
@@ -108,6 +109,24 @@ def test_scores_are_of_the_nodes_that_are_left() -> None:
     assert (with_promise.node, with_promise.scores, with_promise.feasible) == (alone.node, alone.scores, 2)
 
 
+def test_a_promise_is_weighed_again_when_others_come_elsewhere() -> None:
+    """A spread counts whole zones: with the promised pod the limit is met, and passed by one that comes beside it."""
+    made = scene("n0", "n1", "n2")
+    made.promise(make_pod("soon", labels=WEB, priority=10), "n0")
+    spread = {
+        "maxSkew": 2,
+        "topologyKey": ZONE,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": WEB},
+    }
+    for node in ("n1", "n2"):
+        made.state.set_pod(running(f"on-{node}", node, cpu="2"))
+    pod = make_pod("new", cpu="3", labels=WEB, topologySpreadConstraints=[spread])
+    assert placed(made, pod) == "n0"
+    made.state.set_pod(running("old", "n1", labels=WEB))
+    assert "didn't match pod topology spread constraints" in placed(made, pod)
+
+
 def test_promises_on_many_nodes_do_not_outlive_a_look() -> None:
     made = scene(*(f"n{i}" for i in range(9)))
     for i in range(9):
@@ -128,7 +147,7 @@ def test_promises_on_many_nodes_do_not_outlive_a_look() -> None:
 NAMES = ("n0", "n1", "n2")
 STEPS = st.one_of(
     st.tuples(st.just("promise"), st.sampled_from(("s0", "s1")), st.sampled_from((*NAMES, ""))),
-    st.tuples(st.just("place"), st.sampled_from(("p0", "p1", "p2")), st.sampled_from(NAMES)),
+    st.tuples(st.just("place"), st.sampled_from(("p0", "p1", "p2", "p3")), st.sampled_from(NAMES)),
     st.tuples(st.just("drop"), st.sampled_from(("p0", "p1", "p2")), st.just("")),
     st.tuples(st.just("node"), st.sampled_from(NAMES), st.sampled_from(("2", "4"))),
 )
@@ -139,17 +158,24 @@ def judged(draw: st.DrawFn, name: str) -> Pod:
     affinity = draw(
         st.sampled_from((None, None, near("podAffinity", ZONE), near("podAntiAffinity"), near("podAntiAffinity", ZONE)))
     )
+    constraint = {
+        "maxSkew": draw(st.sampled_from((1, 2, 3))),
+        "topologyKey": draw(st.sampled_from((ZONE, HOSTNAME))),
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": WEB},
+    }
     return make_pod(
         name,
         cpu=draw(st.sampled_from(("1", "2", "4"))),
         priority=draw(st.sampled_from((0, 5))),
         labels=draw(st.sampled_from(({}, WEB))),
         affinity=affinity,
+        topologySpreadConstraints=[constraint] if draw(st.booleans()) else [],
     )
 
 
-@given(st.lists(STEPS, min_size=1, max_size=8), st.tuples(*(judged(f"s{i}") for i in range(2))), judged("new"))
-@settings(deadline=None, max_examples=120)
+@given(st.lists(STEPS, min_size=1, max_size=12), st.tuples(*(judged(f"s{i}") for i in range(2))), judged("new"))
+@settings(deadline=None, max_examples=200)
 def test_what_is_kept_is_what_would_be_said_anew(
     steps: list[tuple[str, str, str]], soon: tuple[Pod, ...], pod: Pod
 ) -> None:
@@ -159,11 +185,11 @@ def test_what_is_kept_is_what_would_be_said_anew(
         if what == "promise":
             made.nominations.put(made.state.info(pods[name]), where)
         elif what == "place":
-            made.state.set_pod(running(name, where, cpu="1", labels=WEB if name == "p0" else {}))
+            made.state.set_pod(running(name, where, cpu="100m", labels=WEB))
         elif what == "drop":
             made.state.drop_pod(f"uid-default-{name}")
         else:
-            made.state.set_node(make_node(name, cpu=where, labels={HOSTNAME: name, ZONE: "a"}))
+            made.state.set_node(make_node(name, cpu=where, labels={HOSTNAME: name, ZONE: ZONES[name]}))
         for judge in (pod, *soon):
             fresh = Engine(made.engine.profile, made.state, 0, made.nominations)
             assert view(made.engine, made.state, judge) == view(fresh, made.state, judge), (what, name, where)

@@ -1,8 +1,8 @@
 """Room that is promised: nodes are judged as if pods nominated there had come, for everyone who must let them go first.
 
 The verdicts that a class of equal pods keeps know nothing of promises. They are laid over them for one pod at a time:
-a node that only promises refuse is blocked until the next look, and what was found is kept while neither the node nor
-the promises on it change.
+a node that only promises refuse is blocked, and what was found is kept while neither the node nor the promises on it
+change; for pods whose plugins count others across nodes, while nothing changes anywhere.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Protocol
 
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.judgement import FEASIBLE, NO_NODE, Judgement
+from koord.scheduler.framework.plugin import overrides
 from koord.scheduler.framework.profile import Profile
 from koord.scheduler.framework.trial import Said, Trials
 from koord.scheduler.state.peers import Peers
@@ -62,7 +63,7 @@ class Nobody:
 class Overlay:
     """Promises over the verdicts of one class."""
 
-    __slots__ = ("_cycle", "_known", "_laid", "_profile", "_table")
+    __slots__ = ("_counts_across", "_cycle", "_known", "_laid", "_profile", "_table", "_told")
 
     def __init__(self, profile: Profile, cycle: Cycle) -> None:
         self._profile = profile
@@ -72,6 +73,10 @@ class Overlay:
         # have rules about labels that nobody on a node has, so equal pods may differ in them.
         self._known: dict[int, tuple[Peers, tuple[PodInfo, ...], Said | None]] = {}
         self._laid: tuple[int, Peers, str] | None = None  # what lies there now is of these promises, for such a pod
+        self._told = False  # there are words over nodes that refuse the pod anyway, too
+        self._counts_across = any(
+            overrides(plugin, "add_pod") and plugin.name not in cycle.skip_filter for plugin in profile.at("pre_filter")
+        )
 
     def lay(
         self, judgement: Judgement, pod: PodInfo, nominator: Nominator, changed: Sequence[int] | None
@@ -80,8 +85,10 @@ class Overlay:
 
         Returns the rows that may have opened or closed by this, besides those that changed.
         """
+        if changed and self._counts_across:
+            changed = None  # a verdict may stay as it is and still be one pod away from another
         laid = (nominator.version, pod.peers, nominator.node_of(pod.uid)) if nominator else None
-        same, self._laid = laid == self._laid and changed is not None, laid
+        same, self._laid = laid == self._laid and changed is not None and not self._told, laid
         if same:
             if laid is not None and changed:
                 self._forget(changed)
@@ -89,6 +96,7 @@ class Overlay:
                 nodes = self._table.nodes
                 self._block(judgement, pod, nominator, [node.name for row in changed if (node := nodes[row])])
             return ()
+        self._told = False
         self._forget(changed)
         before = judgement.lift()
         if laid is not None:
@@ -97,6 +105,7 @@ class Overlay:
 
     def tell(self, judgement: Judgement, pod: PodInfo, nominator: Nominator) -> None:
         """No node takes the pod: those with promises say so as they are with them, which may be in other words."""
+        self._told = True
         self._block(judgement, pod, nominator, nominator.nodes(), everywhere=True)
 
     def _forget(self, rows: Sequence[int] | None) -> None:
