@@ -183,6 +183,7 @@ def test_the_labels_of_a_device_are_copied() -> None:
     of = showing({**LENT, "koordinator.sh/gpu": "100", "koordinator.sh/gpu-core": "100"})
     made = write(of, 10, decided(colocation(), of, REPORT, device=device(gpu, labels=labels)))
     assert made.patch() == {"metadata": {"labels": {"node.koordinator.sh/gpu-model": "A100"}}}
+    assert not made.status_due
 
 
 @pytest.mark.parametrize("since_s", [None, 10, 1000])

@@ -9,6 +9,7 @@ import pytest
 from koord.api.builtin import NODES, PODS
 from koord.api.custom import DEVICES, NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
 from koord.kube.refused import ok
+from koord.kube.transport import Request
 from koord.manager.configuration.configuration import Configuration
 from koord.manager.controllers.noderesource import NodeResourceController
 from tests.manager.controllers.noderesource.town import ON, Town, in_town
@@ -62,7 +63,14 @@ def test_a_restarted_manager_changes_nothing_that_is_right() -> None:
         await begun(town)
         await town.unmanage()
         town.wire.requests.clear()
+
+        async def late(request: Request) -> None:
+            if request.path.endswith("/nodemetrics"):
+                await town.clock.sleep(20)
+
+        town.wire.before = late
         await town.manage()
+        await town.settle(60)
         assert town.wire.writes == []
         assert await town.lent() == "58k"
 
@@ -304,3 +312,34 @@ def test_a_sync_period_looks_at_nodes_without_any_event() -> None:
         assert await town.lent() == "38k"
 
     in_town(main, sync_period_s=60.0)
+
+
+def test_zones_that_grow_lend_more_at_once() -> None:
+    async def main(town: Town) -> None:
+        await begun(town)
+        await town.topology({"cpu": "50", "memory": "60G"}, {"cpu": "50", "memory": "60G"})
+        await town.settle()
+        zones = await town.zones()
+        assert zones[0]["resources"][1]["allocatable"] == "29k"
+        for entry in zones[0]["resources"]:
+            if entry["name"] == "cpu":
+                entry["allocatable"] = "70"
+        ok(await town.client.plain.patch(NODE_RESOURCE_TOPOLOGIES, "n1", {"zones": zones}, kind="merge"))
+        await town.settle()
+        assert (await town.zones())[0]["resources"][1]["allocatable"] == "42k"
+
+    in_town(main)
+
+
+def test_small_changes_of_zones_wait_too() -> None:
+    async def main(town: Town) -> None:
+        await begun(town)
+        await town.topology({"cpu": "100", "memory": "120G"})
+        await town.settle()
+        for wait_s, shown in ((2, "58k"), (301, "57k")):
+            await town.settle(wait_s)
+            await town.report(cpu=8)
+            await town.settle()
+            assert (await town.zones())[0]["resources"][1]["allocatable"] == shown
+
+    in_town(main)
