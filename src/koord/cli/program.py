@@ -42,6 +42,13 @@ def run(flags: FlagSet, argv: Sequence[str], work: Work) -> int:
         logs.stop()
 
 
+def refuse(program: str, lines: Sequence[str]) -> int:
+    """Tell what is wrong, a line each, and with which code to exit."""
+    for line in lines:
+        print(f"{program}: {line}", file=sys.stderr)
+    return 1
+
+
 def run_loop(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
     """Run `main` on the fastest loop there is. SIGTERM and SIGINT set the event; a second one ends it at once."""
     collector.relax()
