@@ -11,6 +11,7 @@ The first of the three that a node breaks is the reason. `version` moves when a 
 from __future__ import annotations
 
 from typing import Final, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from koord.scheduler.plugins.inter_pod_affinity.places import Places
 from koord.scheduler.plugins.inter_pod_affinity.source import Holding, Matching, Source
 from koord.scheduler.plugins.inter_pod_affinity.wish import Wish
 from koord.scheduler.state.domain import Atlas
+from koord.scheduler.state.peers import Peers
 from koord.scheduler.state.table import Ints, RowList, Rows
 from koord.scheduler.state.tally import Tallies
 
@@ -98,6 +100,7 @@ class Rules:
         self._tallies = tallies
         self._holders = holders
         self._follows = True
+        self._wanted: WeakKeyDictionary[Peers, tuple[bool, tuple[bool, ...]]] = WeakKeyDictionary()
         # Where counts come from, the rule that they belong to and the keys that they are summed up by.
         self._sources: list[tuple[Source, Rule, tuple[str, ...]]] = []
         keys: list[str] = []
@@ -187,6 +190,19 @@ class Rules:
         if changed and self._moved is not None:
             self._moved.add((key, domain))
         return changed
+
+    def wants(self, peers: Peers) -> tuple[bool, tuple[bool, ...]]:
+        """Whether such pods are those that the wish is about: its affinity, and each of its anti-affinities."""
+        known = self._wanted.get(peers)
+        if known is None:
+            wish = self.wish
+            if wish is None:
+                known = (False, ())
+            else:
+                near = wish.affinity is not None and wish.affinity.matches(peers)
+                known = (near, tuple(ask.question.matches(peers) for ask in wish.anti_affinity))
+            self._wanted[peers] = known
+        return known
 
     def moved_rows(self) -> RowList | None:
         """Rows whose verdict may have changed since the last call; None for any."""

@@ -151,11 +151,12 @@ class InterPodAffinity(Plugin):
         wish = rules.wish
         if wish is None:
             return
-        if wish.affinity is not None and wish.affinity.matches(other.peers):
+        near, apart = rules.wants(other.peers)
+        if near:
             for key in wish.affinity_keys:
                 rules.shift("affinity", key, node.row, by)
-        for ask in wish.anti_affinity:
-            if ask.question.matches(other.peers):
+        for ask, is_meant in zip(wish.anti_affinity, apart, strict=True):
+            if is_meant:
                 rules.shift("anti", ask.topology_key, node.row, by)
 
     def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
