@@ -11,7 +11,8 @@ import pytest
 from koord.api.admission import AdmissionRequest, GroupVersionResource, UserInfo
 from koord.api.builtin import CONFIG_MAPS, NAMESPACES, PRIORITY_CLASSES
 from koord.api.config.gate_tables import MANAGER
-from koord.api.custom import CLUSTER_COLOCATION_PROFILES
+from koord.api.custom import CLUSTER_COLOCATION_PROFILES, ELASTIC_QUOTAS
+from koord.api.protocol import A_QUOTA_ADMISSION, A_QUOTA_CHILD_REQUEST, L_QUOTA_NAME, L_QUOTA_PARENT, ROOT_QUOTA
 from koord.kube.refused import ok
 from koord.manager.metrics import Metrics
 from koord.manager.program import CONTROLLERS, is_chosen, unknown
@@ -134,6 +135,38 @@ def test_required_labels_follow_their_configmap_and_outlive_nonsense() -> None:
         assert await asked(judge, "/validate-pod", about) == Allowed()
 
     in_world(main, EnablePodEnhancedValidator=True)
+
+
+def test_a_pod_that_is_refused_anyway_uses_no_quota_up() -> None:
+    async def main(world: World) -> None:
+        judge = await judge_of(world)
+        ok(await world.client.create(NAMESPACES, {"metadata": {"name": "work"}}))
+        quota = {
+            "metadata": {
+                "name": "q",
+                "labels": {L_QUOTA_PARENT: ROOT_QUOTA},
+                "annotations": {A_QUOTA_ADMISSION: '{"cpu":"2"}'},
+            },
+            "spec": {"max": {"cpu": "2"}},
+        }
+        ok(await world.client.create(ELASTIC_QUOTAS, quota, "work"))
+        await asyncio.sleep(1)
+
+        async def charged(**gpu: str) -> tuple[Verdict, bool]:
+            wanted = {"cpu": "1", **{f"koordinator.sh/{name}": amount for name, amount in gpu.items()}}
+            spec = {"containers": [{"name": "c", "image": "i", "resources": {"requests": wanted}}]}
+            labels = {L_QUOTA_NAME: "q"}
+            pod = {"metadata": {"name": "a", "labels": labels}, "spec": spec}
+            verdict = await asked(judge, "/validate-pod", request("pods", object=pod))
+            stored = ok(await world.client.get(ELASTIC_QUOTAS, "q", "work"))
+            return verdict, A_QUOTA_CHILD_REQUEST in stored.metadata.annotations
+
+        refused, touched = await charged(gpu="120")
+        assert isinstance(refused, Denied)
+        assert not touched
+        assert await charged() == (Allowed(), True)
+
+    in_world(main, EnableQuotaAdmission=True, ValidatePodDeviceResource=True)
 
 
 def test_decisions_about_bindings_are_counted() -> None:
