@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from koord.api.builtin import NODES
@@ -38,6 +38,15 @@ STEPS = st.one_of(
     st.tuples(st.just("broken"), st.sampled_from(BROKEN), st.none()),
     st.tuples(st.just("wait"), st.none(), st.none()),
 )
+
+
+FAREWELL = [
+    ("node", "n2", "a"),
+    ("node", "n3", "a"),
+    ("wait", None, None),
+    *(("gone", name, None) for name in NAMES),
+    ("wait", None, None),
+]
 
 
 async def take(world: World, step: tuple[str, Any, Any], good: dict[str, int]) -> None:
@@ -125,5 +134,6 @@ def test_any_sequence_of_events(steps: list[tuple[str, Any, Any]]) -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(steps=st.lists(STEPS, max_size=8), seed=st.integers(0, 99))
+@example(steps=FAREWELL, seed=100)  # a deletion is answered with a conflict
 def test_any_sequence_of_events_over_a_bad_network(steps: list[tuple[str, Any, Any]], seed: int) -> None:
     live(steps, faults=0.4, seed=seed)

@@ -132,8 +132,10 @@ class Companion(Generic[O]):
 
     async def _remove(self, obj: O) -> Outcome:
         answer = await self._world.client.delete(self._resource, obj.metadata.name, uid=obj.metadata.uid)
-        if isinstance(answer, Refused) and (answer.not_found or answer.conflict):
-            return Done()  # it is gone, or another one of that name whose own event will come
+        if isinstance(answer, Refused) and answer.not_found:
+            return Done()
+        if isinstance(answer, Refused) and answer.conflict:
+            return Requeue("changed meanwhile")
         return self._outcome(answer, f"delete{self._resource.kind}")
 
     def _outcome(self, answer: object, reason: str) -> Outcome:
