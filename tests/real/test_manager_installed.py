@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +37,6 @@ GATES = (
     "NodeMutatingWebhook=true,NodeValidatingWebhook=true,ConfigMapValidatingWebhook=true,"
     "ReservationMutatingWebhook=true,MultiQuotaTree=true,ColocationProfileController=true"
 )
-USER = f"system:serviceaccount:{NAMESPACE}:koord-manager"
 POLICY = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}
 PROFILE: dict[str, Any] = {
     "metadata": {"name": "batch"},
@@ -62,13 +65,17 @@ class Home:
         assert said.code == 0, said.err
         return said.out
 
-    def requests(self) -> list[dict[str, Any]]:
+    def requests(self, account: str = "koord-manager") -> list[dict[str, Any]]:
+        user = f"system:serviceaccount:{NAMESPACE}:{account}"
         events = [json.loads(line) for line in self.audit.read_text().splitlines()]
-        return [event for event in events if event["user"]["username"] == USER and "responseStatus" in event]
+        return [event for event in events if event["user"]["username"] == user and "responseStatus" in event]
 
-    def denied(self) -> list[str]:
-        codes = (401, 403)
-        return [event["requestURI"] for event in self.requests() if event["responseStatus"]["code"] in codes]
+    def denied(self, account: str = "koord-manager") -> list[str]:
+        return [
+            f"{event['verb']} {event['requestURI']}"
+            for event in self.requests(account)
+            if event["responseStatus"]["code"] in (401, 403)
+        ]
 
 
 def objects(*components: str, failure_policy: str = "Fail") -> list[dict[str, Any]]:
@@ -254,3 +261,52 @@ async def test_what_slips_through_while_it_is_away_is_told_of(home: Home, tmp_pa
             assert await until(client, told) == ["bare"]
             assert 'koord_manager_webhook_bypassed_pods{namespace="slipping"} 1' in again.metrics()
             assert 'koord_manager_webhook_reachable{path="/mutate-pod"} 1' in again.metrics()
+
+
+@contextmanager
+def scheduling(kubeconfig: Path, config: Path) -> Iterator[None]:
+    """koord-scheduler as a child process, with the rights of the kubeconfig."""
+    command = [sys.executable, "-m", "koord.cli.koord_scheduler", f"--config={config}"]
+    command += [f"--port={free_port()}", "--address=127.0.0.1", "--secure-port=0"]
+    with config.with_suffix(".log").open("wb") as log:
+        env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+        process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+async def test_the_scheduler_binds_with_the_rights_it_declares(home: Home, tmp_path: Path) -> None:
+    made = objects("scheduler")
+    home.apply(made)
+    (config,) = [one["data"] for one in made if one["metadata"]["name"] == "koord-scheduler-config"]
+    file = tmp_path / "koord-scheduler.config"
+    file.write_text(config["koord-scheduler.config"])
+    kubeconfig = account(home.plane, tmp_path, "koord-scheduler", NAMESPACE)
+    with scheduling(kubeconfig, file):
+        async with connect(home.plane.kubeconfig) as client:
+            ok(await client.create(NAMESPACES, {"metadata": {"name": "placed"}}))
+            ok(await client.create(NODES, {"metadata": {"name": "room"}}))
+            amounts = {"cpu": "10", "memory": "20Gi", "pods": "100"}
+            ready = {"type": "Ready", "status": "True", "reason": "R", "message": "m"}
+            status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
+            ok(await client.patch(NODES, "room", status, kind="merge", subresource="status"))
+            waiting = pod("a")
+            waiting["spec"] |= {"schedulerName": "koord-scheduler", "nodeSelector": {"none": "such"}}
+            ok(await client.create(PODS, waiting, "placed"))
+            wanted = pod("b")
+            wanted["spec"]["schedulerName"] = "koord-scheduler"
+            ok(await client.create(PODS, wanted, "placed"))
+
+            async def placed() -> bool:
+                bound = ok(await client.get(PODS, "b", "placed"))
+                refused = ok(await client.get(PODS, "a", "placed"))
+                return bool(bound.spec.node_name and refused.status.conditions)
+
+            try:
+                await until(client, placed)
+            finally:
+                assert home.denied("koord-scheduler") == [], "a right is missing"
+    assert home.denied("koord-scheduler") == [], "a right is missing"
