@@ -98,7 +98,7 @@ class Judge:
             rules = informers.of(CONFIG_MAPS, options.rules_namespace, fields=f"metadata.name={options.rules_name}")
             rules.on(self._on_rules)
             watched.append(rules)
-        self._watched = tuple(watched)
+        self._watched: tuple[Informer[Any], ...] = tuple(watched)
         table: dict[str, Admit] = {
             "/mutate-pod": self._with_seen_names(lambda request: pod_mutating.admit(request, self.view())),
             "/validate-pod": self._validate_pod,
@@ -116,6 +116,7 @@ class Judge:
         """Until decisions rest on all that there is; before that nobody should be sent here."""
         for informer in self._watched:
             await informer.wait_synced()
+        self._watched = ()  # it stays so: the next caller need not ask
 
     def view(self) -> View:
         return View(
