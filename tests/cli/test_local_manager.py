@@ -12,6 +12,7 @@ from koord.api.builtin import CONFIG_MAPS, NAMESPACES, NODES, PODS, PRIORITY_CLA
 from koord.api.config import gates
 from koord.api.config.gate_tables import MANAGER
 from koord.api.custom import CLUSTER_COLOCATION_PROFILES, ELASTIC_QUOTAS, NODE_METRICS, NODE_SLOS
+from koord.cli.component import chosen
 from koord.cli.local_manager import LocalManager
 from koord.embedded.cluster import Cluster, Settings
 from koord.kube.client import Client
@@ -137,3 +138,13 @@ def test_the_installation_brings_its_objects_and_controllers_work() -> None:
         assert slo.resource_used_threshold_with_be.enable is True
 
     in_cluster(test)
+
+
+def test_gates_are_set_on_the_command_line_of_up() -> None:
+    def said(text: str) -> object:
+        return chosen("manager", nodes=0, profile=None, settings={"manager.feature-gates": text})
+
+    wrong = said("Nonsense=true")
+    assert isinstance(wrong, str)
+    assert "Nonsense" in wrong
+    assert not isinstance(said("NodeMutatingWebhook=true"), str)

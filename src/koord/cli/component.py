@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from koord.api.config import gates
+from koord.api.config.gate_tables import MANAGER
 from koord.cli import local_manager, local_scheduler
 from koord.embedded.cluster import Context, Maker
 from koord.embedded.kubelet import profile as node_profile
@@ -14,6 +16,7 @@ from koord.embedded.kubelet.fleet import Fleet
 from koord.embedded.kubelet.fleet import Settings as FleetSettings
 from koord.embedded.kubelet.profile import Pool
 from koord.embedded.workloads.workloads import Workloads
+from koord.manager.world import Settings as ManagerSettings
 from koord.scheduler.assembly import Assembly
 
 
@@ -22,16 +25,20 @@ class Wish(msgspec.Struct, frozen=True):
 
     pools: tuple[Pool, ...]
     scheduler: Assembly
+    manager: ManagerSettings
 
 
 # What `--set` understands, with a line of help for each.
-SETTINGS = {"scheduler.config": "a KubeSchedulerConfiguration file for koord-scheduler"}
+SETTINGS = {
+    "scheduler.config": "a KubeSchedulerConfiguration file for koord-scheduler",
+    "manager.feature-gates": "gates of koord-manager, as name=true,other=false",
+}
 
 # In the order of starting.
 COMPONENTS: dict[str, Callable[[Context, Wish], object]] = {
     "workloads": lambda c, _: Workloads(c.client, c.informers, c.clock, c.seed),
     "nodes": lambda c, wish: Fleet(c.client, c.informers, c.clock, c.seed, wish.pools, FleetSettings(reports=True)),
-    "manager": lambda c, _: local_manager.make(c),
+    "manager": lambda c, wish: local_manager.LocalManager(c, wish.manager),
     "scheduler": lambda c, wish: local_scheduler.make(c, wish.scheduler),
 }
 
@@ -53,11 +60,14 @@ def chosen(
     scheduler = local_scheduler.assembled(Path(file) if file else None)
     if isinstance(scheduler, str):
         return f"--set scheduler.config: {scheduler}"
+    switched = gates.parse(settings.get("manager.feature-gates", ""), MANAGER)
+    if isinstance(switched, list):
+        return f"--set manager.feature-gates: {'; '.join(map(str, switched))}"
     pools: tuple[Pool, ...] | node_profile.BadProfile
     pools = node_profile.load(profile) if profile is not None else node_profile.default_pools(nodes)
     if isinstance(pools, node_profile.BadProfile):
         return f"--profile {profile}: {'; '.join(pools.errors)}"
-    wish = Wish(pools, scheduler)
+    wish = Wish(pools, scheduler, ManagerSettings(gates=switched))
     return [(name, _maker(name, wish)) for name in COMPONENTS if name in names]
 
 
