@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from koord.api.policy import PodDisruptionBudget
 from koord.scheduler.framework.decision import Chosen, Preempt, Unschedulable
+from koord.scheduler.framework.engine import Engine
 from koord.scheduler.preemption.budget import Budgets
 from koord.scheduler.preemption.rules import Rules
 from koord.scheduler.state.cluster import ClusterState
@@ -161,6 +162,15 @@ def test_a_what_if_changes_nothing(situation: Situation) -> None:
         assert again.refusals == first.refusals
     else:
         assert again == first
+    for node in situation.nodes:  # what was kept is asked again about every node, and must not remember the what-if
+        scene.state.set_node(node)
+    fresh = Engine(scene.engine.profile, scene.state, 0, scene.nominations)
+    assert refusals(scene.engine, info) == refusals(fresh, info)
+
+
+def refusals(engine: Engine, pod: PodInfo) -> Any:
+    decision = engine.decide(pod)
+    return decision.message() if isinstance(decision, Unschedulable) else decision
 
 
 @given(situations(), st.integers(0, 3))

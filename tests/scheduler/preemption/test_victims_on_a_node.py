@@ -98,6 +98,45 @@ def test_a_pod_that_others_will_not_have_near_pushes_them_out() -> None:
     assert victims(scene, make_pod("new", priority=9, labels=WEB)) == ["shy"]
 
 
+def test_a_what_if_leaves_the_original_as_it_was() -> None:
+    """The victim's anti-affinity still holds after victims were looked for, when every node is looked at anew."""
+    nodes = [make_node("n0", labels={HOST: "n0"}), make_node("n1", labels={HOST: "n1"})]
+    placed = [running(f"shy{i}", f"n{i}", priority=1, affinity=anti(app="web")) for i in range(2)]
+    scene = Scene(make_state(nodes, placed))
+    pod = make_pod("new", priority=9, labels=WEB)
+    for _ in range(2):
+        told = scene.refused(pod)
+        assert told.message() == (
+            "0/2 nodes are available: 2 node(s) didn't satisfy existing pods anti-affinity rules."
+        )
+        assert told.preempt is not None
+        for node in nodes:
+            scene.state.set_node(node)
+
+
+def test_company_that_is_only_promised_is_none() -> None:
+    term = {"topologyKey": HOST, "labelSelector": {"matchLabels": WEB}}
+    fond = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    scene = Scene(make_state([make_node("n0", cpu="4", labels={HOST: "n0"})], [running("a", "n0", cpu="4")]))
+    scene.promise(make_pod("soon", labels=WEB, priority=10), "n0")
+    told = scene.refused(make_pod("new", cpu="2", priority=9, affinity=fond))
+    assert told.preempt is None
+    assert told.post_filter == "preemption: 0/1 nodes are available: 1 node(s) didn't match pod affinity rules."
+
+
+def test_who_speaks_first_is_told() -> None:
+    """Ports come before sums: a port that stays taken is the reason, though cpu would be short as well."""
+    placed = [
+        running("kept", "n0", cpu="3", priority=20, ports=[("TCP", "", 80)]),
+        running("low", "n0", cpu="1", priority=0),
+    ]
+    scene = Scene(make_state([make_node("n0", cpu="4")], placed))
+    told = scene.refused(make_pod("new", cpu="2", priority=9, ports=[("TCP", "", 80)]))
+    assert told.post_filter == (
+        "preemption: 0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."
+    )
+
+
 def test_spread_is_met_by_taking_from_the_fuller_node() -> None:
     """None of its like is in zone b, so none may stay beside it in zone a."""
     zones = [make_node("n0", labels={"zone": "a"}), make_node("n1", labels={"zone": "b"}, cpu="0")]
