@@ -7,6 +7,7 @@ a task of its own, so that a standby keeps its view warm.
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
 from collections.abc import Mapping
 
@@ -34,6 +35,8 @@ from koord.scheduler.shell.waiting import WaitingRoom
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.pod import PodInfo
 from koord.telemetry.clock import Clock
+
+_LOG = logging.getLogger(__name__)
 
 _GONE = "the pod is gone"
 
@@ -178,9 +181,21 @@ class Leading:
     async def start(self) -> None:
         await self.scheduler.start()
         self._task = asyncio.create_task(self.scheduler.lead(), name="koord-scheduler")
+        self._task.add_done_callback(_say_if_died)
 
     async def stop(self) -> None:
+        """Raises what the scheduler died of, if it did."""
+        died: BaseException | None = None
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            (end,) = await asyncio.gather(self._task, return_exceptions=True)
+            died = end if isinstance(end, Exception) else None
         await self.scheduler.stop()
+        if died is not None:
+            raise died
+
+
+def _say_if_died(task: asyncio.Task[None]) -> None:
+    """At once, not only when somebody stops it: until then nothing would be scheduled and nobody would know why."""
+    if not task.cancelled() and task.exception() is not None:
+        _LOG.critical("koord-scheduler ended and schedules nothing any more", exc_info=task.exception())

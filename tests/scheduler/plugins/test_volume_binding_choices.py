@@ -15,8 +15,8 @@ from koord.api.part import ObjectReference
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.engine import Engine
 from koord.scheduler.framework.verdict import Fault
-from koord.scheduler.plugins.volumes.binding import VolumeBinding, VolumeWork
-from koord.scheduler.plugins.volumes.choice import Write
+from koord.scheduler.framework.work import Errand, Write
+from koord.scheduler.plugins.volumes.binding import VolumeBinding
 from koord.scheduler.state.pod import PodInfo
 from tests.scheduler.clusters import make_node, make_pod, make_state
 from tests.scheduler.equality import profile_of
@@ -151,7 +151,8 @@ def test_writes_that_bind_an_existing_volume() -> None:
             }
         },
     }
-    assert work == VolumeWork((Write(PERSISTENT_VOLUMES, "", "pv0", patch),), 7.0)
+    assert isinstance(work, Errand)
+    assert (work.writes, work.timeout_s) == ((Write(PERSISTENT_VOLUMES, "", "pv0", patch),), 7.0)
 
 
 def test_volume_that_a_user_held_for_the_claim_is_not_said_to_be_bound_by_us() -> None:

@@ -24,16 +24,22 @@ class Refusal(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
 
 
+class Ranked(msgspec.Struct, frozen=True):
+    node: str
+    total: int
+    scores: Mapping[str, int]  # by plugin, weighted
+
+
 class Chosen(msgspec.Struct, frozen=True):
     node: str
     feasible: int
     total: int
     scores: Mapping[str, int]  # by plugin, weighted
-    runners_up: tuple[tuple[str, int], ...] = ()
+    runners_up: tuple[Ranked, ...] = ()
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """The node that came nearest to taking the pod with every possible victim gone, and what it still lacked."""
+    """The node that came nearest to taking the pod, every objection there was, and how much it lacked."""
 
     node: str
     reasons: tuple[str, ...]
@@ -90,6 +96,7 @@ class Unschedulable(msgspec.Struct, frozen=True):
     preempt: Preempt | None = None
     nominate: str | None = None
     searches: tuple[Search, ...] = ()
+    nearest: Miss | None = None
 
     def plugins(self) -> frozenset[str]:
         """Who must change its mind before this pod can fit."""

@@ -17,11 +17,13 @@ from koord.scheduler.framework.decision import (
     Decision,
     Failed,
     Preempt,
+    Ranked,
     Refusal,
     Search,
     Unschedulable,
 )
 from koord.scheduler.framework.judgement import Judgement
+from koord.scheduler.framework.nearest import nearest
 from koord.scheduler.framework.nominated import Nobody, Nominator, Overlay
 from koord.scheduler.framework.plugin import Plugin, Scores
 from koord.scheduler.framework.profile import Profile
@@ -210,6 +212,19 @@ class Engine:
         row = int(np.argmax(ranked))
         return None if total[row] == UNFIT else self._choice(evaluation, row)
 
+    def ranking(self, pod: PodInfo, count: int) -> tuple[Ranked, ...]:
+        """The best nodes for a pod as things are now, with their scores by plugin. For explanations."""
+        evaluation = self.evaluate(pod)
+        if not isinstance(evaluation, Evaluation) or evaluation.scoring.fault is not None:
+            return ()
+        total = evaluation.scoring.total
+        rows = [int(row) for row in np.argsort(-total, kind="stable")[:count] if total[row] != UNFIT]
+        return tuple(
+            Ranked(node.name, int(total[row]), evaluation.scoring.breakdown(row))
+            for row in rows
+            if (node := self._state.table.nodes[row]) is not None
+        )
+
     def _promised_row(self, evaluation: Evaluation, pod: PodInfo) -> int | None:
         """Room was made for this pod on a node: if it fits there, no other is better."""
         name = self._nominator.node_of(pod.uid) or pod.nominated_node
@@ -234,7 +249,8 @@ class Engine:
             Refusal(plugin, verdict, len(nodes), tuple(sorted(nodes)[:NAMES_KEPT]))
             for (plugin, verdict), nodes in evaluation.judgement.refusals().items()
         )
-        return Unschedulable(self._state.node_count, refusals, narrowed_by=evaluation.cycle.narrowed_by)
+        miss = nearest(evaluation.judgement, self._state.table, pod)
+        return Unschedulable(self._state.node_count, refusals, narrowed_by=evaluation.cycle.narrowed_by, nearest=miss)
 
     # Making room -------------------------------------------------------------------------------------------------
 

@@ -266,6 +266,20 @@ class Judgement:
             return self._words[i][code - _FIRST_MET]
         return self.filters[i].plugin.explain_code(self._cycle, self._pod, code)
 
+    def objections(self, row: int) -> tuple[str, ...]:
+        """Everything that is said against a node, not only what is reported: the first refusal hides the others."""
+        if row in self.promised:
+            return self.promised[row][1].reasons
+        codes = ((i, int(self._codes[i][row])) for i in range(len(self.filters)))
+        return tuple(reason for i, code in codes if code for reason in self._word(i, code).reasons)
+
+    def objectors(self, rows: RowList) -> npt.NDArray[np.int16]:
+        """How many filters refuse each row."""
+        counts = np.zeros(len(rows), np.int16)
+        for codes in self._codes:
+            counts += codes[rows] != 0
+        return counts
+
     def codes_of(self, plugin: str) -> Codes:
         """What a filter said of every row that PreFilter left in: 0 passes."""
         return self._codes[self._place(plugin)]
