@@ -46,6 +46,29 @@ class ControlPlane:
         self.kubeconfig = folder / "kubeconfig"
         self.ca = folder / "certs" / "apiserver.crt"
         self.pids: dict[str, int] = {}
+        self.commands: dict[str, list[str]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str) -> None:
+        """Start `etcd` or `kube-apiserver` as it was started first; its log goes on where it was."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                self.commands[name],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509
+            )
+        self.processes[name], self.pids[name] = process, process.pid
+
+    def kill(self, name: str) -> None:
+        """End it in the middle of whatever it does."""
+        self.processes[name].kill()
+        self.processes[name].wait(timeout=10)
+
+    def wait(self, seconds: float = 90) -> None:
+        """Until the server answers that it is ready."""
+        _wait(self, list(self.processes.values()), seconds)
 
     def ssl(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(self.ca))
@@ -144,27 +167,16 @@ def running(
     if load:
         apiserver += ["--enable-priority-and-fairness=false", "--max-requests-inflight", "4000"]
         apiserver += ["--max-mutating-requests-inflight", "4000"]
-    processes: list[subprocess.Popen[bytes]] = []
+    plane.commands = {"etcd": etcd, "kube-apiserver": [*apiserver, *extra_args]}
     try:
-        for name, command in (("etcd", etcd), ("kube-apiserver", [*apiserver, *extra_args])):
-            log = (folder / f"{name}.log").open("wb")
-            processes.append(
-                subprocess.Popen(
-                    command,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    preexec_fn=_end_with_parent,  # noqa: PLW1509
-                )
-            )
-            log.close()
-            plane.pids[name] = processes[-1].pid
-        _wait(plane, processes, 90)
+        for name in plane.commands:
+            plane.start(name)
+        plane.wait()
         yield plane
     finally:
-        for process in reversed(processes):
+        for name, process in reversed(plane.processes.items()):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM if process is processes[0] else signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGTERM if name == "etcd" else signal.SIGKILL)
             process.wait(timeout=10)
         shutil.rmtree(folder, ignore_errors=True)
 
