@@ -58,7 +58,7 @@ def decide_write(node: Node, decision: Decision, since_sync_s: float | None) -> 
     status = node.status
     if not status.capacity or not status.allocatable:
         return NOTHING
-    wanted, origin = _wanted(node, decision)
+    target, origin = _wanted(node, decision)
     rules = decision.rules
     status_reasons = []
     if since_sync_s is None:
@@ -67,7 +67,7 @@ def decide_write(node: Node, decision: Decision, since_sync_s: float | None) -> 
         status_reasons.append(f"last written {since_sync_s:.0f} s ago")
     status_reasons += [
         f"{name} differs by more than {rules.diff_threshold:g}"
-        for name, amount in wanted.items()
+        for name, amount in target.items()
         if differs(_quantity(status.allocatable, name), amount, rules.diff_threshold)
     ]
     annotations, meta_reasons = _annotations(node, decision, origin)
@@ -80,29 +80,34 @@ def decide_write(node: Node, decision: Decision, since_sync_s: float | None) -> 
     return Write(
         annotations=annotations,
         labels=labels,
-        capacity=_changed(status.capacity, wanted) if due else {},
-        allocatable=_changed(status.allocatable, wanted) if due else {},
+        capacity=_changed(status.capacity, target) if due else {},
+        allocatable=_changed(status.allocatable, target) if due else {},
         status_due=due,
         reasons=(*status_reasons, *meta_reasons),
     )
 
 
+def wanted(node: Node, decision: Decision) -> Wanted:
+    """What the node shall show, whether or not that is worth a write."""
+    return _wanted(node, decision)[0]
+
+
 def _wanted(node: Node, decision: Decision) -> tuple[Wanted, dict[str, Quantity] | None]:
     """The resources, and those of batch before other orchestrators took their part."""
-    wanted: Wanted = {}
+    target: Wanted = {}
     origin = None
     if decision.mid is not None:
-        wanted |= _mid(decision.mid)
+        target |= _mid(decision.mid)
     if decision.batch is not None:
         ratio = None if decision.normalization is None else decision.normalization.ratio
         lent = _batch(decision.batch, ratio)
         origin = {name: amount or ZERO for name, amount in lent.items()}
-        wanted |= _after_third_parties(lent, node.metadata.annotations)
+        target |= _after_third_parties(lent, node.metadata.annotations)
     if decision.gpu is not None:
-        wanted |= _devices(decision.gpu, GPU_NAMES)
+        target |= _devices(decision.gpu, GPU_NAMES)
     if decision.rdma is not None:
-        wanted |= _devices(decision.rdma, RDMA_NAMES)
-    return wanted, origin
+        target |= _devices(decision.rdma, RDMA_NAMES)
+    return target, origin
 
 
 def _mid(mid: Mid) -> Wanted:
