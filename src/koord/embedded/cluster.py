@@ -22,6 +22,7 @@ from koord.embedded.apiserver import tls
 from koord.embedded.apiserver.admission.hooks import Hooks
 from koord.embedded.apiserver.http import HttpDoor
 from koord.embedded.apiserver.inprocess import InProcessTransport
+from koord.embedded.apiserver.rest.page import Pages
 from koord.embedded.apiserver.running import Address, kubeconfig
 from koord.embedded.apiserver.server import Server
 from koord.embedded.apiserver.store import Journal, Store
@@ -52,6 +53,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     seed: int
     hooks: Hooks  # for components that decide about writes before they are stored
+    pages: Pages  # for components that tell about themselves
 
 
 class Component(Protocol):
@@ -128,7 +130,12 @@ class Cluster:
         seed = chosen if chosen is not None else secrets.randbits(32)
         assert self.server is not None
         context = Context(
-            client=self.client, informers=self.informers, clock=self.clock, seed=seed, hooks=self.server.hooks
+            client=self.client,
+            informers=self.informers,
+            clock=self.clock,
+            seed=seed,
+            hooks=self.server.hooks,
+            pages=self.server.pages,
         )
         for name, maker in self._makers:
             made = maker(context)

@@ -33,6 +33,7 @@ from koord.embedded.apiserver.rest.expiry import Expiry
 from koord.embedded.apiserver.rest.health import Health
 from koord.embedded.apiserver.rest.openapi import OpenApi
 from koord.embedded.apiserver.rest.options import flag, list_options
+from koord.embedded.apiserver.rest.page import Pages
 from koord.embedded.apiserver.rest.printing import Objects, Printer, Tables
 from koord.embedded.apiserver.rest.route import Route
 from koord.embedded.apiserver.rest.verb import Verbs
@@ -91,6 +92,7 @@ class Server:
         self._verbs = Verbs(self._parts, self._tables, self.tokens)
         self._discovery = Discovery(self.catalog)
         self._openapi = OpenApi(builtin(), self.catalog)
+        self.pages = Pages()
         self._definitions = Definitions(self._parts)
         self._own_groups = frozenset(resource.group for resource in self.catalog.resources() if not resource.custom)
         self._health = Health(builtin().release, {"store": self._store_health})
@@ -143,7 +145,7 @@ class Server:
         try:
             found = route.resource_route(request.path)
             if found is None:
-                return self._other(request)
+                return await self.pages.answer(request) or self._other(request)
             if self._is_nowhere(found):
                 return answering.text(404, "404 page not found\n")
             form = negotiation.negotiate(request.accept, streams=request.method == "GET" and not found.name)
@@ -233,4 +235,5 @@ class Server:
         return answering.text(404, "404 page not found\n")
 
     def _paths(self) -> list[str]:
-        return sorted([*self._discovery.paths(), *self._health.paths(), "/openapi/v2", "/openapi/v3"])
+        parts = (self._discovery.paths(), self._health.paths(), self.pages.paths(), ["/openapi/v2", "/openapi/v3"])
+        return sorted(path for paths in parts for path in paths)
