@@ -21,6 +21,7 @@ from koord.kube.informers import Informers
 from koord.kube.lease import LeaseConfig
 from koord.kube.loader import load
 from koord.kube.recorder import Recorder
+from koord.manager.explain import service
 from koord.manager.program import LEASE, Manager
 from koord.manager.serving.webhooks import NotServing, Webhooks
 from koord.manager.world import World
@@ -167,6 +168,7 @@ class Program:
         # Upstream has two registries and a merged view. There is one here, and every path shows all of it.
         for path in ("/metrics", "/internal-metrics", "/external-metrics", "/all-metrics"):
             endpoint.metrics((registry,), path)
+        service.serve(endpoint, self._manager, self._leads)
         endpoint.flag("v", lambda text: verbosity(self._logs, text))
         return endpoint
 

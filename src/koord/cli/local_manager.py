@@ -20,6 +20,8 @@ from koord.embedded.cluster import Context
 from koord.kube.client import Client
 from koord.kube.recorder import Recorder
 from koord.kube.refused import Refused
+from koord.kube.transport import Answer, BytesBody, Request
+from koord.manager.explain import service
 from koord.manager.program import Manager, Wishes
 from koord.manager.serving.door import Door
 from koord.manager.serving.judge import Judge
@@ -27,6 +29,10 @@ from koord.manager.serving.registration import without_namespaces
 from koord.manager.serving.route import configured
 from koord.manager.webhooks.verdict import Denied
 from koord.manager.world import Settings, World
+from koord.telemetry.endpoint import Endpoint
+from koord.telemetry.routing import Call
+
+NAME = "koord-manager"
 
 
 class LocalManager:
@@ -45,6 +51,10 @@ class LocalManager:
         )
         self.manager = Manager(world, wishes or Wishes(), seed=context.seed)
         self._names: list[str] = []
+        self._pages = context.pages
+        self._endpoint = Endpoint(context.clock)
+        self._endpoint.metrics((self.manager.registry,))
+        service.serve(self._endpoint, self.manager, lambda: True)
 
     async def start(self) -> None:
         await install_defaults(self._client, self.manager.world.settings)
@@ -53,12 +63,19 @@ class LocalManager:
         for hook in hooks_of(self.manager.judge, self.manager.world.settings):
             self._hooks.add(hook)
             self._names.append(hook.name)
+        self._pages.add(NAME, self._page)
 
     async def stop(self) -> None:
+        self._pages.remove(NAME)
         for name in self._names:
             self._hooks.remove(name)
         self._names.clear()
         await self.manager.stop()
+
+    async def _page(self, request: Request, path: str) -> Answer:
+        """What koord-manager serves on its metrics port elsewhere."""
+        reply = await self._endpoint.answer(Call(method=request.method, path=path))
+        return Answer(status=reply.status, body=BytesBody(reply.body), content_type=reply.content_type)
 
 
 def make(context: Context) -> LocalManager:

@@ -17,6 +17,7 @@ from koord.manager.controllers.noderesource.news import News
 from koord.manager.controllers.noderesource.pen import Pen
 from koord.manager.controllers.noderesource.sight import Sight
 from koord.manager.controllers.tally import FAILED, SUCCEEDED, Tally
+from koord.manager.explain.history import History
 from koord.manager.world import World
 from koord.policy.colocation.decision import Decision, NodeView, Settings, decide, enabled_parts
 from koord.policy.colocation.difference import decide_write
@@ -56,6 +57,7 @@ class NodeResourceController:
         self._synced_at: dict[str, float] = {}  # when each node's resources were last brought in line
         self._zones_synced_at: dict[str, float] = {}
         self._lent: dict[str, Decision] = {}
+        self.history = History()
         self._task: asyncio.Task[None] | None = None
         self._configured = (
             configuration.colocation,
@@ -147,7 +149,7 @@ class NodeResourceController:
 
     def remembered(self) -> int:
         """Nodes that something is kept of."""
-        return len({*self._synced_at, *self._zones_synced_at, *self._lent, *self._news.told})
+        return len({*self._synced_at, *self._zones_synced_at, *self._lent, *self._news.told, *self.history})
 
     async def _run(self) -> None:
         await self.sight.wait_synced()
@@ -161,6 +163,8 @@ class NodeResourceController:
             if refused is not None:
                 return str(refused)
             _LOG.debug("node %s: written because of %s", key, ", ".join(write.reasons))
+            if write.allocatable:
+                self.history.note(view.now, node, decision, write.allocatable, write.reasons)
         if write.status_due:
             self._synced_at[key] = self._clock.monotonic()
         return ""
@@ -208,6 +212,7 @@ class NodeResourceController:
         self._forget_sync(name)
         self._forget_zones(name)
         self._lent.pop(name, None)
+        self.history.forget(name)
         self._news.forget(name)
 
 

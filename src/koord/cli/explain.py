@@ -1,0 +1,16 @@
+"""`koord explain`: why something is as it is, by the same decisions that made it so. One module per thing explained."""
+
+from __future__ import annotations
+
+import click
+
+from koord.cli.lazy import LazyGroup
+
+COMMANDS = {
+    "node": ("koord.cli.explain_node", "node", "Why a node lends what it lends to batch and mid pods."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+def explain() -> None:
+    """Say why something is as it is."""

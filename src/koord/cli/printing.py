@@ -1,0 +1,40 @@
+"""Prints what a command found: JSON and YAML as they are, tables through rich, which is part of the extra `cli`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+import yaml
+
+from koord.cli.access import fail
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDE = 200  # for files and pipes: a row is never cut
+
+
+def show(found: Any, output: str, table: Callable[[Console], None]) -> None:
+    """`found` becomes JSON or YAML; `table` prints it for people."""
+    if output == "table":
+        table(console())
+        return
+    plain = msgspec.to_builtins(found)
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
+    else:
+        click.echo(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def console() -> Console:
+    try:
+        from rich.console import Console
+    except ImportError:
+        fail("tables need the package rich (pip install 'koord[cli]'); -o json and -o yaml work without it")
+    # Words about amounts are not to be coloured by guesses, and names like [system] are no markup.
+    width = None if sys.stdout.isatty() else WIDE
+    return Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=False)

@@ -1,0 +1,131 @@
+"""The last changes of what each node lends, with the terms before and after: who asks later learns what moved.
+
+Entries are kept encoded: a thousand nodes with their history take a few megabytes. Time comes from the caller.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from koord.api.part import QuantityText
+from koord.api.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
+from koord.manager.explain import difference
+from koord.manager.explain.sums import of_node
+from koord.policy.colocation.decision import Decision
+from koord.policy.colocation.wire import Node
+from koord.values.quantity import Quantity
+
+KEPT = 10  # changes per node
+_LENT = (BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY)
+
+Amounts = dict[str, int | None]
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """What was written at a moment, and from which terms."""
+
+    at: datetime
+    reasons: tuple[str, ...]
+    before: Amounts
+    after: Amounts
+    terms: dict[str, dict[str, int]]  # resource -> term -> amount
+    withheld: str = ""
+
+
+class Movement(msgspec.Struct, frozen=True, kw_only=True):
+    """A term that is another one than at the change before."""
+
+    resource: str
+    term: str
+    before: int
+    after: int
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """`moved` is empty for the first change that is known: there is nothing to compare it with."""
+
+    at: datetime
+    reasons: tuple[str, ...]
+    before: Amounts
+    after: Amounts
+    moved: tuple[Movement, ...] = ()
+    withheld: str = ""
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Entry)
+
+
+class History:
+    """`note` when something was written on a node; `of` tells, newest first."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept + 1  # one more, so that the oldest that is shown can be compared
+        self._entries: dict[str, deque[bytes]] = {}
+
+    def note(
+        self,
+        at: datetime,
+        node: Node,
+        decision: Decision,
+        written: Mapping[str, QuantityText | None],
+        reasons: Sequence[str],
+    ) -> None:
+        """`node` as it was before the write; `written` are the resources that it changed, None for those that went."""
+        before = {name: _units(node.status.allocatable.get(name)) for name in _LENT}
+        entry = Entry(
+            at,
+            tuple(reasons),
+            before,
+            before | {name: _units(text) for name, text in written.items() if name in before},
+            {name: {term.name: term.amount for term in total.terms} for name, total in of_node(node, decision).items()},
+            difference.withheld(decision) if not decision.enabled or decision.degraded is not None else "",
+        )
+        self._entries.setdefault(node.metadata.name, deque(maxlen=self._kept)).append(_ENCODER.encode(entry))
+
+    def forget(self, node: str) -> None:
+        self._entries.pop(node, None)
+
+    def of(self, node: str) -> list[Change]:
+        entries = [_DECODER.decode(raw) for raw in self._entries.get(node, ())]
+        told = [_change(entry, earlier) for earlier, entry in zip([None, *entries], entries)]
+        return told[::-1][: self._kept - 1]
+
+    def __iter__(self) -> Iterator[str]:
+        """The nodes that something is known of."""
+        return iter(self._entries)
+
+
+def _change(entry: Entry, earlier: Entry | None) -> Change:
+    moved = () if earlier is None else movements(earlier.terms, entry.terms)
+    return Change(
+        at=entry.at,
+        reasons=entry.reasons,
+        before=entry.before,
+        after=entry.after,
+        moved=moved,
+        withheld=entry.withheld,
+    )
+
+
+def movements(before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> tuple[Movement, ...]:
+    """The largest first, of each resource."""
+    found = []
+    for resource, terms in after.items():
+        old = before.get(resource, {})
+        names = dict.fromkeys((*old, *terms)) if old else {}
+        changed = [
+            Movement(resource=resource, term=name, before=old.get(name, 0), after=terms.get(name, 0))
+            for name in names
+            if old.get(name, 0) != terms.get(name, 0)
+        ]
+        found += sorted(changed, key=lambda one: -abs(one.after - one.before))
+    return tuple(found)
+
+
+def _units(text: QuantityText | None) -> int | None:
+    return None if text is None else Quantity.parse(text).value()
