@@ -7,6 +7,7 @@ import click
 from koord.cli.lazy import LazyGroup
 
 COMMANDS = {
+    "pod": ("koord.cli.explain_pod", "pod", "Why a pod is where it is, or nowhere."),
     "node": ("koord.cli.explain_node", "node", "Why a node lends what it lends to batch and mid pods."),
 }
 

@@ -10,10 +10,16 @@ import msgspec
 from koord.api.config.field_error import FieldError
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, Plugins, Profile
+from koord.api.protocol import SCHEDULER
 from koord.embedded.cluster import Context
+from koord.kube.transport import Answer, BytesBody, Request
 from koord.scheduler.assembly import Assembly, load, without_unbuilt
+from koord.scheduler.explain import service
+from koord.scheduler.explain.live import Explainer
 from koord.scheduler.plugins.registry import ENTRY_POINTS, registered
 from koord.scheduler.program import Leading, Scheduler
+from koord.telemetry.endpoint import Endpoint, Services
+from koord.telemetry.routing import Call
 
 KUBERNETES = "default-scheduler"
 
@@ -43,13 +49,38 @@ def assembled(file: Path | None = None) -> Assembly | str:
     return _listed(file, made) if isinstance(made, list) else made
 
 
-def make(context: Context, assembly: Assembly | None = None) -> Leading:
+class LocalScheduler:
+    """The program in this process: always the leader, and its own services below /koord of the API server."""
+
+    def __init__(self, context: Context, assembly: Assembly) -> None:
+        self.scheduler = Scheduler(context.client, context.informers, context.clock, assembly, seed=context.seed)
+        self._leading = Leading(self.scheduler)
+        self._pages = context.pages
+        self._endpoint = Endpoint(context.clock)
+        services = Services(self._endpoint)
+        for path, handler in service.routes(Explainer(self.scheduler, context.clock)):
+            services.add("GET", path, handler)
+
+    async def start(self) -> None:
+        await self._leading.start()
+        self._pages.add(SCHEDULER, self._page)
+
+    async def stop(self) -> None:
+        self._pages.remove(SCHEDULER)
+        await self._leading.stop()
+
+    async def _page(self, request: Request, path: str) -> Answer:
+        reply = await self._endpoint.answer(Call(method=request.method, path=path))
+        return Answer(status=reply.status, body=BytesBody(reply.body), content_type=reply.content_type)
+
+
+def make(context: Context, assembly: Assembly | None = None) -> LocalScheduler:
     if assembly is None:
         found = assembled()
         if isinstance(found, str):
             raise ValueError(found)
         assembly = found
-    return Leading(Scheduler(context.client, context.informers, context.clock, assembly, seed=context.seed))
+    return LocalScheduler(context, assembly)
 
 
 def _listed(file: Path | None, errors: list[FieldError]) -> str:

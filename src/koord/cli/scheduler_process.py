@@ -34,6 +34,8 @@ from koord.kube.lease import LeaseConfig
 from koord.kube.metered import MeteredTransport, RestMetrics
 from koord.scheduler import resource_metrics
 from koord.scheduler.assembly import Assembly, written
+from koord.scheduler.explain import service
+from koord.scheduler.explain.live import Explainer
 from koord.scheduler.koordinator_metrics import KoordinatorMetrics
 from koord.scheduler.metrics import SchedulerMetrics
 from koord.scheduler.monitor import Late, Monitor
@@ -197,7 +199,9 @@ class Process:
         shown = yaml.safe_load(written(self._plan.assembly))
         endpoint.config(lambda: shown)
         endpoint.flag("v", lambda text: verbosity(self._plan.logs, text))
-        Services(endpoint, unavailable=lambda: None if self._leads else _NOT_LEADER)
+        services = Services(endpoint, unavailable=lambda: None if self._leads else _NOT_LEADER)
+        for path, handler in service.routes(Explainer(self._scheduler, self._clock)):
+            services.add("GET", path, handler)
         return endpoint
 
     async def _listen(self) -> Guarded | str | None:

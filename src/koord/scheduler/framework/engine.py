@@ -85,14 +85,21 @@ class Engine:
         self._picks = bool(profile.at("find_one_node") or profile.at("prefer_nodes"))
         self.cycle = Cycle(state)  # of the last decision: Reserve and what follows it read what plugins kept there
 
-    def decide(self, pod: PodInfo) -> Decision:
+    def decide(self, pod: PodInfo, runners_up: int = 0) -> Decision:
+        """`runners_up` is how many of the next best nodes to note, for explanations: it costs a sort of all nodes."""
         evaluation = self.evaluate(pod)
         if not isinstance(evaluation, Evaluation):
             return evaluation
         if evaluation.scoring.fault is not None:
             plugin, fault = evaluation.scoring.fault
             return Failed(plugin, fault.message)
-        return self._chosen(evaluation, pod) or self._refused(evaluation, pod)
+        chosen = self._chosen(evaluation, pod)
+        if chosen is None:
+            return self._refused(evaluation, pod)
+        if runners_up:
+            others = tuple(r for r in _ranked(self._state, evaluation, runners_up + 1) if r.node != chosen.node)
+            chosen = msgspec.structs.replace(chosen, runners_up=others[:runners_up])
+        return chosen
 
     def evaluate(self, pod: PodInfo) -> Evaluation | Unschedulable | Failed:
         """The class's verdicts, up to date; or why no node needed to be looked at."""
@@ -212,19 +219,6 @@ class Engine:
         row = int(np.argmax(ranked))
         return None if total[row] == UNFIT else self._choice(evaluation, row)
 
-    def ranking(self, pod: PodInfo, count: int) -> tuple[Ranked, ...]:
-        """The best nodes for a pod as things are now, with their scores by plugin. For explanations."""
-        evaluation = self.evaluate(pod)
-        if not isinstance(evaluation, Evaluation) or evaluation.scoring.fault is not None:
-            return ()
-        total = evaluation.scoring.total
-        rows = [int(row) for row in np.argsort(-total, kind="stable")[:count] if total[row] != UNFIT]
-        return tuple(
-            Ranked(node.name, int(total[row]), evaluation.scoring.breakdown(row))
-            for row in rows
-            if (node := self._state.table.nodes[row]) is not None
-        )
-
     def _promised_row(self, evaluation: Evaluation, pod: PodInfo) -> int | None:
         """Room was made for this pod on a node: if it fits there, no other is better."""
         name = self._nominator.node_of(pod.uid) or pod.nominated_node
@@ -311,3 +305,14 @@ def _nothing_left(plugins: tuple[str, ...]) -> Reject:
     if len(plugins) == 1:
         return unresolvable(f"node(s) didn't satisfy plugin {plugins[0]}")
     return unresolvable(f"node(s) didn't satisfy plugin(s) [{' '.join(plugins)}] simultaneously")
+
+
+def _ranked(state: ClusterState, evaluation: Evaluation, count: int) -> tuple[Ranked, ...]:
+    """The best nodes with their scores by plugin."""
+    total = evaluation.scoring.total
+    rows = [int(row) for row in np.argsort(-total, kind="stable")[:count] if total[row] != UNFIT]
+    return tuple(
+        Ranked(node.name, int(total[row]), evaluation.scoring.breakdown(row))
+        for row in rows
+        if (node := state.table.nodes[row]) is not None
+    )

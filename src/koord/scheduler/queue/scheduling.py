@@ -267,6 +267,14 @@ class SchedulingQueue:
         queued = self._known.get(uid)
         return standing(queued, now, self.nominations.node_of(uid)) if queued is not None else None
 
+    def ahead_of(self, uid: str) -> int | None:
+        """How many active pods come before this one; None if it is not active. Looks at all of them."""
+        queued = self._known.get(uid)
+        if queued is None or queued.part != "active":
+            return None
+        mine = self._order(queued)
+        return sum(1 for other in self._known.values() if other.part == "active" and self._order(other) < mine)
+
     def counts(self) -> dict[str, int]:
         """`scheduler_pending_pods` by queue."""
         return {

@@ -33,6 +33,9 @@ _LOG = logging.getLogger(__name__)
 
 # Attempts between two looks at the network: few enough that answers are read in time, enough to pay for the look.
 _TURN = 8
+# After so many pods in a row it is a rush.
+_CALM = 32
+RUNNERS_UP = 3
 _POD_DELETED = Event("Pod", DELETE)
 
 
@@ -55,6 +58,7 @@ class Loop:
         self._records = records
         self._clock = clock
         self._work = asyncio.Event()
+        self._rush = False
         # Given by whoever joins them: each calls the other.
         self.binder: Binder | None = None
         self.evictor: Evictor | None = None
@@ -71,6 +75,7 @@ class Loop:
             self._work.clear()
             turn = 0
             while (queued := self._next()) is not None:
+                self._rush = turn >= _CALM
                 self.attempt(queued)
                 turn += 1
                 if turn % _TURN == 0:
@@ -117,7 +122,8 @@ class Loop:
         engine = self._engines[pod.scheduler]
         decision: Decision
         try:
-            decision = engine.decide(pod)
+            # In a rush nobody looks at single pods, and noting the next best nodes would cost more than the decision.
+            decision = engine.decide(pod, 0 if self._rush else RUNNERS_UP)
             if isinstance(decision, Unschedulable):
                 decision = engine.post_filter(pod, decision)
             failure = self._promise(engine, queued, decision, started) if isinstance(decision, Chosen) else None

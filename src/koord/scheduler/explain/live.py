@@ -1,0 +1,97 @@
+"""Accounts of pods and nodes from a running scheduler, as its services tell them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from koord.scheduler.explain.account import Account, Facts, Waiting, account, of_attempt
+from koord.scheduler.program import Scheduler
+from koord.scheduler.state.node import NodeInfo
+from koord.telemetry.clock import Clock
+from koord.values.resources import materialise, to_wire
+
+
+class Explainer:
+    def __init__(self, scheduler: Scheduler, clock: Clock) -> None:
+        self._scheduler = scheduler
+        self._clock = clock
+
+    def pod(self, namespace: str, name: str) -> Account | None:
+        """None when the watch shows no such pod."""
+        scheduler = self._scheduler
+        pod = scheduler.intake.pods.get(namespace, name)
+        if pod is None:
+            return None
+        uid, now = pod.metadata.uid, self._clock.monotonic()
+        standing = scheduler.queue.state_of(uid, now)
+        attempt = scheduler.records.get(uid)
+        guest = scheduler.room.get(uid)
+        last = None
+        if attempt is not None:
+            last = of_attempt(
+                attempt.number, attempt.at, attempt.took_s, attempt.result, attempt.message, attempt.decision
+            )
+        asleep = standing is not None and standing.part in ("unschedulable", "gated")
+        return account(
+            Facts(
+                pod=pod,
+                ours=tuple(sorted(scheduler.profiles)),
+                now=now,
+                standing=standing,
+                attempt=last,
+                waiting=Waiting(guest.node_name, guest.waits_for) if guest is not None else None,
+                ahead=scheduler.queue.ahead_of(uid),
+                wakes_on=self._wakes_on(pod.spec.scheduler_name, standing.rejected_by) if asleep and standing else (),
+            )
+        )
+
+    def _wakes_on(self, profile: str, plugins: tuple[str, ...]) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        for plugin in self._scheduler.profiles[profile].plugins():
+            if plugin.name in plugins:
+                found |= {
+                    f"{event.kind} {event.action}{f' of {event.part}' if event.part else ''}": None
+                    for event in plugin.wakes_on
+                }
+        return tuple(sorted(found))
+
+    def queue(self) -> dict[str, Any]:
+        """Who waits where, the longest waiting first, bounded for any cluster."""
+        now = self._clock.monotonic()
+        pods = [self._scheduler.queue.state_of(queued.uid, now) for queued in self._scheduler.queue.pods()]
+        listed = sorted((p for p in pods if p is not None), key=lambda p: p.queued_at)[:1000]
+        return {"counts": self._scheduler.queue.counts(), "pods": msgspec.to_builtins(listed)}
+
+    def node(self, name: str) -> dict[str, Any] | None:
+        """As Koordinator's service shows a node; None when there is no such node."""
+        info = self._scheduler.state.node(name)
+        return _node(info) if info is not None else None
+
+
+def _node(info: NodeInfo) -> dict[str, Any]:
+    allocatable = {**info.allocatable, "pods": info.allowed_pods}
+    requested = {**info.requested, "pods": len(info.pods)}
+    remaining = {name: amount - requested.get(name, 0) for name, amount in allocatable.items()}
+    ports: dict[str, list[str]] = {}
+    for protocol, address, port in sorted(info.ports):
+        ports.setdefault(address, []).append(f"{protocol}/{port}")
+    images = info.node.status.images if info.node is not None else ()
+    return {
+        "node": info.name,
+        "pods": sorted(pod.key for pod in info.pods.values()),
+        "podsWithAffinity": sorted(p.key for p in info.pods.values() if p.shape.spec.affinity is not None),
+        "podsWithRequiredAntiAffinity": sorted(p.key for p in info.pods.values() if _keeps_others_away(p.shape.spec)),
+        "usedPorts": ports,
+        "requested": to_wire(materialise(requested)),
+        "nonZeroRequested": to_wire(materialise({"cpu": info.nonzero_cpu, "memory": info.nonzero_memory})),
+        "remaining": to_wire(materialise(remaining)),
+        "allocatable": to_wire(materialise(allocatable)),
+        "imageStates": {name: image.size_bytes for image in images for name in image.names},
+    }
+
+
+def _keeps_others_away(spec: Any) -> bool:
+    anti = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
+    return anti is not None and bool(anti.required_during_scheduling_ignored_during_execution)
