@@ -20,6 +20,7 @@ BENCHES = {
     "day": "bench.day",
     "scale": "bench.scale",
     "engine": "bench.engine",
+    "load-aware": "bench.load_aware",
     "scheduler": "bench.scheduler",
 }
 

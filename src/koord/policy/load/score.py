@@ -1,0 +1,39 @@
+"""How free a node is, as a score: the weighted mean of what would be left, or how little of the scarcest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from koord.policy.load.axes import Axes, Vector
+
+MAX_SCORE = 100
+
+
+class Weights(msgspec.Struct, frozen=True):
+    by_resource: Vector
+    dominant: int  # of the scarcest resource, whatever it is
+    total: int
+
+    @staticmethod
+    def of(axes: Axes, weights: Mapping[str, int], dominant: int = 0) -> Weights:
+        by_resource = axes.pick(weights)
+        return Weights(by_resource, dominant, sum(by_resource) + dominant)
+
+
+def score(
+    weights: Weights, total: Sequence[int], measured: Sequence[int], coming: Sequence[int], adds: Sequence[int]
+) -> int:
+    """Of a node with what is measured there, what pods on their way bring, and what this one adds.
+
+    The scarcest is looked for among all resources, those without a weight and those that the node lacks included.
+    """
+    summed, least = 0, MAX_SCORE
+    for there, seen, more, own, weight in zip(total, measured, coming, adds, weights.by_resource, strict=True):
+        left = there - seen - more - own
+        share = left * MAX_SCORE // there if there and left > 0 else 0
+        summed += share * weight
+        if share < least:
+            least = share
+    return (summed + weights.dominant * least) // weights.total if weights.total else 0

@@ -1,0 +1,164 @@
+"""One node's load as far as it is known: the last report, and what pods add that it does not show yet.
+
+    used by all     what the node reports + node_delta
+    used by prod    what its prod pods report + prod_delta
+    estimated       what all pods here are guessed to use, for when the report lacks what is asked for
+
+A pod's guess counts in full while the report says nothing of it. Once it does, only what the guess is above it counts,
+and only as long as the report may be older than the pod's start. Every part that a pod adds is kept with it, so that
+it is taken away exactly as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from koord.policy.load.axes import Vector
+from koord.policy.load.ceiling import Window
+from koord.policy.load.report import Report
+from koord.scheduler.plugins.load_aware.guess import Guess
+from koord.scheduler.state.pod import PodInfo
+
+NEVER = float("-inf")
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A pod on the node. The parts are what it adds to the sums; None adds nothing."""
+
+    pod: PodInfo
+    guess: Guess
+    assigned_at: float
+    holds_until: float | None
+    node_part: Vector | None
+    prod_part: Vector | None
+    prod_usage: Vector | None
+
+
+class Account:
+    """Sums are changed in place: whoever needs them later copies."""
+
+    __slots__ = ("estimated", "expires_at", "node_delta", "pods", "prod_delta", "prod_usage", "report")
+
+    def __init__(self, report: Report | None, base: Vector, expires_at: float) -> None:
+        """`base` is what counts as used by prod before any pod."""
+        self.report = report
+        self.expires_at = expires_at
+        self.pods: dict[str, Entry] = {}  # by uid
+        self.prod_usage = list(base)
+        self.node_delta = [0] * len(base)
+        self.prod_delta = [0] * len(base)
+        self.estimated = [0] * len(base)
+
+    def copy(self) -> Account:
+        """For what-ifs: pods that come to it or leave it are counted there alone."""
+        other = Account(self.report, (), self.expires_at)
+        other.pods = dict(self.pods)
+        other.prod_usage, other.prod_delta = self.prod_usage[:], self.prod_delta[:]
+        other.node_delta, other.estimated = self.node_delta[:], self.estimated[:]
+        return other
+
+    def add(self, pod: PodInfo, guess: Guess, assigned_at: float, holds_until: float | None) -> Entry:
+        report = self.report
+        found = report.pods.get(pod.key) if report is not None else None
+        if found is None:
+            entry = self._add_unreported(pod, guess, assigned_at, holds_until)
+        else:
+            assert report is not None
+            usage, reported_prod = found
+            outweighs = _outweighs(assigned_at, holds_until, report)
+            entry = self._add_reported(pod, guess, assigned_at, holds_until, usage, reported_prod, outweighs)
+        self.pods[pod.uid] = entry
+        return entry
+
+    def _add_unreported(self, pod: PodInfo, guess: Guess, assigned_at: float, holds_until: float | None) -> Entry:
+        """What every pod goes through that was just placed, so it is kept short."""
+        part = guess.whole
+        if part is None:
+            return Entry(pod, guess, assigned_at, holds_until, None, None, None)
+        estimated, node_delta = self.estimated, self.node_delta
+        for place, amount in enumerate(guess.usage):
+            estimated[place] += amount
+            node_delta[place] += part[place]
+        if not guess.prod:
+            return Entry(pod, guess, assigned_at, holds_until, part, None, None)
+        _raise(self.prod_delta, part)
+        return Entry(pod, guess, assigned_at, holds_until, part, part, None)
+
+    def _add_reported(
+        self,
+        pod: PodInfo,
+        guess: Guess,
+        assigned_at: float,
+        holds_until: float | None,
+        usage: Vector | None,
+        reported_prod: bool,
+        outweighs: bool,
+    ) -> Entry:
+        prod_usage = node_part = prod_part = None
+        active = reported_prod and guess.prod
+        if active and usage is not None:
+            prod_usage = usage
+            _raise(self.prod_usage, usage)
+        if guess.whole is not None:
+            _raise(self.estimated, guess.usage)
+            due = usage is None or outweighs
+            if due:
+                node_part = _beyond(guess, usage)
+                _raise(self.node_delta, node_part)
+            if guess.prod:
+                if not active:  # what it uses is not among what prod is known to use
+                    usage, due = None, True
+                if due:
+                    prod_part = _beyond(guess, usage)
+                    _raise(self.prod_delta, prod_part)
+        return Entry(pod, guess, assigned_at, holds_until, node_part, prod_part, prod_usage)
+
+    def remove(self, uid: str) -> Entry | None:
+        entry = self.pods.pop(uid, None)
+        if entry is None:
+            return None
+        if entry.prod_usage is not None:
+            _lower(self.prod_usage, entry.prod_usage)
+        if entry.guess.whole is not None:
+            _lower(self.estimated, entry.guess.usage)
+        if entry.node_part is not None:
+            _lower(self.node_delta, entry.node_part)
+        if entry.prod_part is not None:
+            _lower(self.prod_delta, entry.prod_part)
+        return entry
+
+    def used(self, window: Window | None, *, prod: bool) -> tuple[Sequence[int], Sequence[int]]:
+        """What is measured and what pods on their way add, to be summed by place. Only asked when there is a report."""
+        if prod:
+            return self.prod_usage, self.prod_delta
+        report = self.report
+        assert report is not None
+        usage = report.usage if window is None else report.aggregated(window.kind, window.nanoseconds)
+        return (self.estimated, (0,) * len(self.estimated)) if usage is None else (usage, self.node_delta)
+
+
+def _outweighs(assigned_at: float, holds_until: float | None, report: Report) -> bool:
+    """Whether the guess still counts beside what is measured: the report may not cover the pod's whole life."""
+    at = report.update_time
+    if at is None or at - report.interval_s < assigned_at:
+        return True
+    return holds_until is not None and holds_until > at
+
+
+def _beyond(guess: Guess, usage: Vector | None) -> Vector:
+    if usage is None:
+        assert guess.whole is not None
+        return guess.whole
+    return tuple([own - seen if own > seen else 0 for own, seen in zip(guess.usage, usage, strict=True)])
+
+
+def _raise(total: list[int], part: Vector) -> None:
+    for place, amount in enumerate(part):
+        total[place] += amount
+
+
+def _lower(total: list[int], part: Vector) -> None:
+    for place, amount in enumerate(part):
+        total[place] -= amount
