@@ -152,7 +152,7 @@ def _mid(amount: MidAmount, rules: Rules, percent: int) -> Sum:
         )
         listed = [
             Term(sign="", name="prod requests that will not be used", amount=amount.prod_reclaimable),
-            Term(sign="min", name="capacity that is not used", amount=amount.unused),
+            Term(sign="min", name="capacity that is not used", amount=max(0, amount.unused)),
             share,
             limit,
         ]
