@@ -43,8 +43,8 @@ def print_account(console: Console, account: Account, now: float) -> None:
 
 
 def print_attempt(console: Console, last: LastAttempt, title: str, age_s: float | None = None) -> None:
-    when = f", {wording.span(age_s)} ago" if age_s is not None else ""
-    console.print(f"\n{title}{when}: decided in {last.took_ms:.1f} ms", style="bold")
+    when = f", {wording.span(age_s)} ago: decided in {last.took_ms:.1f} ms" if age_s is not None else ""
+    console.print(f"\n{title}{when}", style="bold")
     if last.refusals:
         table = _table(("NODES", "right"), ("PLUGIN", "left"), ("REASON", "left"), ("FOR EXAMPLE", "left"))
         for said in last.refusals:
@@ -54,17 +54,22 @@ def print_attempt(console: Console, last: LastAttempt, title: str, age_s: float 
     if last.nearest is not None:
         console.print(f"Nearest    {_miss(last.nearest)}")
     for search in last.searches:
+        if not search.nodes:
+            continue
         missing = "; ".join(f"{count} {reason}" for reason, count in sorted(search.without.items()))
-        console.print(
-            f"Victims    {search.plugin} looked at {search.nodes} nodes, {search.candidates} would do. {missing}"
-        )
+        looked = f"{search.plugin} looked for some on {_nodes(search.nodes)}, found them on {search.candidates}"
+        console.print(f"Victims    {looked}{f': {missing}' if missing else ''}")
         if search.nearest is not None:
             console.print(f"           nearest with every lesser pod gone: {_miss(search.nearest)}")
     if last.victims:
-        console.print(f"Evicted    {', '.join(last.victims)}")
+        console.print(f"           to make way: {', '.join(last.victims)}")
     if last.ranking:
-        console.print(f"{last.feasible} nodes fit; the best of them:")
+        console.print(f"It fits on {_nodes(last.feasible)}; the best:")
         console.print(_ranking(last.ranking))
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _miss(miss: Miss) -> str:

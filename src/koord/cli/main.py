@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "manifests": ("koord.cli.manifests", "manifests_command", "Print what installs koord on a cluster as YAML."),
     "crds": ("koord.cli.crds", "crds", "Print the CustomResourceDefinitions as YAML."),
     "explain": ("koord.cli.explain", "explain", "Say why something is as it is."),
+    "simulate": ("koord.cli.simulate", "simulate", "Show where pods would go, changing nothing."),
     "top": ("koord.cli.top", "top", "Show what nodes use, have promised and lend."),
     "config": ("koord.cli.config_check", "config", "Check configuration files without a cluster."),
 }

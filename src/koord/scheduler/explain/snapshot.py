@@ -1,0 +1,95 @@
+"""A cluster at one moment as plain lists: what a what-if decides on, read live or from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from koord.api.builtin import NODES
+from koord.api.meta import Object
+from koord.api.model import convert
+from koord.api.resource import Resource
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.wire import PODS
+
+O = TypeVar("O", bound=Object)  # noqa: E741 - an object
+
+Plain = dict[str, Any]
+Key = tuple[str, str]  # apiVersion and kind
+
+
+class FixedLister(Generic[O]):
+    """Objects that do not change."""
+
+    version = 0
+
+    def __init__(self, objects: Iterable[O]) -> None:
+        self._objects = {(o.metadata.namespace, o.metadata.name): o for o in objects}
+
+    def get(self, namespace: str, name: str) -> O | None:
+        return self._objects.get((namespace, name))
+
+    def list(self, namespace: str | None = None) -> Sequence[O]:
+        return [o for (space, _), o in self._objects.items() if namespace is None or space == namespace]
+
+    def on_change(self, callback: Any) -> None:
+        """Nothing ever does."""
+
+
+class Snapshot:
+    """Objects by apiVersion and kind, as the API shows them."""
+
+    def __init__(self, objects: Iterable[Plain]) -> None:
+        self._objects: dict[Key, list[Plain]] = {}
+        for each in objects:
+            self._objects.setdefault((each.get("apiVersion", ""), each.get("kind", "")), []).append(each)
+
+    def typed(self, resource: Resource[O]) -> list[O]:
+        found = self._objects.get((resource.api_version, resource.kind), ())
+        return [convert(each, resource.model) for each in found]
+
+    def objects(self) -> list[Plain]:
+        return [each for group in self._objects.values() for each in group]
+
+    def state(self) -> ClusterState:
+        """Nodes, and the pods that are on them."""
+        state = ClusterState()
+        for node in self.typed(NODES):
+            state.set_node(node)
+        for pod in self.typed(PODS):
+            state.set_pod(pod)
+        return state
+
+
+class FixedHandle:
+    """What plugins are given over a snapshot. `asked` is what they wanted to read."""
+
+    def __init__(self, snapshot: Snapshot, state: ClusterState, now_s: float) -> None:
+        self._snapshot = snapshot
+        self._now_s = now_s
+        self.state = state
+        self.asked: dict[Key, Resource[Any]] = {}
+
+    def lister(self, resource: Resource[O]) -> FixedLister[O]:
+        self.asked[resource.api_version, resource.kind] = resource
+        return FixedLister(self._snapshot.typed(resource))
+
+    def now(self) -> float:
+        return self._now_s
+
+
+def listed(documents: Iterable[Any]) -> list[Plain] | str:
+    """The objects of some documents, Lists opened; or what is no object among them."""
+    found: list[Plain] = []
+    for number, document in enumerate(documents, 1):
+        if document is None:
+            continue
+        if not isinstance(document, Mapping) or "kind" not in document:
+            return f"document {number} is no Kubernetes object: it has no kind"
+        if isinstance(document.get("items"), list):
+            kind = str(document["kind"]).removesuffix("List")
+            version = document.get("apiVersion", "v1")
+            found += [{"apiVersion": version, "kind": kind, **item} for item in document["items"]]
+        else:
+            found.append(dict(document))
+    return found
