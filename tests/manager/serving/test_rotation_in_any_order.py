@@ -97,7 +97,7 @@ async def play(steps: list[tuple[str, int]]) -> None:
         assert await bundle(world.client) == next(iter(served)).ca_cert
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(STEPS, min_size=4, max_size=14))
 def test_every_replica_is_trusted_at_every_moment(steps: list[tuple[str, int]]) -> None:
     asyncio.run(play(steps))
