@@ -1,7 +1,7 @@
 """An API server for tests of what sits on the client: a revisioned store in memory that can be made to fail.
 
 It is a Transport, so the real client is under test with it. It knows lists with pages, watches with bookmarks, 410,
-creates, merge patches with preconditions and deletes; it validates nothing.
+creates, updates and merge patches with preconditions and deletes; it validates nothing.
 """
 
 from __future__ import annotations
@@ -187,11 +187,12 @@ class ScriptedServer:
             return answer(404, failure(404, "NotFound"))
         if request.method == "GET":
             return answer(200, found)
-        if request.method == "PATCH":
+        if request.method in ("PATCH", "PUT"):
             wanted = request.body.get("metadata", {}).get("resourceVersion")
             if wanted is not None and wanted != found["metadata"]["resourceVersion"]:
                 return answer(409, failure(409, "Conflict"))
-            return answer(200, self._store(key, _merged(found, request.body), "MODIFIED"))
+            after = request.body if request.method == "PUT" else _merged(found, request.body)
+            return answer(200, self._store(key, after, "MODIFIED"))
         if request.method == "DELETE":
             self.objects.pop(key)
             self.revision += 1

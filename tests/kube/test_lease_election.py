@@ -99,7 +99,7 @@ def test_renewing_costs_one_request_and_leaves_other_fields_alone() -> None:
         spec(server)["strategy"] = "OldestEmulationVersion"
         server.requests.clear()
         await asyncio.sleep(20)
-        assert {request.method for request in server.requests} == {"PATCH"}
+        assert {request.method for request in server.requests} == {"PUT"}
         assert 9 <= len(server.requests) <= 10
         assert spec(server)["strategy"] == "OldestEmulationVersion"
         await stop(task)

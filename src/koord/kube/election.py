@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from koord.api.builtin import LEASES
 from koord.api.coordination import Lease
+from koord.api.model import convert
 from koord.kube import lease
 from koord.kube.client import Client
 from koord.kube.lease import LeaseConfig, Record, Sighting
@@ -21,6 +22,7 @@ from koord.kube.noise import QuietLog
 from koord.kube.outage import OUTAGE
 from koord.kube.ratelimit import jittered
 from koord.kube.refused import Refused
+from koord.kube.verb import Plain
 from koord.telemetry.clock import Clock, now
 
 T = TypeVar("T")
@@ -59,7 +61,7 @@ class Election:
         self._quiet = QuietLog(_LOG, clock)
         self._sighting: Sighting | None = None
         self._terms: set[datetime | None] = set()  # acquire times we wrote: any of them may be in force
-        self._version = ""  # of the lease as we last wrote it, while it is ours
+        self._stored: Plain | None = None  # the lease as we last wrote it, while it is ours
         self._safe_until = float("-inf")
         self._working = False
         self._leader = ""
@@ -128,27 +130,27 @@ class Election:
 
     async def _attempt(self) -> bool:
         """One try to take or renew. True when the lease is ours, counted from before the write was sent."""
-        if self._version and self._sighting is not None:
+        if self._stored is not None and self._sighting is not None:
             wanted = lease.renewal(self._sighting.record, self.config, now(self._clock))
-            written = await self._write(wanted, self._version)
+            written = await self._write(wanted, self._stored)
             if written is not None:
                 return written
-        found = await self._client.get(LEASES, self.config.name, self.config.namespace)
+        found = await self._client.plain.get(LEASES, self.config.name, self.config.namespace)
         if isinstance(found, Refused):
             return await self._create() if found.not_found else self._failed("read", found)
         moment = self._clock.monotonic()
-        record = lease.record_of(found)
+        record = lease.record_of(convert(found, Lease))
         self._see(record, moment)
         assert self._sighting is not None
         match lease.standing(self._sighting, self.config.identity, self._terms, moment):
             case "taken":
-                self._version = ""
+                self._stored = None
                 return False
             case "mine":
                 wanted = lease.renewal(record, self.config, now(self._clock))
             case "free":
                 wanted = lease.claim(record, self.config, now(self._clock))
-        return bool(await self._write(wanted, found.metadata.resource_version))
+        return bool(await self._write(wanted, found))
 
     async def _create(self) -> bool:
         # A lease that vanished under a holder we believe in was deleted by hand, and the holder may not know yet.
@@ -159,34 +161,33 @@ class Election:
         wanted = lease.claim(None, self.config, now(self._clock))
         self._terms.add(wanted.acquired_at)
         body = {"metadata": {"name": self.config.name}, "spec": lease.spec_of(wanted)}
-        created = await self._client.create(LEASES, body, self.config.namespace)
+        created = await self._client.plain.create(LEASES, body, self.config.namespace)
         if isinstance(created, Refused):
             return False if created.already_exists else self._failed("create", created)
         return self._won(created, moment)
 
-    async def _write(self, wanted: Record, version: str) -> bool | None:
-        """True or False, or None when the lease is no longer at that version and has to be read."""
+    async def _write(self, wanted: Record, stored: Plain) -> bool | None:
+        """True or False, or None when the lease is no longer as `stored` and has to be read."""
         self._terms.add(wanted.acquired_at)
         sent_at = self._clock.monotonic()
-        result = await self._client.patch(
-            LEASES,
-            self.config.name,
-            {"spec": lease.spec_of(wanted)},
-            self.config.namespace,
-            kind="merge",
-            resource_version=version,
-        )
+        result = await self._put(wanted, stored)
         if not isinstance(result, Refused):
             return self._won(result, sent_at)
         if result.conflict or result.not_found:
-            self._version = ""
+            self._stored = None
             return None
         return self._failed("write", result)
 
-    def _won(self, written: Lease, sent_at: float) -> bool:
-        record = lease.record_of(written)
+    async def _put(self, wanted: Record, stored: Plain) -> Plain | Refused:
+        """Written whole, with every field that others put there: roles that let a program lead allow `update`, as that
+        is what client-go does, and often not `patch`. The version that `stored` carries is the precondition."""
+        body = {**stored, "spec": {**stored.get("spec", {}), **lease.spec_of(wanted)}}
+        return await self._client.plain.replace(LEASES, body, self.config.namespace)
+
+    def _won(self, written: Plain, sent_at: float) -> bool:
+        record = lease.record_of(convert(written, Lease))
         self._see(record, self._clock.monotonic())
-        self._version = written.metadata.resource_version
+        self._stored = written
         self._terms = {record.acquired_at}
         self._safe_until = max(self._safe_until, sent_at + self.config.renew_deadline_s)
         return self._left() > 0
@@ -201,21 +202,14 @@ class Election:
 
     async def _release(self) -> None:
         """Best effort: whoever waits then need not wait for the lease to run out."""
-        if not self._version or self._sighting is None:
+        if self._stored is None or self._sighting is None:
             return
         given_back = lease.release(self._sighting.record, now(self._clock))
-        version, self._version, self._safe_until = self._version, "", float("-inf")
-        await self._within(self.config.renew_deadline_s, self._write_release(given_back, version))
+        stored, self._stored, self._safe_until = self._stored, None, float("-inf")
+        await self._within(self.config.renew_deadline_s, self._write_release(given_back, stored))
 
-    async def _write_release(self, given_back: Record, version: str) -> bool:
-        result = await self._client.patch(
-            LEASES,
-            self.config.name,
-            {"spec": lease.spec_of(given_back)},
-            self.config.namespace,
-            kind="merge",
-            resource_version=version,
-        )
+    async def _write_release(self, given_back: Record, stored: Plain) -> bool:
+        result = await self._put(given_back, stored)
         if isinstance(result, Refused):
             return self._failed("release", result)
         self._see(given_back, self._clock.monotonic())

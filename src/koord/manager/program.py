@@ -72,7 +72,7 @@ NAMES = tuple(kind.name for kind, _, _ in CONTROLLERS)
 LEASE = "koordinator-manager"
 _LEADING = (
     Right("coordination.k8s.io", ("leases",), ("create",), namespace=NAMESPACE),  # a name cannot limit this verb
-    Right("coordination.k8s.io", ("leases",), ("get", "patch"), names=(LEASE,), namespace=NAMESPACE),
+    Right("coordination.k8s.io", ("leases",), ("get", "update"), names=(LEASE,), namespace=NAMESPACE),
     Right("events.k8s.io", ("events",), ("create", "patch")),
 )
 
