@@ -1,0 +1,33 @@
+"""A transport that lets writes pass only while its owner may write: the last look before a request leaves.
+
+A process that was asleep when its lease ran out wakes up in the middle of what it was doing, with requests that waited
+for their turn. Whoever sends them asks nobody any more; this does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from koord.kube.transport import Answer, Request, Transport, Unreachable, WatchStream
+
+_READS = ("GET", "HEAD")
+_EVENTS = "/apis/events.k8s.io/"
+
+
+class FencedTransport:
+    """`open` is asked before each write. Events pass at any time: they tell what was done and change nothing."""
+
+    def __init__(self, inner: Transport, open: Callable[[], bool]) -> None:
+        self._inner = inner
+        self._open = open
+
+    async def send(self, request: Request) -> Answer:
+        if request.method not in _READS and not self._open() and not request.path.startswith(_EVENTS):
+            raise Unreachable(f"{request.method} {request.path} is held back: this process may not write", sent=False)
+        return await self._inner.send(request)
+
+    async def watch(self, request: Request) -> WatchStream | Answer:
+        return await self._inner.watch(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
