@@ -149,7 +149,8 @@ def test_a_refusal_around_pre_filter_is_the_plugins_own(at: str) -> None:
 
 @pytest.mark.parametrize("at", ["before_pre_filter", "after_pre_filter", "before_filter", "before_score"])
 def test_a_fault_ends_the_attempt(at: str) -> None:
-    assert decide(Noting(**{at: Fault("broken")})) == Failed("Noting", "broken")
+    point = "PreScore" if at == "before_score" else ""
+    assert decide(Noting(**{at: Fault("broken")})) == Failed("Noting", "broken", point)
 
 
 def test_equal_pods_share_what_was_prepared() -> None:

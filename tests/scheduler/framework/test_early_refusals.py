@@ -110,7 +110,7 @@ def test_who_skips_is_not_asked_about_nodes() -> None:
 
 
 def test_a_fault_concludes_nothing_about_nodes() -> None:
-    assert decided(Early("A", Fault("broken"))) == Failed("A", "broken")
+    assert decided(Early("A", Fault("broken"))) == Failed("A", "broken", "PreFilter")
 
 
 def test_a_cluster_without_nodes() -> None:

@@ -236,8 +236,8 @@ def test_an_unreadable_preference_is_a_fault() -> None:
     state = make_state()
     pod = state.info(make_pod(affinity=preferred_nodes((1, node_term(("a", "Gt", ["x"]))))))
     answer = NodeAffinity(NodeAffinityArgs()).pre_score(Cycle(state), pod, [])
-    assert isinstance(answer, Fault)
-    assert "must be an integer" in answer.message
+    rule = "for 'Gt', 'Lt' operators, the value must be an integer"
+    assert answer == Fault(f'[0].matchExpressions[0].values[0]: Invalid value: "x": {rule}')
 
 
 def holding(*ports: tuple[str, str, int]) -> Pod:

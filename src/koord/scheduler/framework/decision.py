@@ -123,10 +123,11 @@ class Unschedulable(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """Something broke: whose it was and what it said."""
+    """Something broke: whose it was, what it said, and where if it was said in an answer."""
 
     plugin: str
     message: str
+    point: str = ""
 
 
 Decision = Chosen | Unschedulable | Failed

@@ -90,9 +90,9 @@ class Engine:
         evaluation = self.evaluate(pod)
         if not isinstance(evaluation, Evaluation):
             return evaluation
-        if evaluation.scoring.fault is not None:
-            plugin, fault = evaluation.scoring.fault
-            return Failed(plugin, fault.message)
+        if evaluation.scoring.fault is not None and len(evaluation.judgement.feasible_rows()) > 1:
+            plugin, fault = evaluation.scoring.fault  # without a choice nobody would have asked for scores
+            return Failed(plugin, fault.message, "PreScore")
         chosen = self._chosen(evaluation, pod)
         if chosen is None:
             return self._refused(evaluation, pod)
@@ -193,7 +193,7 @@ class Engine:
                 if not answer.resolvable:
                     break
             elif isinstance(answer, Fault):
-                return Failed(plugin.name, answer.message)
+                return Failed(plugin.name, answer.message, "PreFilter")
             elif isinstance(answer, Only):
                 cycle.narrow(answer.node_names, plugin.name)
                 if not cycle.only:

@@ -74,7 +74,7 @@ class Scoring:
             answer = plugin.pre_score(self._cycle, self._pod, feasible)
             if isinstance(answer, Fault):
                 self.fault = (plugin.name, answer)
-            elif answer is not None:
+            if answer is not None:  # one that is not prepared cannot score either
                 skipped.add(plugin.name)
         self._cycle.skip_score = frozenset(skipped)
         self.scorers = tuple(s for s in self._profile.scorers if s.plugin.name not in skipped)

@@ -22,7 +22,8 @@ class Term:
 
     __slots__ = ("_fields", "_labels", "error", "weight")
 
-    def __init__(self, term: NodeSelectorTerm, weight: int = 0) -> None:
+    def __init__(self, term: NodeSelectorTerm, weight: int = 0, path: str = "") -> None:
+        """`path` is where it is written, for the error."""
         self.weight = weight
         self.error = ""
         self._labels = EVERYTHING
@@ -33,8 +34,8 @@ class Term:
                     (r.key, r.operator, r.values) for r in term.match_expressions
                 )
             self._fields = tuple(_field(requirement) for requirement in term.match_fields)
-        except SelectorError as error:
-            self.error = str(error)
+        except SelectorError:
+            self.error = joined(_errors(term, path))
 
     def matches(self, node: Node) -> bool:
         if self.error or not self._labels.matches(node.metadata.labels):
@@ -56,11 +57,15 @@ class Terms:
     __slots__ = ("terms",)
 
     def __init__(self, selector: NodeSelector) -> None:
-        self.terms = tuple(Term(term) for term in selector.node_selector_terms if not _is_empty(term))
+        self.terms = tuple(
+            Term(term, path=f"nodeSelectorTerms[{i}]")
+            for i, term in enumerate(selector.node_selector_terms)
+            if not _is_empty(term)
+        )
 
     @property
     def error(self) -> str:
-        return next((term.error for term in self.terms if term.error), "")
+        return joined([term.error for term in self.terms if term.error])
 
     def matches(self, node: Node) -> bool:
         return any(term.matches(node) for term in self.terms)
@@ -107,12 +112,14 @@ class Preferred:
 
     def __init__(self, terms: Sequence[PreferredSchedulingTerm]) -> None:
         self.terms = tuple(
-            Term(term.preference, term.weight) for term in terms if term.weight and not _is_empty(term.preference)
+            Term(term.preference, term.weight, f"[{i}]")
+            for i, term in enumerate(terms)
+            if term.weight and not _is_empty(term.preference)
         )
 
     @property
     def error(self) -> str:
-        return next((term.error for term in self.terms if term.error), "")
+        return joined([term.error for term in self.terms if term.error])
 
     def score(self, node: Node) -> int:
         return sum(term.weight for term in self.terms if term.matches(node))
@@ -170,6 +177,26 @@ def _field_mask(table: NodeTable, rows: Rows, field: str, value: str) -> Bools:
     if named is not None:
         mask[named.row] = True
     return mask[rows]
+
+
+def joined(errors: Sequence[str]) -> str:
+    """Kubernetes' way to tell of several."""
+    return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]" if errors else ""
+
+
+def _errors(term: NodeSelectorTerm, path: str) -> list[str]:
+    found = []
+    for i, each in enumerate(term.match_expressions):
+        try:
+            Selector.of_node_expressions([(each.key, each.operator, each.values)])
+        except SelectorError as error:
+            found.append(f"{path}.matchExpressions[{i}].{error}")
+    for i, each in enumerate(term.match_fields):
+        try:
+            _field(each)
+        except SelectorError as error:
+            found.append(f"{path}.matchFields[{i}].{error}")
+    return found
 
 
 def _is_empty(term: NodeSelectorTerm) -> bool:

@@ -28,7 +28,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 def of_decision(decision: Unschedulable | Failed) -> Failure:
     if isinstance(decision, Failed):
-        return Failure(message=f'running "{decision.plugin}" plugin: {decision.message}', error=True)
+        who = f'{decision.point} plugin "{decision.plugin}"' if decision.point else f'"{decision.plugin}" plugin'
+        return Failure(message=f"running {who}: {decision.message}", error=True)
     return Failure(message=decision.message(), rejected=decision.plugins(), nominate=decision.nominate)
 
 
