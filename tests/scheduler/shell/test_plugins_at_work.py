@@ -14,7 +14,7 @@ from koord.scheduler.assembly import Assembly
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import Fault, Reject, Wait, reject
-from koord.scheduler.framework.work import Mark
+from koord.scheduler.framework.work import Mark, Takeover
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
@@ -200,18 +200,46 @@ def test_a_no_after_the_choice_is_undone_and_told(plugin: Turns, told: tuple[str
     run(plugin, story)
 
 
+class Hushes(Plugin):
+    """Refuses pods without a word, and promises them a node."""
+
+    name = "Hushes"
+
+    def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject:
+        return reject("hush")
+
+    def failed(self, pod: PodInfo, message: str, rejectors: frozenset[str]) -> Takeover:
+        assert rejectors == {"Hushes"}
+        return Takeover(silent=True, nominate="n0")
+
+
+def test_a_plugin_can_take_over_what_becomes_of_a_failure() -> None:
+    async def story(world: Troubled) -> None:
+        pod = await world.add_pod("p")
+        await world.clock.sleep(0.5)
+        assert not [c for c in (await world.pod("p")).status.conditions if c.reason == "Unschedulable"]
+        assert world.scheduler.queue.nominations.node_of(pod.metadata.uid) == "n0"
+        assert pod.metadata.uid in world.scheduler.queue
+
+    run(Hushes(), story)
+
+
 class Marks(Plugin):
     name = "Marks"
 
     def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Mark:
         return Mark(annotations={"example.com/where": node_name})
 
+    def apply_patch(self, cycle: Cycle, pod: PodInfo, node_name: str, mark: Mark) -> Mark:
+        return Mark(annotations={**mark.annotations, "example.com/also": "this"})
+
 
 def test_marks_travel_with_the_binding() -> None:
     async def story(world: Troubled) -> None:
         await world.add_pod("p")
         await world.clock.sleep(1)
-        assert (await world.pod("p")).metadata.annotations["example.com/where"] == "n0"
+        found = (await world.pod("p")).metadata.annotations
+        assert found == {"example.com/where": "n0", "example.com/also": "this"}
         writes = [r for r in world.wire.requests if r.method != "GET" and "/events" not in r.path]
         assert [r.path.rsplit("/", 1)[1] for r in writes] == ["binding"]
 

@@ -7,7 +7,7 @@ state between pods and looks only at the node in hand should say `scope = ROW`, 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from koord.scheduler.framework.event import Event, Happened
 from koord.scheduler.framework.verdict import ALWAYS, SKIP, Fault, Only, Reject, Scope, Skip, Wait
-from koord.scheduler.framework.work import Work
+from koord.scheduler.framework.work import Mark, Takeover, Work
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
@@ -142,12 +142,10 @@ class Plugin:
         """What must be done before the pod can be bound; the program does it."""
         return None
 
-    def apply_patch(
-        self, cycle: Cycle, pod: PodInfo, node_name: str, patch: Mapping[str, Any]
-    ) -> Mapping[str, Any] | Skip | Fault:
+    def apply_patch(self, cycle: Cycle, pod: PodInfo, node_name: str, mark: Mark) -> Mark | Skip | Fault:
         """Has a say in the one write that carries what all PreBind plugins marked. Enabled at preBind.
 
-        The first plugin that does not skip decides: what it returns is the merge patch that the program writes.
+        The first plugin that does not skip decides: what it returns is what the program writes.
         """
         return SKIP
 
@@ -157,6 +155,10 @@ class Plugin:
 
     def post_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
         """The pod is bound."""
+
+    def failed(self, pod: PodInfo, message: str, rejectors: frozenset[str]) -> Takeover | None:
+        """An attempt at the pod failed. Needs no point; the first plugin that answers decides what becomes of it."""
+        return None
 
     # Around the points: called where the plugin is enabled at the point that is named, in its order ----------------
 

@@ -27,6 +27,7 @@ POINTS = (
     "bind",
     "post_bind",
     "next_pod",
+    "failed",
     "before_pre_filter",
     "after_pre_filter",
     "find_one_node",

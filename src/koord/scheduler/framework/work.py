@@ -37,3 +37,10 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 Work = Errand | Mark
+
+
+class Takeover(msgspec.Struct, frozen=True):
+    """What a plugin makes of a failed attempt in place of the usual."""
+
+    silent: bool = False  # no event, no condition: the pod only goes back to the queue
+    nominate: str | None = None  # a node to promise to the pod, "" to take a promise back, None for the usual

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import ROW
+from koord.scheduler.framework.work import Mark
 from koord.scheduler.state.pod import PodInfo
 
 
@@ -15,5 +13,5 @@ class DefaultPreBind(Plugin):
     name = "DefaultPreBind"
     scope = ROW
 
-    def apply_patch(self, cycle: Cycle, pod: PodInfo, node_name: str, patch: Mapping[str, Any]) -> Mapping[str, Any]:
-        return patch
+    def apply_patch(self, cycle: Cycle, pod: PodInfo, node_name: str, mark: Mark) -> Mark:
+        return mark

@@ -175,7 +175,17 @@ class Binder:
             elif work is not None:
                 annotations.update(work.annotations)
                 labels.update(work.labels)
-        return Mark(annotations, labels) if annotations or labels else None
+        return self._agreed(bond, Mark(annotations, labels)) if annotations or labels else None
+
+    def _agreed(self, bond: Bond, mark: Mark) -> Mark | Failure:
+        """What all of them marked, as the one plugin that has a say wants it written."""
+        for plugin in bond.profile.at("apply_patch"):
+            answer = plugin.apply_patch(bond.cycle, bond.pod, bond.node_name, mark)
+            if isinstance(answer, Fault):
+                return of_refusal(plugin.name, "PreBind", answer)
+            if not isinstance(answer, Skip):
+                return answer
+        return mark
 
     async def _run(self, errand: Errand) -> Fault | None:
         for write in errand.writes:

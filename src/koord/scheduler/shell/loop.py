@@ -10,11 +10,14 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+import msgspec
+
 from koord.scheduler.framework.decision import Chosen, Decision, Failed, Preempt, Unschedulable
 from koord.scheduler.framework.engine import Engine
 from koord.scheduler.framework.event import DELETE, Event, Happened
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import Fault, Reject, Wait
+from koord.scheduler.framework.work import Takeover
 from koord.scheduler.monitor import Monitor
 from koord.scheduler.queue.entry import QueuedPod
 from koord.scheduler.queue.scheduling import SchedulingQueue
@@ -247,9 +250,24 @@ class Loop:
         self._records.settle(pod.uid, "unschedulable" if failure.rejected else "error", failure.message)
         if part is None:
             return
+        taken = self._taken_over(pod, failure)
+        if taken is not None and taken.nominate is not None:
+            failure = msgspec.structs.replace(failure, nominate=taken.nominate)
         if failure.nominate is not None:
             self._queue.nominate(pod.uid, failure.nominate)
-        self._teller.failed(pod, failure)
+        if taken is None or not taken.silent:
+            self._teller.failed(pod, failure)
+
+    def _taken_over(self, pod: PodInfo, failure: Failure) -> Takeover | None:
+        for plugin in self._engines[pod.scheduler].profile.at("failed"):
+            try:
+                taken = plugin.failed(pod, failure.message, failure.rejected | failure.pending)
+            except Exception:  # noqa: BLE001 - the pod is back in the queue; a plugin's trouble must not change that
+                _LOG.exception("%s failed to hear of a failed attempt at %s", plugin.name, pod.key)
+                continue
+            if taken is not None:
+                return taken
+        return None
 
     def _completed(self, pod: PodInfo) -> None:
         if self.monitor is not None:
