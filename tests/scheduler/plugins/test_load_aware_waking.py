@@ -1,0 +1,143 @@
+"""What wakes a pod that LoadAwareScheduling refused: only what turns the refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
+from koord.scheduler.plugins.load_aware import LoadAwareScheduling
+from koord.scheduler.plugins.priority_sort import PrioritySort
+from koord.scheduler.queue.backoff import Settings
+from koord.scheduler.queue.scheduling import SchedulingQueue
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.wire import Pod
+from tests.scheduler.clusters import make_pod
+from tests.scheduler.equality import profile_of
+from tests.scheduler.plugins.load_objects import NOW, World, big_node, pod_on, refusal, report
+
+COOL, WARM, HOT = report(cpu="10"), report(cpu="20"), report(cpu="70")
+PLACED = pod_on("big", "n0", cpu="40")  # estimated at 34 cores
+
+
+def reported(world: World, old: Any, new: Any) -> Happened:
+    if new is None:
+        world.reports.drop(old.metadata.name)
+    else:
+        world.put(new)
+    action = ADD if old is None else DELETE if new is None else UPDATE
+    return Happened(Event("NodeMetric", action), old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "helps"),
+    [
+        pytest.param(HOT, COOL, True, id="falls-below-the-ceiling"),
+        pytest.param(HOT, report(cpu="71"), False, id="stays-above"),
+        pytest.param(COOL, WARM, False, id="was-below-before"),
+        pytest.param(COOL, HOT, False, id="rises-above"),
+        pytest.param(HOT, None, True, id="deleted-while-above"),
+        pytest.param(COOL, None, False, id="deleted-while-below"),
+        pytest.param(None, COOL, False, id="the-first-report-of-a-node-that-refused-nobody"),
+        pytest.param(report(cpu="10", age=999), COOL, True, id="fresh-again"),
+        pytest.param(report(cpu="10", age=999), HOT, False, id="fresh-again-and-above"),
+    ],
+)
+def test_reports(old: Any, new: Any, helps: bool) -> None:
+    world = World(big_node(), *([old] if old is not None else []))
+    plugin = world.plugin()
+    pod = world.info(name="waiting")
+    before = refusal(plugin, world, pod)
+    happened = reported(world, old, new)
+    assert plugin.might_help(pod, happened) is helps
+    assert helps == (before is not None and refusal(plugin, world, pod) is None)
+
+
+def test_a_report_of_an_unknown_node_helps_nobody() -> None:
+    world = World(big_node())
+    plugin = world.plugin()
+    gone = report("gone", cpu="10")
+    assert not plugin.might_help(world.info(), reported(world, None, gone))
+
+
+@pytest.mark.parametrize(
+    ("used", "helps"),
+    [
+        pytest.param("40", True, id="its-estimate-was-too-much"),
+        pytest.param("70", False, id="the-node-is-above-without-it"),
+        pytest.param("1", False, id="the-node-was-below-with-it"),
+    ],
+)
+def test_pods_that_leave(used: str, helps: bool) -> None:
+    world = World(big_node(), report(cpu=used), PLACED)
+    plugin = world.plugin()
+    old = world.state.placed(PLACED.metadata.uid)
+    world.state.drop_pod(PLACED.metadata.uid)
+    assert plugin.might_help(world.info(name="waiting"), Happened(Event("Pod", DELETE), old=old)) is helps
+
+
+def test_a_pod_that_shrinks() -> None:
+    world = World(big_node(), report(cpu="40"), PLACED)
+    plugin = world.plugin()
+    old = world.state.placed(PLACED.metadata.uid)
+    world.put(pod_on("big", "n0", cpu="4"))
+    new = world.state.placed(PLACED.metadata.uid)
+    event = Event("Pod", UPDATE, "scale-down")
+    assert plugin.might_help(world.info(name="waiting"), Happened(event, old, new))
+    assert not plugin.might_help(world.info(name="waiting"), Happened(event, new, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "helps"),
+    [
+        pytest.param(None, big_node("n1"), True, id="a-new-node"),
+        pytest.param(big_node(), big_node(cpu="128"), True, id="larger"),
+        pytest.param(big_node(), big_node(cpu="97"), False, id="not-larger-enough"),
+        pytest.param(
+            big_node(), big_node(thresholds={"usageThresholds": {"cpu": 90}}), True, id="with-a-higher-ceiling"
+        ),
+        pytest.param(
+            big_node(thresholds={"usageThresholds": {"cpu": 90}}),
+            big_node(thresholds={"usageThresholds": {"cpu": 95}}),
+            False,
+            id="with-a-ceiling-that-was-high-enough",
+        ),
+    ],
+)
+def test_nodes(old: Any, new: Any, helps: bool) -> None:
+    world = World(*([old] if old is not None else []), HOT)
+    plugin = world.plugin()
+    world.put(new)
+    event = Event("Node", ADD) if old is None else Event("Node", UPDATE, "annotations")
+    assert plugin.might_help(world.info(name="waiting"), Happened(event, old, new)) is helps
+
+
+def test_the_pod_itself_asks_for_less() -> None:
+    world = World(big_node(), report(cpu="60"))
+    plugin = world.plugin()
+    before, after = world.info(cpu="20"), world.info(cpu="1")
+    event = Event("Pod", UPDATE, "scale-down")
+    assert plugin.might_help(before, Happened(event, before, after))
+    assert not plugin.might_help(before, Happened(Event("Pod", UPDATE, "labels"), before, before))
+
+
+def test_a_waiting_pod_wakes_when_load_falls() -> None:
+    """The whole way through the queue, the report being in the ledger before the queue hears of it."""
+    world = World(big_node(), HOT)
+    plugin = world.plugin()
+    queue = SchedulingQueue((profile_of([PrioritySort(), plugin]),), Settings())
+    pod = _waiting(world)
+    queue.add(pod, NOW)
+    queued = queue.pop(NOW)
+    assert queued is not None
+    assert refusal(plugin, world, pod) is not None
+    queue.failed(queued, NOW, rejected=frozenset({LoadAwareScheduling.name}), pending=frozenset(), message="hot")
+    assert not queue.happened(reported(world, HOT, report(cpu="71")), NOW + 100)
+    assert queue.happened(reported(world, report(cpu="71"), COOL), NOW + 100)
+    assert queue.pop(NOW + 100) is not None
+
+
+def _waiting(world: World) -> PodInfo:
+    pod: Pod = make_pod("waiting", schedulerName="test")
+    return world.state.info(pod)
