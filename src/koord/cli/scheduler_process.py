@@ -28,6 +28,7 @@ from koord.cli.program import refuse
 from koord.kube.client import Client
 from koord.kube.connection import Connection
 from koord.kube.election import Election
+from koord.kube.fence import FencedTransport
 from koord.kube.http import HttpTransport
 from koord.kube.informers import Informers
 from koord.kube.lease import LeaseConfig
@@ -83,7 +84,7 @@ class Process:
         rest = RestMetrics(plan.registry)
         connection = config.client_connection
         self._transports: list[MeteredTransport] = []
-        self._client = self._connect(rest, connection.qps, connection.burst)
+        self._client = self._connect(rest, connection.qps, connection.burst, fenced=True)
         # Renewals must not queue behind a busy scheduler's requests.
         self._lease_client = self._connect(rest, connection.qps, connection.burst)
         self._informers = Informers(self._client, self._clock)
@@ -248,11 +249,15 @@ class Process:
 
     # Parts -----------------------------------------------------------------------------------------------------------
 
-    def _connect(self, rest: RestMetrics, qps: float, burst: int) -> Client:
+    def _connect(self, rest: RestMetrics, qps: float, burst: int, *, fenced: bool = False) -> Client:
         inner = HttpTransport(self._plan.connection, self._clock)
-        transport = MeteredTransport(inner, rest, self._plan.connection.server, self._clock)
-        self._transports.append(transport)
+        metered = MeteredTransport(inner, rest, self._plan.connection.server, self._clock)
+        self._transports.append(metered)
+        transport = FencedTransport(metered, self._may_write) if fenced else metered
         return Client(transport, clock=self._clock, qps=qps, burst=burst, user_agent=PROGRAM)
+
+    def _may_write(self) -> bool:
+        return self._election is None or self._election.leading
 
     def _elect(self, given: LeaderElection) -> Election | None:
         if not given.leader_elect:
