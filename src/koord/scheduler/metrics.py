@@ -145,6 +145,9 @@ class SchedulerMetrics:
 
     # Parts of an attempt ---------------------------------------------------------------------------------------------
 
+    def point(self, profile: str, point: str, seconds: float) -> None:
+        self.extension_point(point, "Success", profile, seconds)
+
     def extension_point(self, point: str, status: str, profile: str, seconds: float) -> None:
         self._point_s.labels(point, status, profile).observe(seconds)
 

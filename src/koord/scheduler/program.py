@@ -30,6 +30,7 @@ from koord.scheduler.shell.loop import Loop
 from koord.scheduler.shell.meter import Meter, Uncounted
 from koord.scheduler.shell.record import Records
 from koord.scheduler.shell.report import Reporter
+from koord.scheduler.shell.stopwatch import Stopwatch
 from koord.scheduler.shell.teller import Teller
 from koord.scheduler.shell.waiting import WaitingRoom
 from koord.scheduler.state.cluster import ClusterState
@@ -102,7 +103,16 @@ class Scheduler:
             meter=meter,
             clock=clock,
         )
-        self.loop = Loop(self.state, self.queue, self.engines, teller, self.records, clock, _chooser(self.profiles))
+        self.loop = Loop(
+            self.state,
+            self.queue,
+            self.engines,
+            teller,
+            self.records,
+            clock,
+            Stopwatch(meter, clock),
+            _chooser(self.profiles),
+        )
         self.loop.binder = self.binder = Binder(
             client,
             clock,
@@ -111,6 +121,7 @@ class Scheduler:
             bound=self.loop.bound,
             undone=self.loop.undone,
             waited=meter.permit_waited,
+            took=meter.point,
         )
         self.loop.evictor = self.evictor = Evictor(
             client,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
 import numpy as np
@@ -36,6 +36,8 @@ from koord.scheduler.state.table import NodeTable
 
 CLASSES_KEPT = 128
 
+Lap = Callable[[str], None]
+
 
 class Evaluation:
     """One class of equal pods against all nodes."""
@@ -52,19 +54,23 @@ class Evaluation:
         self._layout = -1
         self._position = -1
 
-    def refresh(self, table: NodeTable, pod: PodInfo, nominator: Nominator) -> None:
+    def refresh(self, table: NodeTable, pod: PodInfo, nominator: Nominator, lap: Lap | None = None) -> None:
         judgement, overlay = self.judgement, self.overlay
         changed = table.changed_since(self._position) if self._layout == table.layout else None
         self._layout, self._position = table.layout, table.position
         if changed is None or 4 * len(changed) > table.size:
             judgement.judge_all()
             overlay.lay(judgement, pod, nominator, None)
+            if lap is not None:
+                lap("Filter")
             self.scoring.score_all()
             return
         across = judgement.judge_again(changed)
         flipped = overlay.lay(judgement, pod, nominator, None if judgement.moved else changed)
         if flipped:
             changed = [*changed, *sorted(set(flipped).difference(changed))]
+        if lap is not None:
+            lap("Filter")
         if changed or across:
             self.scoring.score_again(changed, across=across)
 
@@ -83,6 +89,7 @@ class Engine:
         self._classes: OrderedDict[Hashable, Evaluation] = OrderedDict()
         self._ties: Scores = np.zeros(0, np.int64)
         self._picks = bool(profile.at("find_one_node") or profile.at("prefer_nodes"))
+        self.lap: Lap | None = None  # told when a point is over, by whoever measures
         self.cycle = Cycle(state)  # of the last decision: Reserve and what follows it read what plugins kept there
 
     def decide(self, pod: PodInfo, runners_up: int = 0) -> Decision:
@@ -116,6 +123,8 @@ class Engine:
             if not isinstance(seen, PodInfo):
                 self._latest = _Latest(pod.uid, self._state.table.position, cycle, None)
                 return seen
+            if self.lap is not None:
+                self.lap("PreFilter")
             kept = Evaluation(self.profile, cycle, seen, ground)
             if key is not None:
                 self._classes[key] = kept
@@ -128,7 +137,9 @@ class Engine:
 
     def _refresh(self, evaluation: Evaluation, pod: PodInfo) -> None:
         self.cycle = evaluation.cycle
-        evaluation.refresh(self._state.table, pod, self._nominator)
+        evaluation.refresh(self._state.table, pod, self._nominator, self.lap)
+        if self.lap is not None:
+            self.lap("Score")
         self._latest = _Latest(pod.uid, self._state.table.position, evaluation.cycle, evaluation.judgement)
 
     def _picked(self, kept: Evaluation, pod: PodInfo) -> Evaluation | Unschedulable | Failed:

@@ -52,6 +52,7 @@ class Binder:
         bound: Bound,
         undone: Undone,
         waited: Callable[[str, float], None],
+        took: Callable[[str, str, float], None],
     ) -> None:
         """`waited` is told how each wait for permission ended, as Kubernetes names it, and how long it was."""
         self._client = client
@@ -61,6 +62,7 @@ class Binder:
         self._bound = bound
         self._undone = undone
         self._waited = waited
+        self._took = took  # a point of a profile, in seconds
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Semaphore(AT_A_TIME)
         self._drained = asyncio.Event()
@@ -128,7 +130,9 @@ class Binder:
         self._committed(bond.pod.uid)
 
     async def _bind(self, bond: Bond) -> Failure | None:
+        began = self._clock.monotonic()
         marks = await self._pre_bind(bond)
+        self._took(bond.profile.scheduler_name, "PreBind", self._clock.monotonic() - began)
         if isinstance(marks, Failure):
             return marks
         pod, node = bond.pod, bond.node_name
@@ -146,7 +150,10 @@ class Binder:
             if isinstance(work, Reject | Fault):
                 return of_refusal(plugin.name, "Bind", work)
             break
-        return await self._write(bond, marks.annotations if marks is not None else None)
+        began = self._clock.monotonic()
+        failure = await self._write(bond, marks.annotations if marks is not None else None)
+        self._took(bond.profile.scheduler_name, "Bind", self._clock.monotonic() - began)
+        return failure
 
     async def _write(self, bond: Bond, annotations: Mapping[str, str] | None) -> Failure | None:
         pod, node = bond.pod, bond.node_name

@@ -27,6 +27,7 @@ from koord.scheduler.shell.bond import Bond
 from koord.scheduler.shell.eviction import Evictor
 from koord.scheduler.shell.outcome import Failure, of_decision, of_refusal
 from koord.scheduler.shell.record import Attempt, Records
+from koord.scheduler.shell.stopwatch import Stopwatch
 from koord.scheduler.shell.teller import Teller
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.pod import PodInfo
@@ -51,8 +52,10 @@ class Loop:
         teller: Teller,
         records: Records,
         clock: Clock,
+        watch: Stopwatch,
         chooser: Plugin | None = None,
     ) -> None:
+        self._watch = watch
         self._chooser = chooser
         self._state = state
         self._queue = queue
@@ -123,12 +126,16 @@ class Loop:
             self.monitor.dequeued(pod.uid, pod.key, pod.scheduler, queued.attempts, started)
             self.monitor.started(pod.uid, started)
         engine = self._engines[pod.scheduler]
+        lap = self._watch if self._watch.runs(pod.scheduler, started) else None
+        engine.lap = lap
         decision: Decision
         try:
             # In a rush nobody looks at single pods, and noting the next best nodes would cost more than the decision.
             decision = engine.decide(pod, 0 if self._rush else RUNNERS_UP)
             if isinstance(decision, Unschedulable):
                 decision = engine.post_filter(pod, decision)
+                if lap is not None:
+                    lap("PostFilter")
             failure = self._promise(engine, queued, decision, started) if isinstance(decision, Chosen) else None
         except Exception as error:  # noqa: BLE001 - a plugin's fault: this pod fails with its name, the scheduler lives
             _LOG.exception("an attempt at %s failed", pod.key)
@@ -165,7 +172,12 @@ class Loop:
         waits: dict[str, float] = {}
         bond = Bond(queued, profile, cycle, decision, waits, started)
         try:
-            refusal = self._reserve(bond) or self._permit(bond, waits)
+            refusal = self._reserve(bond)
+            if engine.lap is not None:
+                engine.lap("Reserve")
+            refusal = refusal or self._permit(bond, waits)
+            if engine.lap is not None:
+                engine.lap("Permit")
         except Exception:
             self._undo(bond)
             raise

@@ -24,6 +24,9 @@ class Meter(Protocol):
     def permit_waited(self, result: str, seconds: float) -> None:
         """A pod waited for permission; the result is Kubernetes' name of it."""
 
+    def point(self, profile: str, point: str, seconds: float) -> None:
+        """A point of the framework took so long, of an attempt that was measured."""
+
 
 class Uncounted:
     """For those who do not look."""
@@ -44,4 +47,7 @@ class Uncounted:
         return
 
     def permit_waited(self, result: str, seconds: float) -> None:
+        return
+
+    def point(self, profile: str, point: str, seconds: float) -> None:
         return
