@@ -46,12 +46,13 @@ pytestmark = pytest.mark.real
 
 PATIENCE_S = 60
 USER = f"system:serviceaccount:{NAMESPACE}:koord-scheduler"
+HEIR = "system:serviceaccount:kube-system:heir"  # has kube-scheduler's rights and no others
 CREDENTIAL = "authentication.kubernetes.io/credential-id"
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
-    "rules": [{"level": "Metadata", "users": [USER]}, {"level": "None"}],
+    "rules": [{"level": "Metadata", "users": [USER, HEIR]}, {"level": "None"}],
 }
 LEASE_NAMESPACE = "kube-system"  # kube-scheduler's own lease is what a file that names none gets
 NODE_COUNT = 20
@@ -66,11 +67,15 @@ class Home:
         self._audit = audit
         self.outage: tuple[datetime, datetime] | None = None
 
-    def account(self) -> Path:
-        """A token of the scheduler's account, different each time, so that requests tell who sent them."""
+    def account(self, name: str = "koord-scheduler", namespace: str = NAMESPACE) -> Path:
+        """A token of the account, different each time, so that requests tell who sent them."""
         folder = self.folder / f"account-{time.monotonic_ns()}"
         folder.mkdir()
-        return account(self.plane, folder, "koord-scheduler", NAMESPACE)
+        return account(self.plane, folder, name, namespace)
+
+    def do(self, *args: str, stdin: str = "") -> None:
+        said = kubectl(self.plane.kubeconfig, *args, stdin=stdin)
+        assert said.code == 0, said.err
 
     def requests(self) -> list[dict[str, Any]]:
         text = self._audit.read_text() if self._audit.exists() else ""
@@ -112,9 +117,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     with controlplane.running(args, authorization="RBAC") as plane:
         made = manifests(components=("namespace", "crds", "scheduler"))
         assert isinstance(made, list), made
-        said = kubectl(plane.kubeconfig, "apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(made))
-        assert said.code == 0, said.err
         home = Home(plane, folder, audit)
+        home.do("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(made))
         yield home
         assert home.denied() == [], "a right is missing"
 
@@ -190,6 +194,37 @@ async def test_it_binds_serves_and_makes_room(home: Home, client: Client) -> Non
         scheduler.process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(scheduler.process.wait, 30) == 0
     home.bound_once(space)
+
+
+async def test_kube_schedulers_own_rights_are_enough(home: Home, client: Client) -> None:
+    """Its place is taken with its account, its lease and its name."""
+    home.do("create", "serviceaccount", "heir", "-n", "kube-system")
+    for role in ("system:kube-scheduler", "system:volume-scheduler"):
+        home.do(
+            "create", "clusterrolebinding", f"heir-{role}", f"--clusterrole={role}", "--serviceaccount=kube-system:heir"
+        )
+    profiles = {"profiles": [{"schedulerName": "default-scheduler"}]}
+    space, kubeconfig = "heir", home.account("heir", "kube-system")
+    ok(await client.create(NAMESPACES, {"metadata": {"name": space}}))
+    with running(kubeconfig, home.folder, name="heir", config=profiles, election=QUICK_ELECTION) as scheduler:
+        ok(await client.create(PODS, pod("first", schedulerName="default-scheduler"), space))
+        ok(await client.create(PODS, pod("large", "1000", schedulerName="default-scheduler"), space))
+        await some_bound(client, space, 1)
+        held = ok(await client.get(LEASES, "kube-scheduler", LEASE_NAMESPACE))
+
+        async def renewed() -> bool:
+            lease = ok(await client.get(LEASES, "kube-scheduler", LEASE_NAMESPACE))
+            return lease.spec.renew_time != held.spec.renew_time
+
+        await until(renewed, "the lease is renewed")
+
+        async def told() -> bool:
+            return {"Scheduled", "FailedScheduling"} <= {
+                e.reason for e in ok(await client.list(EVENTS_EVENTS, space)).items
+            }
+
+        await until(told, "events tell of it")
+        assert scheduler.leads()
 
 
 async def odd_objects(client: Client, space: str) -> None:
