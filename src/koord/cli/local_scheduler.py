@@ -49,6 +49,11 @@ def assembled(file: Path | None = None) -> Assembly | str:
     return _listed(file, made) if isinstance(made, list) else made
 
 
+def left_out() -> tuple[str, ...]:
+    """Koordinator's plugins that the default configuration names and this version does not have."""
+    return without_unbuilt(configuration(), registered(entry_points(group=ENTRY_POINTS)))[1]
+
+
 class LocalScheduler:
     """The program in this process: always the leader, and its own services below /koord of the API server."""
 

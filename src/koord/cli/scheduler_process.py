@@ -32,6 +32,7 @@ from koord.kube.fence import FencedTransport
 from koord.kube.http import HttpTransport
 from koord.kube.informers import Informers
 from koord.kube.lease import LeaseConfig
+from koord.kube.malformed import Malformed
 from koord.kube.metered import MeteredTransport, RestMetrics
 from koord.scheduler import resource_metrics
 from koord.scheduler.assembly import Assembly, written
@@ -87,7 +88,7 @@ class Process:
         self._client = self._connect(rest, connection.qps, connection.burst, fenced=True)
         # Renewals must not queue behind a busy scheduler's requests.
         self._lease_client = self._connect(rest, connection.qps, connection.burst)
-        self._informers = Informers(self._client, self._clock)
+        self._informers = Informers(self._client, self._clock, on_malformed=self._misread)
         self._metrics = SchedulerMetrics(plan.registry)
         self._extra = KoordinatorMetrics(plan.registry)
         watch_process(plan.registry)
@@ -286,6 +287,10 @@ class Process:
             on_stopped=lambda: status.set(0),
             on_new_leader=lambda who: _LOG.info("new leader elected: %s", who or "nobody"),
         )
+
+    def _misread(self, what: Malformed) -> None:
+        _LOG.warning("%s %s/%s cannot be read and is left out: %s", what.kind, what.namespace, what.name, what.error)
+        self._scheduler.misread(what)
 
     def _late(self, late: Late) -> None:
         _LOG.warning("%s", late)

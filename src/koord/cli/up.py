@@ -6,16 +6,18 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
+from koord.cli import local_scheduler
 from koord.cli.component import COMPONENTS, chosen
 from koord.cli.program import loop_factory
 from koord.embedded.apiserver.http import NotLoopback
 from koord.embedded.apiserver.store import JournalFailed
-from koord.embedded.cluster import Cluster, Settings
+from koord.embedded.cluster import Cluster, Maker, Settings
 from koord.telemetry import collector
 
 STOP_S = 5
@@ -112,7 +114,7 @@ def up(
     cluster = Cluster(settings, made)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(cluster, path))
+            runner.run(_serve(cluster, path, _remarks(made, sets)))
     except NotLoopback as error:
         _fail(f"{error} (--allow-remote)")
     except JournalFailed as error:
@@ -121,7 +123,16 @@ def up(
         _fail(f"cannot listen on {listen}: {error.strerror or error}; choose another address with --listen")
 
 
-async def _serve(cluster: Cluster, kubeconfig: Path) -> None:
+def _remarks(components: Sequence[tuple[str, Maker]], sets: tuple[str, ...]) -> list[str]:
+    """What a user of this cluster should know of it."""
+    missing = local_scheduler.left_out()
+    runs = any(name == "scheduler" for name, _ in components)
+    if not runs or not missing or any(pair.startswith("scheduler.config=") for pair in sets):
+        return []
+    return [f"koord-scheduler runs without {', '.join(missing)}: this version does not have them yet."]
+
+
+async def _serve(cluster: Cluster, kubeconfig: Path, remarks: Sequence[str]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -133,6 +144,8 @@ async def _serve(cluster: Cluster, kubeconfig: Path) -> None:
         _write_private(kubeconfig, cluster.kubeconfig())
         click.echo(f"koord: ready {cluster.url} kubeconfig={kubeconfig}")
         click.echo(NEXT.format(kubeconfig=kubeconfig))
+        for remark in remarks:
+            click.echo(f"\n{remark}")
         sys.stdout.flush()
         await stop.wait()
     finally:

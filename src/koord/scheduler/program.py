@@ -11,8 +11,10 @@ import logging
 import zlib
 from collections.abc import Mapping
 
+from koord.api.part import ObjectReference
 from koord.kube.client import Client
 from koord.kube.informers import Informers
+from koord.kube.malformed import Malformed
 from koord.kube.recorder import Recorder
 from koord.scheduler.assembly import Assembly
 from koord.scheduler.framework.engine import Engine
@@ -159,6 +161,12 @@ class Scheduler:
     async def stop(self) -> None:
         await self.announcer.stop()
         await asyncio.gather(*(recorder.stop() for recorder in self._recorders.values()))
+
+    def misread(self, what: Malformed) -> None:
+        """An object that cannot be read is told of where its owner will look, and everything else goes on."""
+        about = ObjectReference(kind=what.kind, namespace=what.namespace, name=what.name, uid=what.uid)
+        recorder = next(iter(self._recorders.values()))
+        recorder.record(about, "Warning", "MalformedObject", f"left out of scheduling: {what.error}", action="Reading")
 
     # Joints ------------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from koord.api.builtin import CORE_EVENTS
 from koord.api.config.plugin_set import Plugin as Named
 from koord.api.config.plugin_set import PluginSet
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, Plugins, Profile
+from koord.kube.malformed import Malformed
+from koord.kube.refused import ok
 from koord.scheduler.assembly import Assembly
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.plugin import Plugin
@@ -244,3 +247,15 @@ def test_marks_travel_with_the_binding() -> None:
         assert [r.path.rsplit("/", 1)[1] for r in writes] == ["binding"]
 
     run(Marks(), story)
+
+
+def test_an_object_that_cannot_be_read_is_told_of_and_others_go_on() -> None:
+    async def story(world: Troubled) -> None:
+        world.scheduler.misread(Malformed(kind="CSINode", namespace="", name="n0", uid="u", error="no spec"))
+        await world.add_pod("p")
+        await world.clock.sleep(5)
+        assert await world.node_of("p") == "n0"
+        notes = [(e.reason, e.message) for e in ok(await world.client.list(CORE_EVENTS)).items]
+        assert ("MalformedObject", "left out of scheduling: no spec") in notes
+
+    run(Holds(), story)
