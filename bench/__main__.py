@@ -22,6 +22,7 @@ BENCHES = {
     "engine": "bench.engine",
     "load-aware": "bench.load_aware",
     "scheduler": "bench.scheduler",
+    "startup": "bench.startup",
 }
 
 
