@@ -1,0 +1,115 @@
+"""One quota's numbers, and how a pod's arrival changes them and those of every quota above it."""
+
+from __future__ import annotations
+
+from koord.policy.quota.amount import Amounts, Counts, add_to
+from koord.policy.quota.definition import Quota
+from koord.policy.quota.share import Claim
+
+
+class Account:
+    """Sums of pods and of children, kept up to date by deltas. Amounts of zero are absent.
+
+    `asked` is what pods and children ask for; `request` is that, and no less than min for a quota that does not lend;
+    `limited` is the part of it within max, which is what the parent hears of.
+    """
+
+    __slots__ = (
+        "allocated",
+        "asked",
+        "children",
+        "claims",
+        "guaranteed",
+        "lends",
+        "limited",
+        "name",
+        "np_request",
+        "np_used",
+        "parent",
+        "path",
+        "quota",
+        "request",
+        "used",
+    )
+
+    def __init__(self, quota: Quota, *, lends: bool) -> None:
+        self.name = quota.name
+        self.quota = quota
+        self.lends = lends
+        self.parent: Account | None = None
+        self.children: list[Account] = []
+        self.path: tuple[Account, ...] = ()  # from below the root down to this one; empty for what is not shared out
+        self.claims: dict[str, Claim] = {}  # on the parent, by resource of max
+        self.asked: Amounts = {}
+        self.request: Amounts = {}
+        self.limited: Amounts = {}
+        self.used: Amounts = {}
+        self.np_request: Amounts = {}
+        self.np_used: Amounts = {}
+        self.allocated: Amounts = {}
+        self.guaranteed: Amounts = {}
+
+    def add_request(self, delta: Counts, fixed: Counts, sign: int = 1) -> None:
+        """`fixed` is the part of the delta that belongs to non-preemptible pods."""
+        here: Account | None = self
+        passed: Amounts = {name: sign * amount for name, amount in delta.items()}
+        while here is not None and (passed or fixed):
+            add_to(here.asked, passed)
+            add_to(here.np_request, fixed, sign)
+            passed = here.restate(passed)
+            here = here.parent
+
+    def restate(self, changed: Counts) -> Amounts:
+        """Derive request and limit of these resources anew; returns by how much the limited request changed."""
+        passed: Amounts = {}
+        for name in changed:
+            request = self.asked.get(name, 0)
+            if not self.lends:
+                request = max(request, self.quota.min.get(name, 0))
+            cap = self.quota.max.get(name)
+            limited = request if cap is None else min(request, cap)
+            _put(self.request, name, request)
+            delta = limited - self.limited.get(name, 0)
+            if delta:
+                _put(self.limited, name, limited)
+                passed[name] = delta
+                claim = self.claims.get(name)
+                if claim is not None:
+                    claim.update(request=limited)
+        return passed
+
+    def add_used(self, delta: Counts, fixed: Counts, sign: int = 1) -> None:
+        here: Account | None = self
+        while here is not None:
+            add_to(here.used, delta, sign)
+            add_to(here.np_used, fixed, sign)
+            here = here.parent
+
+    def add_allocated(self, delta: Counts, sign: int = 1) -> None:
+        """What runs is guaranteed: the parent must hold what its children hold, and at least their mins."""
+        here: Account | None = self
+        passed: Amounts = {name: sign * amount for name, amount in delta.items()}
+        while here is not None and passed:
+            add_to(here.allocated, passed)
+            passed = here.reguarantee(passed)
+            here = here.parent
+
+    def reguarantee(self, changed: Counts) -> Amounts:
+        passed: Amounts = {}
+        for name in changed:
+            guaranteed = max(self.allocated.get(name, 0), self.quota.min.get(name, 0))
+            delta = guaranteed - self.guaranteed.get(name, 0)
+            if delta:
+                _put(self.guaranteed, name, guaranteed)
+                passed[name] = delta
+                claim = self.claims.get(name)
+                if claim is not None:
+                    claim.update(guaranteed=guaranteed)
+        return passed
+
+
+def _put(amounts: Amounts, name: str, value: int) -> None:
+    if value:
+        amounts[name] = value
+    else:
+        amounts.pop(name, None)

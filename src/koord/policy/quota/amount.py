@@ -1,0 +1,61 @@
+"""Amounts by resource as whole numbers (thousandths of a cpu, units of all else), and how messages write them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TypeAlias
+
+from koord.values.resources import from_units
+
+Amounts: TypeAlias = dict[str, int]
+Counts: TypeAlias = Mapping[str, int]
+
+NONE = "<empty>"
+
+
+def text(amounts: Counts) -> str:
+    """As refusals show them: sorted, `cpu:2,memory:4Gi`."""
+    return ",".join(f"{name}:{from_units(name, amounts[name])}" for name in sorted(amounts)) or NONE
+
+
+def names(resources: Iterable[str]) -> str:
+    return f"[{' '.join(resources)}]"
+
+
+def wire(amounts: Counts) -> dict[str, str]:
+    """A resource list of the API."""
+    return {name: str(from_units(name, amounts[name])) for name in sorted(amounts)}
+
+
+def masked(amounts: Counts, kept: Collection[str]) -> Amounts:
+    return {name: amount for name, amount in amounts.items() if name in kept}
+
+
+def nonzero(amounts: Counts) -> Amounts:
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def add_to(total: Amounts, delta: Counts, sign: int = 1) -> None:
+    """In place. What comes to nothing is left out, so that a sum does not remember how it came about."""
+    for name, amount in delta.items():
+        left = total.get(name, 0) + sign * amount
+        if left:
+            total[name] = left
+        else:
+            total.pop(name, None)
+
+
+def plus(a: Counts, b: Counts) -> Amounts:
+    total = dict(a)
+    for name, amount in b.items():
+        total[name] = total.get(name, 0) + amount
+    return total
+
+
+def minus(a: Counts, b: Counts) -> Amounts:
+    return plus(a, {name: -amount for name, amount in b.items()})
+
+
+def exceeding(wanted: Counts, limit: Counts) -> tuple[str, ...]:
+    """The resources of which more is wanted than there may be; a limit that is silent on one does not limit it."""
+    return tuple(sorted(name for name, most in limit.items() if wanted.get(name, 0) > most))

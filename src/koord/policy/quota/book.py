@@ -1,0 +1,351 @@
+"""All quotas and the pods that draw on them: the one place where events become numbers.
+
+The numbers are a function of the live quotas, the live pods, the places promised to pods and the cluster's total, and
+of nothing else; `Book.of` makes the same book from those alone. Pods are kept in sums by address (the quota they name
+and their namespace), so a change of the tree costs as many steps as there are addresses, not pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from koord.api.protocol import DEFAULT_QUOTA
+from koord.policy.quota import refusal as say
+from koord.policy.quota.account import Account
+from koord.policy.quota.amount import Amounts, Counts, add_to, exceeding, masked, minus, plus
+from koord.policy.quota.claimant import Address, Claimant
+from koord.policy.quota.definition import Quota, Rules
+from koord.policy.quota.directory import Directory
+from koord.policy.quota.event import (
+    Assigned,
+    Eased,
+    Effect,
+    Event,
+    QuotaGone,
+    QuotaSeen,
+    Refused,
+    Released,
+    Requested,
+    TotalChanged,
+    Unassigned,
+)
+from koord.policy.quota.forest import DEFAULT_TREE, Forest
+from koord.policy.quota.refusal import Refusal
+from koord.policy.quota.tree import Levels
+
+
+class _Bundle:
+    """The pods of one address, added up."""
+
+    __slots__ = ("home", "np_request", "np_used", "pods", "refusal", "request", "used")
+
+    def __init__(self) -> None:
+        self.pods = 0
+        self.request: Amounts = {}
+        self.np_request: Amounts = {}
+        self.used: Amounts = {}
+        self.np_used: Amounts = {}
+        self.home: Account | None = None  # where they are counted
+        self.refusal: Refusal | None = None  # why none of them may start
+
+
+class Book:
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._directory = Directory()
+        self._pods: dict[str, Claimant] = {}
+        self._promised: set[str] = set()  # pods with a place that no server confirmed yet
+        self._bundles: dict[Address, _Bundle] = {}
+        self._total: Counts = {}
+        self._forest: Forest | None = None  # made anew when it is next needed
+        self._refused: dict[str, Refused] = {}
+
+    @staticmethod
+    def of(
+        rules: Rules,
+        quotas: Iterable[Quota],
+        pods: Iterable[Claimant],
+        total: Counts,
+        promised: Iterable[str] = (),
+    ) -> Book:
+        book = Book(rules)
+        book.handle(TotalChanged(total))
+        for quota in quotas:
+            book.handle(QuotaSeen(quota))
+        for pod in pods:
+            book.handle(Requested(pod))
+        for uid in promised:
+            book.handle(Assigned(uid))
+        return book
+
+    # -- changing
+
+    def handle(self, event: Event) -> tuple[Effect, ...]:
+        eased: Collection[str] = ()
+        match event:
+            case QuotaSeen(quota):
+                eased = self._restructured(self._directory.put(quota))
+            case QuotaGone(namespace, name):
+                eased = self._restructured(self._directory.remove(namespace, name))
+                if self._directory.get(name) is None:
+                    self._refused.pop(name, None)
+            case Requested(pod):
+                eased = self._requested(pod)
+            case Assigned(uid):
+                self._promise(uid)
+            case Unassigned(uid):
+                eased = self._withdraw(uid)
+            case Released(uid):
+                gone = self._pods.get(uid)
+                if gone is not None:
+                    eased = self._trees_of(gone)
+                    self._forget(gone)
+            case TotalChanged(total):
+                eased = (DEFAULT_TREE,) if any(n > self._total.get(name, 0) for name, n in total.items()) else ()
+                self._total = total
+                if self._forest is not None:
+                    self._forest.set_total(total)
+            case Refused():
+                self._refused[event.quota] = event
+        return (Eased(frozenset(eased), event),) if eased else ()
+
+    def _restructured(self, changed: bool) -> Collection[str]:
+        if not changed:
+            return ()
+        self._forest = None
+        return self._all_trees()
+
+    def _requested(self, pod: Claimant) -> Collection[str]:
+        known = self._pods.get(pod.uid)
+        if known == pod:
+            return ()
+        eased: Collection[str] = ()
+        if known is not None:
+            if known.address != pod.address or known.requests != pod.requests or known.preemptible != pod.preemptible:
+                eased = self._trees_of(known)  # a pod that merely got its node frees nothing
+            promised = known.uid in self._promised
+            self._forget(known)
+            if promised:
+                self._promised.add(pod.uid)
+        self._pods[pod.uid] = pod
+        self._count(pod, 1)
+        if self._is_assigned(pod):
+            self._use(pod, 1)
+        return eased
+
+    def _promise(self, uid: str) -> None:
+        pod = self._pods.get(uid)
+        if pod is None or uid in self._promised:
+            return
+        self._promised.add(uid)
+        if not pod.placed:
+            self._use(pod, 1)
+
+    def _withdraw(self, uid: str) -> Collection[str]:
+        pod = self._pods.get(uid)
+        if pod is None or uid not in self._promised:
+            return ()
+        self._promised.discard(uid)
+        if pod.placed:
+            return ()
+        self._use(pod, -1)
+        return self._trees_of(pod)
+
+    def _forget(self, pod: Claimant) -> None:
+        if self._is_assigned(pod):
+            self._use(pod, -1)
+        self._count(pod, -1)
+        self._promised.discard(pod.uid)
+        del self._pods[pod.uid]
+
+    def _count(self, pod: Claimant, sign: int) -> None:
+        bundle = self._bundles.get(pod.address)
+        if bundle is None:
+            bundle = self._bundles[pod.address] = _Bundle()
+            if self._forest is not None:
+                bundle.home, bundle.refusal = self._house(pod.address, self._forest)
+        bundle.pods += sign
+        add_to(bundle.request, pod.requests, sign)
+        if not pod.preemptible:
+            add_to(bundle.np_request, pod.requests, sign)
+        if self._forest is not None and bundle.home is not None:
+            own = masked(pod.requests, bundle.home.quota.max)
+            bundle.home.add_request(own, {} if pod.preemptible else own, sign)
+        if not bundle.pods:
+            del self._bundles[pod.address]
+
+    def _use(self, pod: Claimant, sign: int) -> None:
+        bundle = self._bundles[pod.address]
+        add_to(bundle.used, pod.requests, sign)
+        if not pod.preemptible:
+            add_to(bundle.np_used, pod.requests, sign)
+        if self._forest is not None and bundle.home is not None:
+            own = masked(pod.requests, bundle.home.quota.max)
+            self._use_home(bundle.home, own, {} if pod.preemptible else own, sign)
+            if bundle.home.name in self._forest.apart:
+                self._forest.set_total(self._total)
+
+    def _use_home(self, home: Account, own: Counts, fixed: Counts, sign: int = 1) -> None:
+        home.add_used(own, fixed, sign)
+        if self.rules.guarantee_usage:
+            home.add_allocated(own, sign)
+
+    def _grown(self) -> Forest:
+        """The forest with every pod in its place."""
+        if self._forest is None:
+            forest = Forest(self._directory, self.rules)
+            for address, bundle in self._bundles.items():
+                bundle.home, bundle.refusal = self._house(address, forest)
+                if bundle.home is not None:
+                    most = bundle.home.quota.max
+                    bundle.home.add_request(masked(bundle.request, most), masked(bundle.np_request, most))
+                    self._use_home(bundle.home, masked(bundle.used, most), masked(bundle.np_used, most))
+            forest.set_total(self._total)
+            self._forest = forest
+        return self._forest
+
+    def _house(self, address: Address, forest: Forest) -> tuple[Account | None, Refusal | None]:
+        """Where pods of an address are counted, and why they are kept waiting, if they are.
+
+        Pods that name a quota which does not exist may hold nodes all the same, so they are counted with the default
+        group; they have none of its rights.
+        """
+        name = self._directory.home(address, default=self.rules.default_group)
+        if not name:
+            return None, None
+        if not self._directory.knows(name):
+            return (forest.account(DEFAULT_QUOTA) if self.rules.default_group else None), say.unknown(name)
+        why = forest.why_adrift(name)
+        return forest.account(name), None if why is None else say.adrift(name, why)
+
+    # -- reading
+
+    @property
+    def forest(self) -> Forest:
+        """For readers of numbers; changed by `handle` alone."""
+        return self._grown()
+
+    @property
+    def quotas(self) -> Directory:
+        return self._directory
+
+    @property
+    def pods(self) -> Mapping[str, Claimant]:
+        return self._pods
+
+    @property
+    def total(self) -> Counts:
+        return self._total
+
+    @property
+    def promised(self) -> Collection[str]:
+        return self._promised
+
+    def is_assigned(self, uid: str) -> bool:
+        pod = self._pods.get(uid)
+        return pod is not None and self._is_assigned(pod)
+
+    def last_refusal(self, quota: str) -> Refused | None:
+        return self._refused.get(quota)
+
+    def quota_of(self, pod: Claimant) -> str | None:
+        """The quota whose member a pod is; None when it has none or names one that does not exist."""
+        name = self._directory.home(pod.address, default=self.rules.default_group)
+        return name if name and self._directory.knows(name) else None
+
+    def runtime(self, quota: str) -> Amounts:
+        """What a quota may use now. Of the groups apart it is their max; of a quota without a place nothing."""
+        forest = self._grown()
+        account = forest.account(quota)
+        if account is None:
+            return {}
+        return dict(account.quota.max) if quota in forest.apart else forest.tree_of(quota).entitlement(account)
+
+    def check(self, pod: Claimant, *, without: Iterable[Claimant] = ()) -> Refusal | None:
+        """Whether the pod may start. It counts as asked for, even when the watch did not bring it yet.
+
+        `without` are running pods that are imagined away; only their use is, not what they ask for.
+        """
+        forest = self._grown()
+        bundle = self._bundles.get(pod.address)
+        home, refusal = (bundle.home, bundle.refusal) if bundle is not None else self._house(pod.address, forest)
+        if refusal is not None or home is None:
+            return refusal
+        known = self._pods.get(pod.uid)
+        requested = masked(pod.requests, home.quota.max)
+        gone = list(without)
+        if known is not None and self._is_assigned(known):
+            gone.append(known)
+        if known is not None and known.address == pod.address and known.requests == pod.requests:
+            return self._verdict(forest, home, pod, requested, gone)
+        fixed = {} if pod.preemptible else requested
+        home.add_request(requested, fixed)
+        try:
+            return self._verdict(forest, home, pod, requested, gone)
+        finally:
+            home.add_request(requested, fixed, -1)
+
+    # -- deciding
+
+    def _verdict(
+        self, forest: Forest, home: Account, pod: Claimant, requested: Amounts, gone: list[Claimant]
+    ) -> Refusal | None:
+        rules = self.rules
+        quota = home.quota
+        levels = forest.tree_of(home.name).entitlements(home)
+        limit: Counts = levels[-1][1] if rules.runtime and levels else quota.max
+        used = self._without(home, home.used, gone)
+        exceeded = exceeding(plus(used, requested), limit)
+        if exceeded:
+            return say.insufficient(home.name, limit, used, requested, exceeded)
+        if not pod.preemptible:
+            fixed = self._without(home, home.np_used, [other for other in gone if not other.preemptible])
+            exceeded = exceeding(plus(fixed, requested), quota.min)
+            if exceeded:
+                return say.insufficient_for_good(home.name, quota.min, fixed, requested, exceeded)
+        if rules.check_parents:
+            return self._refused_above(levels, "runtime" if rules.runtime else "max", requested, requested, gone)
+        # What is within min is promised, even when a sibling took more than its share. What is borrowed is not, and
+        # must not lift an ancestor over its max.
+        borrowed = exceeding(plus(masked(used, requested), requested), plus(dict.fromkeys(requested, 0), quota.min))
+        return self._refused_above(levels, "max", requested, borrowed, gone)
+
+    def _refused_above(
+        self, levels: Levels, what: str, requested: Amounts, names: Collection[str], gone: list[Claimant]
+    ) -> Refusal | None:
+        """The nearest ancestor that has no room for these resources of the request."""
+        if not names:
+            return None
+        for depth in range(len(levels) - 2, -1, -1):
+            above, entitled = levels[depth]
+            limit = masked(entitled if what == "runtime" else above.quota.max, names)
+            used = masked(self._without(above, above.used, gone), requested)
+            exceeded = exceeding(plus(used, requested), limit)
+            if exceeded:
+                path = tuple(account.name for account, _ in levels[depth:])
+                # Upstream's word for either limit is runtime.
+                word = "runtime" if self.rules.check_parents else what
+                return say.insufficient_above(path, word, limit, used, requested, exceeded)
+        return None
+
+    def _without(self, account: Account, used: Amounts, gone: list[Claimant]) -> Amounts:
+        """Use of an account, less that of assigned pods at or below it that are imagined away."""
+        for pod in gone:
+            bundle = self._bundles.get(pod.address)
+            home = bundle.home if bundle is not None else None
+            if home is not None and (home is account or account in home.path) and self.is_assigned(pod.uid):
+                used = minus(used, masked(pod.requests, home.quota.max))
+        return used
+
+    def _is_assigned(self, pod: Claimant) -> bool:
+        return pod.placed or pod.uid in self._promised
+
+    def _trees_of(self, pod: Claimant) -> Collection[str]:
+        forest = self._forest
+        bundle = self._bundles.get(pod.address)
+        if forest is None or bundle is None or bundle.home is None:
+            return self._all_trees()
+        return (forest.tree_name(bundle.home.name),)
+
+    def _all_trees(self) -> Collection[str]:
+        return {DEFAULT_TREE, *(quota.tree for quota in self._directory if self.rules.many_trees)}

@@ -1,0 +1,118 @@
+"""One tree of quotas: who stands where, and what each is entitled to now. Which pods belong to it is told from outside.
+
+Entitlements are never stored: each is worked out from the total downwards when it is asked for, along its path only,
+and every pool on that path remembers its last division.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from koord.api.protocol import ROOT_QUOTA
+from koord.policy.quota.account import Account
+from koord.policy.quota.amount import Amounts, Counts
+from koord.policy.quota.definition import Quota, Rules
+from koord.policy.quota.share import Claim, Pool
+
+# Quotas with what each may use now, from the top down.
+Levels: TypeAlias = list[tuple[Account, Amounts]]
+
+
+class Tree:
+    def __init__(self, quotas: Iterable[Quota], rules: Rules) -> None:
+        """No pods yet; but quotas that do not lend ask for their min from the start."""
+        self.rules = rules
+        self.total: Amounts = {}
+        self.root = Account(Quota(name=ROOT_QUOTA, parent="", lends=True), lends=True)
+        self.accounts: dict[str, Account] = {}
+        self.adrift: dict[str, str] = {}  # name -> why it has no place
+        known = {quota.name: quota for quota in quotas}
+        for name in sorted(known):
+            quota = known[name]
+            # What runs must stay guaranteed, so nothing is lent that could be needed.
+            self.accounts[name] = Account(quota, lends=quota.lends and not rules.guarantee_usage)
+        for name, account in self.accounts.items():
+            self._place(name, account, known)
+        top_down = list(_below(self.root))
+        for account in (self.root, *top_down):
+            self._open_pools(account)
+        for account in reversed(top_down):
+            self._state_mins(account)
+
+    def _place(self, name: str, account: Account, known: Mapping[str, Quota]) -> None:
+        chain = [account]
+        at = account.quota
+        while at.parent != ROOT_QUOTA:
+            above = known.get(at.parent)
+            if above is None:
+                self.adrift[name] = f"there is no quota {at.parent} above it in its tree"
+                return
+            if len(chain) > len(known):
+                self.adrift[name] = f"{at.parent} is above and below itself"
+                return
+            chain.append(self.accounts[above.name])
+            at = above
+        account.path = tuple(reversed(chain))
+        account.parent = chain[1] if len(chain) > 1 else self.root
+        account.parent.children.append(account)
+
+    def _open_pools(self, parent: Account) -> None:
+        by_resource: dict[str, list[Claim]] = {}
+        for child in parent.children:
+            quota = child.quota
+            for name in quota.max:
+                claim = Claim(
+                    child.name, min=quota.min.get(name, 0), weight=quota.weight.get(name, 0), lends=child.lends
+                )
+                child.claims[name] = claim
+                by_resource.setdefault(name, []).append(claim)
+        for claims in by_resource.values():
+            Pool(claims, scales=self.rules.scale_min)
+
+    def _state_mins(self, account: Account) -> None:
+        """Children come first, so each sum is complete when it is passed on."""
+        if not account.lends:
+            _pass_up(account, account.restate(account.quota.min))
+        if self.rules.guarantee_usage and account.parent is not None:
+            account.parent.add_allocated(account.reguarantee(account.quota.min))
+
+    def entitlement(self, account: Account) -> Amounts:
+        """Of every resource of its max what the quota may use now. Nothing for one without a place."""
+        levels = self.entitlements(account)
+        return levels[-1][1] if levels else {}
+
+    def entitlements(self, account: Account) -> Levels:
+        """The same with those of the quotas above, from the top down."""
+        found: Levels = []
+        totals = self.total
+        for step in account.path:
+            totals = {name: claim.pool.runtime(claim, totals.get(name, 0)) for name, claim in step.claims.items()}
+            found.append((step, totals))
+        return found
+
+    def all_entitlements(self) -> dict[str, Amounts]:
+        """Of every quota that has a place, each worked out once."""
+        found: dict[str, Amounts] = {}
+        waiting = [(self.root, self.total)]
+        while waiting:
+            parent, totals = waiting.pop()
+            for child in parent.children:
+                own = {name: claim.pool.runtime(claim, totals.get(name, 0)) for name, claim in child.claims.items()}
+                found[child.name] = own
+                if child.children:
+                    waiting.append((child, own))
+        return found
+
+
+def _below(root: Account) -> Iterable[Account]:
+    """Parents before children."""
+    level = [root]
+    while level:
+        level = [child for account in level for child in account.children]
+        yield from level
+
+
+def _pass_up(account: Account, delta: Counts) -> None:
+    if account.parent is not None and delta:
+        account.parent.add_request(delta, {})
