@@ -1,0 +1,166 @@
+"""The CPUs of one machine by core, NUMA node and socket, as bit masks; reads the node's annotation strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from koord.api.annotations.codec import Malformed, read
+from koord.api.annotations.cpu_topology import CPUInfo
+from koord.api.part import Part
+from koord.api.protocol import A_CPU_TOPOLOGY
+from koord.values.bitmask import WIDTH
+from koord.values.cpuset import MAX_CPU
+
+_SOCKET_SHIFT = 16  # core numbers may repeat from socket to socket
+_CEILINGS = {"id": MAX_CPU, "core": (1 << _SOCKET_SHIFT) - 1, "socket": MAX_CPU, "node": WIDTH - 1}
+
+
+class Invalid(msgspec.Struct, frozen=True):
+    """Why CPUs cannot be told apart on this node; names the field."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Group(msgspec.Struct, frozen=True, gc=False):
+    """The CPUs of a NUMA node or of a socket, with its cores in order. `socket` is a place in CpuTopology.sockets."""
+
+    number: int
+    cpus: int
+    cores: tuple[int, ...]
+    socket: int
+
+
+class CpuTopology(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Everything is a mask of CPUs. Cores are in the order of (socket, core), zones and sockets in that of number.
+
+    `per_core`, `per_zone` and `per_socket` are averages, which they must be for the same answers on uneven machines.
+    """
+
+    cpus: int
+    cores: tuple[int, ...]
+    core_zones: tuple[int, ...]  # places in `zones`
+    core_sockets: tuple[int, ...]  # places in `sockets`
+    zones: tuple[Group, ...]
+    sockets: tuple[Group, ...]
+    per_core: int
+    per_zone: int
+    per_socket: int
+
+    def zone_mask(self, number: int) -> int:
+        """The CPUs of a NUMA node; none when there is no such node."""
+        return next((zone.cpus for zone in self.zones if zone.number == number), 0)
+
+    def whole_cores(self, cpus: int) -> int:
+        """Those of the CPUs whose siblings are all among them."""
+        return sum(core for core in self.cores if core & cpus == core)  # cores are disjoint: a sum is a union
+
+    def one_per_core(self, cpus: int) -> int:
+        """The lowest of the CPUs on each core."""
+        return sum(part & -part for core in self.cores if (part := core & cpus))
+
+    def cores_of(self, cpus: int) -> int:
+        """All CPUs of the cores that the given ones lie on."""
+        return sum(core for core in self.cores if core & cpus)
+
+    def zones_of(self, cpus: int) -> int:
+        """All CPUs of the NUMA nodes that the given ones lie on."""
+        return sum(zone.cpus for zone in self.zones if zone.cpus & cpus)
+
+    def core_count(self, cpus: int) -> int:
+        """On how many cores the CPUs lie."""
+        return sum(1 for core in self.cores if core & cpus)
+
+    @staticmethod
+    def of(detail: Sequence[CPUInfo]) -> CpuTopology | Invalid:
+        return _built([(info.id, info.core, info.socket, info.node) for info in detail])
+
+
+class _Entry(Part, frozen=True, kw_only=True):
+    """Unlike the annotation's own model, this one can tell a missing number from a zero."""
+
+    id: int | None = None
+    core: int | None = None
+    socket: int | None = None
+    node: int | None = None
+
+
+class _Detail(Part, frozen=True, kw_only=True):
+    detail: tuple[_Entry, ...] | None = None
+
+
+def read_topology(annotations: Mapping[str, str]) -> CpuTopology | Invalid:
+    """Of the annotations of a NodeResourceTopology."""
+    text = annotations.get(A_CPU_TOPOLOGY)
+    return Invalid(f"{A_CPU_TOPOLOGY} is missing") if text is None else _parsed(text)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> CpuTopology | Invalid:
+    # Machines of one model carry the same text, and then share one topology.
+    given = read({A_CPU_TOPOLOGY: text}, A_CPU_TOPOLOGY, _Detail)
+    if isinstance(given, Malformed):
+        return Invalid(str(given))
+    if given is None or given.detail is None:
+        return Invalid(f"{A_CPU_TOPOLOGY}: detail is missing")
+    rows: list[tuple[int, int, int, int]] = []
+    for place, entry in enumerate(given.detail):
+        if entry.id is None or entry.core is None or entry.socket is None or entry.node is None:
+            field = next(name for name in _CEILINGS if getattr(entry, name) is None)
+            return Invalid(f"detail[{place}].{field} is missing")
+        rows.append((entry.id, entry.core, entry.socket, entry.node))
+    return _built(rows)
+
+
+def _built(rows: list[tuple[int, int, int, int]]) -> CpuTopology | Invalid:
+    if not rows:
+        return Invalid("detail is empty")
+    seen: dict[int, tuple[int, int, int, int]] = {}
+    cores: dict[tuple[int, int], int] = {}
+    core_node: dict[tuple[int, int], int] = {}
+    for place, row in enumerate(rows):
+        for (field, ceiling), value in zip(_CEILINGS.items(), row, strict=True):
+            if not 0 <= value <= ceiling:
+                return Invalid(f"detail[{place}].{field} is {value}, not in range 0-{ceiling}")
+        cpu, core, socket, node = row
+        if seen.setdefault(cpu, row) != row:
+            return Invalid(f"detail[{place}].id: CPU {cpu} is listed twice, in different places")
+        if core_node.setdefault((socket, core), node) != node:
+            other = core_node[socket, core]
+            return Invalid(f"detail[{place}].node: core {core} of socket {socket} is on NUMA nodes {other} and {node}")
+        cores[socket, core] = cores.get((socket, core), 0) | 1 << cpu
+    return _grouped(cores, core_node, {(row[2], row[3]) for row in rows}, len(seen))
+
+
+def _grouped(
+    cores: Mapping[tuple[int, int], int],
+    core_node: Mapping[tuple[int, int], int],
+    pairs: set[tuple[int, int]],
+    count: int,
+) -> CpuTopology:
+    order = sorted(cores)
+    socket_numbers = sorted({socket for socket, _ in order})
+    zone_numbers = sorted(set(core_node.values()))
+    socket_place = {number: place for place, number in enumerate(socket_numbers)}
+    zone_place = {number: place for place, number in enumerate(zone_numbers)}
+
+    def group(number: int, members: list[tuple[int, int]]) -> Group:
+        masks = tuple(cores[key] for key in members)
+        return Group(number, sum(masks), masks, socket_place[members[0][0]])
+
+    return CpuTopology(
+        cpus=sum(cores.values()),
+        cores=tuple(cores[key] for key in order),
+        core_zones=tuple(zone_place[core_node[key]] for key in order),
+        core_sockets=tuple(socket_place[key[0]] for key in order),
+        zones=tuple(group(n, [key for key in order if core_node[key] == n]) for n in zone_numbers),
+        sockets=tuple(group(n, [key for key in order if key[0] == n]) for n in socket_numbers),
+        per_core=count // len(cores),
+        per_zone=count // len(pairs),
+        per_socket=count // len(socket_numbers),
+    )

@@ -1,0 +1,57 @@
+"""The refusals of CPU and NUMA allocation, in the words that users already search for."""
+
+from __future__ import annotations
+
+import msgspec
+
+NOT_ENOUGH_CPUS = "not enough cpus available to satisfy request"
+CPUS_NOT_WHOLE = "the requested CPUs must be integer"
+INVALID_CPU_TOPOLOGY = "node(s) invalid CPU Topology"
+NOT_WHOLE_CORES = "node(s) requested cpus not multiple cpus per core"
+BIND_POLICY_CONFLICT = "node(s) cpu bind policy conflicts with pod's required cpu bind policy"
+INVALID_RATIO = "node(s) invalid CPU amplification ratio"
+INSUFFICIENT_AMPLIFIED_CPU = "Insufficient amplified cpu"
+NO_NUMA_ON_MASK = "insufficient resources on NUMA Node"
+MISSING_NUMA = "node(s) missing NUMA resources"
+INSUFFICIENT_NUMA_NODE = "node(s) Insufficient NUMA Node resources"
+NUMA_POLICY_MISMATCH = "node(s) NUMA Topology policy not match"
+
+_RESERVATION_PREFIX = "Reservation(s) "
+
+
+class Short(msgspec.Struct, frozen=True):
+    """Why nothing was given. `final`: nobody's leaving would help, so preemption need not look at this node."""
+
+    reasons: tuple[str, ...]
+    final: bool = False
+
+    @staticmethod
+    def of(*reasons: str) -> Short:
+        return Short(reasons)
+
+    @staticmethod
+    def finally_(*reasons: str) -> Short:
+        return Short(reasons, final=True)
+
+    def of_reservations(self) -> Short:
+        """The same, said of what reservations hold rather than of the node."""
+        return Short(tuple(_RESERVATION_PREFIX + reason for reason in self.reasons))
+
+    def __str__(self) -> str:
+        return ", ".join(self.reasons)
+
+
+def insufficient_numa(resource: str) -> str:
+    return f"Insufficient NUMA {resource}"
+
+
+def unsatisfied_numa(resource: str) -> str:
+    return f"Unsatisfied NUMA {resource}"
+
+
+def unaligned(summary: str) -> str:
+    return f"Unaligned NUMA Hint cause {summary}"
+
+
+def policy_not_met(policy: str) -> str:
+    return f"insufficient CPUs to satisfy required cpu bind policy {policy}"
