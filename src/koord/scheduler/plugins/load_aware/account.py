@@ -61,30 +61,21 @@ class Account:
 
     def add(self, pod: PodInfo, guess: Guess, assigned_at: float, holds_until: float | None) -> Entry:
         report = self.report
-        found = report.pods.get(pod.key) if report is not None else None
-        if found is None:
-            entry = self._add_unreported(pod, guess, assigned_at, holds_until)
+        if report is not None and pod.key in report.pods:
+            entry = self._add_reported(pod, guess, assigned_at, holds_until, report)
         else:
-            assert report is not None
-            usage, reported_prod = found
-            outweighs = _outweighs(assigned_at, holds_until, report)
-            entry = self._add_reported(pod, guess, assigned_at, holds_until, usage, reported_prod, outweighs)
+            part = guess.whole
+            if part is not None:
+                usage, node_delta, estimated = guess.usage, self.node_delta, self.estimated
+                prod_delta = self.prod_delta if guess.prod else None
+                for place, amount in enumerate(part):
+                    node_delta[place] += amount
+                    estimated[place] += usage[place]
+                    if prod_delta is not None:
+                        prod_delta[place] += amount
+            entry = Entry(pod, guess, assigned_at, holds_until, part, part if guess.prod else None, None)
         self.pods[pod.uid] = entry
         return entry
-
-    def _add_unreported(self, pod: PodInfo, guess: Guess, assigned_at: float, holds_until: float | None) -> Entry:
-        """What every pod goes through that was just placed, so it is kept short."""
-        part = guess.whole
-        if part is None:
-            return Entry(pod, guess, assigned_at, holds_until, None, None, None)
-        estimated, node_delta = self.estimated, self.node_delta
-        for place, amount in enumerate(guess.usage):
-            estimated[place] += amount
-            node_delta[place] += part[place]
-        if not guess.prod:
-            return Entry(pod, guess, assigned_at, holds_until, part, None, None)
-        _raise(self.prod_delta, part)
-        return Entry(pod, guess, assigned_at, holds_until, part, part, None)
 
     def _add_reported(
         self,
@@ -92,10 +83,9 @@ class Account:
         guess: Guess,
         assigned_at: float,
         holds_until: float | None,
-        usage: Vector | None,
-        reported_prod: bool,
-        outweighs: bool,
+        report: Report,
     ) -> Entry:
+        usage, reported_prod = report.pods[pod.key]
         prod_usage = node_part = prod_part = None
         active = reported_prod and guess.prod
         if active and usage is not None:
@@ -103,7 +93,7 @@ class Account:
             _raise(self.prod_usage, usage)
         if guess.whole is not None:
             _raise(self.estimated, guess.usage)
-            due = usage is None or outweighs
+            due = usage is None or _outweighs(assigned_at, holds_until, report)
             if due:
                 node_part = _beyond(guess, usage)
                 _raise(self.node_delta, node_part)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from koord.policy.load.score import MAX_SCORE, Weights
+from koord.policy.load.score import MAX_SCORE, Weights, score
 from koord.scheduler.framework.plugin import Codes, Scores
 from koord.scheduler.state.column import grown
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.table import Ints, NodeTable, Rows
 
+Floats = npt.NDArray[np.float64]
+
 _NO_LIMIT = np.iinfo(np.int64).max
-_NOTHING = -(1 << 62)
-# Up to this total a hundredfold of it is exact as a float, and the quotient is nearer to the true one than any integer
-# that the true one is not. Dividing floats takes a fraction of the time.
+_NOTHING = -1e300  # less than nothing, however little a pod adds
 _EXACT = (1 << 53) // MAX_SCORE
 
 # (by place the room below the ceiling, None without one; code for which no amount matters; what codes begin at)
@@ -58,41 +57,44 @@ class Rooms(_Kept):
         self._standing = standing
         self._nothing: Standing = ((None,) * width, 0, 0)
         self._rooms: list[Ints] = [np.zeros(0, np.int64) for _ in range(width)]
+        self._words: list[Codes] = [np.zeros(0, np.int32) for _ in range(width)]  # what to say of each
         self._fixed: Codes = np.zeros(0, np.int32)
-        self._first: Codes = np.zeros(0, np.int32)
 
     def _size(self, size: int) -> None:
         if len(self._fixed) != size:
             self._rooms = [grown(room, size) for room in self._rooms]
+            self._words = [grown(words, size) for words in self._words]
             self._fixed = grown(self._fixed, size)
-            self._first = grown(self._first, size)
 
     def _set(self, row: int, node: NodeInfo | None) -> None:
-        rooms, fixed, first = self._nothing if node is None else self._standing(node)
-        self._fixed[row], self._first[row] = fixed, first
-        for column, room in zip(self._rooms, rooms, strict=True):
-            column[row] = _NO_LIMIT if room is None else room
+        rooms, self._fixed[row], first = self._nothing if node is None else self._standing(node)
+        for place, room in enumerate(rooms):
+            self._rooms[place][row] = _NO_LIMIT if room is None else room
+            self._words[place][row] = first + place
 
-    def codes(self, rows: Rows, adds: tuple[int, ...]) -> Codes:
+    def codes(self, rows: Rows, adds: Sequence[int]) -> Codes:
         """The first resource of which a pod adds as much as there is room, or more."""
         self.refresh()
         codes = self._fixed[rows].copy()
         for place in range(len(self._rooms) - 1, -1, -1):
-            full = self._rooms[place][rows] <= adds[place]
-            if full.any():
-                codes[full] = self._first[rows][full] + place
+            np.copyto(codes, self._words[place][rows], where=self._rooms[place][rows] <= adds[place])
         return codes
 
 
 class Spares(_Kept):
-    """For one sort of pods: what is unused of each resource."""
+    """For one sort of pods: what is unused of each resource.
+
+    Shares are quotients of floats, which takes a fraction of the time of whole numbers. As long as a hundredfold of
+    the total is exact as a float, the quotient is nearer to the true one than to any whole number that the true one
+    does not reach, so cutting it gives the same. Rows with more than that are worked out one by one.
+    """
 
     def __init__(self, table: NodeTable, width: int, free: Callable[[NodeInfo], Free]) -> None:
         super().__init__(table)
         self._free_of = free
-        self._total: list[Ints] = [np.zeros(0, np.int64) for _ in range(width)]
-        self._free: list[Ints] = [np.zeros(0, np.int64) for _ in range(width)]
-        self._huge = False  # some total is so large that quotients of floats would not be exact
+        self._total: list[Floats] = [np.zeros(0) for _ in range(width)]
+        self._free: list[Floats] = [np.zeros(0) for _ in range(width)]  # a hundredfold
+        self._huge: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
 
     def _size(self, size: int) -> None:
         if len(self._total[0]) != size:
@@ -101,34 +103,51 @@ class Spares(_Kept):
 
     def _set(self, row: int, node: NodeInfo | None) -> None:
         found = None if node is None else self._free_of(node)
-        for place in range(len(self._total)):
-            total = 0 if found is None else found[0][place]
+        if self._huge:
+            self._huge.pop(row, None)
+        if found is None:
+            for place, free in enumerate(self._free):
+                self._total[place][row] = 1
+                free[row] = _NOTHING
+            return
+        for place, (total, spare) in enumerate(zip(*found, strict=True)):
             self._total[place][row] = total or 1
-            # Less than nothing, however little a pod adds: of a resource that the node lacks, or whose use is unknown.
-            self._free[place][row] = found[1][place] if found is not None and total else _NOTHING
-            self._huge = self._huge or total > _EXACT
+            self._free[place][row] = spare * MAX_SCORE if total else _NOTHING  # nothing of what the node lacks
+            if total > _EXACT:
+                self._huge[row] = found
 
-    def scores(self, rows: Rows, adds: tuple[int, ...], weights: Weights) -> Scores:
+    def scores(self, rows: Rows, adds: Sequence[int], weights: Weights) -> Scores:
         self.refresh()
-        over = weights.total
-        if not over:
-            return np.zeros(len(self._total[0][rows]), np.int64)
-        summed: npt.NDArray[Any] | None = None
-        least: npt.NDArray[Any] | None = None
+        summed: Floats | None = None
+        least: Floats | None = None
         for place, weight in enumerate(weights.by_resource):
             if not weight and not weights.dominant:
                 continue
-            free = self._free[place][rows] - adds[place]
-            np.maximum(free, 0, out=free)
-            free *= MAX_SCORE
-            total = self._total[place][rows]
-            share = free // total if self._huge else np.floor(free / total)
+            share = self._free[place][rows] - adds[place] * MAX_SCORE
+            share /= self._total[place][rows]
+            np.floor(share, out=share)
+            np.maximum(share, 0, out=share)
             if weights.dominant:
                 least = np.minimum(MAX_SCORE if least is None else least, share)
             if weight:
                 part = share if weight == 1 else share * weight
                 summed = part if summed is None else summed + part
         if least is not None:
-            summed = least * weights.dominant if summed is None else summed + least * weights.dominant
-        assert summed is not None
-        return summed.astype(np.int64) // over
+            least *= weights.dominant
+            summed = least if summed is None else summed + least
+        if summed is None:
+            return np.zeros(len(self._total[0][rows]), np.int64)
+        summed /= weights.total  # both are small whole numbers: cutting the quotient is exact
+        scores = summed.astype(np.int64)
+        if self._huge:
+            self._correct(scores, rows, adds, weights)
+        return scores
+
+    def _correct(self, scores: Scores, rows: Rows, adds: Sequence[int], weights: Weights) -> None:
+        for row, (total, spare) in self._huge.items():
+            scores[row if isinstance(rows, slice) else rows == row] = _exact(total, spare, adds, weights)
+
+
+def _exact(total: Sequence[int], spare: Sequence[int], adds: Sequence[int], weights: Weights) -> int:
+    used = [there - left for there, left in zip(total, spare, strict=True)]
+    return score(weights, total, used, (0,) * len(used), adds)

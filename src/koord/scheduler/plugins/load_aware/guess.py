@@ -48,7 +48,7 @@ class Guesses:
         self._custom = args.allow_customize_estimation
         self._after_scheduled = args.estimated_seconds_after_pod_scheduled
         self._after_initialized = args.estimated_seconds_after_initialized
-        self._holds = self._custom or bool(self._after_scheduled or self._after_initialized)
+        self.holds = self._custom or bool(self._after_scheduled or self._after_initialized)
         # Profiles with other arguments guess otherwise of the same shape.
         self._memo = f"LoadAwareScheduling {axes.names} {sorted(self._factors.items())} {self._custom}"
 
@@ -79,8 +79,6 @@ class Guesses:
 
     def holds_until(self, pod: PodInfo, assigned_at: float) -> float | None:
         """The report must be from after this time for its word on the pod to count; None for any."""
-        if not self._holds:
-            return None
         scheduled, initialized = self._after_scheduled, self._after_initialized
         if self._custom:
             own = seconds_after_scheduled(pod.annotations)

@@ -101,12 +101,13 @@ class Ledger:
         if assigned_at is None:
             assigned_at = self._clock()
         guesses = self._guesses
-        return account.add(pod, guesses.of(pod), assigned_at, guesses.holds_until(pod, assigned_at))
+        holds_until = guesses.holds_until(pod, assigned_at) if guesses.holds else None
+        return account.add(pod, guesses.of(pod), assigned_at, holds_until)
 
     def _placed(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
         """The state has noted the row already."""
         account = self.accounts.get(node.name)
-        if what == "add":
+        if what == "add":  # every placement comes by here, so calls are few
             if A_RESERVE_POD in pod.annotations:  # it stands for a reservation and runs nothing
                 return
             if account is None:

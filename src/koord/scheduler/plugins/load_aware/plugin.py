@@ -76,9 +76,12 @@ class LoadAwareScheduling(Plugin):
     def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
         if pod.daemon:
             return None
-        ledger, rules = self._ledger, self._rules
-        account = ledger.accounts.get(node.name)
-        return rules.words[rules.code(self._guess(cycle, pod), account, self._sites.of(node), ledger.now)]
+        ledger, rules, name = self._ledger, self._rules, node.name
+        guess = cycle.kept.get(self.name) or self._guess(cycle, pod)
+        site = self._sites.known.get(name)
+        if site is None or site.node is not node.node:
+            site = self._sites.of(node)
+        return rules.words[rules.code(guess, ledger.accounts.get(name), site, ledger.now)]
 
     def _guess(self, cycle: Cycle, pod: PodInfo) -> Guess:
         known: Guess | None = cycle.kept.get(self.name)
@@ -101,9 +104,12 @@ class LoadAwareScheduling(Plugin):
     # Score -------------------------------------------------------------------------------------------------------
 
     def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
-        ledger = self._ledger
-        account = ledger.accounts.get(node.name)
-        return self._rules.score(self._guess(cycle, pod), account, self._sites.of(node), ledger.now)
+        ledger, name = self._ledger, node.name
+        guess = cycle.kept.get(self.name) or self._guess(cycle, pod)
+        site = self._sites.known.get(name)
+        if site is None or site.node is not node.node:
+            site = self._sites.of(node)
+        return self._rules.score(guess, ledger.accounts.get(name), site, ledger.now)
 
     def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
         guess = self._guess(cycle, pod)

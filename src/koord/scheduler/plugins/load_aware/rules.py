@@ -61,6 +61,7 @@ class Rules:
             self._score_window = Window(
                 aggregated.score_aggregation_type, duration.parse(window) if window is not None else 0
             )
+        self._scores_plainly = not self._scores_prod and self._score_window is None
         self.weights = Weights.of(axes, args.resource_weights, args.dominant_resource_weight)
         names = axes.names
         self._nothing: tuple[None, ...] = (None,) * len(names)
@@ -126,27 +127,23 @@ class Rules:
         return self._scores_prod and guess.prod
 
     def score(self, guess: Guess, account: Account | None, site: Site, now: float) -> int:
-        used = self._scored_usage(account, now, prod=self._scores_prod and guess.prod)
-        return 0 if used is None else score(self.weights, site.total, *used, guess.usage)
+        if account is None or (report := account.report) is None or account.expires_at <= now:
+            return 0  # nothing fresh to go by: old reports never count here
+        measured = report.usage
+        if measured is None:
+            return 0
+        if self._scores_plainly:
+            return score(self.weights, site.total, measured, account.node_delta, guess.usage)
+        prod = self.by_prod(guess)
+        seen, coming = account.used(None if prod else self._score_window, prod=prod)
+        return score(self.weights, site.total, seen, coming, guess.usage)
 
     def free(self, account: Account | None, site: Site, now: float, *, prod: bool) -> Free:
-        used = self._scored_usage(account, now, prod=prod)
-        if used is None:
+        """The same for any pod: what there is, and what is left of it."""
+        if account is None or account.report is None or account.expires_at <= now or account.report.usage is None:
             return None
-        return site.total, [there - a - b for there, a, b in zip(site.total, *used, strict=True)]
-
-    def _scored_usage(
-        self, account: Account | None, now: float, *, prod: bool
-    ) -> tuple[Sequence[int], Sequence[int]] | None:
-        """None when there is nothing fresh to go by; old reports never count here."""
-        if account is None or account.report is None or account.expires_at <= now:
-            return None
-        usage = account.report.usage
-        if usage is None:
-            return None
-        if prod or self._score_window is not None:
-            return account.used(self._score_window, prod=prod)
-        return usage, account.node_delta
+        seen, coming = account.used(None if prod else self._score_window, prod=prod)
+        return site.total, [there - a - b for there, a, b in zip(site.total, seen, coming, strict=True)]
 
     # Explanations ------------------------------------------------------------------------------------------------
 

@@ -45,12 +45,12 @@ class Sites:
         self._cluster = cluster
         self._table = table
         self._axes = axes
-        self._known: dict[str, Site] = {}
+        self.known: dict[str, Site] = {}
 
     def of(self, node: NodeInfo) -> Site:
-        known = self._known.get(node.name)
+        known = self.known.get(node.name)
         if known is None or known.node is not node.node:
-            if len(self._known) > 2 * self._table.live + _SPARE:  # mostly of nodes that are gone
-                self._known.clear()
-            known = self._known[node.name] = Site(node, self._cluster, self._axes)
+            if len(self.known) > 2 * self._table.live + _SPARE:  # mostly of nodes that are gone
+                self.known.clear()
+            known = self.known[node.name] = Site(node, self._cluster, self._axes)
         return known
