@@ -1,0 +1,186 @@
+"""The devices of a node as its Device object lists them, checked: what cannot be used is named by its field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from koord.api import device as wire
+from koord.api.annotations import gpu_partition, secondary_device
+from koord.api.annotations.codec import Malformed
+from koord.api.annotations.gpu_partition import HONOR, GPUPartitionTable
+from koord.api.protocol import A_GPU_PARTITIONS, L_GPU_MODEL, L_GPU_VENDOR
+from koord.api.resource_name import DEPRECATED_DEVICES
+from koord.policy.device.tree import Place, Scope, tree_of
+from koord.values import resources as vector
+from koord.values.quantity import QuantityError
+
+KNOWN_TYPES = (wire.GPU, wire.RDMA, wire.FPGA)
+_UNKNOWN_NUMA = -1  # how the wire says that a device belongs to no NUMA node
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something in the object that cannot be used as it stands."""
+
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+class Function(msgspec.Struct, frozen=True):
+    """A virtual function of a network card."""
+
+    bus_id: str
+    minor: int
+    labels: Mapping[str, str]
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """One device. An unhealthy one has no resources."""
+
+    type: str
+    minor: int
+    id: str = ""
+    healthy: bool = True
+    total: dict[str, int] = {}
+    labels: dict[str, str] = {}
+    placed: bool = False  # whether its topology is told at all
+    numa: int | None = None
+    pcie: str | None = None
+    functions: tuple[Function, ...] = ()  # by bus id
+
+
+class DeviceInventory(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    cards: Mapping[str, Mapping[int, Card]] = {}  # type -> minor, ascending
+    partitions: GPUPartitionTable | None = None
+    honours_partitions: bool = False
+    vendor: str = ""
+    model: str = ""
+    well_planned: bool = False  # network cards are laid out to match the GPUs and never run short before them
+    zones: tuple[int, ...] = ()  # NUMA nodes that have devices
+    tree: Scope | None = None  # None unless every GPU tells its place
+    problems: tuple[Problem, ...] = ()
+
+    def of(self, device_type: str) -> Mapping[int, Card]:
+        return self.cards.get(device_type, {})
+
+
+def inventory_of(device: wire.Device) -> DeviceInventory:
+    problems: list[Problem] = []
+    cards: dict[str, dict[int, Card]] = {}
+    for index, info in enumerate(device.spec.devices):
+        path = f"spec.devices[{index}]"
+        if info.minor is None or info.minor < 0:
+            problems.append(
+                Problem(f"{path}.minor", "Required value" if info.minor is None else "must not be negative")
+            )
+            continue
+        if info.minor in cards.get(info.type, {}):
+            problems.append(Problem(f"{path}.minor", f"Duplicate value: {info.minor}"))
+            continue
+        if info.type not in KNOWN_TYPES:
+            problems.append(Problem(f"{path}.type", f"Unsupported value: {info.type!r}"))
+        cards.setdefault(info.type, {})[info.minor] = _card(info, info.minor, path, problems)
+    ordered = {kind: dict(sorted(minors.items())) for kind, minors in sorted(cards.items())}
+    labels = device.metadata.labels
+    return DeviceInventory(
+        node=device.metadata.name,
+        cards=ordered,
+        partitions=_table(device, ordered.get(wire.GPU, {}), problems),
+        honours_partitions=gpu_partition.partition_policy(labels) == HONOR,
+        vendor=labels.get(L_GPU_VENDOR, ""),
+        model=labels.get(L_GPU_MODEL, ""),
+        well_planned=secondary_device.parse(labels) is True,
+        zones=tuple(sorted({c.numa for minors in ordered.values() for c in minors.values() if c.numa is not None})),
+        tree=_tree(ordered.get(wire.GPU, {})),
+        problems=tuple(problems),
+    )
+
+
+def without_health(inventory: DeviceInventory) -> DeviceInventory:
+    """The Device object is gone: nothing more is given, while what is in use stays known."""
+    cards = {
+        kind: {minor: msgspec.structs.replace(card, healthy=False, total={}) for minor, card in minors.items()}
+        for kind, minors in inventory.cards.items()
+    }
+    gone = Problem("metadata.deletionTimestamp", "the Device object is gone: no device is given until it returns")
+    return msgspec.structs.replace(inventory, cards=cards, problems=(gone,))
+
+
+def _card(info: wire.DeviceInfo, minor: int, path: str, problems: list[Problem]) -> Card:
+    total: dict[str, int] = {}
+    healthy = info.health
+    if healthy:
+        try:
+            listed = vector.to_units(vector.parse(info.resources))
+            total = {name: amount for name, amount in _renamed(listed).items() if amount > 0}
+        except QuantityError as error:
+            problems.append(Problem(f"{path}.resources", str(error)))
+            healthy = False
+    else:
+        problems.append(Problem(f"{path}.health", "the device is unhealthy"))
+    place = info.topology
+    if place is None:
+        problems.append(Problem(f"{path}.topology", "Required value"))
+    elif not place.pcie_id:
+        problems.append(Problem(f"{path}.topology.pcieID", "Required value"))
+    return Card(
+        type=info.type,
+        minor=minor,
+        id=info.id,
+        healthy=healthy,
+        total=total,
+        labels=info.labels,
+        placed=place is not None,
+        numa=None if place is None or place.node_id == _UNKNOWN_NUMA else place.node_id,
+        pcie=(place.pcie_id or None) if place is not None else None,
+        functions=tuple(sorted(_functions(info, path, problems), key=lambda f: f.bus_id)),
+    )
+
+
+def _renamed(amounts: Mapping[str, int]) -> dict[str, int]:
+    result = dict(amounts)
+    for old, new in DEPRECATED_DEVICES.items():
+        if old in result and new not in result:
+            result[new] = result.pop(old)
+    return result
+
+
+def _functions(info: wire.DeviceInfo, path: str, problems: list[Problem]) -> Iterator[Function]:
+    seen: set[str] = set()
+    for number, group in enumerate(info.vf_groups):
+        for index, function in enumerate(group.vfs):
+            field = f"{path}.vfGroups[{number}].vfs[{index}].busID"
+            if not function.bus_id:
+                problems.append(Problem(field, "Required value"))
+            elif function.bus_id in seen:
+                problems.append(Problem(field, f"Duplicate value: {function.bus_id}"))
+            else:
+                seen.add(function.bus_id)
+                yield Function(function.bus_id, function.minor, group.labels)
+
+
+def _table(device: wire.Device, gpus: Mapping[int, Card], problems: list[Problem]) -> GPUPartitionTable | None:
+    field = f"metadata.annotations[{A_GPU_PARTITIONS}]"
+    table = gpu_partition.parse_table(device.metadata.annotations)
+    if isinstance(table, Malformed):
+        problems.append(Problem(field, table.reason))
+        return None
+    for size, partitions in (table or {}).items():
+        for partition in partitions:
+            unknown = [minor for minor in partition.minors if minor not in gpus]
+            if unknown:
+                problems.append(Problem(field, f"partition {list(partition.minors)} of {size}: no such GPU {unknown}"))
+            elif len(partition.minors) != size:
+                problems.append(Problem(field, f"partition {list(partition.minors)} is listed under {size}"))
+    return table
+
+
+def _tree(gpus: Mapping[int, Card]) -> Scope | None:
+    if not gpus or not all(card.placed for card in gpus.values()):
+        return None
+    return tree_of(Place(card.minor, card.numa, card.pcie or "") for card in gpus.values())

@@ -1,0 +1,61 @@
+"""How well a device, or all devices of a node, suit a request: 0 to 100, in whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from koord.api.config.scheduler.args import MOST_ALLOCATED, ScoringStrategy
+from koord.policy.device.holding import Amounts
+
+MAX = 100
+
+
+class Scorer(msgspec.Struct, frozen=True):
+    """LeastAllocated spreads, MostAllocated packs."""
+
+    most: bool
+    weights: tuple[tuple[str, int], ...]
+
+    def score(self, want: Amounts, total: Amounts, free: Amounts) -> int:
+        """The weighted mean over the resources that there are any of."""
+        points = weight_sum = 0
+        for name, weight in self.weights:
+            capacity = total.get(name, 0)
+            if not capacity:
+                continue
+            weight_sum += weight
+            room = free.get(name, 0)
+            after = capacity if room > capacity else capacity - room + want.get(name, 0)
+            if self.most:
+                points += weight * (min(after, capacity) * MAX // capacity)
+            elif after <= capacity:
+                points += weight * ((capacity - after) * MAX // capacity)
+        return points // weight_sum if weight_sum else 0
+
+
+def scorer_of(strategy: ScoringStrategy) -> Scorer:
+    return Scorer(strategy.type == MOST_ALLOCATED, tuple((r.name, r.weight or 1) for r in strategy.resources))
+
+
+def pooled_score(scorer: Scorer, want: Amounts, devices: Iterable[tuple[Amounts, Amounts]]) -> int:
+    """The score of all devices of one type as if they were one. `devices`: total and free of each.
+
+    Only one instance's request is counted, however many are asked for.
+    """
+    total: dict[str, int] = {}
+    free: dict[str, int] = {}
+    for capacity, room in devices:
+        for name, _ in scorer.weights:
+            if name in capacity:
+                total[name] = total.get(name, 0) + capacity[name]
+                free[name] = free.get(name, 0) + room.get(name, 0)
+    return scorer.score(want, total, free)
+
+
+def stretched(scores: Mapping[str, int] | Sequence[int]) -> list[int]:
+    """In proportion so that the best has 100; all zero stays zero."""
+    values = list(scores.values()) if isinstance(scores, Mapping) else list(scores)
+    best = max(values, default=0)
+    return [value * MAX // best for value in values] if best > 0 else values

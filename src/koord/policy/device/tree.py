@@ -1,0 +1,108 @@
+"""GPUs grouped by NUMA node and PCIe switch: the tree in which a pod's cards are kept close together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from koord.api.annotations.device_hint import SCOPES
+
+NODE = SCOPES["Node"]
+NUMA_NODE = SCOPES["NUMANode"]
+PCIE = SCOPES["PCIe"]
+
+
+class Scope(msgspec.Struct, frozen=True):
+    level: int
+    minors: tuple[int, ...]
+    mask: int
+    children: tuple[Scope, ...] = ()
+
+
+class Place(msgspec.Struct, frozen=True):
+    minor: int
+    numa: int | None  # None: the machine does not say
+    pcie: str
+
+
+def tree_of(places: Iterable[Place]) -> Scope:
+    """Children are in the order of their ids; an unknown NUMA node comes first."""
+    zones: dict[int, dict[str, list[int]]] = {}
+    for place in places:
+        zone = -1 if place.numa is None else place.numa
+        zones.setdefault(zone, {}).setdefault(place.pcie, []).append(place.minor)
+    children = tuple(
+        _scope(NUMA_NODE, tuple(_scope(PCIE, (), switches[pcie]) for pcie in sorted(switches)))
+        for _, switches in sorted(zones.items())
+    )
+    return _scope(NODE, children)
+
+
+def _scope(level: int, children: tuple[Scope, ...], minors: Iterable[int] = ()) -> Scope:
+    found = sorted(minors) if not children else sorted(m for child in children for m in child.minors)
+    mask = 0
+    for minor in found:
+        mask |= 1 << minor
+    return Scope(level, tuple(found), mask, children)
+
+
+class Found(msgspec.Struct, frozen=True):
+    minors: tuple[int, ...]
+    depth: int
+    not_empty: int  # scopes on the way down that hold used cards: fuller ones are preferred
+    score: int
+
+
+class Sought(msgspec.Struct, frozen=True, kw_only=True):
+    """`fitting`: the cards that could each serve one instance and their scores, all 0 for whole cards."""
+
+    count: int
+    fitting: Mapping[int, int]
+    used: int  # mask of the cards in use
+    required: int = 0  # the level at which the cards must still be together
+    included: int = 0  # mask of the cards that must be among them
+
+
+def search(scope: Scope, sought: Sought) -> Found | None:
+    """The deepest scope wins, then the one whose surroundings are used most, then the best score."""
+    return _search(scope, sought, 0, 0)
+
+
+def _search(scope: Scope, sought: Sought, depth: int, not_empty: int) -> Found | None:
+    if len(scope.minors) < sought.count or sought.included & ~scope.mask:
+        return None
+    depth += 1
+    if scope.mask & sought.used:
+        not_empty += 1
+    best: Found | None = None
+    for child in scope.children:
+        found = _search(child, sought, depth, not_empty)
+        if found is not None and (best is None or _rank(found) > _rank(best)):
+            best = found
+    if best is not None or sought.required > scope.level:
+        return best
+    fitting = sought.fitting
+    here = [minor for minor in scope.minors if minor in fitting]
+    if sought.included:
+        bound = [minor for minor in scope.minors if sought.included >> minor & 1]
+        if len(bound) > sought.count or any(minor not in fitting for minor in bound):
+            return None
+        here = bound + [minor for minor in here if minor not in bound]
+    if len(here) < sought.count:
+        return None
+    if sought.count == 1:
+        chosen = here[0] if sought.included else max(here, key=lambda minor: (fitting[minor], -minor))
+        return Found((chosen,), depth, not_empty, fitting[chosen])
+    return Found(tuple(sorted(here[: sought.count])), depth, not_empty, 0)
+
+
+def _rank(found: Found) -> tuple[int, int, int]:
+    return found.depth, found.not_empty, found.score
+
+
+def most_together(scope: Scope, fitting: Mapping[int, int], level: int) -> int:
+    """The most fitting cards that any one scope of the level holds."""
+    if scope.level >= level:
+        return sum(minor in fitting for minor in scope.minors)
+    return max((most_together(child, fitting, level) for child in scope.children), default=0)

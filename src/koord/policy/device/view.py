@@ -1,0 +1,105 @@
+"""The devices of one type that a pod may use now, with what is left on each.
+
+A view narrows the ledger: by zones, labels and a reservation's own devices, and widens it by what others will give up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koord.policy.device.demand import Hint
+from koord.policy.device.holding import NO_AMOUNTS, NO_MINORS, NOTHING, Amounts, Holdings, function_key
+from koord.policy.device.inventory import Card, Function
+from koord.policy.device.ledger import DeviceLedger, left
+from koord.values.bitmask import BitMask
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """Under which conditions devices are taken.
+
+    `reusable` will be given up by others. `required`, for the types that it names, is all that may be taken.
+    `preferred` devices come first where nothing but order decides. `included` ones must all be among the chosen.
+    """
+
+    zones: BitMask | None = None
+    reusable: Holdings = NOTHING
+    required: Holdings | None = None
+    preferred: Mapping[str, frozenset[int]] = {}
+    included: Mapping[str, frozenset[int]] = {}
+
+
+FREE_TERMS = Terms()
+
+
+class View(msgspec.Struct, frozen=True):
+    type: str
+    cards: Mapping[int, Card]  # that may be used, by minor ascending
+    free: Mapping[int, Amounts]
+    taken: Mapping[int, Amounts]  # what stays in use on them, virtual functions included
+    used_mask: int  # minors in use, also of devices outside the view
+    healthy_mask: int
+    only: Mapping[int, Amounts] | None  # what a required map leaves of each
+
+    def function(self, minor: int, hint: Hint) -> Function | None:
+        """The virtual function to give: the first free one, by bus id, that the pod's selector takes."""
+        taken = self.taken.get(minor, NO_AMOUNTS)
+        only = None if self.only is None else self.only.get(minor, NO_AMOUNTS)
+        for function in self.cards[minor].functions:
+            key = function_key(function.bus_id)
+            if taken.get(key, 0) > 0 or (only is not None and key not in only):
+                continue
+            if hint.function_selector is None or hint.function_selector.matches(function.labels):
+                return function
+        return None
+
+
+def view_of(
+    ledger: DeviceLedger, device_type: str, hint: Hint, terms: Terms, *, keep_switches_apart: bool = False
+) -> View:
+    """`keep_switches_apart`: give effect to the PCIeLevel exclusive policy."""
+    used = ledger.used_of(device_type)
+    reusable = terms.reusable.get(device_type, NO_MINORS)
+    only = None if terms.required is None else terms.required.get(device_type)
+    zones, selector = terms.zones, hint.selector
+    cards: dict[int, Card] = {}
+    free: dict[int, Amounts] = {}
+    taken: dict[int, Amounts] = {}
+    used_mask = healthy_mask = 0
+    for minor, card in ledger.inventory.of(device_type).items():
+        held = used.get(minor, NO_AMOUNTS)
+        if (
+            (only is not None and minor not in only)
+            or (zones is not None and not (card.placed and (card.numa is None or card.numa in zones)))
+            or (selector is not None and not selector.matches(card.labels))
+        ):
+            if held:
+                used_mask |= 1 << minor
+            continue
+        if minor in reusable:
+            held = _kept(held, reusable[minor])
+        room = left(card.total, held)
+        if only is not None:
+            cap = only[minor]
+            room = {name: min(amount, cap.get(name, 0)) for name, amount in room.items()}
+        cards[minor] = card
+        free[minor] = room
+        if held:
+            taken[minor] = held
+        if card.healthy:
+            healthy_mask |= 1 << minor
+        if room is not card.total and any(room[name] < amount for name, amount in card.total.items()):
+            used_mask |= 1 << minor
+    if keep_switches_apart and hint.exclusive_switch:
+        busy = {card.pcie for minor, card in ledger.inventory.of(device_type).items() if used_mask >> minor & 1}
+        cards = {minor: card for minor, card in cards.items() if card.pcie is not None and card.pcie not in busy}
+        free = {minor: free[minor] for minor in cards}
+        healthy_mask &= sum(1 << minor for minor in cards)
+    return View(device_type, cards, free, taken, used_mask, healthy_mask, only)
+
+
+def _kept(held: Amounts, given_up: Amounts) -> dict[str, int]:
+    """What stays in use. An amount given up may be negative: then somebody was counted in beforehand."""
+    names = {*held, *given_up}
+    return {name: rest for name in names if (rest := held.get(name, 0) - given_up.get(name, 0)) > 0}
