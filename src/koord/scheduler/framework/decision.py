@@ -36,6 +36,7 @@ class Chosen(msgspec.Struct, frozen=True):
     total: int
     scores: Mapping[str, int]  # by plugin, weighted
     runners_up: tuple[Ranked, ...] = ()
+    despite: str = ""  # why a plugin took back its objection, where that left no other node
 
 
 class Miss(msgspec.Struct, frozen=True):

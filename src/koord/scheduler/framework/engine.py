@@ -102,7 +102,7 @@ class Engine:
             return Failed(plugin, fault.message, "PreScore")
         chosen = self._chosen(evaluation, pod)
         if chosen is None:
-            return self._refused(evaluation, pod)
+            return self._relented(evaluation) or self._refused(evaluation, pod)
         if runners_up:
             others = tuple(r for r in _ranked(self._state, evaluation, runners_up + 1) if r.node != chosen.node)
             chosen = msgspec.structs.replace(chosen, runners_up=others[:runners_up])
@@ -246,6 +246,16 @@ class Engine:
             total=int(total[row]),
             scores=evaluation.scoring.breakdown(row),
         )
+
+    def _relented(self, evaluation: Evaluation) -> Chosen | None:
+        """A node on which only one plugin objects, if that plugin would rather take the pod than see it wait."""
+        for plugin in self.profile.relenting:
+            rows = evaluation.judgement.refused_only_by(plugin.name)
+            found = plugin.relent(evaluation.cycle, evaluation.pod, rows) if len(rows) else None
+            node = self._state.table.nodes[found[0]] if found is not None else None
+            if found is not None and node is not None:
+                return Chosen(node=node.name, feasible=0, total=0, scores={}, despite=found[1])
+        return None
 
     def _refused(self, evaluation: Evaluation, pod: PodInfo) -> Unschedulable:
         if self._nominator:

@@ -303,6 +303,17 @@ class Judgement:
             found[row] = verdict.resolvable
         return np.flatnonzero(found)
 
+    def refused_only_by(self, plugin: str) -> RowList:
+        """Rows on which nobody else objects, and which are not promised to others."""
+        if all(judge.plugin.name != plugin for judge in self.filters):
+            return np.zeros(0, np.intp)
+        place = self._place(plugin)
+        found = self.first == place + 1  # it comes first; those after it must have no objection either
+        for codes in self._codes[place + 1 :]:
+            found &= codes == 0
+        found[list(self.promised)] = False
+        return np.flatnonzero(found)
+
     def refusals(self) -> dict[tuple[str, Reject], list[str]]:
         """Who refused with which words, and the nodes it was said of. Worked out once per distinct verdict."""
         found: dict[tuple[str, Reject], list[str]] = {}

@@ -110,6 +110,11 @@ class Plugin:
         """The verdict that a code of `filter_columns` stands for."""
         raise NotImplementedError
 
+    def relent(self, cycle: Cycle, pod: PodInfo, rows: RowList) -> tuple[int, str] | None:
+        """No node takes the pod, and on these rows nobody but this plugin objects: the row that takes it after all,
+        and why in words."""
+        return None
+
     def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Preempt | Futile | Fault | None:
         """No node takes the pod: find a way, or say why there is none. None has nothing to add."""
         return None

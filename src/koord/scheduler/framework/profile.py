@@ -80,6 +80,7 @@ class Profile:
         self._signing = tuple(p for p in self._judges if overrides(p, "signature"))
         self._grounded = tuple(p for p in self._judges if overrides(p, "ground"))
         self.timed = tuple(p for p in self._judges if overrides(p, "catch_up"))
+        self.relenting = tuple(p for p in self.at("filter") if overrides(p, "relent"))
         self._keeps = all(map(_says_how_long, self._judges))
 
     def at(self, point: str) -> tuple[Plugin, ...]:

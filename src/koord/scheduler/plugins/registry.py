@@ -15,7 +15,7 @@ from koord.scheduler.plugins.dynamic_resources import DynamicResources
 from koord.scheduler.plugins.image_locality import ImageLocality
 from koord.scheduler.plugins.inter_pod_affinity import InterPodAffinity
 from koord.scheduler.plugins.inter_pod_affinity.listed import ListedNamespaces
-from koord.scheduler.plugins.load_aware import LoadAwareScheduling
+from koord.scheduler.plugins.load_aware import LoadAwareScheduling, load_aware
 from koord.scheduler.plugins.node_affinity import NodeAffinity
 from koord.scheduler.plugins.node_name import NodeName
 from koord.scheduler.plugins.node_ports import NodePorts
@@ -68,7 +68,7 @@ REGISTRY: Mapping[str, Factory] = {
     DynamicResources.name: lambda args, handle: DynamicResources(handle),
     DefaultBinder.name: lambda args, handle: DefaultBinder(),
     DefaultPreBind.name: lambda args, handle: DefaultPreBind(),
-    LoadAwareScheduling.name: LoadAwareScheduling,
+    LoadAwareScheduling.name: load_aware,
 }
 
 

@@ -16,6 +16,12 @@ DEFAULT_THRESHOLDS = {CPU: 65, MEMORY: 95}
 DEFAULT_SCALING_FACTORS = {CPU: 85, MEMORY: 70}
 
 
+# What becomes of a pod when load alone keeps it off every node. Not in Koordinator, which always refuses.
+REFUSE = "Refuse"
+LEAST_LOADED = "LeastLoaded"
+WHEN_ALL_HOT = (REFUSE, LEAST_LOADED)
+
+
 class LoadAwareAggregatedArgs(Model, frozen=True, kw_only=True):
     usage_thresholds: dict[str, int] = {}
     usage_aggregation_type: str = ""
@@ -41,6 +47,8 @@ class LoadAwareSchedulingArgs(PluginArgs, frozen=True, kw_only=True):
     allow_customize_estimation: bool = False
     aggregated: LoadAwareAggregatedArgs | None = None
     supported_resources: tuple[str, ...] = ()
+    # Koord's own, so it is never filled in: a file without it can be read by Koordinator too. None refuses.
+    when_all_hot: str | None = None
 
 
 def defaulted(args: LoadAwareSchedulingArgs) -> LoadAwareSchedulingArgs:
@@ -69,6 +77,7 @@ def validate(args: LoadAwareSchedulingArgs) -> list[FieldError]:
     errors += within("dominantResourceWeight", args.dominant_resource_weight, low=0, high=100)
     errors += each_within("usageThresholds", args.usage_thresholds, low=0, high=100)
     errors += each_within("estimatedScalingFactors", args.estimated_scaling_factors, low=1, high=100)
+    errors += one_of("whenAllHot", args.when_all_hot, WHEN_ALL_HOT)
     for name in args.resource_weights:
         if name not in args.estimated_scaling_factors:
             errors.append(FieldError(f"resourceWeights[{name}]", name, "must have an entry in estimatedScalingFactors"))

@@ -115,6 +115,11 @@ class LoadAwareScheduling(Plugin):
         guess = self._guess(cycle, pod)
         return self._spares[self._rules.by_prod(guess)].scores(rows, guess.usage, self._rules.weights)
 
+    @property
+    def stale_code(self) -> int:
+        """What `filter_columns` says of a node whose report is too old; smaller codes are of load."""
+        return self._rules.expired
+
     # For those who ask -------------------------------------------------------------------------------------------
 
     def summary(self, node_name: str) -> dict[str, Any]:
@@ -127,6 +132,11 @@ class LoadAwareScheduling(Plugin):
         ledger.tick()
         account = ledger.accounts.get(node.name)
         return self._rules.outlook(self._guesses.of(pod), account, self._sites.of(node), ledger.now)
+
+    def excess(self, pod: PodInfo, node: NodeInfo) -> float:
+        """Of a node that is refused for its load: how many percent the pod would bring it above a ceiling."""
+        account = self._ledger.accounts[node.name]
+        return self._rules.excess(self._guesses.of(pod), account, self._sites.of(node))
 
     # Rows --------------------------------------------------------------------------------------------------------
 

@@ -74,9 +74,6 @@ class Rules:
             reject("node(s) nodeMetric expired"),
         )
 
-    def is_hot(self, code: int) -> bool:
-        return PASSES < code < self.expired
-
     # Filter ------------------------------------------------------------------------------------------------------
 
     def code(self, guess: Guess, account: Account | None, site: Site, now: float) -> int:
@@ -120,6 +117,16 @@ class Rules:
     def _first(self, limit: Limit) -> int:
         """Where the codes of the usage that is compared begin."""
         return 1 if limit.applied.window is None else self._aggregated_first
+
+    def excess(self, guess: Guess, account: Account, site: Site) -> float:
+        """How many percent of the node the pod would bring it above a ceiling, at the worst."""
+        limit = site.prod if guess.prod else site.plain
+        assert limit is not None
+        seen, coming = account.used(limit.applied.window, prod=limit.applied.prod)
+        return max(
+            percent(seen[place] + coming[place] + guess.usage[place], site.total[place]) - limit.applied.percents[place]
+            for place, _ in limit.checks
+        )
 
     # Score -------------------------------------------------------------------------------------------------------
 
