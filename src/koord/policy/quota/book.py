@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from koord.api.protocol import DEFAULT_QUOTA
-from koord.policy.quota import refusal as say
 from koord.policy.quota.account import Account
-from koord.policy.quota.amount import Amounts, Counts, add_to, exceeding, masked, minus, plus
+from koord.policy.quota.amount import Amounts, Counts, add_to, masked, minus
 from koord.policy.quota.claimant import Address, Claimant
 from koord.policy.quota.definition import Quota, Rules
 from koord.policy.quota.directory import Directory
@@ -30,8 +29,8 @@ from koord.policy.quota.event import (
     Unassigned,
 )
 from koord.policy.quota.forest import DEFAULT_TREE, Forest
+from koord.policy.quota.judgement import judge
 from koord.policy.quota.refusal import Refusal
-from koord.policy.quota.tree import Levels
 
 
 class _Bundle:
@@ -214,9 +213,11 @@ class Book:
         if not name:
             return None, None
         if not self._directory.knows(name):
-            return (forest.account(DEFAULT_QUOTA) if self.rules.default_group else None), say.unknown(name)
+            return (forest.account(DEFAULT_QUOTA) if self.rules.default_group else None), Refusal(
+                kind="unknown", quota=name
+            )
         why = forest.why_adrift(name)
-        return forest.account(name), None if why is None else say.adrift(name, why)
+        return forest.account(name), None if why is None else Refusal(kind="adrift", quota=name, why=why)
 
     # -- reading
 
@@ -277,56 +278,25 @@ class Book:
         if known is not None and self._is_assigned(known):
             gone.append(known)
         if known is not None and known.address == pod.address and known.requests == pod.requests:
-            return self._verdict(forest, home, pod, requested, gone)
+            return self._judged(forest, home, pod, requested, gone)
         fixed = {} if pod.preemptible else requested
         home.add_request(requested, fixed)
         try:
-            return self._verdict(forest, home, pod, requested, gone)
+            return self._judged(forest, home, pod, requested, gone)
         finally:
             home.add_request(requested, fixed, -1)
 
-    # -- deciding
-
-    def _verdict(
+    def _judged(
         self, forest: Forest, home: Account, pod: Claimant, requested: Amounts, gone: list[Claimant]
     ) -> Refusal | None:
-        rules = self.rules
-        quota = home.quota
-        levels = forest.tree_of(home.name).entitlements(home)
-        limit: Counts = levels[-1][1] if rules.runtime and levels else quota.max
-        used = self._without(home, home.used, gone)
-        exceeded = exceeding(plus(used, requested), limit)
-        if exceeded:
-            return say.insufficient(home.name, limit, used, requested, exceeded)
-        if not pod.preemptible:
-            fixed = self._without(home, home.np_used, [other for other in gone if not other.preemptible])
-            exceeded = exceeding(plus(fixed, requested), quota.min)
-            if exceeded:
-                return say.insufficient_for_good(home.name, quota.min, fixed, requested, exceeded)
-        if rules.check_parents:
-            return self._refused_above(levels, "runtime" if rules.runtime else "max", requested, requested, gone)
-        # What is within min is promised, even when a sibling took more than its share. What is borrowed is not, and
-        # must not lift an ancestor over its max.
-        borrowed = exceeding(plus(masked(used, requested), requested), plus(dict.fromkeys(requested, 0), quota.min))
-        return self._refused_above(levels, "max", requested, borrowed, gone)
+        def used_by(account: Account) -> Amounts:
+            return self._without(account, account.used, gone)
 
-    def _refused_above(
-        self, levels: Levels, what: str, requested: Amounts, names: Collection[str], gone: list[Claimant]
-    ) -> Refusal | None:
-        """The nearest ancestor that has no room for these resources of the request."""
-        if not names:
-            return None
-        for depth in range(len(levels) - 2, -1, -1):
-            above, entitled = levels[depth]
-            limit = masked(entitled if what == "runtime" else above.quota.max, names)
-            used = masked(self._without(above, above.used, gone), requested)
-            exceeded = exceeding(plus(used, requested), limit)
-            if exceeded:
-                path = tuple(account.name for account, _ in levels[depth:])
-                # Upstream's word for either limit is runtime.
-                word = "runtime" if self.rules.check_parents else what
-                return say.insufficient_above(path, word, limit, used, requested, exceeded)
-        return None
+        def fixed() -> Amounts:
+            return self._without(home, home.np_used, [other for other in gone if not other.preemptible])
+
+        levels = forest.tree_of(home.name).entitlements(home)
+        return judge(self.rules, home, levels, requested, used_by, None if pod.preemptible else fixed)
 
     def _without(self, account: Account, used: Amounts, gone: list[Claimant]) -> Amounts:
         """Use of an account, less that of assigned pods at or below it that are imagined away."""

@@ -23,6 +23,7 @@ class Claimant(msgspec.Struct, frozen=True, kw_only=True):
     preemptible: bool = True
     priority: int = 0
     placed: bool = False  # it has a node
+    since: float = 0.0  # when it started; of equals in priority the earlier is the more important
 
     @staticmethod
     def of(
@@ -34,6 +35,7 @@ class Claimant(msgspec.Struct, frozen=True, kw_only=True):
         requests: Counts,
         priority: int = 0,
         placed: bool = False,
+        since: float = 0.0,
     ) -> Claimant:
         return Claimant(
             uid=uid,
@@ -44,6 +46,7 @@ class Claimant(msgspec.Struct, frozen=True, kw_only=True):
             preemptible=is_pod_preemptible(labels),
             priority=priority,
             placed=placed,
+            since=since,
         )
 
     @property

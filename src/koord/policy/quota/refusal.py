@@ -1,4 +1,4 @@
-"""Why a pod may not start under its quota: the text that users know, and the numbers behind it."""
+"""Why a pod may not start under its quota: the numbers, and the text that users know. The text is made when read."""
 
 from __future__ import annotations
 
@@ -12,54 +12,36 @@ Kind = Literal["quota", "parent", "non-preemptible", "unknown", "adrift"]
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """`limit`, `used` and `requested` are those of `quota`, which is an ancestor's name when kind is parent."""
+    """`limit` and `used` are those of `quota`, which for kind parent is an ancestor of the pod's own quota.
+
+    A non-preemptible pod can never be asked to leave, so only what is guaranteed can carry it: its limit is min.
+    """
 
     kind: Kind
-    text: str
     quota: str
     limit: Counts = {}
     used: Counts = {}
     requested: Counts = {}
     exceeded: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()  # from the ancestor without room down to the pod's quota
+    limited_by: Literal["runtime", "max"] = "runtime"
+    why: str = ""
 
-
-def unknown(quota: str) -> Refusal:
-    return Refusal(kind="unknown", text=f"Could not find the specified ElasticQuota, quotaName: {quota}", quota=quota)
-
-
-def adrift(quota: str, why: str) -> Refusal:
-    return Refusal(kind="adrift", text=f"ElasticQuota {quota} has no place in its tree: {why}", quota=quota)
-
-
-def insufficient(quota: str, limit: Counts, used: Counts, requested: Counts, exceeded: tuple[str, ...]) -> Refusal:
-    said = (
-        f"Insufficient quotas, quotaName: {quota}, runtime: {text(limit)}, used: {text(used)}, "
-        f"pod's request: {text(requested)}, exceedDimensions: {names(exceeded)}"
-    )
-    return Refusal(kind="quota", text=said, quota=quota, limit=limit, used=used, requested=requested, exceeded=exceeded)
-
-
-def insufficient_above(
-    path: tuple[str, ...], what: str, limit: Counts, used: Counts, requested: Counts, exceeded: tuple[str, ...]
-) -> Refusal:
-    """`path` leads from the ancestor without room down to the pod's quota; `what` is runtime or max."""
-    said = (
-        f"Insufficient quotas, quotaNameTopo: {names(path)}, {what}: {text(limit)}, used: {text(used)}, "
-        f"pod's request: {text(requested)}, exceedDimensions: {names(exceeded)}"
-    )
-    return Refusal(
-        kind="parent", text=said, quota=path[0], limit=limit, used=used, requested=requested, exceeded=exceeded
-    )
-
-
-def insufficient_for_good(
-    quota: str, limit: Counts, used: Counts, requested: Counts, exceeded: tuple[str, ...]
-) -> Refusal:
-    """A non-preemptible pod can never be asked to leave, so only what is guaranteed can carry it."""
-    said = (
-        f"Insufficient non-preemptible quotas, quotaName: {quota}, min: {text(limit)}, "
-        f"nonPreemptibleUsed: {text(used)}, pod's request: {text(requested)}, exceedDimensions: {names(exceeded)}"
-    )
-    return Refusal(
-        kind="non-preemptible", text=said, quota=quota, limit=limit, used=used, requested=requested, exceeded=exceeded
-    )
+    @property
+    def text(self) -> str:
+        match self.kind:
+            case "unknown":
+                return f"Could not find the specified ElasticQuota, quotaName: {self.quota}"
+            case "adrift":
+                return f"ElasticQuota {self.quota} has no place in its tree: {self.why}"
+            case "non-preemptible":
+                start = f"Insufficient non-preemptible quotas, quotaName: {self.quota}, min: {text(self.limit)}"
+                used = f"nonPreemptibleUsed: {text(self.used)}"
+            case "parent":
+                start = f"Insufficient quotas, quotaNameTopo: {names(self.path)}, {self.limited_by}: {text(self.limit)}"
+                used = f"used: {text(self.used)}"
+            case "quota":
+                start = f"Insufficient quotas, quotaName: {self.quota}, runtime: {text(self.limit)}"
+                used = f"used: {text(self.used)}"
+        wanted = f"pod's request: {text(self.requested)}, exceedDimensions: {names(self.exceeded)}"
+        return f"{start}, {used}, {wanted}"

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from koord.api.protocol import ROOT_QUOTA
 from koord.policy.quota.account import Account
-from koord.policy.quota.amount import Amounts, Counts
+from koord.policy.quota.amount import Amounts
 from koord.policy.quota.definition import Quota, Rules
 from koord.policy.quota.share import Claim, Pool
 
@@ -37,7 +37,8 @@ class Tree:
         top_down = list(_below(self.root))
         for account in (self.root, *top_down):
             self._open_pools(account)
-        for account in reversed(top_down):
+        # Children come first, so each sum is complete when it is passed on.
+        for account in (*reversed(top_down), *(self.accounts[name] for name in self.adrift)):
             self._state_mins(account)
 
     def _place(self, name: str, account: Account, known: Mapping[str, Quota]) -> None:
@@ -71,11 +72,15 @@ class Tree:
             Pool(claims, scales=self.rules.scale_min)
 
     def _state_mins(self, account: Account) -> None:
-        """Children come first, so each sum is complete when it is passed on."""
+        above = account.parent
         if not account.lends:
-            _pass_up(account, account.restate(account.quota.min))
-        if self.rules.guarantee_usage and account.parent is not None:
-            account.parent.add_allocated(account.reguarantee(account.quota.min))
+            delta = account.restate(account.quota.min)
+            if above is not None:
+                above.add_request(delta, {})
+        if self.rules.guarantee_usage:
+            delta = account.reguarantee(account.quota.min)
+            if above is not None:
+                above.add_allocated(delta)
 
     def entitlement(self, account: Account) -> Amounts:
         """Of every resource of its max what the quota may use now. Nothing for one without a place."""
@@ -111,8 +116,3 @@ def _below(root: Account) -> Iterable[Account]:
     while level:
         level = [child for account in level for child in account.children]
         yield from level
-
-
-def _pass_up(account: Account, delta: Counts) -> None:
-    if account.parent is not None and delta:
-        account.parent.add_request(delta, {})
