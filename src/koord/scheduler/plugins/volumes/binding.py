@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-import numpy as np
-
 from koord.api.builtin import CSI_NODES
 from koord.api.config.scheduler.in_tree import VolumeBindingArgs
 from koord.scheduler.framework.cycle import Cycle
@@ -15,7 +13,7 @@ from koord.scheduler.framework.plugin import Codes, Plugin
 from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, Only, Reject, Skip, unresolvable
 from koord.scheduler.framework.work import Errand
 from koord.scheduler.plugins.volumes.claims import mentions, uses
-from koord.scheduler.plugins.volumes.desk import FAR, NO_VOLUME, REASONS, Desk, Needs
+from koord.scheduler.plugins.volumes.desk import REASONS, Desk, Needs
 from koord.scheduler.plugins.volumes.progress import Progress
 from koord.scheduler.plugins.volumes.provisioning import largest_volume
 from koord.scheduler.state.node import NodeInfo
@@ -93,23 +91,7 @@ class VolumeBinding(Plugin):
         return found if isinstance(found, Reject) else None
 
     def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
-        """The reach of bound volumes is a matter of labels; claims that wait are planned for node by node."""
-        needs = cycle.of(self.name, Needs)
-        codes = np.zeros(len(table.alive[rows]), np.int32)
-        if needs.waiting:
-            places = range(table.size) if isinstance(rows, slice) else rows
-            for i, row in enumerate(places):
-                node = table.nodes[row]
-                found = self.filter(cycle, pod, node) if node is not None and node.node is not None else None
-                if found is not None:
-                    codes[i] = sum(1 << REASONS.index(reason) for reason in found.reasons)
-            return codes
-        if needs.lost:
-            codes[:] = 1 << REASONS.index(NO_VOLUME)
-        for near in needs.reaches:
-            if near is not None:
-                codes[~near.mask(table, rows)] = 1 << REASONS.index(FAR)
-        return codes
+        return self._desk.column(cycle.of(self.name, Needs), table, rows)
 
     def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
         return unresolvable(*(reason for i, reason in enumerate(REASONS) if code >> i & 1))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 import msgspec
+import numpy as np
 
 from koord.api.builtin import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
 from koord.api.volume import PersistentVolume, PersistentVolumeClaim
 from koord.scheduler.framework.handle import Handle
+from koord.scheduler.framework.plugin import Codes
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
 from koord.scheduler.plugins.node_selector import Terms
 from koord.scheduler.plugins.volumes.assumed import Assumed
@@ -24,10 +26,12 @@ from koord.scheduler.plugins.volumes.claims import (
     not_made_for,
 )
 from koord.scheduler.plugins.volumes.provisioning import FULL, UNABLE, Provisioning
-from koord.scheduler.plugins.volumes.shelf import Shelf, reach, selector_of, storage
+from koord.scheduler.plugins.volumes.shelf import Shelf, reach, selector_of
+from koord.scheduler.plugins.volumes.stock import Stock, storage
 from koord.scheduler.plugins.volumes.zones import WAITS
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.table import NodeTable, Rows
 from koord.values.quotation import quoted
 from koord.values.requirement import SelectorError
 
@@ -36,6 +40,7 @@ NONE_TO_BIND = "node(s) didn't find available persistent volumes to bind"
 NO_SPACE = "node(s) did not have enough free storage"
 NO_VOLUME = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 REASONS = (FAR, NONE_TO_BIND, NO_SPACE, NO_VOLUME)  # in the order in which they are told
+_BITS = {reason: 1 << i for i, reason in enumerate(REASONS)}
 _IMMEDIATE = unresolvable("pod has unbound immediate PersistentVolumeClaims")
 
 
@@ -72,6 +77,7 @@ class Desk:
         self._volumes = handle.lister(PERSISTENT_VOLUMES)
         self._classes = handle.lister(STORAGE_CLASSES)
         self._provisioning = Provisioning(handle)
+        self._stock = Stock(handle)
 
     @property
     def version(self) -> Hashable:
@@ -101,7 +107,8 @@ class Desk:
         return known, "" if storage_class is None else (storage_class.volume_binding_mode, storage_class.metadata.uid)
 
     def needs(self, pod: PodInfo) -> Needs | Reject | Fault:
-        claims = [self._usable(pod, mention) for mention in mentions(pod)]
+        # A claim that two volumes of the pod name is one claim, and needs one volume.
+        claims = [self._usable(pod, mention) for mention in dict.fromkeys(mentions(pod))]
         refused = next((each for each in claims if isinstance(each, Reject)), None)
         if refused is not None:
             return refused
@@ -140,6 +147,49 @@ class Desk:
         assert isinstance(plan, Plan)
         return plan
 
+    def column(self, needs: Needs, table: NodeTable, rows: Rows) -> Codes:
+        """`served` for many nodes: per row a bit for each of REASONS, none where it can."""
+        codes = self._planned_column(needs, table, rows)
+        far = np.zeros(len(codes), np.bool_)
+        for near in needs.reaches:
+            if near is not None:
+                far |= ~near.mask(table, rows)
+        codes[far] |= _BITS[FAR]
+        if needs.lost:
+            codes[~far] |= _BITS[NO_VOLUME]
+        return codes
+
+    def _planned_column(self, needs: Needs, table: NodeTable, rows: Rows) -> Codes:
+        codes = np.zeros(len(table.alive[rows]), np.int32)
+        if not needs.waiting:
+            return codes
+        shelves = self._shelves(needs)
+        if any(needs.selected) or not _apart(shelves):
+            return self._planned_rows(needs, table, rows, codes)
+        for claim, shelf in zip(needs.waiting, shelves, strict=True):  # the first to be made that cannot be has its say
+            make = (codes == 0) & ~shelf.reached(table, rows)
+            if make.any():
+                unable, full = self._provisioning.objections(claim, table, rows)
+                codes[make & unable] = _BITS[NONE_TO_BIND]
+                codes[make & full] = _BITS[NO_SPACE]
+        return codes
+
+    def _planned_rows(self, needs: Needs, table: NodeTable, rows: Rows, codes: Codes) -> Codes:
+        """One claim's choice limits another's, or the nodes are named already: then each node is planned for."""
+        places = np.arange(table.size)[rows]
+        named = {name for name in needs.selected if name is not None}
+        if named:
+            codes[:] = _BITS[NONE_TO_BIND]
+            here = table.index.get(next(iter(named))) if len(named) == 1 else None
+            asked = np.flatnonzero(places == here.row) if here is not None else np.zeros(0, np.intp)
+        else:
+            asked = np.arange(len(places))
+        for i in asked.tolist():
+            node = table.nodes[places[i]]
+            plan = self._planned(needs, node) if node is not None and node.node is not None else ""
+            codes[i] = _BITS[plan] if isinstance(plan, str) and plan else 0
+        return codes
+
     def _planned(self, needs: Needs, node: NodeInfo) -> Plan | str:
         if not needs.waiting:
             return Plan(node.name)
@@ -166,9 +216,12 @@ class Desk:
     def _shelves(self, needs: Needs) -> Sequence[Shelf]:
         now = (self._volumes.version, self.assumed.version)
         if needs.read != now:
-            listed = [self.assumed.volume(volume) for volume in self._volumes.list()]
-            needs.shelves, needs.read = tuple(Shelf(claim, listed) for claim in needs.waiting), now
+            needs.shelves, needs.read = tuple(self._shelf(claim) for claim in needs.waiting), now
         return needs.shelves
+
+    def _shelf(self, claim: PersistentVolumeClaim) -> Shelf:
+        items = self._stock.of(class_of(claim), storage(claim.spec.resources.requests))
+        return Shelf(claim, items, self.assumed.volume)
 
     def _usable(self, pod: PodInfo, mention: Mention) -> PersistentVolumeClaim | Reject:
         name = mention.claim
@@ -210,3 +263,11 @@ class Desk:
             key = f"{claim.metadata.namespace}/{claim.metadata.name}"
             return Fault(f"error creating internal label selector for claim: {key}: {error}")
         return storage_class.volume_binding_mode == WAITS and not claim.spec.volume_name
+
+
+def _apart(shelves: Sequence[Shelf]) -> bool:
+    """Whether no volume could be taken by one claim and missed by another."""
+    if len(shelves) < 2:
+        return True
+    names = [shelf.names for shelf in shelves]
+    return sum(map(len, names)) == len(frozenset().union(*names))

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
+import numpy as np
+
 from koord.api.builtin import CSI_DRIVERS, CSI_STORAGE_CAPACITIES, STORAGE_CLASSES
 from koord.api.storage import CSIStorageCapacity, StorageClass
 from koord.api.volume import PersistentVolumeClaim
 from koord.scheduler.framework.handle import Handle
+from koord.scheduler.plugins.node_selector import selector_mask
 from koord.scheduler.plugins.volumes.claims import class_of
-from koord.scheduler.plugins.volumes.shelf import storage
+from koord.scheduler.plugins.volumes.pins import near_pins
+from koord.scheduler.plugins.volumes.stock import storage
+from koord.scheduler.state.table import Bools, NodeTable, Rows
 from koord.values.quantity import Quantity
-from koord.values.requirement import SelectorError
+from koord.values.requirement import Operator, SelectorError
 from koord.values.selector import NOTHING, Selector
 
 _NO_PROVISIONER = "kubernetes.io/no-provisioner"
+_EQUAL = (Operator.IN, Operator.EQUALS, Operator.DOUBLE_EQUALS)
 UNABLE, FULL = "unable", "full"
 
 
@@ -37,14 +43,45 @@ class Provisioning:
             return UNABLE
         return "" if self._has_room(found, claim, labels) else FULL
 
-    def _has_room(self, storage_class: StorageClass, claim: PersistentVolumeClaim, labels: Mapping[str, str]) -> bool:
-        """Only drivers that say so report how much they have."""
+    def objections(self, claim: PersistentVolumeClaim, table: NodeTable, rows: Rows) -> tuple[Bools, Bools]:
+        """The same for many nodes: where it is UNABLE, and where it is FULL."""
+        none = np.zeros(len(table.alive[rows]), np.bool_)
+        found = self._classes.get("", class_of(claim))
+        if found is None or found.provisioner in ("", _NO_PROVISIONER):
+            return ~none, none
+        unable = ~_allowed_mask(found, table, rows) if found.allowed_topologies else none
+        size = self._limited(found, claim)
+        return unable, none if size is None else ~unable & ~self._room_mask(found, size, table, rows)
+
+    def _room_mask(self, storage_class: StorageClass, size: int, table: NodeTable, rows: Rows) -> Bools:
+        pins: dict[str, list[str]] = {}
+        others: list[Selector] = []
+        for limit, near in self._by_class().get(storage_class.metadata.name, ()):
+            if limit < size:
+                continue
+            (first, *more) = near.requirements or (None,)
+            if first is None or more or near.nothing or first.operator not in _EQUAL:
+                others.append(near)
+            else:
+                pins.setdefault(first.key, []).extend(first.values)
+        mask = near_pins(pins, table, rows)
+        for near in others:
+            mask |= selector_mask(near, table, rows)
+        return mask
+
+    def _limited(self, storage_class: StorageClass, claim: PersistentVolumeClaim) -> int | None:
+        """The size to find room for. Only drivers that say so report how much they have."""
         if "storage" not in claim.spec.resources.requests:
-            return True
+            return None
         driver = self._drivers.get("", storage_class.provisioner)
         if driver is None or not driver.spec.storage_capacity:
+            return None
+        return storage(claim.spec.resources.requests).value()
+
+    def _has_room(self, storage_class: StorageClass, claim: PersistentVolumeClaim, labels: Mapping[str, str]) -> bool:
+        size = self._limited(storage_class, claim)
+        if size is None:
             return True
-        size = storage(claim.spec.resources.requests).value()
         pools = self._by_class().get(storage_class.metadata.name, ())
         return any(limit >= size and near.matches(labels) for limit, near in pools)
 
@@ -70,6 +107,17 @@ def _allowed(storage_class: StorageClass, labels: Mapping[str, str]) -> bool:
         and all(labels.get(each.key) in each.values for each in term.match_label_expressions)
         for term in terms
     )
+
+
+def _allowed_mask(storage_class: StorageClass, table: NodeTable, rows: Rows) -> Bools:
+    mask = np.zeros(len(table.alive[rows]), np.bool_)
+    for term in storage_class.allowed_topologies:
+        if term.match_label_expressions:
+            here = np.ones(len(mask), np.bool_)
+            for each in term.match_label_expressions:
+                here &= near_pins({each.key: each.values}, table, rows)
+            mask |= here
+    return mask
 
 
 def _near(pool: CSIStorageCapacity) -> Selector:

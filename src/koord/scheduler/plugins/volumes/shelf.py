@@ -1,74 +1,107 @@
-"""Which existing volumes could serve a claim, and which of them on a given node."""
+"""Which existing volumes could serve a claim, and which of them on a given node or on many."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import functools
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-import msgspec
+import numpy as np
 
+from koord.api.affinity import NodeSelector
 from koord.api.node import Node
-from koord.api.part import ResourceList
 from koord.api.volume import PersistentVolume, PersistentVolumeClaim
 from koord.scheduler.plugins.node_selector import Terms
 from koord.scheduler.plugins.volumes.choice import is_held_for
-from koord.scheduler.plugins.volumes.claims import class_of
-from koord.values.quantity import Quantity
+from koord.scheduler.plugins.volumes.pins import near_pins
+from koord.scheduler.plugins.volumes.stock import Item, kind_of
+from koord.scheduler.state.table import Bools, NodeTable, Rows
 from koord.values.selector import Selector
-
-_FILESYSTEM = "Filesystem"
-_NONE = Quantity.from_value(0)
-
-
-class Candidate(msgspec.Struct, frozen=True):
-    volume: PersistentVolume
-    size: Quantity
-    reach: Terms | None  # None: from everywhere
-
-    def reached_from(self, node: Node) -> bool:
-        return self.reach is None or self.reach.matches(node)
 
 
 class Shelf:
     """The volumes that suit one claim wherever the pod goes, smallest first; only their reach depends on the node."""
 
-    def __init__(self, claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolume]) -> None:
-        wanted = storage(claim.spec.resources.requests)
-        selector = selector_of(claim)
-        held: list[Candidate] = []
-        free: list[Candidate] = []
-        for volume in volumes:
-            ref = volume.spec.claim_ref
-            if class_of(volume) != class_of(claim) or (ref is not None and not is_held_for(volume, claim)):
-                continue
-            size = storage(volume.spec.capacity)
-            if size < wanted or volume.metadata.deletion_timestamp is not None or not _alike(claim, volume):
+    def __init__(
+        self,
+        claim: PersistentVolumeClaim,
+        items: Iterable[Item],
+        as_assumed: Callable[[PersistentVolume], PersistentVolume],
+    ) -> None:
+        """`items` are of the claim's class, large enough and in order."""
+        selector, kind, modes = selector_of(claim), kind_of(claim), frozenset(claim.spec.access_modes)
+        self._held: list[PersistentVolume] = []
+        self._free: list[PersistentVolume] = []
+        # Places in `_free`, by where they are reached from.
+        self._pins: dict[str, dict[str, list[int]]] = {}
+        self._others: dict[NodeSelector | None, list[int]] = {}
+        for item in items:
+            volume = as_assumed(item.volume)
+            ref, meta = volume.spec.claim_ref, volume.metadata
+            if item.kind != kind or meta.deletion_timestamp is not None:
                 continue
             if ref is not None:
-                held.append(Candidate(volume, size, reach(volume)))
-            elif _offered(claim, volume, selector):
-                free.append(Candidate(volume, size, reach(volume)))
-        free.sort(key=lambda each: (each.size, each.volume.metadata.name))
-        self._held, self._free = held, free
+                if is_held_for(volume, claim):
+                    self._held.append(volume)
+            elif item.offered and modes <= item.modes and (selector is None or selector.matches(meta.labels)):
+                self._put(item, volume)
+
+    def _put(self, item: Item, volume: PersistentVolume) -> None:
+        at = len(self._free)
+        self._free.append(volume)
+        if item.pin is None:
+            self._others.setdefault(item.near, []).append(at)
+            return
+        key, values = item.pin
+        by_value = self._pins.setdefault(key, {})
+        for value in values:
+            by_value.setdefault(value, []).append(at)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(volume.metadata.name for volume in (*self._held, *self._free))
 
     def pick(self, node: Node, taken: Collection[str]) -> PersistentVolume | None:
         """A volume that is held for the claim is the only one that will do, reached or not."""
-        for candidate in self._held:
-            if candidate.volume.metadata.name not in taken:
-                return candidate.volume if candidate.reached_from(node) else None
-        for candidate in self._free:
-            if candidate.volume.metadata.name not in taken and candidate.reached_from(node):
-                return candidate.volume
-        return None
+        for volume in self._held:
+            if volume.metadata.name not in taken:
+                near = reach(volume)
+                return volume if near is None or near.matches(node) else None
+        labels = node.metadata.labels
+        found = [
+            self._first(by_value.get(labels[key], ()), taken) for key, by_value in self._pins.items() if key in labels
+        ]
+        for near_by, places in self._others.items():
+            if near_by is None or terms_of(near_by).matches(node):
+                found.append(self._first(places, taken))
+        at = min((place for place in found if place is not None), default=None)
+        return None if at is None else self._free[at]
+
+    def reached(self, table: NodeTable, rows: Rows) -> Bools:
+        """The nodes on which a volume would be picked, as long as no other claim took one."""
+        everywhere = np.ones(len(table.alive[rows]), np.bool_)
+        if self._held:
+            near = reach(self._held[0])
+            return everywhere if near is None else near.mask(table, rows)
+        if None in self._others:
+            return everywhere
+        mask = near_pins(self._pins, table, rows)
+        for near_by in self._others:
+            assert near_by is not None
+            mask |= terms_of(near_by).mask(table, rows)
+        return mask
+
+    def _first(self, places: Sequence[int], taken: Collection[str]) -> int | None:
+        return next((at for at in places if self._free[at].metadata.name not in taken), None)
+
+
+@functools.lru_cache(maxsize=1024)
+def terms_of(near: NodeSelector) -> Terms:
+    return Terms(near)
 
 
 def reach(volume: PersistentVolume) -> Terms | None:
     near = volume.spec.node_affinity
-    return Terms(near.required) if near is not None and near.required is not None else None
-
-
-def storage(amounts: ResourceList) -> Quantity:
-    found = amounts.get("storage")
-    return _NONE if found is None else Quantity.parse(found)
+    return terms_of(near.required) if near is not None and near.required is not None else None
 
 
 def selector_of(claim: PersistentVolumeClaim) -> Selector | None:
@@ -77,15 +110,3 @@ def selector_of(claim: PersistentVolumeClaim) -> Selector | None:
     if wanted is None:
         return None
     return Selector.of(wanted.match_labels, ((e.key, e.operator, e.values) for e in wanted.match_expressions))
-
-
-def _alike(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
-    if (claim.spec.volume_mode or _FILESYSTEM) != (volume.spec.volume_mode or _FILESYSTEM):
-        return False
-    return (claim.spec.volume_attributes_class_name or "") == (volume.spec.volume_attributes_class_name or "")
-
-
-def _offered(claim: PersistentVolumeClaim, volume: PersistentVolume, selector: Selector | None) -> bool:
-    if volume.status.phase != "Available" or not set(claim.spec.access_modes) <= set(volume.spec.access_modes):
-        return False
-    return selector is None or selector.matches(volume.metadata.labels)

@@ -1,0 +1,29 @@
+"""Many places, most of which are named by one value of one label: where a node is in any of them, for one and for many.
+
+Thousands of local volumes or pools of storage differ in a host name only; those cost one look per node, not one each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from koord.scheduler.state.table import Bools, NodeTable, Rows
+
+Pin = tuple[str, tuple[str, ...]]  # a label, and the values that it may have
+
+
+def near_pins(pins: Mapping[str, Iterable[str]], table: NodeTable, rows: Rows) -> Bools:
+    """The nodes that have one of the values of one of the labels."""
+    mask = np.zeros(len(table.alive[rows]), np.bool_)
+    for key, values in pins.items():
+        held = frozenset(values)
+        if len(held) == 1:
+            (only,) = held
+            code = table.label(key).code_of(only)
+            if code is not None:
+                mask |= table.label(key).codes[rows] == code
+        elif held:
+            mask |= table.label(key).spread(rows, held.__contains__) != 0
+    return mask
