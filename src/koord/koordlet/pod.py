@@ -1,0 +1,133 @@
+"""A pod of this node as decisions see it: its classes, its amounts and its cgroups. Built once per change of a pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import msgspec
+
+from koord.api import pod_resources
+from koord.api.annotations import resource_status
+from koord.api.annotations.codec import Malformed
+from koord.api.container import Container
+from koord.api.pod import Pod
+from koord.api.pod_qos import pod_qos
+from koord.api.qos_class import BE, BEST_EFFORT
+from koord.policy.qos import classes
+from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
+
+ALIVE = ("Pending", "Running")
+
+
+class ContainerView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Amounts are milli-units for cpu and units for everything else; an absent name is no request or no limit."""
+
+    name: str
+    id: str = ""  # empty until the runtime has made it
+    group: str = ""
+    running: bool = False
+    requests: Mapping[str, int] = {}
+    limits: Mapping[str, int] = {}
+
+
+class PodView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    uid: str
+    namespace: str = "default"
+    name: str = ""
+    group: str = ""
+    phase: str = "Running"
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    priority: int | None = None
+    kube_qos: str = "Burstable"
+    terminating: bool = False
+    created_s: float = 0.0
+    requests: Mapping[str, int] = {}
+    limits: Mapping[str, int] = {}
+    containers: tuple[ContainerView, ...] = ()
+
+    @cached_property
+    def qos(self) -> str:
+        """As labelled; empty where the label says nothing known."""
+        return classes.qos_raw(self.labels)
+
+    @cached_property
+    def qos_with_default(self) -> str:
+        return classes.qos_with_default(self.labels, self.kube_qos)
+
+    @cached_property
+    def priority_class(self) -> str:
+        return classes.priority_class_with_default(self.labels, self.priority, self.kube_qos)
+
+    @cached_property
+    def priority_value(self) -> int:
+        return classes.priority_value_with_default(self.labels, self.priority, self.kube_qos)
+
+    @cached_property
+    def cpuset(self) -> CPUSet:
+        """The CPUs that the scheduler gave it; none when the annotation is absent or cannot be read."""
+        status = resource_status.parse(self.annotations)
+        if status is None or isinstance(status, Malformed):
+            return EMPTY
+        try:
+            return CPUSet.parse(status.cpuset)
+        except CPUSetError:
+            return EMPTY
+
+    @cached_property
+    def is_pinned(self) -> bool:
+        """Whether the scheduler gave it CPUs or NUMA nodes of its own."""
+        status = resource_status.parse(self.annotations)
+        if status is None or isinstance(status, Malformed):
+            return False
+        return bool(status.cpuset or status.numa_node_resources)
+
+    @property
+    def is_best_effort(self) -> bool:
+        """BE by its label, or without any request at all."""
+        return self.qos == BE or self.kube_qos == BEST_EFFORT
+
+    @property
+    def is_alive(self) -> bool:
+        return self.phase in ALIVE
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def pod_view(pod: Pod, group: str, container_groups: Mapping[str, str]) -> PodView:
+    """`container_groups` maps a container's id to its cgroup; ids that are missing there have none yet."""
+    states = {state.name: state for state in (*pod.status.container_statuses, *pod.status.init_container_statuses)}
+
+    def view(container: Container) -> ContainerView:
+        state = states.get(container.name)
+        identity = "" if state is None else state.container_id
+        return ContainerView(
+            name=container.name,
+            id=identity,
+            group=container_groups.get(identity, ""),
+            running=state is not None and state.state.running is not None,
+            requests=pod_resources.amounts(container.resources.requests),
+            limits=pod_resources.amounts(container.resources.limits),
+        )
+
+    meta = pod.metadata
+    sidecars = [container for container in pod.spec.init_containers if container.restart_policy == "Always"]
+    return PodView(
+        uid=meta.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        group=group,
+        phase=pod.status.phase,
+        labels=meta.labels,
+        annotations=meta.annotations,
+        priority=pod.spec.priority,
+        kube_qos=pod_qos(pod),
+        terminating=meta.deletion_timestamp is not None,
+        created_s=0.0 if meta.creation_timestamp is None else meta.creation_timestamp.timestamp(),
+        requests=pod_resources.pod_requests(pod.spec, pod.status),
+        limits=pod_resources.pod_limits(pod.spec, pod.status),
+        containers=tuple(view(container) for container in (*pod.spec.containers, *sidecars)),
+    )

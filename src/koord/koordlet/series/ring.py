@@ -1,0 +1,114 @@
+"""One series: the latest samples in time order, in two flat arrays that grow to a bound and then go round.
+
+Times are kept as milliseconds since a base of the series' own, four bytes each; values as doubles, so that a number
+of bytes stays exact. A full ring of half an hour at one sample a second is 22 KB.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+
+_FIRST_ROOM = 16
+_LAST_OFFSET = 2**32 - 1
+
+
+class Ring:
+    __slots__ = ("_base_ms", "_capacity", "_count", "_head", "_times", "_values")
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"a series holds at least one sample, not {capacity}")
+        self._capacity = capacity
+        self._times = array("I")
+        self._values = array("d")
+        self._base_ms = 0
+        self._head = 0  # place of the oldest sample
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def size_bytes(self) -> int:
+        return sys.getsizeof(self) + sys.getsizeof(self._times) + sys.getsizeof(self._values)
+
+    @property
+    def last_ms(self) -> int | None:
+        return self._time(self._count - 1) if self._count else None
+
+    def add(self, at_ms: int, value: float) -> None:
+        """A sample at the time of the last one replaces it.
+
+        When time went backwards, samples that now lie in the future are forgotten: where they belong is not known any
+        more, and a window over both clocks would mix different moments.
+        """
+        while self._count and self._time(self._count - 1) >= at_ms:
+            self._count -= 1
+        if not self._count:
+            self._base_ms, self._head = at_ms, 0
+        elif at_ms - self._base_ms > _LAST_OFFSET:
+            self._rebase(at_ms)
+        if self._count == len(self._values) and self._count < self._capacity:
+            self._grow()
+        if self._count == self._capacity:
+            self._head = (self._head + 1) % self._capacity
+            self._count -= 1
+        place = (self._head + self._count) % len(self._values)
+        self._times[place] = at_ms - self._base_ms
+        self._values[place] = value
+        self._count += 1
+
+    def between(self, start_ms: int, end_ms: int) -> tuple[Sequence[float], int, int]:
+        """The values of a closed stretch of time in order, and the times of the first and the last of them."""
+        first, past = self._place_of(start_ms), self._place_of(end_ms + 1)
+        if first >= past:
+            return (), 0, 0
+        return self._slice(self._values, first, past), self._time(first), self._time(past - 1)
+
+    # -- inside
+
+    def _time(self, index: int) -> int:
+        return self._base_ms + self._times[(self._head + index) % len(self._times)]
+
+    def _place_of(self, at_ms: int) -> int:
+        """How many samples are older than that."""
+        low, high = 0, self._count
+        while low < high:
+            middle = (low + high) // 2
+            if self._time(middle) < at_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _slice(self, source: array[float], first: int, past: int) -> array[float]:
+        room = len(source)
+        begin, end = self._head + first, self._head + past
+        if begin >= room:
+            return source[begin - room : end - room]
+        return source[begin:end] if end <= room else source[begin:] + source[: end - room]
+
+    def _grow(self) -> None:
+        """Only ever called when full, so the order is that of the arrays from the head on."""
+        room = min(max(2 * len(self._values), _FIRST_ROOM), self._capacity)
+        times = self._times[self._head :] + self._times[: self._head]
+        values = self._values[self._head :] + self._values[: self._head]
+        missing = room - len(values)
+        self._times = times + array("I", bytes(4 * missing))
+        self._values = values + array("d", bytes(8 * missing))
+        self._head = 0
+
+    def _rebase(self, at_ms: int) -> None:
+        """Samples that would be further than the range of an offset away are far outside of any window."""
+        kept = [
+            (time, self._values[(self._head + index) % len(self._values)])
+            for index in range(self._count)
+            if at_ms - (time := self._time(index)) <= _LAST_OFFSET
+        ]
+        self._base_ms = kept[0][0] if kept else at_ms
+        self._head, self._count = 0, len(kept)
+        for place, (time, value) in enumerate(kept):
+            self._times[place] = time - self._base_ms
+            self._values[place] = value

@@ -1,0 +1,92 @@
+"""All series of a node by key, within bounds: how long each kind is kept, and how many series there may be.
+
+A sample that is not a finite number at or above zero is refused here, so nothing that is computed from series can be
+garbage. Forgetting is the caller's tick: `expire` drops what has gone quiet, `drop` what is known to be gone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from koord.koordlet.series.ring import Ring
+from koord.koordlet.series.window import Window
+
+Key = tuple[str, ...]  # the kind, then what tells series of that kind apart
+
+
+class Store:
+    """Times are seconds; the clock may jump, see Ring."""
+
+    def __init__(
+        self,
+        keep_s: Mapping[str, int],
+        *,
+        default_keep_s: int = 60,
+        interval_s: float = 1.0,
+        most_series: int = 20_000,
+    ) -> None:
+        """`interval_s` is the time between samples: with it, a time to keep becomes a number of places."""
+        self._keep_s = keep_s
+        self._default_keep_s = default_keep_s
+        self._interval_s = interval_s
+        self._most_series = most_series
+        self._series: dict[Key, Ring] = {}
+        self.refused = 0  # samples that were no usable number, or one series too many
+
+    def __len__(self) -> int:
+        return len(self._series)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the samples; the keys come on top."""
+        return sum(ring.size_bytes for ring in self._series.values())
+
+    def keep_s(self, kind: str) -> int:
+        return self._keep_s.get(kind, self._default_keep_s)
+
+    def add(self, key: Key, at_s: float, value: float) -> bool:
+        """Whether the sample was taken."""
+        ring = self._series.get(key)
+        if not (math.isfinite(value) and value >= 0 and math.isfinite(at_s) and at_s >= 0):
+            self.refused += 1
+            return False
+        if ring is None:
+            if len(self._series) >= self._most_series:
+                self.refused += 1
+                return False
+            # One place more than intervals: both ends of a window count.
+            ring = self._series[key] = Ring(math.ceil(self.keep_s(key[0]) / self._interval_s) + 1)
+        ring.add(round(at_s * 1000), value)
+        return True
+
+    def window(self, key: Key, now_s: float, length_s: float) -> Window:
+        """Both ends belong to it. A sample older than its kind is kept for does not count, though it may be here."""
+        ring = self._series.get(key)
+        if ring is None:
+            return Window()
+        end_ms = round(now_s * 1000)
+        length_ms = round(min(length_s, self.keep_s(key[0])) * 1000)
+        return Window(*ring.between(end_ms - length_ms, end_ms))
+
+    def keys(self, kind: str) -> Iterator[Key]:
+        return (key for key in self._series if key[0] == kind)
+
+    def expire(self, now_s: float) -> int:
+        """Forget series without a sample in the time that their kind is kept. Answers how many."""
+        now_ms = round(now_s * 1000)
+        quiet = [
+            key
+            for key, ring in self._series.items()
+            if (last := ring.last_ms) is None or now_ms - last > self.keep_s(key[0]) * 1000
+        ]
+        for key in quiet:
+            del self._series[key]
+        return len(quiet)
+
+    def drop(self, subject: str) -> int:
+        """Forget all series of one pod or container. Answers how many."""
+        gone = [key for key in self._series if subject in key[1:]]
+        for key in gone:
+            del self._series[key]
+        return len(gone)

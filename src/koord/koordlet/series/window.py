@@ -1,0 +1,57 @@
+"""The samples of one stretch of time, and the numbers that are made of them."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+
+
+class Window:
+    """All aggregates are None when there is no sample: no answer is not zero."""
+
+    __slots__ = ("_ordered", "_values", "first_ms", "last_ms")
+
+    def __init__(self, values: Sequence[float] = (), first_ms: int = 0, last_ms: int = 0) -> None:
+        self._values = values
+        self._ordered: list[float] | None = None
+        self.first_ms = first_ms
+        self.last_ms = last_ms
+
+    @property
+    def count(self) -> int:
+        return len(self._values)
+
+    @property
+    def span_ms(self) -> int:
+        """From the first sample to the last."""
+        return self.last_ms - self.first_ms
+
+    @property
+    def avg(self) -> float | None:
+        return math.fsum(self._values) / len(self._values) if self._values else None
+
+    @property
+    def last(self) -> float | None:
+        return self._values[-1] if self._values else None
+
+    def percentile(self, share: float) -> float | None:
+        """The value at the floor of that rank, counted in single precision as the protocol's reporters do."""
+        if not 0 < share <= 1:
+            raise ValueError(f"a percentile is a share above 0 and up to 1, not {share}")
+        if not self._values:
+            return None
+        if self._ordered is None:
+            self._ordered = sorted(self._values)
+        rank = int(_single(len(self._ordered) * _single(share)))
+        return self._ordered[max(rank - 1, 0)]
+
+    def aggregate(self, name: str) -> float | None:
+        """By the name that reports use: avg, p50, p90, p95, p99, last."""
+        if name == "avg":
+            return self.avg
+        return self.last if name == "last" else self.percentile(int(name.removeprefix("p")) / 100)
+
+
+def _single(value: float) -> float:
+    return array("f", (value,))[0]
