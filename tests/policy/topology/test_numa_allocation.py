@@ -1,0 +1,191 @@
+"""CPUs and NUMA amounts together, on two sockets of 26 cores with a NUMA node each: upstream's facts."""
+
+from __future__ import annotations
+
+import pytest
+
+from koord.policy.topology.allocation import allocate, designated
+from koord.policy.topology.binding import Binding
+from koord.policy.topology.cpu_topology import Invalid
+from koord.policy.topology.ledger import Allocation, Ledger
+from koord.policy.topology.node import NodeTopology, NumaZone
+from koord.policy.topology.refusal import Short
+from koord.policy.topology.request import Request
+from koord.values.bitmask import BitMask
+from koord.values.cpuset import CPUSet
+from tests.policy.topology.machine import GI, bits, holding, machine, node_of
+
+FULL, SPREAD = "FullPCPUs", "SpreadByPCPUs"
+BIG = machine(2, 1, 26, 2)
+NODE = node_of(BIG)
+
+
+def bound(count: int, policy: str, *, required: bool = False, exclusive: str = "") -> Binding:
+    return Binding(count=count, policy=policy, required=required, exclusive=exclusive)
+
+
+def asked(cpu: float, binding: Binding | None = None, **more: int) -> Request:
+    return Request(amounts={"cpu": int(1000 * cpu), "memory": 4 * GI, **more}, binding=binding)
+
+
+@pytest.mark.parametrize(
+    ("held", "zones", "count", "policy", "required", "chosen", "per_zone"),
+    [
+        pytest.param("", (0,), 4, FULL, False, "0-3", {0: 4}, id="full-on-one"),
+        pytest.param("", (0,), 4, SPREAD, False, "0,2,4,6", {0: 4}, id="spread-on-one"),
+        pytest.param("", (0, 1), 4, FULL, False, "0-1,52-53", {0: 2, 1: 2}, id="full-on-both"),
+        pytest.param("1,3,5,7-104", (0,), 4, SPREAD, True, "0,2,4,6", {0: 4}, id="required-spread-fits"),
+        pytest.param("4-101", (0, 1), 4, FULL, True, "0-1,102-103", {0: 2, 1: 2}, id="required-full-on-both"),
+        pytest.param("4-101", (0, 1), 4, FULL, False, "0-1,102-103", {0: 2, 1: 2}, id="full-what-is-left-of-both"),
+        pytest.param("1,3,5,7-101,103", (0, 1), 4, SPREAD, True, "0,2,4,102", {0: 3, 1: 1}, id="tighter-zone-first"),
+        pytest.param("1,3,5,7-97,103", (0, 1), 5, SPREAD, True, "0,2,4,98,100", {0: 3, 1: 2}, id="uneven-halves"),
+    ],
+)
+def test_bound_on_zones(
+    held: str, zones: tuple[int, ...], count: int, policy: str, required: bool, chosen: str, per_zone: dict[int, int]
+) -> None:
+    request = asked(count, bound(count, policy, required=required))
+    given = allocate(NODE, holding(BIG, held), request, BitMask.of(*zones))
+    assert isinstance(given, Allocation), given
+    assert str(given.cpus) == chosen
+    assert {zone: amounts["cpu"] for zone, amounts in given.zones.items()} == {z: 1000 * n for z, n in per_zone.items()}
+    assert sum(amounts["memory"] for amounts in given.zones.values()) == 4 * GI
+
+
+@pytest.mark.parametrize(
+    ("held", "zones", "count", "policy", "required", "refusal"),
+    [
+        pytest.param("1,3,5,7-104", (0,), 4, FULL, True, "Insufficient NUMA cpu", id="no-whole-core-is-free"),
+        pytest.param("4-104", (0,), 4, SPREAD, True, "Insufficient NUMA cpu", id="too-few-cores-to-spread"),
+        pytest.param("", (0,), 54, FULL, False, "Insufficient NUMA cpu", id="larger-than-the-zone"),
+        pytest.param(
+            "4-51", (0,), 6, FULL, False, "not enough cpus available to satisfy request", id="cpus-bound-without-zones"
+        ),
+        pytest.param(
+            "2-103", None, 4, FULL, False, "not enough cpus available to satisfy request", id="not-enough-anywhere"
+        ),
+    ],
+)
+def test_refused(
+    held: str, zones: tuple[int, ...] | None, count: int, policy: str, required: bool, refusal: str
+) -> None:
+    mask = None if zones is None else BitMask.of(*zones)
+    found = allocate(NODE, holding(BIG, held), asked(count, bound(count, policy, required=required)), mask)
+    assert found == Short((refusal,))
+
+
+def test_booked_amounts_and_bound_cpus_count_both() -> None:
+    before = {0: {"cpu": 48_000}, 1: {"cpu": 48_000}}
+    ledger = holding(BIG, "0-43,53-96", zones=before)
+    given = allocate(NODE, ledger, asked(8, bound(8, FULL)), BitMask.of(0, 1))
+    assert isinstance(given, Allocation)
+    assert str(given.cpus) == "44-47,98-101"
+
+
+def test_what_zones_do_not_know_is_not_theirs_to_refuse() -> None:
+    given = allocate(NODE, Ledger.over(BIG), asked(1, **{"koordinator.sh/gpu-memory": 80 * GI}), BitMask.of(0))
+    assert given == Allocation(zones={0: {"cpu": 1000, "memory": 4 * GI}})
+
+
+def test_every_short_resource_is_told_in_order() -> None:
+    request = Request(amounts={"memory": 999 * GI, "cpu": 99_000})
+    found = allocate(NODE, Ledger.over(BIG), request, BitMask.of(0))
+    assert found == Short(("Insufficient NUMA cpu", "Insufficient NUMA memory"))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "zones", "given"),
+    [
+        pytest.param(4.0, (0,), None, id="three-left-is-not-four"),
+        pytest.param(3.0, (0,), {0: 3000}, id="three-left"),
+        pytest.param(3.5, (0, 1), {0: 1750, 1: 1750}, id="over-both"),
+    ],
+)
+def test_bound_cpus_of_an_amplified_node_stand_for_more(
+    cpu: float, zones: tuple[int, ...], given: dict[int, int] | None
+) -> None:
+    big = tuple(NumaZone(z.number, {**z.amounts, "cpu": 78_000}) for z in NODE.zones)
+    node = node_of(BIG, zones=big, ratio=1.5, node_ratio=1.5)
+    ledger = holding(BIG, "0-49,52-101", zones={0: {"cpu": 50_000}, 1: {"cpu": 50_000}})
+    found = allocate(node, ledger, asked(cpu), BitMask.of(*zones))
+    if given is None:
+        assert found == Short(("Insufficient NUMA cpu",))
+    else:
+        assert isinstance(found, Allocation)
+        assert {zone: amounts["cpu"] for zone, amounts in found.zones.items()} == given
+
+
+def test_half_a_cpu_taken_does_not_break_a_whole_one() -> None:
+    """The zone has 3.5 left: three whole CPUs come from it, not three and a half."""
+    ledger = Ledger.over(BIG, {"share": Allocation(zones={0: {"cpu": 48_500}})})
+    given = allocate(NODE, ledger, asked(8, bound(8, SPREAD)), BitMask.of(0, 1))
+    assert isinstance(given, Allocation)
+    assert {zone: amounts["cpu"] for zone, amounts in given.zones.items()} == {0: 3000, 1: 5000}
+
+
+def test_three_zones_are_filled_from_the_tightest() -> None:
+    """Apart from upstream, whose order goes wrong where the mask is not the first NUMA nodes in a row."""
+    four = machine(1, 4, 4, 2)
+    ledger = Ledger.over(four, {"p": Allocation(zones={3: {"cpu": 7000}, 1: {"cpu": 2000}})})
+    given = allocate(node_of(four), ledger, Request(amounts={"cpu": 9000}), BitMask.of(1, 2, 3))
+    assert given == Allocation(zones={1: {"cpu": 4000}, 2: {"cpu": 4000}, 3: {"cpu": 1000}})
+
+
+def test_without_mask_nothing_is_booked_on_zones() -> None:
+    given = allocate(NODE, Ledger.over(BIG), asked(4, bound(4, FULL)))
+    assert given == Allocation(cpus=CPUSet.parse("0-3"))
+
+
+def test_mask_on_a_node_without_zones() -> None:
+    found = allocate(node_of(BIG, zones=()), Ledger.over(BIG), asked(1), BitMask.of(0))
+    assert found == Short(("insufficient resources on NUMA Node",), final=True)
+
+
+def test_binding_without_topology() -> None:
+    node = NodeTopology(cpu=Invalid("gone"))
+    found = allocate(node, Ledger.over(None), asked(1, bound(1, FULL)))
+    assert found == Short(("node(s) invalid CPU Topology",), final=True)
+
+
+def test_required_policy_is_verified_on_what_reservations_offer() -> None:
+    """Three CPUs are kept for the pod, so no choice of four that begins with them has whole cores only."""
+    ledger = holding(BIG, "0-1,4")
+    request = Request(amounts={"cpu": 4000}, binding=bound(4, FULL, required=True), preferred=bits("0-1,4"))
+    refused = Short(("insufficient CPUs to satisfy required cpu bind policy FullPCPUs",))
+    assert allocate(NODE, ledger, request) == refused
+    tried = Request(amounts={"cpu": 4000}, binding=bound(4, FULL), preferred=bits("0-1,4"))
+    given = allocate(NODE, ledger, tried)
+    assert isinstance(given, Allocation)
+    assert given.cpus == CPUSet.parse("0-1,4,52")  # beyond the kept ones, a CPU is chosen as if for itself
+
+
+def test_reserved_cpus_are_never_given() -> None:
+    node = node_of(BIG, reserved=bits("0-51"))
+    given = allocate(node, Ledger.over(BIG), asked(4, bound(4, FULL)))
+    assert isinstance(given, Allocation)
+    assert str(given.cpus) == "52-55"
+
+
+@pytest.mark.parametrize(
+    ("held", "outcome"),
+    [
+        pytest.param("", "4-7", id="still-free"),
+        pytest.param("5", "not enough cpus available to satisfy request", id="taken-by-another"),
+    ],
+)
+def test_designated_cpus_are_had_again_or_not_at_all(held: str, outcome: str) -> None:
+    promised = Allocation(cpus=CPUSet.parse("4-7"), zones={0: {"cpu": 4000, "memory": 4 * GI}})
+    found = designated(NODE, holding(BIG, held), asked(4, bound(4, FULL)), promised)
+    assert (str(found.cpus) if isinstance(found, Allocation) else str(found)) == outcome
+
+
+def test_confined_to_what_a_reservation_has_left() -> None:
+    request = Request(amounts={"cpu": 4000, "memory": GI}, confined={0: {"cpu": 2000, "memory": 8 * GI}})
+    assert allocate(NODE, Ledger.over(BIG), request, BitMask.of(0)) == Short(("Insufficient NUMA cpu",))
+
+
+def test_what_is_reusable_counts_as_free() -> None:
+    ledger = Ledger.over(BIG, {"reservation": Allocation(zones={0: {"cpu": 50_000}})})
+    assert isinstance(allocate(NODE, ledger, asked(4), BitMask.of(0)), Short)
+    request = Request(amounts={"cpu": 4000}, reusable={0: {"cpu": 50_000}})
+    assert allocate(NODE, ledger, request, BitMask.of(0)) == Allocation(zones={0: {"cpu": 4000}})
