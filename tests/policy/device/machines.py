@@ -26,7 +26,7 @@ from koord.policy.device.template import Templates
 GI = 1 << 30
 LEAST: Scorer = scorer_of(DEFAULT_STRATEGY)
 MOST: Scorer = Scorer(True, LEAST.weights)
-ANY_VF = {"rdma": {"vfSelector": {}}}
+ANY_VF: dict[str, Any] = {"rdma": {"vfSelector": {}}}
 
 Json = dict[str, Any]
 

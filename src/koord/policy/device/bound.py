@@ -13,8 +13,8 @@ from koord.api import device as wire
 from koord.api.annotations.device_hint import APPLY_FOR_ALL, REQUESTS_AS_COUNT
 from koord.api.resource_name import GPU_MEMORY_RATIO
 from koord.policy.device.demand import Demand
+from koord.policy.device.inventory import WHOLE
 from koord.policy.device.ledger import DeviceLedger
-from koord.policy.device.request import WHOLE
 
 _MEASURE = {wire.GPU: GPU_MEMORY_RATIO, wire.RDMA: "koordinator.sh/rdma", wire.FPGA: "koordinator.sh/fpga"}
 

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from koord.api import device as wire
-from koord.api.resource_name import GPU_MEMORY, GPU_MEMORY_RATIO
+from koord.api.resource_name import GPU_MEMORY
 from koord.policy.device.demand import Hint
 from koord.policy.device.holding import Amounts
 from koord.policy.device.inventory import Card, Function
 from koord.policy.device.refusal import Nearest, Refusal, insufficient, unschedulable
-from koord.policy.device.request import WHOLE
 from koord.policy.device.score import Scorer
 from koord.policy.device.view import View
 
@@ -37,18 +35,6 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     template: str = ""
 
 
-def filled(card: Card, each: Amounts) -> Amounts:
-    """A GPU's share in bytes and in percent both, so that either way of asking is counted against the other."""
-    memory = card.total.get(GPU_MEMORY, 0)
-    if card.type != wire.GPU or not memory:
-        return each
-    if GPU_MEMORY_RATIO in each:
-        return {**each, GPU_MEMORY: each[GPU_MEMORY_RATIO] * memory // WHOLE}
-    if GPU_MEMORY in each:
-        return {**each, GPU_MEMORY_RATIO: each[GPU_MEMORY] * WHOLE // memory}
-    return each
-
-
 def fitting(view: View, wanted: Wanted) -> dict[int, Amounts]:
     """The devices that could each serve one instance, with what it would take there."""
     result: dict[int, Amounts] = {}
@@ -60,8 +46,9 @@ def fitting(view: View, wanted: Wanted) -> dict[int, Amounts]:
         memory = card.total.get(GPU_MEMORY, 0)
         share = shares.get(memory)
         if share is None:
-            share = shares[memory] = filled(card, wanted.each)
-        if all(free.get(name, 0) >= amount for name, amount in share.items()):
+            share = shares[memory] = card.filled(wanted.each)
+        # What was only worked out counts where the card has it; what was asked for must be there.
+        if all(free.get(name, 0) >= amount for name, amount in share.items() if name in free or name in wanted.each):
             result[minor] = share
     return result
 

@@ -11,12 +11,14 @@ from koord.api.annotations import gpu_partition, secondary_device
 from koord.api.annotations.codec import Malformed
 from koord.api.annotations.gpu_partition import HONOR, GPUPartitionTable
 from koord.api.protocol import A_GPU_PARTITIONS, L_GPU_MODEL, L_GPU_VENDOR
-from koord.api.resource_name import DEPRECATED_DEVICES
+from koord.api.resource_name import DEPRECATED_DEVICES, GPU_MEMORY, GPU_MEMORY_RATIO
+from koord.policy.device.holding import Amounts
 from koord.policy.device.tree import Place, Scope, tree_of
 from koord.values import resources as vector
 from koord.values.quantity import QuantityError
 
 KNOWN_TYPES = (wire.GPU, wire.RDMA, wire.FPGA)
+WHOLE = 100  # percents of one card
 _UNKNOWN_NUMA = -1  # how the wire says that a device belongs to no NUMA node
 
 
@@ -51,6 +53,17 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     numa: int | None = None
     pcie: str | None = None
     functions: tuple[Function, ...] = ()  # by bus id
+
+    def filled(self, share: Amounts) -> Amounts:
+        """A GPU's share in bytes and in percent both, so that either way of asking is counted against the other."""
+        memory = self.total.get(GPU_MEMORY, 0)
+        if self.type != wire.GPU or not memory:
+            return share
+        if GPU_MEMORY_RATIO in share:
+            return share if GPU_MEMORY in share else {**share, GPU_MEMORY: share[GPU_MEMORY_RATIO] * memory // WHOLE}
+        if GPU_MEMORY in share:
+            return {**share, GPU_MEMORY_RATIO: share[GPU_MEMORY] * WHOLE // memory}
+        return share
 
 
 class DeviceInventory(msgspec.Struct, frozen=True, kw_only=True):

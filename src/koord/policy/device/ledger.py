@@ -67,9 +67,9 @@ class DeviceLedger(msgspec.Struct, frozen=True):
                 if card is None or not card.healthy:
                     continue
                 found += [
-                    Excess(device_type, minor, name, held, card.total.get(name, 0))
+                    Excess(device_type, minor, name, held, card.total[name])
                     for name, held in sorted(amounts.items())
-                    if not holding.is_function(name) and held > card.total.get(name, 0)
+                    if name in card.total and held > card.total[name]
                 ]
         return found
 

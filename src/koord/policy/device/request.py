@@ -23,9 +23,8 @@ from koord.api.resource_name import (
     WHOLE_CARDS,
 )
 from koord.policy.device.holding import Amounts
+from koord.policy.device.inventory import WHOLE
 from koord.policy.device.refusal import Refusal, unresolvable
-
-WHOLE = 100  # percents of one card
 
 _GPU_NAMES = frozenset(name for names in GPU_COMBINATIONS for name in names)
 _NAMES = {wire.FPGA: frozenset({FPGA}), wire.GPU: _GPU_NAMES, wire.RDMA: frozenset({RDMA})}  # in order of type

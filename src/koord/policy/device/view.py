@@ -81,7 +81,7 @@ def view_of(
             held = _kept(held, reusable[minor])
         room = left(card.total, held)
         if only is not None:
-            cap = only[minor]
+            cap = card.filled(only[minor])
             room = {name: min(amount, cap.get(name, 0)) for name, amount in room.items()}
         cards[minor] = card
         free[minor] = room

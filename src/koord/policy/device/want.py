@@ -7,9 +7,8 @@ from koord.api.annotations.device_hint import APPLY_FOR_ALL, REQUESTS_AS_COUNT
 from koord.policy.device.choice import Wanted
 from koord.policy.device.demand import Demand, Hint
 from koord.policy.device.holding import Amounts
-from koord.policy.device.inventory import DeviceInventory
+from koord.policy.device.inventory import WHOLE, DeviceInventory
 from koord.policy.device.refusal import Nearest, Refusal, insufficient, insufficient_functions, unresolvable
-from koord.policy.device.request import WHOLE
 
 
 def types_to_place(demand: Demand, inventory: DeviceInventory, *, final: bool) -> tuple[str, ...]:

@@ -1,0 +1,130 @@
+"""What a Device object says, and what in it cannot be used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koord.api.protocol import A_GPU_PARTITIONS
+from koord.api.resource_name import GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
+from koord.policy.device.allocator import allocate
+from koord.policy.device.inventory import without_health
+from koord.policy.device.ledger import DeviceLedger, Excess
+from tests.policy.device.machines import GI, busy, gpu, gpus, inventory, minors, place, rdma, reference, whole_gpus
+
+HERE = place(0, "0")
+
+
+@pytest.mark.parametrize(
+    ("infos", "annotations", "problem"),
+    [
+        pytest.param([gpu(0)], {}, "spec.devices[0].topology: Required value", id="no-topology"),
+        pytest.param([gpu(0, place(0, ""))], {}, "spec.devices[0].topology.pcieID: Required value", id="no-pcie-id"),
+        pytest.param(
+            [gpu(0, HERE), gpu(1, HERE, health=False)],
+            {},
+            "spec.devices[1].health: the device is unhealthy",
+            id="unhealthy",
+        ),
+        pytest.param(
+            [{"type": "gpu", "health": True, "topology": HERE}],
+            {},
+            "spec.devices[0].minor: Required value",
+            id="no-minor",
+        ),
+        pytest.param([gpu(0, HERE), gpu(0, HERE)], {}, "spec.devices[1].minor: Duplicate value: 0", id="a-minor-twice"),
+        pytest.param(
+            [gpu(0, HERE) | {"type": "tpu"}], {}, "spec.devices[0].type: Unsupported value: 'tpu'", id="unknown-type"
+        ),
+        pytest.param(
+            [gpu(0, HERE)],
+            {A_GPU_PARTITIONS: {"2": [{"minors": [0, 5]}]}},
+            f"metadata.annotations[{A_GPU_PARTITIONS}]: partition [0, 5] of 2: no such GPU [5]",
+            id="partition-of-unknown-minors",
+        ),
+        pytest.param(
+            [gpu(0, HERE)],
+            {A_GPU_PARTITIONS: "null"},
+            f"metadata.annotations[{A_GPU_PARTITIONS}]: the partition table is null",
+            id="null-table",
+        ),
+        pytest.param(
+            [rdma(0, HERE, vfGroups=[{"vfs": [{"minor": 0}]}])],
+            {},
+            "spec.devices[0].vfGroups[0].vfs[0].busID: Required value",
+            id="function-without-bus",
+        ),
+    ],
+)
+def test_problems_name_their_field(infos: list[Any], annotations: dict[str, Any], problem: str) -> None:
+    assert [str(p) for p in inventory(*infos, annotations=annotations).problems] == [problem]
+
+
+def test_a_clean_machine_has_no_problem() -> None:
+    machine = reference().inventory
+    assert machine.problems == ()
+    assert machine.zones == (0, 1)
+    assert machine.tree is not None
+
+
+def test_an_amount_that_is_none_makes_the_card_unusable() -> None:
+    broken = gpu(0, HERE) | {"resources": {GPU_CORE: "many"}}
+    machine = inventory(broken)
+    assert [p.field for p in machine.problems] == ["spec.devices[0].resources"]
+    assert minors(allocate(DeviceLedger(machine), gpus(1))) == "Insufficient GPU Devices"
+
+
+def test_an_unknown_numa_node_is_not_a_number() -> None:
+    machine = inventory(gpu(0, place(-1, "0")), gpu(1, place(0, "1")))
+    assert machine.of("gpu")[0].numa is None
+    assert machine.zones == (0,)
+    assert minors(allocate(DeviceLedger(machine), gpus(2))) == {"gpu": (0, 1)}
+
+
+def test_old_names_are_read() -> None:
+    old = gpu(0, HERE) | {"resources": {"kubernetes.io/gpu-core": "100", "kubernetes.io/gpu-memory-ratio": "100"}}
+    assert inventory(old).of("gpu")[0].total == {GPU_CORE: 100, GPU_MEMORY_RATIO: 100}
+
+
+def test_an_unhealthy_card_is_not_given_and_comes_back() -> None:
+    sick = DeviceLedger(inventory(gpu(0, HERE, health=False), gpu(1, HERE)))
+    assert minors(allocate(sick, gpus(1))) == {"gpu": (1,)}
+    well = sick.over(inventory(gpu(0, HERE), gpu(1, HERE)))
+    assert minors(allocate(well, gpus(1))) == {"gpu": (0,)}
+
+
+def test_a_machine_whose_object_is_gone_gives_nothing_and_forgets_nothing() -> None:
+    ledger = busy(reference(), 0)
+    gone = ledger.over(without_health(ledger.inventory))
+    assert minors(allocate(gone, gpus(1))) == "Insufficient GPU Devices"
+    back = gone.over(ledger.inventory)
+    assert back == ledger
+    assert minors(allocate(back, gpus(1))) == {"gpu": (1,)}
+
+
+def test_holding_more_than_there_is_is_told() -> None:
+    ledger = reference().taken("a", {"gpu": {0: {GPU_CORE: 80}}}).taken("b", {"gpu": {0: {GPU_CORE: 40}}})
+    assert ledger.excesses() == [Excess("gpu", 0, GPU_CORE, 120, 100)]
+    assert ledger.free_of("gpu")[0][GPU_CORE] == 0
+    assert ledger.freed("a").excesses() == []
+
+
+def test_devices_that_nobody_lists_are_told() -> None:
+    ledger = reference().taken("a", whole_gpus(9))
+    assert ledger.strangers() == [("gpu", 9)]
+    assert ledger.excesses() == []
+
+
+def test_a_pod_is_counted_once() -> None:
+    once = reference().taken("a", whole_gpus(0))
+    assert once.taken("a", whole_gpus(1)) is once
+    assert once.freed("b") is once
+    assert once.freed("a") == reference()
+
+
+def test_bytes_and_percents_of_a_card_are_one_thing() -> None:
+    card = inventory(gpu(0)).of("gpu")[0]
+    assert card.filled({GPU_MEMORY_RATIO: 60}) == {GPU_MEMORY_RATIO: 60, GPU_MEMORY: 10307921510}
+    assert card.filled({GPU_MEMORY: 5 * GI}) == {GPU_MEMORY_RATIO: 31, GPU_MEMORY: 5 * GI}
+    assert inventory(rdma(0)).of("rdma")[0].filled({"x": 1}) == {"x": 1}
