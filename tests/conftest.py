@@ -1,0 +1,8 @@
+"""For all tests: nothing here is judged by the clock, so an example of a property may take its time on a busy machine."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+settings.register_profile("koord", deadline=None)
+settings.load_profile("koord")
