@@ -1,4 +1,4 @@
-"""For all tests: nothing here is judged by the clock, so an example of a property may take its time on a busy machine."""
+"""For all tests: nothing is judged by the clock, so an example of a property may take its time on a busy machine."""
 
 from __future__ import annotations
 
