@@ -25,6 +25,7 @@ from koord.scheduler.plugins.volumes.claims import (
     missing,
     not_made_for,
 )
+from koord.scheduler.plugins.volumes.pins import alike
 from koord.scheduler.plugins.volumes.provisioning import FULL, UNABLE, Provisioning
 from koord.scheduler.plugins.volumes.shelf import Shelf, reach, selector_of
 from koord.scheduler.plugins.volumes.stock import Stock, storage
@@ -175,20 +176,29 @@ class Desk:
         return codes
 
     def _planned_rows(self, needs: Needs, table: NodeTable, rows: Rows, codes: Codes) -> Codes:
-        """One claim's choice limits another's, or the nodes are named already: then each node is planned for."""
+        """One claim's choice limits another's, or the node is named already: then nodes are planned for one by one,
+        and those alike only once."""
         places = np.arange(table.size)[rows]
         named = {name for name in needs.selected if name is not None}
         if named:
             codes[:] = _BITS[NONE_TO_BIND]
             here = table.index.get(next(iter(named))) if len(named) == 1 else None
-            asked = np.flatnonzero(places == here.row) if here is not None else np.zeros(0, np.intp)
-        else:
-            asked = np.arange(len(places))
-        for i in asked.tolist():
-            node = table.nodes[places[i]]
-            plan = self._planned(needs, node) if node is not None and node.node is not None else ""
-            codes[i] = _BITS[plan] if isinstance(plan, str) and plan else 0
-        return codes
+            if here is not None:
+                codes[places == here.row] = self._planned_code(needs, here)
+            return codes
+        keys = [shelf.keys for shelf in self._shelves(needs)] + [
+            self._provisioning.keys(each) for each in needs.waiting
+        ]
+        known = [each for each in keys if each is not None]
+        if len(known) < len(keys):
+            return np.asarray([self._planned_code(needs, table.nodes[row]) for row in places], np.int32)
+        firsts, groups = alike(frozenset().union(*known), table, rows)
+        worth = [self._planned_code(needs, table.nodes[places[first]]) for first in firsts]
+        return np.asarray(worth, np.int32)[groups]
+
+    def _planned_code(self, needs: Needs, node: NodeInfo | None) -> int:
+        plan = self._planned(needs, node) if node is not None and node.node is not None else None
+        return _BITS[plan] if isinstance(plan, str) else 0
 
     def _planned(self, needs: Needs, node: NodeInfo) -> Plan | str:
         if not needs.waiting:

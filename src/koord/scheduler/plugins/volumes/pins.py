@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from koord.scheduler.state.table import Bools, NodeTable, Rows
+from koord.scheduler.state.table import Bools, NodeTable, RowList, Rows
 
 Pin = tuple[str, tuple[str, ...]]  # a label, and the values that it may have
 
@@ -27,3 +27,14 @@ def near_pins(pins: Mapping[str, Iterable[str]], table: NodeTable, rows: Rows) -
         elif held:
             mask |= table.label(key).spread(rows, held.__contains__) != 0
     return mask
+
+
+def alike(keys: Iterable[str], table: NodeTable, rows: Rows) -> tuple[RowList, RowList]:
+    """Groups of rows whose nodes have equal values of these labels: a row of each group, and each row's group."""
+    alive = table.alive[rows]
+    groups: RowList = alive.astype(np.intp)  # rows without a node are no match for nodes without labels
+    for key in sorted(keys):
+        label = table.label(key)
+        _, groups = np.unique(groups * len(label.words) + label.codes[rows], return_inverse=True)
+    _, firsts, groups = np.unique(groups, return_index=True, return_inverse=True)
+    return firsts, groups

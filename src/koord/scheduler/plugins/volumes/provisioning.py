@@ -53,6 +53,17 @@ class Provisioning:
         size = self._limited(found, claim)
         return unable, none if size is None else ~unable & ~self._room_mask(found, size, table, rows)
 
+    def keys(self, claim: PersistentVolumeClaim) -> frozenset[str]:
+        """The labels that decide what is objected to."""
+        found = self._classes.get("", class_of(claim))
+        if found is None:
+            return frozenset()
+        allowed = {each.key for term in found.allowed_topologies for each in term.match_label_expressions}
+        if self._limited(found, claim) is None:
+            return frozenset(allowed)
+        pools = self._by_class().get(found.metadata.name, ())
+        return frozenset(allowed).union(each.key for _, near in pools for each in near.requirements)
+
     def _room_mask(self, storage_class: StorageClass, size: int, table: NodeTable, rows: Rows) -> Bools:
         pins: dict[str, list[str]] = {}
         others: list[Selector] = []

@@ -60,6 +60,15 @@ class Shelf:
     def names(self) -> frozenset[str]:
         return frozenset(volume.metadata.name for volume in (*self._held, *self._free))
 
+    @property
+    def keys(self) -> frozenset[str] | None:
+        """The labels that decide which of them a node reaches; None when it is not labels alone."""
+        near = [volume.spec.node_affinity.required for volume in self._held if volume.spec.node_affinity is not None]
+        terms = [term for each in (*near, *self._others) if each is not None for term in each.node_selector_terms]
+        if any(term.match_fields for term in terms):
+            return None
+        return frozenset(self._pins).union(each.key for term in terms for each in term.match_expressions)
+
     def pick(self, node: Node, taken: Collection[str]) -> PersistentVolume | None:
         """A volume that is held for the claim is the only one that will do, reached or not."""
         for volume in self._held:
