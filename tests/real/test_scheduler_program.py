@@ -78,8 +78,8 @@ class Home:
         assert said.code == 0, said.err
 
     def requests(self) -> list[dict[str, Any]]:
-        text = self._audit.read_text() if self._audit.exists() else ""
-        return [json.loads(line) for line in text.splitlines()]
+        whole, _, _ = self._audit.read_text().rpartition("\n")  # the last line may be half written
+        return [json.loads(line) for line in whole.splitlines()]
 
     def bindings(self) -> list[dict[str, Any]]:
         return [each for each in self.requests() if each["objectRef"].get("subresource") == "binding"]
