@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import ipaddress
 
@@ -172,7 +173,13 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
 
 
 def _is_pair(certificate: x509.Certificate, key: bytes) -> bool:
-    return serialization.load_pem_private_key(key, password=None).public_key() == certificate.public_key()
+    return _public(key) == certificate.public_key()
+
+
+@functools.lru_cache(maxsize=4)
+def _public(key: bytes) -> object:
+    """Checking a key takes 50 ms in which no webhook is answered, and the same key is looked at again and again."""
+    return serialization.load_pem_private_key(key, password=None).public_key()
 
 
 def _proves(certificate: x509.Certificate, name: str) -> bool:
