@@ -24,6 +24,7 @@ from koord.kube.recorder import Recorder
 from koord.manager.explain import service
 from koord.manager.program import LEASE, Manager
 from koord.manager.serving.webhooks import NotServing, Webhooks
+from koord.manager.slimming import slim
 from koord.manager.world import World
 from koord.telemetry import collector, health
 from koord.telemetry.clock import Clock, WallClock
@@ -71,6 +72,7 @@ class Program:
         self._identity = f"{hostname}_{uuid.uuid4()}"
         self._client = self._connected(connection, plan.qps, plan.burst)
         self._informers = Informers(self._client, clock)
+        slim(self._informers, plan.settings)
         recorder = Recorder(self._client, clock, controller="koord-manager", instance=f"koord-manager-{hostname}")
         world = World(
             client=self._client, informers=self._informers, clock=clock, recorder=recorder, settings=plan.settings
