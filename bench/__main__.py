@@ -22,6 +22,8 @@ BENCHES = {
     "engine": "bench.engine",
     "load-aware": "bench.load_aware",
     "scheduler": "bench.scheduler",
+    "manager": "bench.manager",
+    "webhook": "bench.webhook",
     "startup": "bench.startup",
 }
 
