@@ -27,10 +27,11 @@ def score(
 ) -> int:
     """Of a node with what is measured there, what pods on their way bring, and what this one adds.
 
-    The scarcest is looked for among all resources, those without a weight and those that the node lacks included.
+    What goes on beyond the last place does not count. The scarcest is looked for among all resources, those without a
+    weight and those that the node lacks included.
     """
     summed, least = 0, MAX_SCORE
-    for there, seen, more, own, weight in zip(total, measured, coming, adds, weights.by_resource, strict=True):
+    for there, seen, more, own, weight in zip(total, measured, coming, adds, weights.by_resource, strict=False):
         left = there - seen - more - own
         share = left * MAX_SCORE // there if there and left > 0 else 0
         summed += share * weight

@@ -37,9 +37,12 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Account:
-    """Sums are changed in place: whoever needs them later copies."""
+    """`deltas` has what pods add to the node by place, then the same for prod: one list, as every placement changes it.
 
-    __slots__ = ("estimated", "expires_at", "node_delta", "pods", "prod_delta", "prod_usage", "report")
+    Sums are changed in place: whoever needs them later copies.
+    """
+
+    __slots__ = ("_width", "deltas", "expires_at", "pods", "prod_usage", "report")
 
     def __init__(self, report: Report | None, base: Vector, expires_at: float) -> None:
         """`base` is what counts as used by prod before any pod."""
@@ -47,17 +50,32 @@ class Account:
         self.expires_at = expires_at
         self.pods: dict[str, Entry] = {}  # by uid
         self.prod_usage = list(base)
-        self.node_delta = [0] * len(base)
-        self.prod_delta = [0] * len(base)
-        self.estimated = [0] * len(base)
+        self._width = len(base)
+        self.deltas = [0] * (2 * len(base))
 
     def copy(self) -> Account:
         """For what-ifs: pods that come to it or leave it are counted there alone."""
-        other = Account(self.report, (), self.expires_at)
+        other = Account(self.report, tuple(self.prod_usage), self.expires_at)
         other.pods = dict(self.pods)
-        other.prod_usage, other.prod_delta = self.prod_usage[:], self.prod_delta[:]
-        other.node_delta, other.estimated = self.node_delta[:], self.estimated[:]
+        other.deltas = self.deltas[:]
         return other
+
+    @property
+    def node_delta(self) -> list[int]:
+        return self.deltas[: self._width]
+
+    @property
+    def prod_delta(self) -> list[int]:
+        return self.deltas[self._width :]
+
+    @property
+    def estimated(self) -> list[int]:
+        """Summed up when asked for, which is seldom."""
+        total = [0] * self._width
+        for entry in self.pods.values():
+            if entry.guess.whole is not None:
+                _raise(total, entry.guess.usage)
+        return total
 
     def add(self, pod: PodInfo, guess: Guess, assigned_at: float, holds_until: float | None) -> Entry:
         report = self.report
@@ -66,13 +84,9 @@ class Account:
         else:
             part = guess.whole
             if part is not None:
-                usage, node_delta, estimated = guess.usage, self.node_delta, self.estimated
-                prod_delta = self.prod_delta if guess.prod else None
-                for place, amount in enumerate(part):
-                    node_delta[place] += amount
-                    estimated[place] += usage[place]
-                    if prod_delta is not None:
-                        prod_delta[place] += amount
+                deltas = self.deltas
+                for place, amount in enumerate(part + part if guess.prod else part):
+                    deltas[place] += amount
             entry = Entry(pod, guess, assigned_at, holds_until, part, part if guess.prod else None, None)
         self.pods[pod.uid] = entry
         return entry
@@ -92,17 +106,16 @@ class Account:
             prod_usage = usage
             _raise(self.prod_usage, usage)
         if guess.whole is not None:
-            _raise(self.estimated, guess.usage)
             due = usage is None or _outweighs(assigned_at, holds_until, report)
             if due:
                 node_part = _beyond(guess, usage)
-                _raise(self.node_delta, node_part)
+                _raise(self.deltas, node_part)
             if guess.prod:
                 if not active:  # what it uses is not among what prod is known to use
                     usage, due = None, True
                 if due:
                     prod_part = _beyond(guess, usage)
-                    _raise(self.prod_delta, prod_part)
+                    _raise(self.deltas, prod_part, self._width)
         return Entry(pod, guess, assigned_at, holds_until, node_part, prod_part, prod_usage)
 
     def remove(self, uid: str) -> Entry | None:
@@ -111,22 +124,23 @@ class Account:
             return None
         if entry.prod_usage is not None:
             _lower(self.prod_usage, entry.prod_usage)
-        if entry.guess.whole is not None:
-            _lower(self.estimated, entry.guess.usage)
         if entry.node_part is not None:
-            _lower(self.node_delta, entry.node_part)
+            _lower(self.deltas, entry.node_part)
         if entry.prod_part is not None:
-            _lower(self.prod_delta, entry.prod_part)
+            _lower(self.deltas, entry.prod_part, self._width)
         return entry
 
     def used(self, window: Window | None, *, prod: bool) -> tuple[Sequence[int], Sequence[int]]:
-        """What is measured and what pods on their way add, to be summed by place. Only asked when there is a report."""
+        """What is measured and what pods on their way add, to be summed by place. Only asked when there is a report.
+
+        The second may go on beyond the last place.
+        """
         if prod:
             return self.prod_usage, self.prod_delta
         report = self.report
         assert report is not None
         usage = report.usage if window is None else report.aggregated(window.kind, window.nanoseconds)
-        return (self.estimated, (0,) * len(self.estimated)) if usage is None else (usage, self.node_delta)
+        return (self.estimated, (0,) * self._width) if usage is None else (usage, self.deltas)
 
 
 def _outweighs(assigned_at: float, holds_until: float | None, report: Report) -> bool:
@@ -144,11 +158,11 @@ def _beyond(guess: Guess, usage: Vector | None) -> Vector:
     return tuple([own - seen if own > seen else 0 for own, seen in zip(guess.usage, usage, strict=True)])
 
 
-def _raise(total: list[int], part: Vector) -> None:
-    for place, amount in enumerate(part):
+def _raise(total: list[int], part: Vector, first: int = 0) -> None:
+    for place, amount in enumerate(part, first):
         total[place] += amount
 
 
-def _lower(total: list[int], part: Vector) -> None:
-    for place, amount in enumerate(part):
+def _lower(total: list[int], part: Vector, first: int = 0) -> None:
+    for place, amount in enumerate(part, first):
         total[place] -= amount

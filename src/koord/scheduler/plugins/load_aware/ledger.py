@@ -51,6 +51,10 @@ class Ledger:
         now = self._clock()
         if now > self.now:
             self.now = now
+            if self._expiries and self._expiries[0][0] <= now:
+                self._expire()
+
+    def _expire(self) -> None:
         expiries = self._expiries
         while expiries and expiries[0][0] <= self.now:
             at, name = heappop(expiries)

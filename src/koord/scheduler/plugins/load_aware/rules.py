@@ -89,7 +89,7 @@ class Rules:
         seen: Sequence[int] | None = report.usage
         if seen is None:
             return PASSES
-        coming: Sequence[int] = account.node_delta
+        coming: Sequence[int] = account.deltas
         if limit.special:
             seen, coming = account.used(limit.applied.window, prod=limit.applied.prod)
         adds = guess.usage
@@ -140,7 +140,7 @@ class Rules:
         if measured is None:
             return 0
         if self._scores_plainly:
-            return score(self.weights, site.total, measured, account.node_delta, guess.usage)
+            return score(self.weights, site.total, measured, account.deltas, guess.usage)
         prod = self.by_prod(guess)
         seen, coming = account.used(None if prod else self._score_window, prod=prod)
         return score(self.weights, site.total, seen, coming, guess.usage)
@@ -150,7 +150,7 @@ class Rules:
         if account is None or account.report is None or account.expires_at <= now or account.report.usage is None:
             return None
         seen, coming = account.used(None if prod else self._score_window, prod=prod)
-        return site.total, [there - a - b for there, a, b in zip(site.total, seen, coming, strict=True)]
+        return site.total, [there - a - b for there, a, b in zip(site.total, seen, coming, strict=False)]
 
     # Explanations ------------------------------------------------------------------------------------------------
 
