@@ -94,6 +94,9 @@ class Scoring:
             self.score_all()
             return
         self._was_feasible = feasible
+        if not across and not anew and len(changed) <= FEW_ROWS:
+            self._score_few(changed, flipped=flipped)
+            return
         self._fresh[list(changed)] = False
         if across:
             rows = np.flatnonzero(feasible & ~self._fresh)
@@ -115,6 +118,39 @@ class Scoring:
         for row in rows.tolist():
             self.total[row] = sum(int(self._normal[k][row]) * s.weight for k, s in enumerate(self.scorers))
 
+    def _score_few(self, changed: Sequence[int], *, flipped: bool) -> None:
+        """Nearly every decision comes this way, with the one row that the last placement changed: no arrays for it."""
+        cycle, pod, nodes, total = self._cycle, self._pod, self._table.nodes, self.total
+        fit: list[int] = []
+        for row in changed:
+            total[row] = UNFIT
+            fits = self._fresh[row] = self._was_feasible[row]
+            if fits:
+                fit.append(row)
+        sums = [0] * len(fit)
+        whole = False
+        for k, scorer in enumerate(self.scorers):
+            raw, normalises, weight = self._raw[k], scorer.normalises, scorer.weight
+            moved = flipped
+            for place, row in enumerate(fit):
+                node = nodes[row]
+                assert node is not None
+                score = scorer.plugin.score(cycle, pod, node)
+                if raw[row] != score:
+                    raw[row] = score
+                    moved = True
+                sums[place] += score * weight
+            if normalises:
+                if moved:
+                    whole |= self._normalise_rows(k, np.asarray(fit, np.intp))
+                for place, row in enumerate(fit):
+                    sums[place] += (int(self._normal[k][row]) - int(raw[row])) * weight
+        if whole:
+            self._sum()
+            return
+        for row, summed in zip(fit, sums, strict=True):
+            total[row] = summed
+
     def _surveys_differ(self, rows: RowList) -> bool:
         """PreScore once more for those that look across nodes. True when one of them no longer takes the part that it
         took before: then everything starts anew."""
@@ -132,10 +168,13 @@ class Scoring:
 
     def _score_rows(self, k: int, rows: RowList, *, flipped: bool) -> bool:
         """Bring these rows' scores in line. True when all rows' normal forms had to be, too."""
+        scorer = self.scorers[k]
+        moved = self._score_some(scorer, self._raw[k], rows)
+        return scorer.normalises and (moved or flipped) and self._normalise_rows(k, rows)
+
+    def _normalise_rows(self, k: int, rows: RowList) -> bool:
+        """After raw scores of these rows changed, or which nodes fit. True when all rows had to be made anew."""
         scorer, raw = self.scorers[k], self._raw[k]
-        moved = self._score_some(scorer, raw, rows)
-        if not scorer.normalises or not (moved or flipped):
-            return False
         if scorer.normaliser is not None:
             span = scorer.normaliser.span(raw, self._was_feasible)
             if span == self._spans[k]:
