@@ -62,7 +62,7 @@ def nodes(selector: str, sort_by: str, resource: str | None, output: str, kubeco
         ordered = sorted(found, key=lambda one: (SORTS[sort_by](one), _natural(one.name)))
         fleet = Fleet(nodes=tuple(ordered), total=total(ordered))
         shown = (resource,) if resource is not None else ("cpu", "memory")
-        show(fleet, output, lambda console: _print(console, fleet, shown, now(clock)))
+        show(fleet, output, lambda console: print_fleet(console, fleet, shown, now(clock)))
 
     access.run(main, kubeconfig, context)
 
@@ -80,7 +80,7 @@ async def look(client: Client, selector: str) -> list[NodeShare]:
     return [share(node, placed.get(node.metadata.name, ()), reports.get(node.metadata.name)) for node in nodes.items]
 
 
-def _print(console: Console, fleet: Fleet, resources: tuple[str, ...], at: datetime) -> None:
+def print_fleet(console: Console, fleet: Fleet, resources: tuple[str, ...], at: datetime) -> None:
     from rich.table import Table
 
     if not fleet.nodes:
