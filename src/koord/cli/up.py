@@ -26,7 +26,7 @@ Try:
   export KUBECONFIG={kubeconfig}
   kubectl get nodes
   kubectl create deployment web --image=nginx --replicas=5
-  koord top nodes"""
+  kubectl get pods -w"""
 
 
 def _fail(text: str) -> NoReturn:
