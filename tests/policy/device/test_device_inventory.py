@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from koord.api.protocol import A_GPU_PARTITIONS
@@ -11,6 +13,7 @@ from koord.api.resource_name import GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from koord.policy.device.allocator import allocate
 from koord.policy.device.inventory import without_health
 from koord.policy.device.ledger import DeviceLedger, Excess
+from koord.policy.device.summary import summary_of
 from tests.policy.device.machines import GI, busy, gpu, gpus, inventory, minors, place, rdma, reference, whole_gpus
 
 HERE = place(0, "0")
@@ -128,3 +131,24 @@ def test_bytes_and_percents_of_a_card_are_one_thing() -> None:
     assert card.filled({GPU_MEMORY_RATIO: 60}) == {GPU_MEMORY_RATIO: 60, GPU_MEMORY: 10307921510}
     assert card.filled({GPU_MEMORY: 5 * GI}) == {GPU_MEMORY_RATIO: 31, GPU_MEMORY: 5 * GI}
     assert inventory(rdma(0)).of("rdma")[0].filled({"x": 1}) == {"x": 1}
+
+
+def test_a_wild_minor_is_not_believed() -> None:
+    machine = inventory(gpu(2**31 - 1, HERE), gpu(-1, HERE), gpu(1, HERE))
+    assert [p.field for p in machine.problems] == ["spec.devices[0].minor", "spec.devices[1].minor"]
+    assert list(machine.of("gpu")) == [1]
+
+
+def test_the_summary_shows_sums_details_and_pods() -> None:
+    ledger = DeviceLedger(inventory(gpu(0, HERE), gpu(1, HERE), rdma(2, HERE)))
+    ledger = ledger.taken("u1", whole_gpus(1)).taken("u2", {"rdma": {2: {"koordinator.sh/rdma": 1, "vf/x": 1}}})
+    shown = json.loads(msgspec.json.encode(summary_of(ledger, {"u1": "ns/a"})))
+    whole = {GPU_CORE: "100", GPU_MEMORY: "16Gi", GPU_MEMORY_RATIO: "100"}
+    assert shown["deviceTotal"] == {
+        GPU_CORE: "200", GPU_MEMORY: "32Gi", GPU_MEMORY_RATIO: "200", "koordinator.sh/rdma": "100"
+    }  # fmt: skip
+    assert shown["deviceFree"] == whole | {"koordinator.sh/rdma": "99"}
+    assert shown["deviceUsed"] == whole | {"koordinator.sh/rdma": "1"}
+    assert shown["deviceUsedDetail"] == {"gpu": {"1": whole}, "rdma": {"2": {"koordinator.sh/rdma": "1"}}}
+    assert shown["deviceFreeDetail"]["gpu"]["0"] == whole
+    assert shown["allocateSet"] == {"gpu": {"ns/a": {"1": whole}}, "rdma": {"u2": {"2": {"koordinator.sh/rdma": "1"}}}}

@@ -14,7 +14,7 @@ from koord.policy.device.numa_hint import NumaHint, designated_hints, device_hin
 from koord.policy.device.refusal import Code, Refusal
 from koord.policy.device.view import Terms
 from koord.values.bitmask import BitMask
-from tests.policy.device.machines import ANY_VF, ask, busy, gpu, gpus, inventory, reference, whole_gpus
+from tests.policy.device.machines import ANY_VF, ask, busy, gpu, gpus, inventory, place, reference, whole_gpus
 
 
 def hints(ledger: DeviceLedger, demand: Demand) -> Any:
@@ -68,3 +68,12 @@ def test_devices_already_fixed_give_the_only_hint() -> None:
     refusal = designated_hints(inventory(gpu(0)), whole_gpus(0))
     assert isinstance(refusal, Refusal)
     assert (refusal.code, refusal.message) == (Code.UNSCHEDULABLE, "Designated Allocation Lack NUMA Node ID")
+
+
+def test_devices_that_belong_to_no_zone_have_no_preference() -> None:
+    nowhere = DeviceLedger(inventory(gpu(0, place(-1, "0")), gpu(1, place(-1, "1"))))
+    assert hints(nowhere, gpus(1)) == {}
+    assert isinstance(allocate(nowhere, gpus(1), terms=Terms(zones=ONE)), Allocation)
+    untold = hints(DeviceLedger(inventory(gpu(0))), gpus(1))
+    assert isinstance(untold, Refusal)
+    assert untold.message == "Insufficient NUMA Scoped Devices"

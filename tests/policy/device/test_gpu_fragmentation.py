@@ -117,3 +117,11 @@ def test_scores_are_bounded_and_cards_are_never_overdrawn(room: Room, shape: Sha
             assert 0 <= choice.score <= 100
             assert len(choice.cards) == shape.gpu_count
             assert min(room.after(shape, choice.cards).gpu_milli, default=0) >= 0
+
+
+def test_ninety_five_percent_is_enough() -> None:
+    assert typical_pods([HALF] * 95 + [WHOLE] * 5) == (Typical(HALF, 1.0),)
+
+
+def test_equal_cards_go_by_index() -> None:
+    assert descent(Room(8000, (700, 900)), HALF, (Typical(CPU_ONLY, 1.0),)) == Choice(62, (0,))

@@ -211,3 +211,21 @@ HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
 def test_which_nodes_may_share(demand: Any, facts: NodeFacts, said: Any) -> None:
     refusal = eligible(demand, facts, {("huawei", "910")})
     assert (None if refusal is None else (refusal.code, refusal.message)) == said
+
+
+def test_what_stays_possible_is_weighed_by_its_score() -> None:
+    """A pair worth 200 is kept before a four worth 100."""
+    table = {"1": [partition(0), partition(2)], "2": [partition(0, 1, score=200)], "4": [partition(2, 3, 4, 5)]}
+    assert minors(allocate(machine(table, **HONOR), gpus(1))) == {"gpu": (2,)}
+
+
+def test_partitions_of_the_same_size_count_too() -> None:
+    table = {"2": [partition(1, 2), partition(0, 1), partition(2, 3)]}
+    assert minors(allocate(machine(table, **HONOR), gpus(2))) == {"gpu": (0, 1)}
+
+
+def test_a_partition_under_the_wrong_size_is_never_given() -> None:
+    table = {"2": [partition(0, 1, 2), partition(4, 4), partition(6, 7)]}
+    ledger = machine(table, **HONOR)
+    assert minors(allocate(ledger, gpus(2))) == {"gpu": (6, 7)}
+    assert len(ledger.inventory.problems) == 2

@@ -256,3 +256,9 @@ def test_switches_are_kept_apart_only_when_that_is_switched_on() -> None:
     demand = gpus(1, hint={"gpu": {"exclusivePolicy": "PCIeLevel"}})
     assert minors(allocate(ledger, demand)) == {"gpu": (1,)}
     assert minors(allocate(ledger, demand, options=Options(keep_switches_apart=True))) == {"gpu": (2,)}
+
+
+def test_packing_looks_across_equally_used_switches() -> None:
+    """On the first switch only the idle card has room; the used card of the second is the better one."""
+    ledger = reference().taken("a", shared_on(1, 90)).taken("b", shared_on(2, 50))
+    assert minors(allocate(ledger, ask({GPU: 40}), options=Options(scorer=MOST))) == {"gpu": (2,)}

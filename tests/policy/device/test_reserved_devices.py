@@ -135,3 +135,21 @@ def test_a_designated_allocation_gives_exactly_that() -> None:
     assert net.card.minor == 2
     assert net.function is not None
     assert net.function.bus_id == "0000:20:00.4"
+
+
+def test_a_restricted_reservation_of_half_a_card_is_no_more_than_half() -> None:
+    half: Holdings = {"gpu": {2: {GPU_CORE: 50, GPU_MEMORY_RATIO: 50, GPU_MEMORY: 8 * GI}}}
+    ledger = FLAT.taken("r", half)
+    entry = Reserved(uid="r", devices=half, restricted=True)
+    assert place_pod(ledger, ask({GPU: 60}), Reusable(matched=[entry], required=True)) == (
+        "Reservation(s) Insufficient gpu devices"
+    )
+    assert place_pod(ledger, ask({GPU: 50}), Reusable(matched=[entry], required=True)) == ((2,), "r")
+    loose = Reserved(uid="r", devices=half)
+    assert place_pod(ledger, ask({GPU: 60}), Reusable(matched=[loose], required=True)) == ((2,), "r")
+
+
+def test_what_was_taken_in_all() -> None:
+    found = allocate(FLAT, gpus(2))
+    assert isinstance(found, Allocation)
+    assert found.sums == {GPU_CORE: 200, GPU_MEMORY_RATIO: 200, GPU_MEMORY: 32 * GI}

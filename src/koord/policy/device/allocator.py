@@ -36,6 +36,16 @@ class Allocation(msgspec.Struct, frozen=True):
     def holdings(self) -> Holdings:
         return {kind: {one.card.minor: _taken(one) for one in chosen} for kind, chosen in self.devices.items()}
 
+    @property
+    def sums(self) -> dict[str, int]:
+        """All that is taken, by resource: what a reservation that names no amounts is resized to."""
+        total: dict[str, int] = {}
+        for chosen in self.devices.values():
+            for one in chosen:
+                for name, amount in one.amounts.items():
+                    total[name] = total.get(name, 0) + amount
+        return total
+
     def minors(self, device_type: str) -> tuple[int, ...]:
         return tuple(one.card.minor for one in self.devices.get(device_type, ()))
 

@@ -19,6 +19,7 @@ from koord.values.quantity import QuantityError
 
 KNOWN_TYPES = (wire.GPU, wire.RDMA, wire.FPGA)
 WHOLE = 100  # percents of one card
+MAX_MINOR = 4095  # sets of minors are bit masks: a wild number must not make them huge
 _UNKNOWN_NUMA = -1  # how the wire says that a device belongs to no NUMA node
 
 
@@ -87,10 +88,11 @@ def inventory_of(device: wire.Device) -> DeviceInventory:
     cards: dict[str, dict[int, Card]] = {}
     for index, info in enumerate(device.spec.devices):
         path = f"spec.devices[{index}]"
-        if info.minor is None or info.minor < 0:
-            problems.append(
-                Problem(f"{path}.minor", "Required value" if info.minor is None else "must not be negative")
-            )
+        if info.minor is None:
+            problems.append(Problem(f"{path}.minor", "Required value"))
+            continue
+        if not 0 <= info.minor <= MAX_MINOR:
+            problems.append(Problem(f"{path}.minor", f"must be between 0 and {MAX_MINOR}"))
             continue
         if info.minor in cards.get(info.type, {}):
             problems.append(Problem(f"{path}.minor", f"Duplicate value: {info.minor}"))
@@ -183,14 +185,21 @@ def _table(device: wire.Device, gpus: Mapping[int, Card], problems: list[Problem
     if isinstance(table, Malformed):
         problems.append(Problem(field, table.reason))
         return None
-    for size, partitions in (table or {}).items():
+    if table is None:
+        return None
+    usable: GPUPartitionTable = {}
+    for size, partitions in table.items():
+        kept = []
         for partition in partitions:
             unknown = [minor for minor in partition.minors if minor not in gpus]
             if unknown:
                 problems.append(Problem(field, f"partition {list(partition.minors)} of {size}: no such GPU {unknown}"))
-            elif len(partition.minors) != size:
+            elif len(set(partition.minors)) != size:  # it would give a pod more or fewer cards than it asks for
                 problems.append(Problem(field, f"partition {list(partition.minors)} is listed under {size}"))
-    return table
+            else:
+                kept.append(partition)
+        usable[size] = tuple(kept)
+    return usable
 
 
 def _tree(gpus: Mapping[int, Card]) -> Scope | None:

@@ -43,7 +43,7 @@ def device_hints(demand: Demand, inventory: DeviceInventory, trial: Trial) -> Hi
     """By device type. `trial` allocates under the given zones, with whatever else the pod may use.
 
     A set of zones scores when it gives the very GPUs that the whole machine would give. When even the whole machine
-    does not do, its refusal is the answer.
+    does not do, its refusal is the answer. No hint at all means that any zone will do: no device tells where it is.
     """
     wanted = wants(demand, inventory)
     if isinstance(wanted, Refusal):
@@ -52,6 +52,8 @@ def device_hints(demand: Demand, inventory: DeviceInventory, trial: Trial) -> Hi
     everything = _try(whole, wanted, inventory, trial)
     if isinstance(everything, Refusal):
         return everything
+    if not inventory.zones:
+        return {}
     chosen = frozenset(everything.minors(wire.GPU))
     feasible: list[tuple[BitMask, int]] = []
     for zones in masks_over(inventory.zones):
