@@ -200,6 +200,8 @@ class Process:
         endpoint.routes.add("GET", "/metrics/resources", self._resources)
         shown = yaml.safe_load(written(self._plan.assembly))
         endpoint.config(lambda: shown)
+        if self._plan.assembly.config.enable_profiling is not False:
+            endpoint.debug()
         endpoint.flag("v", lambda text: verbosity(self._plan.logs, text))
         services = Services(endpoint, unavailable=lambda: None if self._leads else _NOT_LEADER)
         for path, handler in service.routes(Explainer(self._scheduler, self._clock)):

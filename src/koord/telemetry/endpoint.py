@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from koord.telemetry import health, routing
+from koord.telemetry import health, routing, stacks
 from koord.telemetry.certificate import BadCertificate, ServingCertificate
 from koord.telemetry.clock import Clock
 from koord.telemetry.health import Check, Report
@@ -72,6 +72,10 @@ class Endpoint:
 
     def config(self, read: Callable[[], Any], name: str = "componentconfig") -> None:
         self.routes.add("GET", "/configz", lambda _: {name: read()})
+
+    def debug(self) -> None:
+        """/debug/tasks: what everything in the process is waiting for."""
+        self.routes.add("GET", "/debug/tasks", lambda _: routing.text(stacks.tasks()))
 
     def flag(self, name: str, put: Callable[[str], str]) -> None:
         """PUT /debug/flags/<name>: `put` takes the body and says what it did, or raises ValueError."""
