@@ -262,3 +262,11 @@ def test_packing_looks_across_equally_used_switches() -> None:
     """On the first switch only the idle card has room; the used card of the second is the better one."""
     ledger = reference().taken("a", shared_on(1, 90)).taken("b", shared_on(2, 50))
     assert minors(allocate(ledger, ask({GPU: 40}), options=Options(scorer=MOST))) == {"gpu": (2,)}
+
+
+def test_a_full_network_card_does_not_use_up_its_switch() -> None:
+    """Switch 0 has cards 0 and 9, switch 1 has 1 and 2. With card 0 full, 9 must come before 2."""
+    nets = [rdma(0, place(0, "0")), rdma(9, place(0, "0")), rdma(1, place(0, "1")), rdma(2, place(0, "1"))]
+    ledger = DeviceLedger(inventory(*REFERENCE_GPUS, *nets)).taken("full", {"rdma": {0: {RDMA: 100}}})
+    demand = ask({GPU: 400, RDMA: 1}, joint=("gpu", "rdma"), same_pcie=True)
+    assert minors(allocate(ledger, demand)) == {"gpu": (0, 1, 2, 3), "rdma": (1, 9)}
