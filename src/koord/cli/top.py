@@ -14,7 +14,7 @@ from koord.cli import access, wording
 from koord.cli.printing import show
 from koord.kube.client import Client
 from koord.kube.refused import Refused, ok
-from koord.manager.explain.share import NodeShare, Share, Tier, share, total
+from koord.manager.explain.share import TOTAL, NodeShare, Share, Tier, share, total
 from koord.policy.colocation import wire
 from koord.telemetry.clock import Clock, now
 
@@ -103,17 +103,22 @@ def print_fleet(console: Console, fleet: Fleet, resources: tuple[str, ...], at: 
 def _row(one: NodeShare, resource: str) -> tuple[str, ...]:
     found: Share = one.cpu if resource == "cpu" else one.memory
 
+    known = one.reported is not None or one.name == TOTAL
+
     def words(units: int) -> str:
         return wording.amount(resource, units)
 
-    def tier(of: Tier) -> tuple[str, ...]:
-        return words(of.room), words(of.requested), words(of.used)
+    def used(units: int) -> str:
+        return words(units) if known else "-"
 
-    percent = f"{100 * _ratio(found.used, found.capacity):.0f}"
+    def tier(of: Tier) -> tuple[str, ...]:
+        return words(of.room), words(of.requested), used(of.used)
+
+    percent = f"{100 * _ratio(found.used, found.capacity):.0f}" if known else "-"
     return (
         one.name,
         words(found.capacity),
-        words(found.used),
+        used(found.used),
         percent,
         *tier(found.prod),
         *tier(found.mid),

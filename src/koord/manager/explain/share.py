@@ -20,6 +20,7 @@ from koord.policy.colocation.wire import Node, NodeMetric, Pod, share_of
 from koord.values.quantity import Quantity, QuantityError
 
 _ROOMS = {CPU: (CPU, MID_CPU, BATCH_CPU), MEMORY: (MEMORY, MID_MEMORY, BATCH_MEMORY)}
+TOTAL = "TOTAL"  # no node can have this name
 _HOLDING = ("Running", "Pending")
 
 
@@ -101,7 +102,7 @@ def total(shares: Sequence[NodeShare]) -> NodeShare:
     cpu, memory = Share(), Share()
     for one in shares:
         cpu, memory = cpu + one.cpu, memory + one.memory
-    return NodeShare(name="TOTAL", cpu=cpu, memory=memory)
+    return NodeShare(name=TOTAL, cpu=cpu, memory=memory)
 
 
 _PLACE = {"prod": 0, "mid": 1, "batch": 2}
