@@ -11,7 +11,7 @@ it is taken away exactly as it came.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import msgspec
 
@@ -21,7 +21,7 @@ from koord.policy.load.report import Report
 from koord.scheduler.plugins.load_aware.guess import Guess
 from koord.scheduler.state.pod import PodInfo
 
-NEVER = float("-inf")
+NEVER = float("inf")  # what is not there does not grow old
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -42,11 +42,14 @@ class Account:
     Sums are changed in place: whoever needs them later copies.
     """
 
-    __slots__ = ("_width", "deltas", "expires_at", "pods", "prod_usage", "report")
+    __slots__ = ("_reported", "_width", "deltas", "expires_at", "pods", "prod_usage", "report", "usage")
 
     def __init__(self, report: Report | None, base: Vector, expires_at: float) -> None:
         """`base` is what counts as used by prod before any pod."""
         self.report = report
+        # Of the report, what is asked for all the time.
+        self.usage: Vector | None = None if report is None else report.usage
+        self._reported: Container[str] = () if report is None else report.pods
         self.expires_at = expires_at
         self.pods: dict[str, Entry] = {}  # by uid
         self.prod_usage = list(base)
@@ -78,9 +81,8 @@ class Account:
         return total
 
     def add(self, pod: PodInfo, guess: Guess, assigned_at: float, holds_until: float | None) -> Entry:
-        report = self.report
-        if report is not None and pod.key in report.pods:
-            entry = self._add_reported(pod, guess, assigned_at, holds_until, report)
+        if pod.key in self._reported:
+            entry = self._add_reported(pod, guess, assigned_at, holds_until)
         else:
             part = guess.whole
             if part is not None:
@@ -97,8 +99,9 @@ class Account:
         guess: Guess,
         assigned_at: float,
         holds_until: float | None,
-        report: Report,
     ) -> Entry:
+        report = self.report
+        assert report is not None
         usage, reported_prod = report.pods[pod.key]
         prod_usage = node_part = prod_part = None
         active = reported_prod and guess.prod
@@ -139,7 +142,7 @@ class Account:
             return self.prod_usage, self.prod_delta
         report = self.report
         assert report is not None
-        usage = report.usage if window is None else report.aggregated(window.kind, window.nanoseconds)
+        usage = self.usage if window is None else report.aggregated(window.kind, window.nanoseconds)
         return (self.estimated, (0,) * self._width) if usage is None else (usage, self.deltas)
 
 

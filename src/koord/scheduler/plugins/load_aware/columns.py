@@ -77,7 +77,9 @@ class Rooms(_Kept):
         self.refresh()
         codes = self._fixed[rows].copy()
         for place in range(len(self._rooms) - 1, -1, -1):
-            np.copyto(codes, self._words[place][rows], where=self._rooms[place][rows] <= adds[place])
+            full = self._rooms[place][rows] <= adds[place]
+            if full.any():
+                np.copyto(codes, self._words[place][rows], where=full)
         return codes
 
 

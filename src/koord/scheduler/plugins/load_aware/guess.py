@@ -53,10 +53,10 @@ class Guesses:
         self._memo = f"LoadAwareScheduling {axes.names} {sorted(self._factors.items())} {self._custom}"
 
     def signature(self, pod: PodInfo) -> Hashable:
-        """What is read of a pod beyond its shape."""
+        """What is read of a pod beyond its shape, here and by the filter."""
         labels = pod.labels
-        stated = labels.get(L_PRIORITY_CLASS), labels.get(L_QOS_CLASS)
-        return (*stated, pod.annotations.get(A_LOAD_ESTIMATED_SCALING_FACTORS)) if self._custom else stated
+        own = pod.annotations.get(A_LOAD_ESTIMATED_SCALING_FACTORS) if self._custom else None
+        return labels.get(L_PRIORITY_CLASS), labels.get(L_QOS_CLASS), pod.daemon, own
 
     def of(self, pod: PodInfo) -> Guess:
         memo: dict[Hashable, Guess] | None = pod.shape.memo.get(self._memo)

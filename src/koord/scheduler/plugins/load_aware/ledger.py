@@ -38,7 +38,7 @@ class Ledger:
         self._clock = clock
         self._lifetime_s = args.node_metric_expiration_seconds or 0
         self._with_system = args.prod_usage_include_sys
-        self.now = NEVER
+        self.now = float("-inf")
         self.accounts: dict[str, Account] = {}  # by node name
         self._expiries: list[tuple[float, str]] = []  # a heap; entries that no longer hold are passed over
         state.listen(self._placed)
@@ -67,7 +67,9 @@ class Ledger:
             return
         heappush(self._expiries, (at, name))
         if len(self._expiries) > 2 * len(self.accounts) + _SPARE:  # nobody asked for long: mostly of reports gone by
-            self._expiries = [(account.expires_at, name) for name, account in self.accounts.items()]
+            self._expiries = [
+                (account.expires_at, name) for name, account in self.accounts.items() if account.report is not None
+            ]
             heapify(self._expiries)
 
     # Reports -----------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class LoadAwareScheduling(Plugin):
         self._spares = tuple(Spares(table, width, self._free_of(prod)) for prod in (False, True))
 
     def signature(self, pod: PodInfo) -> Hashable:
-        return pod.daemon, self._guesses.signature(pod)
+        return self._guesses.signature(pod)
 
     def catch_up(self) -> None:
         self._ledger.tick()

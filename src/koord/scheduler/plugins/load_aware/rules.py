@@ -81,12 +81,9 @@ class Rules:
         limit = site.prod if guess.prod else site.plain
         if limit is None or account is None:
             return PASSES
-        report = account.report
-        if report is None:
-            return PASSES
         if self._refuses_expired and account.expires_at <= now:
             return PASSES if self._expired_pass else self.expired
-        seen: Sequence[int] | None = report.usage
+        seen: Sequence[int] | None = account.usage
         if seen is None:
             return PASSES
         coming: Sequence[int] = account.deltas
@@ -102,11 +99,11 @@ class Rules:
         """The same for any pod: how much may come."""
         nothing = self._nothing
         limit = site.prod if prod else site.plain
-        if account is None or account.report is None or limit is None:
+        if account is None or limit is None:
             return nothing, PASSES, PASSES
         if self._refuses_expired and account.expires_at <= now:
             return nothing, PASSES if self._expired_pass else self.expired, PASSES
-        if account.report.usage is None:
+        if account.usage is None:
             return nothing, PASSES, PASSES
         seen, coming = account.used(limit.applied.window, prod=limit.applied.prod)
         rooms = [
@@ -134,11 +131,9 @@ class Rules:
         return self._scores_prod and guess.prod
 
     def score(self, guess: Guess, account: Account | None, site: Site, now: float) -> int:
-        if account is None or (report := account.report) is None or account.expires_at <= now:
+        measured = account.usage if account is not None else None
+        if account is None or measured is None or account.expires_at <= now:
             return 0  # nothing fresh to go by: old reports never count here
-        measured = report.usage
-        if measured is None:
-            return 0
         if self._scores_plainly:
             return score(self.weights, site.total, measured, account.deltas, guess.usage)
         prod = self.by_prod(guess)
@@ -147,7 +142,7 @@ class Rules:
 
     def free(self, account: Account | None, site: Site, now: float, *, prod: bool) -> Free:
         """The same for any pod: what there is, and what is left of it."""
-        if account is None or account.report is None or account.expires_at <= now or account.report.usage is None:
+        if account is None or account.usage is None or account.expires_at <= now:
             return None
         seen, coming = account.used(None if prod else self._score_window, prod=prod)
         return site.total, [there - a - b for there, a, b in zip(site.total, seen, coming, strict=False)]
@@ -164,7 +159,7 @@ class Rules:
             return Outlook(UNLIMITED, age_s=age_s)
         if self._refuses_expired and account.expires_at <= now:
             return Outlook(STALE_ALLOWED if self._expired_pass else STALE, age_s=age_s)
-        if account.report.usage is None:
+        if account.usage is None:
             return Outlook(UNMEASURED, age_s=age_s)
         if not limit.checks:
             return Outlook(UNLIMITED, age_s=age_s)
