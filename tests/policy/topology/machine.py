@@ -90,8 +90,10 @@ def resource_topology(
     )
 
 
-def zone(name: str, *, cpu: object = 8, memory: str = "16Gi", kind: str = "Node", **more: object) -> dict[str, Any]:
-    amounts = {"cpu": str(cpu), "memory": memory, **{key: str(value) for key, value in more.items()}}
+def zone(
+    name: str, *, cpu: object = 8, memory: str = "16Gi", kind: str = "Node", more: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    amounts = {"cpu": str(cpu), "memory": memory, **(more or {})}
     listed = [{"name": n, "capacity": v, "allocatable": v, "available": v} for n, v in amounts.items()]
     return {"name": name, "type": kind, "resources": listed}
 

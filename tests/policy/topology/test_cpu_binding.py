@@ -200,6 +200,12 @@ def test_amplified_cpu(cpu: int, binds: bool, requested: int, bound: str, fits: 
     assert refused == (None if fits else Short(("Insufficient amplified cpu",)))
 
 
+def test_amplified_cpu_without_topology() -> None:
+    node = NodeTopology(cpu=Invalid("gone"), node_ratio=2.0)
+    ledger = holding(SMT, "0-15").on(None)
+    assert check_amplified(LS, node, ledger, binds=False, requested_milli=16_000, allocatable_milli=32_000) is None
+
+
 def test_bad_ratio_and_no_ratio() -> None:
     ledger = Ledger.over(SMT)
     bad = node_of(SMT, ratio_fault="x")

@@ -171,7 +171,7 @@ def test_zones(zones: list[dict[str, Any]], numbers: tuple[int, ...]) -> None:
 
 
 def test_zones_have_units_of_all_they_list() -> None:
-    zones = [zone("node-0", cpu="7500m", memory="1Gi", **{"kubernetes.io/batch-cpu": 300})]
+    zones = [zone("node-0", cpu="7500m", memory="1Gi", more={"kubernetes.io/batch-cpu": "300"})]
     node = node_topology(resource_topology(zones=zones), {}, {})
     assert node.zones[0].amounts == {"cpu": 7500, "memory": GI, "kubernetes.io/batch-cpu": 300}
 

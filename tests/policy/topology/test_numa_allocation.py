@@ -24,8 +24,8 @@ def bound(count: int, policy: str, *, required: bool = False, exclusive: str = "
     return Binding(count=count, policy=policy, required=required, exclusive=exclusive)
 
 
-def asked(cpu: float, binding: Binding | None = None, **more: int) -> Request:
-    return Request(amounts={"cpu": int(1000 * cpu), "memory": 4 * GI, **more}, binding=binding)
+def asked(cpu: float, binding: Binding | None = None) -> Request:
+    return Request(amounts={"cpu": int(1000 * cpu), "memory": 4 * GI}, binding=binding)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,8 @@ def test_booked_amounts_and_bound_cpus_count_both() -> None:
 
 
 def test_what_zones_do_not_know_is_not_theirs_to_refuse() -> None:
-    given = allocate(NODE, Ledger.over(BIG), asked(1, **{"koordinator.sh/gpu-memory": 80 * GI}), BitMask.of(0))
+    request = Request(amounts={"cpu": 1000, "memory": 4 * GI, "koordinator.sh/gpu-memory": 80 * GI})
+    given = allocate(NODE, Ledger.over(BIG), request, BitMask.of(0))
     assert given == Allocation(zones={0: {"cpu": 1000, "memory": 4 * GI}})
 
 

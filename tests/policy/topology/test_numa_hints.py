@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.policy.topology.admission import Affinity, admit, decide, zones_for
+from koord.policy.topology.allocation import allocate_from, fits
 from koord.policy.topology.binding import Binding
 from koord.policy.topology.hint import Hint, Hints
 from koord.policy.topology.hint_source import numa_hints
@@ -14,7 +16,9 @@ from koord.policy.topology.ledger import Allocation, Ledger
 from koord.policy.topology.node import NumaZone
 from koord.policy.topology.refusal import Short
 from koord.policy.topology.request import Request
+from koord.policy.topology.room import can_fit_one_zone, room
 from koord.policy.topology.score import Scorer
+from koord.policy.topology.stock import take_stock
 from koord.values.bitmask import BitMask
 from koord.values.cpuset import CPUSet
 from tests.policy.topology.machine import GI, LEAST, MOST, machine, node_of
@@ -123,7 +127,7 @@ def placements(draw: st.DrawFn) -> tuple[Ledger, Request, str, str]:
     }
     bound = CPUSet.of(draw(st.sets(st.integers(0, 31), max_size=16)))
     ledger = Ledger.over(FOUR, {"share": Allocation(zones=used), "bound": Allocation(cpus=bound)})
-    count = draw(st.integers(1, 20))
+    count = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 10, 20]))
     binding = None
     if draw(st.booleans()):
         policy = draw(st.sampled_from(["FullPCPUs", "SpreadByPCPUs"]))
@@ -143,6 +147,32 @@ def test_looking_at_single_zones_first_decides_the_same(case: tuple[Ledger, Requ
     assert not isinstance(whole, Short)
     early = admit(policy, zones, [lambda width: numa_hints(node, ledger, request, policy, LEAST, widest=width)])
     assert early == decide(policy, zones, [whole])
+
+
+@settings(max_examples=100, deadline=None)
+@given(placements(), st.integers(1, 15), st.integers(0, 1 << 32))
+def test_numbers_tell_whether_a_set_takes_the_pod(
+    case: tuple[Ledger, Request, str, str], zones: int, kept: int
+) -> None:
+    ledger, request, _, _ = case
+    node, mask = node_of(FOUR), BitMask(zones)
+    for asked in (request, msgspec.structs.replace(request, preferred=kept & FOUR.cpus)):
+        stock = take_stock(node, ledger, asked)
+        assert fits(node, stock, asked, mask) == isinstance(allocate_from(node, stock, asked, mask), Allocation)
+
+
+@settings(max_examples=100, deadline=None)
+@given(placements())
+def test_bound_tells_what_single_numa_node_admits(case: tuple[Ledger, Request, str, str]) -> None:
+    ledger, request, _, exclusive = case
+    node, policy = node_of(FOUR), "SingleNUMANode"
+    hints = numa_hints(node, ledger, request, policy, LEAST)
+    assert not isinstance(hints, Short)
+    admitted = decide(policy, zones_for(node, ledger, exclusive), [hints])
+    count = request.binding.count if request.binding else 0
+    there = room(node, ledger)
+    told = can_fit_one_zone(there, request.amounts, count=count, must=request.must, exclusive=exclusive)
+    assert told == isinstance(admitted, Affinity)
 
 
 @settings(max_examples=60, deadline=None)

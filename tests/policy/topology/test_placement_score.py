@@ -8,7 +8,7 @@ from koord.api.config.scheduler.args import ResourceWeight, ScoringStrategy
 from koord.policy.topology.amplification import amplify, amplify_all
 from koord.policy.topology.ledger import Allocation, Ledger
 from koord.policy.topology.node import NodeTopology, NumaZone, node_topology
-from koord.policy.topology.room import can_fit, room
+from koord.policy.topology.room import can_fit, can_fit_one_zone, room
 from koord.policy.topology.score import Scorer, allocate_strategy, score_allocation, score_node
 from koord.values.cpuset import CPUSet
 from tests.policy.topology.machine import GI, LEAST, MOST, bits, holding, machine, node_of
@@ -131,3 +131,18 @@ def test_bound_on_what_fits(count: int, must: str, zone: int | None, fits: bool)
 def test_no_room_without_topology() -> None:
     node: NodeTopology = node_topology(None, {}, {})
     assert not can_fit(room(node, Ledger.over(None)), 1)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "exclusive", "fits"),
+    [
+        pytest.param({"cpu": 8000}, "", True, id="in-the-second"),
+        pytest.param({"cpu": 9000}, "", False, id="in-neither"),
+        pytest.param({"nvidia.com/gpu": 9}, "", True, id="nothing-that-zones-know"),
+        pytest.param({"cpu": 1000}, "Required", False, id="pods-lie-across"),
+    ],
+)
+def test_bound_on_one_zone(amounts: dict[str, int], exclusive: str, fits: bool) -> None:
+    ledger = holding(TWO, "0,8", zones={0: {"cpu": 1000}})
+    there = room(node_of(TWO), ledger)
+    assert can_fit_one_zone(there, amounts, exclusive=exclusive) is fits

@@ -78,7 +78,7 @@ def decide(policy: str, zones: Zones, given: Sequence[Hints]) -> Affinity | Shor
     """By the hints of all providers over every set of NUMA nodes."""
     if policy == NONE:
         return Affinity()
-    lists, reasons, told = _lists(given)
+    lists, reasons = _lists(given)
     if policy == BEST_EFFORT:
         best = merge_any(lists, zones)
         return Affinity(zones.all if best.unsatisfied else best.mask)
@@ -86,18 +86,18 @@ def decide(policy: str, zones: Zones, given: Sequence[Hints]) -> Affinity | Shor
         return Short(tuple(reasons))
     if policy == RESTRICTED:
         chosen = merge_preferred(lists, zones)
-        return Short.of(unaligned(" & ".join(told))) if chosen is None else Affinity(chosen.mask)
+        return Short.of(unaligned(" & ".join(_told(given)))) if chosen is None else Affinity(chosen.mask)
     if policy == SINGLE_NUMA_NODE:
         chosen = merge_preferred(_single(lists), zones)
         if chosen is None:
-            return Short.of(unaligned(",".join(told)))
+            return Short.of(unaligned(",".join(_told(given))))
         return Affinity(None if chosen.mask == zones.all else chosen.mask)
     raise ValueError(f"NUMA topology policy {policy} is not supported")
 
 
 def _liked(policy: str, given: Sequence[Hints], zones: Zones) -> Affinity | None:
     """A single NUMA node that suits all, when some resource cares at all."""
-    lists, reasons, _ = _lists(given)
+    lists, reasons = _lists(given)
     if policy == NONE or reasons:
         return None
     chosen = merge_preferred(lists, zones)
@@ -106,11 +106,10 @@ def _liked(policy: str, given: Sequence[Hints], zones: Zones) -> Affinity | None
     return Affinity(chosen.mask)
 
 
-def _lists(given: Sequence[Hints]) -> tuple[list[Sequence[Hint]], list[str], list[str]]:
-    """One list of hints for each resource, the reasons of those that cannot be had, and the summaries for refusals."""
+def _lists(given: Sequence[Hints]) -> tuple[list[Sequence[Hint]], list[str]]:
+    """One list of hints for each resource, and the reasons of those that cannot be had."""
     lists: list[Sequence[Hint]] = []
     reasons: list[str] = []
-    told: list[str] = []
     for hints in given:
         if not hints:
             lists.append((ANY,))
@@ -122,8 +121,12 @@ def _lists(given: Sequence[Hints]) -> tuple[list[Sequence[Hint]], list[str], lis
                 reasons.append(unsatisfied_numa(resource))
             else:
                 lists.append(offered)
-                told.append(summary(resource, offered))
-    return lists, reasons, sorted(told)
+    return lists, reasons
+
+
+def _told(given: Sequence[Hints]) -> list[str]:
+    """What each resource would have had, for a refusal."""
+    return sorted(summary(resource, offered) for hints in given for resource, offered in hints.items() if offered)
 
 
 def _single(lists: Sequence[Sequence[Hint]]) -> list[Sequence[Hint]]:

@@ -54,6 +54,29 @@ def allocate_from(
     return Allocation(cpus=CPUSet(cpus), exclusive=binding.exclusive, zones=zones)
 
 
+def fits(node: NodeTopology, stock: Stock, request: Request, mask: BitMask) -> bool:
+    """Whether `allocate_from` would give something, told from numbers where they suffice: CPUs are never short when
+    enough are counted, and the ones left to a required policy are all of its kind."""
+    binding, topology = request.binding, node.cpu
+    kept = request.preferred | request.promised
+    if isinstance(topology, Invalid) or (binding is not None and binding.required and (kept or not topology.even)):
+        return not isinstance(allocate_from(node, stock, request, mask), Short)
+    step = cpu_step(request.must, binds=binding is not None, per_core=topology.per_core)
+    zones = distribute(request.amounts, stock.zones, mask, cpu_step=step) if node.zones else None
+    if zones is None or isinstance(zones, Short):
+        return False
+    if binding is None:
+        return True
+    free, found = stock.pool.available, binding.count
+    if zones:
+        found = sum(
+            min((free & topology.zone_mask(number)).bit_count(), amounts.get(CPU, 0) // 1000)
+            for number, amounts in zones.items()
+        )
+    whole = request.must != FULL_PCPUS or binding.count % topology.per_core == 0
+    return whole and found == binding.count <= free.bit_count()
+
+
 def designated(node: NodeTopology, ledger: Ledger, request: Request, given: Allocation) -> Allocation | Short:
     """What the pod was promised earlier, if it can be had again just so."""
     mask = BitMask.of(*given.zones) if given.zones else None

@@ -120,9 +120,11 @@ def check_amplified(
 
 
 def amplified_requested(ledger: Ledger, ratio: float, requested_milli: int, *, guarded: bool) -> int:
-    """`guarded`: leave the sum alone when it is less than the bound CPUs, as that of a stale node would be."""
+    """`guarded`: leave the sum alone when it is less than the bound CPUs, as that of a stale node would be.
+
+    Without a topology bound CPUs do not count: no pod can have been bound by it."""
     bound = 1000 * ledger.held.held.bit_count()
-    if not bound or (guarded and requested_milli < bound):
+    if not bound or ledger.topology is None or (guarded and requested_milli < bound):
         return requested_milli
     return requested_milli - bound + amplify(bound, ratio)
 

@@ -36,7 +36,7 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     socket: int
 
 
-class CpuTopology(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class CpuTopology(msgspec.Struct, frozen=True, kw_only=True):
     """Everything is a mask of CPUs. Cores are in the order of (socket, core), zones and sockets in that of number.
 
     `per_core`, `per_zone` and `per_socket` are averages, which they must be for the same answers on uneven machines.
@@ -47,6 +47,7 @@ class CpuTopology(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     core_zones: tuple[int, ...]  # places in `zones`
     core_sockets: tuple[int, ...]  # places in `sockets`
     zones: tuple[Group, ...]
+    zone_masks: Mapping[int, int]  # by the number of the NUMA node
     sockets: tuple[Group, ...]
     per_core: int
     per_zone: int
@@ -54,7 +55,7 @@ class CpuTopology(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def zone_mask(self, number: int) -> int:
         """The CPUs of a NUMA node; none when there is no such node."""
-        return next((zone.cpus for zone in self.zones if zone.number == number), 0)
+        return self.zone_masks.get(number, 0)
 
     def whole_cores(self, cpus: int) -> int:
         """Those of the CPUs whose siblings are all among them."""
@@ -71,6 +72,11 @@ class CpuTopology(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def zones_of(self, cpus: int) -> int:
         """All CPUs of the NUMA nodes that the given ones lie on."""
         return sum(zone.cpus for zone in self.zones if zone.cpus & cpus)
+
+    @property
+    def even(self) -> bool:
+        """Whether all cores have equally many CPUs."""
+        return all(core.bit_count() == self.per_core for core in self.cores)
 
     def core_count(self, cpus: int) -> int:
         """On how many cores the CPUs lie."""
@@ -153,12 +159,14 @@ def _grouped(
         masks = tuple(cores[key] for key in members)
         return Group(number, sum(masks), masks, socket_place[members[0][0]])
 
+    zones = tuple(group(n, [key for key in order if core_node[key] == n]) for n in zone_numbers)
     return CpuTopology(
         cpus=sum(cores.values()),
         cores=tuple(cores[key] for key in order),
         core_zones=tuple(zone_place[core_node[key]] for key in order),
         core_sockets=tuple(socket_place[key[0]] for key in order),
-        zones=tuple(group(n, [key for key in order if core_node[key] == n]) for n in zone_numbers),
+        zones=zones,
+        zone_masks={zone.number: zone.cpus for zone in zones},
         sockets=tuple(group(n, [key for key in order if key[0] == n]) for n in socket_numbers),
         per_core=count // len(cores),
         per_zone=count // len(pairs),

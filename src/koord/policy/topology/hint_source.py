@@ -6,9 +6,9 @@ from collections.abc import Callable
 from itertools import combinations
 
 from koord.api.annotations.numa_topology_spec import RESTRICTED
-from koord.policy.topology.allocation import allocate_from
+from koord.policy.topology.allocation import fits
 from koord.policy.topology.hint import Hint, Hints
-from koord.policy.topology.ledger import Ledger
+from koord.policy.topology.ledger import Amounts, Ledger, ZoneAmounts
 from koord.policy.topology.node import NodeTopology
 from koord.policy.topology.refusal import INSUFFICIENT_NUMA_NODE, Short
 from koord.policy.topology.request import Request
@@ -34,18 +34,21 @@ def numa_hints(
     if not node.zones:
         return Short.of(INSUFFICIENT_NUMA_NODE)
     stock = take_stock(node, ledger, request)
-    fits = feasible or (lambda mask: not isinstance(allocate_from(node, stock, request, mask), Short))
+    takes = feasible or (lambda mask: fits(node, stock, request, mask))
     known = {name for zone in node.zones for name in zone.amounts}
     resources = sorted(name for name, amount in request.amounts.items() if amount > 0 and name in known)
     found: dict[str, list[Hint]] = {name: [] for name in resources}
+    # A set with a NUMA node that has none left is not offered, though the others might do.
+    some = {name: sum(1 << n for n, left in stock.zones.items() if left.get(name, 0) > 0) for name in resources}
     numbers = node.zone_numbers
+    sizes, charged = {zone.number: zone.amounts for zone in node.zones}, request.charged(node)
     for size in range(1, (len(numbers) if widest is None else min(widest, len(numbers))) + 1):
         for chosen in combinations(numbers, size):
-            mask = BitMask.of(*chosen)
-            offered = [name for name in resources if all(stock.zones.get(n, {}).get(name, 0) > 0 for n in chosen)]
-            if not offered or not fits(mask):
+            mask = BitMask(sum(1 << number for number in chosen))
+            offered = [name for name in resources if not mask.value & ~some[name]]
+            if not offered or not takes(mask):
                 continue
-            score = _score(node, stock, request, scorer, chosen)
+            score = _score(stock, sizes, charged, scorer, chosen)
             for name in offered:
                 hints = found[name]
                 # Sets come smallest first, so the size of the first one found is the smallest that can do it.
@@ -54,13 +57,11 @@ def numa_hints(
     return found
 
 
-def _score(node: NodeTopology, stock: Stock, request: Request, scorer: Scorer, chosen: tuple[int, ...]) -> int:
+def _score(stock: Stock, sizes: ZoneAmounts, charged: Amounts, scorer: Scorer, chosen: tuple[int, ...]) -> int:
     total: dict[str, int] = {}
     taken: dict[str, int] = {}
-    for zone in node.zones:
-        if zone.number in chosen:
-            free = stock.zones.get(zone.number, {})
-            for name, there in zone.amounts.items():
-                total[name] = total.get(name, 0) + there
-                taken[name] = taken.get(name, 0) + there - free.get(name, 0)
-    return scorer.score(taken, total, request.charged(node))
+    for name, _ in scorer.weights:
+        there = sum(sizes[number].get(name, 0) for number in chosen)
+        total[name] = there
+        taken[name] = there - sum(stock.zones.get(number, {}).get(name, 0) for number in chosen)
+    return scorer.score(taken, total, charged)

@@ -15,17 +15,15 @@ from koord.policy.topology.node import NodeTopology
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """`amounts` as the pod states them: milli-cores of cpu, whole units of all else.
 
-    `preferred` are CPUs that reservations keep for the pod, taken first; `preemptible` those of pods that would leave.
-    Each of these two frees one holding of its CPUs; `promised` ones are taken first too, but only if they are free.
-    `reusable` are amounts by NUMA node that the pod may use although they are
-    held; `confined` are all that it may use, when a reservation lets nothing else.
+    `preferred` are CPUs that reservations keep for the pod: one holding of them is given up for it, and they are taken
+    first. `promised` ones are taken first too, but only if they are free. `reusable` are amounts by NUMA node that the
+    pod may use although they are held; `confined` are all that it may use, when a reservation lets nothing else.
     """
 
     amounts: Amounts
     binding: Binding | None = None
     preferred: int = 0
     promised: int = 0
-    preemptible: int = 0
     reusable: ZoneAmounts = {}
     confined: ZoneAmounts = {}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from koord.api.annotations.resource_spec import FULL_PCPUS, SPREAD_BY_PCPUS
@@ -24,7 +22,7 @@ class Stock(msgspec.Struct, frozen=True):
 
 
 def take_stock(node: NodeTopology, ledger: Ledger, request: Request) -> Stock:
-    pool = free_cpus(node, ledger, (request.preferred, request.preemptible))
+    pool = free_cpus(node, ledger, request.preferred)
     if request.must and isinstance(node.cpu, CpuTopology):
         pool = pool.of(usable(node.cpu, pool.available, request.must))
     zones = request.confined or free_amounts(node, ledger, request.reusable)
@@ -33,11 +31,9 @@ def take_stock(node: NodeTopology, ledger: Ledger, request: Request) -> Stock:
     return Stock(pool, zones)
 
 
-def free_cpus(node: NodeTopology, ledger: Ledger, returned: Iterable[int] = ()) -> Pool:
-    """Each returned set gives back one holding of its CPUs."""
-    held = ledger.held
-    for cpus in returned:
-        held = held.remove(cpus)
+def free_cpus(node: NodeTopology, ledger: Ledger, returned: int = 0) -> Pool:
+    """For somebody who may use one holding of the returned CPUs."""
+    held = ledger.held.remove(returned)
     return Pool(
         available=node.usable & ~held.at_least(node.max_ref_count),
         held=held,
