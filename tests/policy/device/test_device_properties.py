@@ -11,7 +11,7 @@ from koord.api.protocol import A_GPU_PARTITIONS, L_GPU_PARTITION_POLICY
 from koord.api.resource_name import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
 from koord.policy.device.allocator import Allocation, Options, allocate
 from koord.policy.device.annotation import annotation_of, holdings_of
-from koord.policy.device.bound import bound_of, could_fit
+from koord.policy.device.bound import bound_of, could_fit, thresholds
 from koord.policy.device.choice import Wanted, fitting
 from koord.policy.device.demand import Demand
 from koord.policy.device.holding import functions_of
@@ -65,6 +65,8 @@ def demands(draw: st.DrawFn) -> Demand:
     hint["rdma"] = {"allocateStrategy": draw(st.sampled_from(["", "ApplyForAll", "RequestsAsCount"]))}
     if draw(st.booleans()):
         hint["rdma"]["vfSelector"] = {}
+    for kind in hint:
+        hint[kind]["exclusivePolicy"] = draw(st.sampled_from(["", "DeviceLevel", "PCIeLevel"]))
     joint = draw(st.sampled_from([(), ("gpu", "rdma"), ("rdma", "gpu")]))
     partition: dict[str, Any] | None = {} if draw(st.integers(0, 9)) == 0 else None
     return ask(asked, hint=hint, joint=joint, same_pcie=draw(st.booleans()), partition=partition)
@@ -85,9 +87,10 @@ def test_nothing_is_given_twice_and_nothing_is_lost(empty: DeviceLedger, steps: 
         if isinstance(result, Refusal):
             assert result.reasons
             continue
-        assert could_fit(bound_of(ledger), demand)
+        assert could_fit(bound_of(ledger), thresholds(demand))
         assert holdings_of(annotation_of(result)) == result.holdings
         check_shape(result, demand)
+        check_exclusive(result, demand, ledger, switches=chosen_options.keep_switches_apart)
         ledger = ledger.taken(f"pod-{number}", result.holdings)
         assert ledger.excesses() == []
         assert all(held == 1 for held in function_counts(ledger).values())
@@ -109,6 +112,17 @@ def check_shape(result: Allocation, demand: Demand) -> None:
         (first, second) = ({one.card.pcie for one in result.devices[kind]} for kind in demand.joint)
         assert first == second
         assert None not in first
+
+
+def check_exclusive(result: Allocation, demand: Demand, before: DeviceLedger, *, switches: bool) -> None:
+    for kind, chosen in result.devices.items():
+        hint = demand.hint(kind)
+        used = before.used_of(kind)
+        if kind == "rdma" and hint.exclusive_device and hint.strategy == "RequestsAsCount":
+            assert all(one.card.minor not in used for one in chosen)
+        if switches and hint.exclusive_switch:
+            busy = {before.inventory.of(kind)[minor].pcie for minor in used}
+            assert all(one.card.pcie not in busy for one in chosen)
 
 
 def function_counts(ledger: DeviceLedger) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koord.api.resource_name import FPGA, GPU, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
-from koord.policy.device.bound import bound_of, could_fit
+from koord.policy.device.bound import COLUMNS, bound_of, could_fit, thresholds
 from koord.policy.device.node_score import node_score
 from koord.policy.device.score import Scorer, stretched
 from koord.policy.device.view import Terms
@@ -74,4 +74,17 @@ def test_what_others_give_up_counts_as_free() -> None:
     ],
 )
 def test_bound(asked: dict[str, int], taken: tuple[int, ...], fits: bool) -> None:
-    assert could_fit(bound_of(busy(reference(), *taken)), ask(asked)) is fits
+    assert could_fit(bound_of(busy(reference(), *taken)), thresholds(ask(asked))) is fits
+
+
+def test_every_threshold_has_its_column() -> None:
+    assert tuple(bound_of(reference())) == COLUMNS
+    for asked in ({GPU: 100, RDMA: 1, FPGA: 300}, {GPU_SHARED: 2, GPU_MEMORY: 2}):
+        assert {t.column for t in thresholds(ask(asked))} <= set(COLUMNS)
+
+
+def test_planned_network_cards_are_not_counted() -> None:
+    full = reference().taken("a", {"rdma": {m: {RDMA: 100} for m in range(1, 5)}})
+    demanded = thresholds(ask({GPU: 100, RDMA: 1}, joint=("gpu", "rdma")))
+    assert could_fit(bound_of(full), demanded, well_planned=True)
+    assert not could_fit(bound_of(full), demanded)

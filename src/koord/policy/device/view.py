@@ -89,6 +89,8 @@ def view_of(
             taken[minor] = held
         if card.healthy:
             healthy_mask |= 1 << minor
+        elif held:  # it has no amounts to be missing, and its pods still run there
+            used_mask |= 1 << minor
         if room is not card.total and any(room[name] < amount for name, amount in card.total.items()):
             used_mask |= 1 << minor
     if keep_switches_apart and hint.exclusive_switch:
