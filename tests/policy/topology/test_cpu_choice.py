@@ -47,6 +47,9 @@ MOST, LEAST = "MostAllocated", "LeastAllocated"
         pytest.param((2, 1, 2, 2), "Default", LEAST, "", 2, "0,2", id="default-spreads"),
         pytest.param((2, 1, 2, 2), "ConstrainedBurst", LEAST, "", 2, "0,2", id="burst-spreads"),
         pytest.param((2, 1, 4, 2), FULL, "DistributeEvenly", "0,1", 2, "8-9", id="unknown-strategy-is-least"),
+        pytest.param((2, 1, 4, 2), FULL, LEAST, "", 11, "0-10", id="odd-number-across-sockets"),
+        pytest.param((2, 1, 4, 2), FULL, LEAST, "0,8,10", 11, "1-7,12-15", id="single-cpu-beside-what-is-taken"),
+        pytest.param((1, 1, 2, 4), SPREAD, LEAST, "3,5-7", 3, "0-2", id="few-cpus-are-taken-in-order"),
         pytest.param((1, 1, 4, 2), FULL, MOST, "", 0, "", id="nothing-asked"),
         pytest.param((1, 1, 4, 2), FULL, MOST, "0-5", 2, "6-7", id="all-that-is-left"),
     ],
@@ -98,6 +101,22 @@ def test_exclusive_choice(
         numa_marked=held if marked == "NUMANodeLevel" else 0,
     )
     assert text(take(topology, pool, Want(count, policy, exclusive, MOST))) == chosen
+
+
+def test_exclusive_pod_counts_its_own_zones() -> None:
+    """Two cores into the second socket, the last CPU comes from a NUMA node that the pod is not in yet."""
+    topology = machine(2, 2, 4, 2)
+    found = take(topology, Pool(available=topology.cpus), Want(19, FULL, "NUMANodeLevel", MOST))
+    assert text(found) == "0-17,24"
+
+
+def test_zones_are_not_kept_apart_within_a_socket() -> None:
+    """No NUMA node has five CPUs free; the socket is chosen as if nobody wanted its zones alone."""
+    topology = machine(2, 2, 4, 2)
+    free = bits("0,2,4,8,10,12,16,18,20,24,26,28")
+    held = topology.cpus & ~free
+    pool = Pool(available=free, held=Tally.of([held]), numa_marked=held & bits("0-7"))
+    assert text(take(topology, pool, Want(5, SPREAD, "NUMANodeLevel", MOST))) == "0,2,4,8,10"
 
 
 @pytest.mark.parametrize(

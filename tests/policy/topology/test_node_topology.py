@@ -176,6 +176,12 @@ def test_zones_have_units_of_all_they_list() -> None:
     assert node.zones[0].amounts == {"cpu": 7500, "memory": GI, "kubernetes.io/batch-cpu": 300}
 
 
+def test_zone_smaller_than_what_is_reserved_in_it() -> None:
+    kept = {"node.koordinator.sh/reservation": {"reservedCPUs": "0-3"}}
+    found = resource_topology(annotations=kept, zones=[zone("node-0", cpu=1)])
+    assert node_topology(found, {}, {}).zones[0].amounts["cpu"] == 0
+
+
 def test_bad_zones_are_named() -> None:
     zones = [zone("node-0", cpu="many"), zone("node-70"), zone("node-1")]
     node = node_topology(resource_topology(zones=zones), {}, {})

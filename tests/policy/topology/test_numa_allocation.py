@@ -11,6 +11,7 @@ from koord.policy.topology.ledger import Allocation, Ledger
 from koord.policy.topology.node import NodeTopology, NumaZone
 from koord.policy.topology.refusal import Short
 from koord.policy.topology.request import Request
+from koord.policy.topology.stock import free_cpus
 from koord.values.bitmask import BitMask
 from koord.values.cpuset import CPUSet
 from tests.policy.topology.machine import GI, bits, holding, machine, node_of
@@ -183,6 +184,19 @@ def test_designated_cpus_are_had_again_or_not_at_all(held: str, outcome: str) ->
 def test_confined_to_what_a_reservation_has_left() -> None:
     request = Request(amounts={"cpu": 4000, "memory": GI}, confined={0: {"cpu": 2000, "memory": 8 * GI}})
     assert allocate(NODE, Ledger.over(BIG), request, BitMask.of(0)) == Short(("Insufficient NUMA cpu",))
+
+
+def test_more_reusable_than_used_does_not_enlarge_a_zone() -> None:
+    request = Request(amounts={"cpu": 53_000}, reusable={0: {"cpu": 10_000}})
+    assert allocate(NODE, Ledger.over(BIG), request, BitMask.of(0)) == Short(("Insufficient NUMA cpu",))
+
+
+def test_cpus_given_up_for_the_pod_are_nobodys() -> None:
+    ledger = holding(BIG, "0,2", exclusive="PCPULevel")
+    assert free_cpus(NODE, ledger).pcpu_marked == bits("0,2")
+    pool = free_cpus(NODE, ledger, bits("2"))
+    assert pool.pcpu_marked == bits("0")
+    assert pool.available == BIG.cpus & ~bits("0")
 
 
 def test_what_is_reusable_counts_as_free() -> None:

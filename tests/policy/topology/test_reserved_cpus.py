@@ -23,7 +23,7 @@ from koord.policy.topology.reserved import (
 from koord.policy.topology.stock import free_amounts
 from koord.values.bitmask import BitMask
 from koord.values.cpuset import CPUSet
-from tests.policy.topology.machine import machine, node_of
+from tests.policy.topology.machine import bits, machine, node_of
 
 TWO = machine(1, 2, 8, 2)
 NODE = node_of(TWO)
@@ -65,6 +65,13 @@ def test_beyond_the_reservation_when_it_may() -> None:
 def test_not_beyond_a_restricted_one(needed: bool, outcome: Short | None) -> None:
     ledger, reserved = scene("4-5", strict=True)
     assert allocate_reserved(NODE, ledger, four(), reserved, needed=needed) == outcome
+
+
+def test_restricted_one_that_lost_a_cpu_to_the_node() -> None:
+    ledger, reserved = scene("4-7", strict=True)
+    node = node_of(TWO, reserved=bits("4"))
+    found = allocate_reserved(node, ledger, four(), reserved, needed=True)
+    assert found == Short((f"Reservation(s) {NOT_ENOUGH}",))
 
 
 def test_strangers_do_not_get_reserved_cpus() -> None:
