@@ -43,7 +43,7 @@ class Dice(AffinityDice):
             if self.chance(0.5)
         ]
         spec: dict[str, Any] = {"taints": self.taints()}
-        if self.chance(0.1):
+        if self.chance(0.06):
             spec["unschedulable"] = True
         status = {"allocatable": room, "capacity": room, "images": images}
         return {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": status}
@@ -51,7 +51,7 @@ class Dice(AffinityDice):
     def taints(self) -> list[dict[str, str]]:
         effects = ("NoSchedule", "NoExecute", "PreferNoSchedule")
         made = [{"key": self.one("k", "l"), "value": self.one("", "v"), "effect": self.one(*effects)} for _ in "12"]
-        return list({(taint["key"], taint["effect"]): taint for taint in made if self.chance(0.2)}.values())
+        return list({(taint["key"], taint["effect"]): taint for taint in made if self.chance(0.12)}.values())
 
     # Pods --------------------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class Dice(AffinityDice):
             spec["tolerations"] = self.tolerations()
         if self.chance(0.4):
             spec["priorityClassName"] = self.one(*PRIORITIES)
-        if self.chance(0.1):
+        if self.chance(0.2):
             self.volumes(spec).append(self.inline_disk())
         if node:
             spec["nodeName"] = node
@@ -200,13 +200,13 @@ class Dice(AffinityDice):
         )
         if near is not None:
             spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [near]}}
-        elif self.chance(0.4):
+        elif self.chance(0.7):
             meta["labels"][ZONE] = self.one("a", "b", "a__b")
         return {"metadata": meta, "spec": spec}
 
     def claim(self, name: str, space: str, storage_class: str) -> dict[str, Any]:
         spec: dict[str, Any] = {
-            "accessModes": [self.one("ReadWriteOnce", "ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany")],
+            "accessModes": [self.one("ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany")],
             "resources": {"requests": {"storage": self.one("500Mi", "1Gi", "2Gi", "4Gi")}},
             "storageClassName": storage_class,
         }

@@ -269,8 +269,8 @@ class Stage:
             self._number += 1
             name = f"claim-{self._number}"
             known = [each for each in self.claims[space] if each not in names]
-            if known and dice.chance(0.35):
-                name = dice.one(*known)
+            if known and dice.chance(0.5):
+                name = dice.one(*known[-6:])  # those that are in use
             elif not dice.chance(0.06):
                 storage_class = dice.one("shelf", "shelf", "shelf", "made", "made", "pool", "now")
                 ok(await self.client.create(PERSISTENT_VOLUME_CLAIMS, dice.claim(name, space, storage_class)))
@@ -389,7 +389,7 @@ async def test_every_decision_agrees_with_kube_scheduler(
             else:
                 outcomes["refused"] += 1
                 assert told == words, what
-            if not node or dice.chance(0.25):
+            if not node or dice.chance(0.35):
                 await client.delete(PODS, pod.metadata.name, pod.metadata.namespace, grace_seconds=0)
     assert min(outcomes["bound"], outcomes["refused"]) > COUNT // 8, outcomes
     assert outcomes["with volumes"] > 1, outcomes
