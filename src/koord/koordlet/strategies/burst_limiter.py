@@ -1,0 +1,60 @@
+"""How long a container may run past its limit: tokens that bursting costs and idling earns."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+
+from koord.api.slo_strategy import CPUBurst
+
+EARNING_BELOW_PERCENT = 60
+_FULL_PERCENT = 100
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The account of one container. One token is one percent of the limit for one second."""
+
+    capacity: int
+    left: float
+    at_s: float
+
+
+class Allowance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    allowed: bool
+    tokens: Tokens | None  # None where no account is kept
+    why: str
+
+
+def allow(config: CPUBurst, container: str, before: Tokens | None, now_s: float, usage_percent: int) -> Allowance:
+    period, percent = config.cfs_quota_burst_period_seconds, config.cfs_quota_burst_percent
+    if period is None or period < 0:
+        return Allowance(allowed=True, tokens=None, why="bursts may last for ever")
+    if percent is None or percent < _FULL_PERCENT:
+        return Allowance(allowed=False, tokens=None, why=f"cfsQuotaBurstPercent {percent} allows no burst")
+    capacity = period * (percent - _FULL_PERCENT)
+    if before is None or before.capacity != capacity:
+        tokens = Tokens(capacity=capacity, left=first_share(container) * capacity, at_s=now_s)
+    else:
+        tokens = spend(before, now_s, usage_percent)
+    return Allowance(allowed=tokens.left > 0, tokens=tokens, why=f"{tokens.left:.0f} of {capacity} burst tokens left")
+
+
+def spend(before: Tokens, now_s: float, usage_percent: int) -> Tokens:
+    # Fractions of a second count: ticks that come a little early would otherwise never cost or earn anything.
+    passed_s = max(0.0, now_s - before.at_s)
+    change = 0.0
+    if usage_percent >= _FULL_PERCENT:
+        change = -(usage_percent - _FULL_PERCENT) * passed_s
+    elif usage_percent < EARNING_BELOW_PERCENT:
+        change = (_FULL_PERCENT - usage_percent) * passed_s
+    left = min(max(before.left + change, -before.capacity), before.capacity)
+    return Tokens(capacity=before.capacity, left=left, at_s=now_s)
+
+
+def first_share(container: str) -> float:
+    """From 0 to a half of the capacity, so that containers of one deployment do not end their bursts together.
+
+    Taken from the container's name instead of chance: a decision made again is the same decision.
+    """
+    return zlib.crc32(container.encode()) / 2**32 / 2

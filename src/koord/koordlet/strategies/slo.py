@@ -1,0 +1,65 @@
+"""What a NodeSLO comes to on the node: laid over the built-in defaults, with disabled blocks switched to neutral."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from koord.api.config.slo import defaults
+from koord.api.config.slo.overlay import overlay
+from koord.api.qos_class import BE, LS, LSE, LSR, SYSTEM
+from koord.api.slo import NodeSLOSpec
+from koord.api.slo_strategy import ResourceQOS, ResourceQOSStrategy
+
+_NEUTRAL: dict[str, msgspec.Struct] = {
+    "cpu_qos": defaults.NO_CPU_QOS,
+    "memory_qos": defaults.NO_MEMORY_QOS,
+    "resctrl_qos": defaults.NO_RESCTRL_QOS,
+}
+
+
+def effective(spec: NodeSLOSpec) -> NodeSLOSpec:
+    """Writing neutral values is how a block that was switched off is undone. Extensions are passed on untouched."""
+    qos = overlay(defaults.qos_strategy(), spec.resource_qos_strategy or ResourceQOSStrategy())
+    return msgspec.structs.replace(
+        spec,
+        resource_used_threshold_with_be=_over(defaults.THRESHOLD, spec.resource_used_threshold_with_be),
+        cpu_burst_strategy=_over(defaults.CPU_BURST, spec.cpu_burst_strategy),
+        system_strategy=_over(defaults.SYSTEM_STRATEGY, spec.system_strategy),
+        resource_qos_strategy=msgspec.structs.replace(
+            qos,
+            lsr_class=_neutralised(qos.lsr_class),
+            ls_class=_neutralised(qos.ls_class),
+            be_class=_neutralised(qos.be_class),
+        ),
+    )
+
+
+def class_of(strategy: ResourceQOSStrategy, qos: str) -> ResourceQOS | None:
+    """The block of a QoS class; LSE pods take the one of LSR, a pod without class has none."""
+    blocks = {
+        LSE: strategy.lsr_class,
+        LSR: strategy.lsr_class,
+        LS: strategy.ls_class,
+        BE: strategy.be_class,
+        SYSTEM: strategy.system_class,
+    }
+    return blocks.get(qos)
+
+
+def _over(default: Any, said: Any) -> Any:
+    return default if said is None else overlay(default, said)
+
+
+def _neutralised(block: ResourceQOS | None) -> ResourceQOS | None:
+    if block is None:
+        return None
+    changed: dict[str, Any] = {}
+    for name, neutral in _NEUTRAL.items():
+        config = getattr(block, name)
+        if config is not None and config.enable is False:
+            changed[name] = type(config)(
+                enable=False, **{field: getattr(neutral, field) for field in neutral.__struct_fields__}
+            )
+    return msgspec.structs.replace(block, **changed)

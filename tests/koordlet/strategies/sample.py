@@ -1,0 +1,67 @@
+"""Pods and effects in few words, for tests of decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from koord.api.protocol import A_RESOURCE_STATUS, L_QOS_CLASS
+from koord.api.qos_class import BE, BEST_EFFORT
+from koord.koordlet.plan import Effect, Evict, Plan, WriteCgroup
+from koord.koordlet.pod import ContainerView, PodView
+
+
+def pod(
+    name: str,
+    qos: str = "",
+    *,
+    kube_qos: str | None = None,
+    priority: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    requests: Mapping[str, int] | None = None,
+    limits: Mapping[str, int] | None = None,
+    containers: tuple[ContainerView, ...] = (),
+    cpuset: str = "",
+    phase: str = "Running",
+    terminating: bool = False,
+    created_s: float = 0.0,
+) -> PodView:
+    status = {A_RESOURCE_STATUS: f'{{"cpuset":"{cpuset}"}}'} if cpuset else {}
+    return PodView(
+        uid=name,
+        name=name,
+        group=f"kubepods/pod{name}",
+        phase=phase,
+        labels={**({L_QOS_CLASS: qos} if qos else {}), **(labels or {})},
+        annotations={**status, **(annotations or {})},
+        priority=priority,
+        kube_qos=kube_qos or (BEST_EFFORT if qos == BE else "Burstable"),
+        terminating=terminating,
+        created_s=created_s,
+        requests=requests or {},
+        limits=limits or {},
+        containers=containers,
+    )
+
+
+def container(
+    name: str, *, of: str, requests: Mapping[str, int] | None = None, limits: Mapping[str, int] | None = None
+) -> ContainerView:
+    return ContainerView(
+        name=name,
+        id=f"containerd://{of}-{name}",
+        group=f"kubepods/pod{of}/{name}",
+        running=True,
+        requests=requests or {},
+        limits=limits or {},
+    )
+
+
+def writes(plan: Plan | Iterable[Effect], file: str) -> list[tuple[str, str]]:
+    """Group and value of each write of a file, in order."""
+    effects = plan.effects if isinstance(plan, Plan) else plan
+    return [(one.group, one.value) for one in effects if isinstance(one, WriteCgroup) and one.file == file]
+
+
+def victims(plan: Plan) -> list[str]:
+    return [one.name for one in plan.effects if isinstance(one, Evict)]
