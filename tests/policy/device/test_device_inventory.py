@@ -152,3 +152,10 @@ def test_the_summary_shows_sums_details_and_pods() -> None:
     assert shown["deviceUsedDetail"] == {"gpu": {"1": whole}, "rdma": {"2": {"koordinator.sh/rdma": "1"}}}
     assert shown["deviceFreeDetail"]["gpu"]["0"] == whole
     assert shown["allocateSet"] == {"gpu": {"ns/a": {"1": whole}}, "rdma": {"u2": {"2": {"koordinator.sh/rdma": "1"}}}}
+
+
+def test_pods_on_an_unhealthy_card_still_make_its_switch_busy() -> None:
+    """A lone GPU goes beside them, as it would beside any other pod."""
+    cards = [gpu(m, place(0, str(m // 2)), health=m != 3) for m in range(4)]
+    ledger = busy(DeviceLedger(inventory(*cards)), 3)
+    assert minors(allocate(ledger, gpus(1))) == {"gpu": (2,)}

@@ -88,3 +88,9 @@ def test_planned_network_cards_are_not_counted() -> None:
     demanded = thresholds(ask({GPU: 100, RDMA: 1}, joint=("gpu", "rdma")))
     assert could_fit(bound_of(full), demanded, well_planned=True)
     assert not could_fit(bound_of(full), demanded)
+
+
+def test_a_plan_says_nothing_of_the_leading_gpus() -> None:
+    full = busy(reference(), *range(8))
+    demanded = thresholds(ask({GPU: 100, RDMA: 1}, joint=("gpu", "rdma")))
+    assert not could_fit(bound_of(full), demanded, well_planned=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koord.api.protocol import A_GPU_PARTITIONS, L_GPU_MODEL, L_GPU_PARTITION_POLICY, L_GPU_VENDOR
-from koord.api.resource_name import GPU, GPU_MEMORY, GPU_SHARED, NPU_CORE, NPU_CPU
+from koord.api.resource_name import GPU, GPU_MEMORY, GPU_SHARED, NPU_CORE, NPU_CPU, RDMA
 from koord.policy.device.allocator import Options, allocate
 from koord.policy.device.annotation import annotation_of
 from koord.policy.device.eligibility import eligible
@@ -15,7 +15,7 @@ from koord.policy.device.gpu import NodeFacts, node_facts
 from koord.policy.device.ledger import DeviceLedger
 from koord.policy.device.refusal import Code, Refusal
 from koord.policy.device.template import Templates, templates_of
-from tests.policy.device.machines import GI, MOST, REFERENCE_GPUS, ask, busy, gpu, gpus, inventory, minors, place
+from tests.policy.device.machines import GI, MOST, REFERENCE_GPUS, ask, busy, gpu, gpus, inventory, minors, place, rdma
 
 HONOR = {L_GPU_PARTITION_POLICY: "Honor"}
 H100 = node_facts({L_GPU_MODEL: "H100"})
@@ -229,3 +229,13 @@ def test_a_partition_under_the_wrong_size_is_never_given() -> None:
     ledger = machine(table, **HONOR)
     assert minors(allocate(ledger, gpus(2))) == {"gpu": (6, 7)}
     assert len(ledger.inventory.problems) == 2
+
+
+def test_preferred_partitions_give_way_to_a_leading_network_card() -> None:
+    """Partitions would keep the pair 4, 5 together and take 1, the rest of a broken one."""
+    nets = [rdma(1, place(1, "2"))]
+    cards = DeviceLedger(inventory(*REFERENCE_GPUS, *nets, annotations={A_GPU_PARTITIONS: EIGHTS}))
+    demand = ask({GPU: 100, RDMA: 100}, joint=("rdma", "gpu"))
+    assert minors(allocate(busy(cards, 0), demand)) == {"gpu": (4,), "rdma": (1,)}
+    honouring = DeviceLedger(inventory(*REFERENCE_GPUS, *nets, labels=HONOR, annotations={A_GPU_PARTITIONS: EIGHTS}))
+    assert minors(allocate(busy(honouring, 0), demand)) == {"gpu": (1,), "rdma": (1,)}

@@ -153,3 +153,12 @@ def test_what_was_taken_in_all() -> None:
     found = allocate(FLAT, gpus(2))
     assert isinstance(found, Allocation)
     assert found.sums == {GPU_CORE: 200, GPU_MEMORY_RATIO: 200, GPU_MEMORY: 32 * GI}
+
+
+def test_on_the_node_a_reservation_and_its_pods_count_once() -> None:
+    """Card 0 is reserved and half of it used by an owner: the other half is all that the next owner can get there."""
+    half: Holdings = {"gpu": {0: {GPU_CORE: 50, GPU_MEMORY_RATIO: 50, GPU_MEMORY: 8 * GI}}}
+    ledger = busy(FLAT, 1, 2, 3).taken("r", whole_gpus(0)).taken("owner", half)
+    reusable = Reusable(matched=[reserved("r", 0, allocated=half)], ignores_reservations=True)
+    assert place_pod(ledger, ask({GPU: 50}), reusable) == ((0,), "")
+    assert place_pod(ledger, ask({GPU: 51}), reusable) == "Insufficient gpu devices"
