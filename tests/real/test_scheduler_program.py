@@ -227,6 +227,38 @@ async def test_kube_schedulers_own_rights_are_enough(home: Home, client: Client)
         assert scheduler.leads()
 
 
+async def test_kube_scheduler_hands_over_by_its_lease(home: Home, client: Client) -> None:
+    binary = assets.folder() / "kube-scheduler"
+    if not binary.is_file():
+        pytest.skip("no kube-scheduler built: run `python -m tools.assets` first")
+    space, file = "handed", home.folder / "kube.yaml"
+    ok(await client.create(NAMESPACES, {"metadata": {"name": space}}))
+    head = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    reach = {"kubeconfig": str(home.plane.kubeconfig)}
+    file.write_text(yaml.safe_dump({**head, "leaderElection": dict(QUICK_ELECTION), "clientConnection": reach}))
+    with (home.folder / "kube.log").open("wb") as log:
+        theirs = await asyncio.create_subprocess_exec(
+            str(binary), f"--config={file}", "--secure-port=0", stdout=log, stderr=log
+        )
+    try:
+        ok(await client.create(PODS, pod("before", schedulerName="default-scheduler"), space))
+        await some_bound(client, space, 1)
+        profiles = {"profiles": [{"schedulerName": "default-scheduler"}]}
+        with running(home.account(), home.folder, name="next", config=profiles, election=QUICK_ELECTION) as ours:
+            assert not ours.leads()
+            theirs.terminate()
+            await theirs.wait()
+            ok(await client.create(PODS, pod("after", schedulerName="default-scheduler"), space))
+            await some_bound(client, space, 2)
+            assert ours.leads()
+    finally:
+        if theirs.returncode is None:
+            theirs.kill()
+            await theirs.wait()
+    names = [each["objectRef"]["name"] for each in home.bindings() if each["objectRef"]["namespace"] == space]
+    assert names == ["after"], "ours bound what it was to bind, and nothing before"
+
+
 async def odd_objects(client: Client, space: str) -> None:
     """What a server accepts and nobody expects must not keep others from being served."""
     odd = {"cpu": "0.1", "memory": "1e3", "pods": "12E", "example.com/odd": "9223372036854775807"}
