@@ -84,11 +84,9 @@ class Account:
         if pod.key in self._reported:
             entry = self._add_reported(pod, guess, assigned_at, holds_until)
         else:
-            part = guess.whole
-            if part is not None:
-                deltas = self.deltas
-                for place, amount in enumerate(part + part if guess.prod else part):
-                    deltas[place] += amount
+            part, deltas = guess.whole, self.deltas
+            for place, amount in enumerate(guess.deltas):
+                deltas[place] += amount
             entry = Entry(pod, guess, assigned_at, holds_until, part, part if guess.prod else None, None)
         self.pods[pod.uid] = entry
         return entry

@@ -34,9 +34,12 @@ class Guess(msgspec.Struct, frozen=True):
         Vector | None
     )  # what counts of a pod that nothing is reported of; None for one that is guessed to use nothing
 
+    deltas: Vector  # the same as an account adds it up: for the node, then for prod
+
     @staticmethod
     def of(usage: Vector, *, prod: bool) -> Guess:
-        return Guess(usage, prod, tuple([max(amount, 0) for amount in usage]) if any(usage) else None)
+        whole = tuple([max(amount, 0) for amount in usage]) if any(usage) else None
+        return Guess(usage, prod, whole, (whole or ()) * (1 + prod))
 
 
 class Guesses:
