@@ -79,6 +79,14 @@ def test_nothing_used_yet_and_resources_outside_max() -> None:
     )
 
 
+def test_who_is_over_in_one_resource_gets_no_other() -> None:
+    running = pod("a", "q", {"memory": 5}, placed=True)
+    made = book({"cpu": 9000, "memory": 4}, [Q("q", {}, {"cpu": 9000, "memory": 9})], [running])
+    refusal = made.check(pod("b", "q", {"cpu": 1000}))
+    assert refusal is not None
+    assert refusal.exceeded == ("memory",)
+
+
 def test_pods_that_cannot_be_moved_stay_within_min() -> None:
     running = pod("a", "q", 4, preemptible=False, placed=True)
     made = book(100, [Q("q", 5, 50)], [running])

@@ -162,6 +162,15 @@ def test_a_circle_of_quotas_hurts_only_itself() -> None:
     assert refusal.kind == "adrift"
 
 
+def test_pods_in_a_parent_draw_on_it_beside_its_children() -> None:
+    quotas = [Q("top", 10, 10, is_parent=True), Q("child", 5, 10, parent="top")]
+    made = book(10, quotas, [pod("own", "top", 6, placed=True), pod("p", "child", 8)])
+    assert cpus(made, "top", "child") == [10, 8]
+    above = made.forest.account("top")
+    assert above is not None
+    assert (above.asked, above.used) == (two(14), two(6))
+
+
 def test_a_quota_moves_with_its_pods() -> None:
     pods = [pod("p", "leaf", 30, placed=True)]
     made = book(100, [Q("x", 50, is_parent=True), Q("y", 50, is_parent=True), Q("leaf", 10, parent="x")], pods)

@@ -117,7 +117,7 @@ def test_more_to_share_costs_nobody_more_than_rounding(
 
 
 @settings(max_examples=100)
-@given(claims, st.integers(0, 200), st.lists(st.tuples(st.integers(0, 5), small), max_size=6))
+@given(claims, st.integers(0, 200), st.lists(st.tuples(st.integers(0, 5), small), max_size=12))
 def test_changes_one_by_one_end_where_a_fresh_start_does(
     rows: list[tuple[int, int, int, bool]], total: int, changes: list[tuple[int, int]]
 ) -> None:

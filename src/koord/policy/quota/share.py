@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+NEVER_LESS = 1 << 200
+
 
 def scaled_min(total: int, own: int, scalable: int, fixed: int = 0) -> int:
     """A min after shrinking: `scalable` and `fixed` are the sums of the mins that shrink and of those that do not."""
@@ -43,7 +45,7 @@ class Claim:
         self.want = max(self.base, self.request) if self.weight > 0 else self.base
 
     def update(self, *, request: int | None = None, guaranteed: int | None = None) -> None:
-        pool = self.pool
+        pool, asked = self.pool, self.request
         pool.base -= self.base
         pool.want -= self.want
         if request is not None:
@@ -53,7 +55,9 @@ class Claim:
         self._settle()
         pool.base += self.base
         pool.want += self.want
-        pool.forget()
+        # Who is left wanting gets the same whatever it asks for beyond that, and so does everybody else.
+        if guaranteed is not None or pool.last_of(self) >= min(asked, self.request):
+            pool.forget()
 
 
 def floor_of(request: int, promised: int, lends: bool) -> int:
@@ -86,8 +90,12 @@ class Pool:
             return claim.base
         if self._split is None or self.total != total:
             self.total = total
-            self._split = self._divided(total)
-        return self._split[claim.name]
+            self._split = self._divided_short(total) if self.is_short(total) else self._divided(total)
+        return self._split.get(claim.name, claim.base)
+
+    def last_of(self, claim: Claim) -> int:
+        """What the last division gave; with none to rely on, more than anybody asks for."""
+        return self._split.get(claim.name, NEVER_LESS) if self._split is not None else NEVER_LESS
 
     def is_short(self, total: int) -> bool:
         """Whether mins have to shrink."""
@@ -97,19 +105,24 @@ class Pool:
         return scaled_min(total, claim.min, self.mins) if self.scales else claim.min
 
     def _divided(self, total: int) -> dict[str, int]:
-        short = self.is_short(total)
+        """Only of those who share in what is left; all others have their base."""
+        contenders = [claim for claim in self.claims if claim.want > claim.base]
+        split = {claim.name: claim.base for claim in contenders}
+        _share(total - self.base, contenders, split)
+        return split
+
+    def _divided_short(self, total: int) -> dict[str, int]:
+        """With shrunk mins, of all."""
         split: dict[str, int] = {}
         contenders: list[Claim] = []
         left = total
         for claim in self.claims:
-            least = scaled_min(total, claim.min, self.mins) if short else claim.min
-            promised = max(least, claim.guaranteed)
+            promised = max(scaled_min(total, claim.min, self.mins), claim.guaranteed)
             split[claim.name] = got = floor_of(claim.request, promised, claim.lends)
             left -= got
-            if claim.request > promised and claim.weight > 0:
+            if claim.request > got and claim.weight > 0:
                 contenders.append(claim)
-        if left > 0:
-            _share(left, contenders, split)
+        _share(left, contenders, split)
         return split
 
 
@@ -117,15 +130,17 @@ def _share(rest: int, contenders: list[Claim], split: dict[str, int]) -> None:
     """By weight with largest remainders (ties by name); what somebody cannot use goes round again."""
     while rest > 0 and contenders:
         weights = sum(claim.weight for claim in contenders)
-        parts = [divmod(claim.weight * rest, weights) for claim in contenders]
-        residual = rest - sum(part for part, _ in parts)
-        extra: set[int] = set()
+        whole = [claim.weight * rest // weights for claim in contenders]
+        residual = rest - sum(whole)
         if residual:
-            extra = set(sorted(range(len(parts)), key=lambda i: (-parts[i][1], i))[:residual])
+            left = [claim.weight * rest % weights for claim in contenders]
+            # Sorting keeps equals in their order, which is that of the names.
+            for i in sorted(range(len(left)), key=left.__getitem__, reverse=True)[:residual]:
+                whole[i] += 1
         rest = 0
         still: list[Claim] = []
-        for i, claim in enumerate(contenders):
-            got = split[claim.name] + parts[i][0] + (i in extra)
+        for claim, part in zip(contenders, whole, strict=True):
+            got = split[claim.name] + part
             if got >= claim.request:
                 rest += got - claim.request
                 got = claim.request

@@ -33,7 +33,10 @@ NOTHING_IGNORED = Ignored()
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `used` and `pods` are of real pods, owners included; reservations stand beside them."""
+    """One node. `used` and `pods` are of real pods, owners included; reservations stand beside them.
+
+    A pod that stands as a reservation itself is one of the standings, and not among the pods.
+    """
 
     node: str
     allocatable: Counts
