@@ -124,6 +124,7 @@ class QuotasInAnyOrder(RuleBasedStateMachine):
         before = numbers_of(self.book)
         for name in (*NAMES, "", "no-such"):
             self.book.check(pod("asking", name, 3, preemptible=False))
+            self.book.check(pod("p0", name, 5), without=list(self.pods.values()))
         assert numbers_of(self.book) == before
 
     @invariant()

@@ -188,6 +188,12 @@ def test_a_grown_pod_is_judged_by_what_it_asks_now() -> None:
     assert made.check(pod("p", "q", 8)) is None
     assert made.check(pod("p", "q", 9)) is not None
     assert made.runtime("q") == two(4)
+    shared = book(10, [Q("q", 2, 9), Q("r", 2, 9)], [pod("p", "q", 9), pod("r", "r", 9)])
+    assert shared.runtime("r") == two(5)
+    assert shared.check(pod("p", "r", 1)) is None  # it would no longer ask in its former quota
+    refusal = shared.check(pod("p", "q", 1))
+    assert refusal is None
+    assert shared.runtime("r") == two(5)
 
 
 def test_a_pod_that_has_its_place_is_not_counted_twice() -> None:

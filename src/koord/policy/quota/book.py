@@ -279,12 +279,18 @@ class Book:
             gone.append(known)
         if known is not None and known.address == pod.address and known.requests == pod.requests:
             return self._judged(forest, home, pod, requested, gone)
-        fixed = {} if pod.preemptible else requested
-        home.add_request(requested, fixed)
+        # As if the watch had brought the pod as it is now: asked for, and no longer as it was.
+        former = self._bundles[known.address].home if known is not None else None
+        before = masked(known.requests, former.quota.max) if known is not None and former is not None else {}
+        home.add_request(requested, {})
+        if former is not None:
+            former.add_request(before, {}, -1)
         try:
             return self._judged(forest, home, pod, requested, gone)
         finally:
-            home.add_request(requested, fixed, -1)
+            home.add_request(requested, {}, -1)
+            if former is not None:
+                former.add_request(before, {})
 
     def _judged(
         self, forest: Forest, home: Account, pod: Claimant, requested: Amounts, gone: list[Claimant]

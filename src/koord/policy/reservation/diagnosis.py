@@ -29,12 +29,12 @@ class Tally(msgspec.Struct):
 
     owned: int = 0
     by_name: int = 0
-    mismatches: Counter[Mismatch] = Counter()
-    taints: Counter[str] = Counter()
+    mismatches: Counter[Mismatch] = msgspec.field(default_factory=Counter)
+    taints: Counter[str] = msgspec.field(default_factory=Counter)
 
     @staticmethod
     def of(answers: Iterable[Answer]) -> Tally:
-        tally = Tally(mismatches=Counter(), taints=Counter())
+        tally = Tally()
         for answer in answers:
             if answer.mismatch is Mismatch.OWNER:
                 continue
