@@ -1,0 +1,98 @@
+"""Names of the groups of QoS classes, pods and containers below the cgroup root, for both drivers and any prefix.
+
+A kubelet with `--cgroup-root` (kind starts it with /kubelet) puts its tree below other groups, and the systemd driver
+then repeats their names: kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from koord.api.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+
+SYSTEMD, CGROUPFS = "systemd", "cgroupfs"
+_SCOPE = {"docker": "docker", "containerd": "cri-containerd", "pouch": "pouch", "cri-o": "crio"}
+_TIER = {GUARANTEED: "", BURSTABLE: "burstable", BEST_EFFORT: "besteffort"}
+_HOST_APP = {"LSE": "host-latency-sensitive", "LSR": "host-latency-sensitive", "LS": "host-latency-sensitive"}
+_HOST_APP["BE"] = "host-best-effort"
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """`prefix` names the groups above kubepods, outermost first."""
+
+    driver: str
+    prefix: tuple[str, ...] = ()
+
+    @property
+    def kubepods(self) -> str:
+        return self.qos_dir(GUARANTEED)
+
+    def qos_dir(self, kube_qos: str) -> str:
+        """The group of a Kubernetes QoS class; Guaranteed pods live right in the group of all pods."""
+        return self._path(("kubepods", *filter(None, (_TIER[kube_qos],))))
+
+    def pod_dir(self, kube_qos: str, uid: str) -> str:
+        if self.driver == CGROUPFS:
+            return f"{self.qos_dir(kube_qos)}/pod{uid}"
+        above = self.qos_dir(kube_qos)
+        stem = above.rpartition("/")[2].removesuffix(".slice")
+        return f"{above}/{stem}-pod{uid.replace('-', '_')}.slice"
+
+    def container_dir(self, pod_dir: str, container_id: str) -> str | None:
+        """The group of `<runtime>://<id>`; None when the runtime is not known or the id is empty."""
+        name = self.container_name(container_id)
+        return None if name is None else f"{pod_dir}/{name}"
+
+    def container_name(self, container_id: str) -> str | None:
+        runtime, found, plain = container_id.partition("://")
+        if not found or not plain or runtime not in _SCOPE:
+            return None
+        return plain if self.driver == CGROUPFS else f"{_SCOPE[runtime]}-{plain}.scope"
+
+    def pod_of(self, name: str) -> str | None:
+        """The pod's UID from the last part of its path. Under systemd dashes come back, which UIDs are made of."""
+        if self.driver == CGROUPFS:
+            return name[3:] if name.startswith("pod") and len(name) > 3 else None
+        stem, dot, kind = name.rpartition(".")
+        if not dot or kind != "slice":
+            return None
+        above, found, uid = stem.partition("-pod")
+        known = {self.qos_dir(tier).rpartition("/")[2].removesuffix(".slice") for tier in _TIER}
+        return uid.replace("_", "-") if found and uid and above in known else None
+
+    def container_of(self, name: str) -> str | None:
+        """The plain container id from the last part of its path, None for groups that are no containers."""
+        if self.driver == CGROUPFS:
+            return name or None
+        stem, dot, kind = name.rpartition(".")
+        if not dot:  # cri-o makes groups without a scope for its monitor and for sandboxes
+            return name.removeprefix("crio-") if name.startswith("crio-") and len(name) > 5 else None
+        for scope in _SCOPE.values():
+            if kind == "scope" and stem.startswith(f"{scope}-"):
+                return stem.removeprefix(f"{scope}-") or None
+        return None
+
+    def host_application_dir(
+        self, name: str, qos: str, base: str | None = None, parent: str = "", relative: str = ""
+    ) -> str:
+        """The group of a program outside of pods: where its cgroupPath says, else by its QoS class."""
+        if base is None:
+            return "/".join(filter(None, (_HOST_APP.get(qos, ""), name)))
+        above = {
+            "Kubepods": self.kubepods,
+            "KubepodsBurstable": self.qos_dir(BURSTABLE),
+            "KubepodsBesteffort": self.qos_dir(BEST_EFFORT),
+        }.get(base, "")
+        return "/".join(filter(None, (above, parent.strip("/"), relative.strip("/"))))
+
+    def _path(self, names: tuple[str, ...]) -> str:
+        names = (*self.prefix, *names)
+        if self.driver == CGROUPFS:
+            return "/".join(names)
+        # A slice's name tells its whole path, one dash per level.
+        return "/".join(f"{'-'.join(names[: depth + 1])}.slice" for depth in range(len(names)))
+
+
+def kube_qos_of(path: str) -> str:
+    """The Kubernetes QoS class that a group's path tells."""
+    return BEST_EFFORT if "besteffort" in path else BURSTABLE if "burstable" in path else GUARANTEED

@@ -1,0 +1,56 @@
+"""Which of two limits is the looser, and whether a child's limit fits in its parent's.
+
+Writes are ordered by this: widen parents before children, narrow children before parents.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from koord.host.cgroup.codec import MAX
+from koord.host.cgroup.conversion import V1_UNLIMITED_BYTES
+from koord.values.cpuset import CPUSet, CPUSetError
+from koord.values.quotation import integer
+
+
+class Order(enum.Enum):
+    FREE = "free"  # values do not depend on those of parents
+    SIZE = "size"  # a number that may grow and shrink, whatever the parent's is
+    LIMIT = "limit"  # a child without a limit has its parent's: it fits always
+    SHARE = "share"  # a protection (memory.min): no protection is the least, `max` the most
+    CPUS = "cpus"  # sets; version 1 takes the empty set at its word
+    INHERITED_CPUS = "inherited cpus"  # sets; version 2 reads the empty set as the parent's
+
+
+def loosest(order: Order, now: str, wanted: str) -> str:
+    """The field that allows all that both allow: written on the way down, before anything narrows."""
+    if order is Order.INHERITED_CPUS and not (now and wanted):
+        return ""
+    if order in (Order.CPUS, Order.INHERITED_CPUS):
+        return str(_cpus(now) | _cpus(wanted))
+    return wanted if order is Order.FREE or size(wanted) >= size(now) else now
+
+
+def fits(order: Order, child: str, parent: str) -> bool:
+    if order is Order.INHERITED_CPUS and not (child and parent):
+        return True
+    if order in (Order.CPUS, Order.INHERITED_CPUS):
+        return _cpus(child) <= _cpus(parent)
+    if order is Order.LIMIT and size(child) == float("inf"):
+        return True
+    return order in (Order.FREE, Order.SIZE) or size(child) <= size(parent)
+
+
+def size(field: str) -> float:
+    """The number in a field; text that is no number is no limit, so that nothing is narrowed because of it."""
+    if field in (MAX, "-1"):
+        return float("inf")
+    number = integer(field)
+    return float("inf") if number is None or number < 0 or number >= V1_UNLIMITED_BYTES else number
+
+
+def _cpus(field: str) -> CPUSet:
+    try:
+        return CPUSet.parse(field)
+    except CPUSetError:
+        return CPUSet()

@@ -1,0 +1,175 @@
+"""Texts of cgroup files to numbers, for both versions. Pure; which file to read is the reader's business.
+
+Every parser answers None when a required key is missing: half of a record is worse than none.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from koord.host.cgroup.conversion import MAX_INT64
+from koord.values.quotation import integer
+
+_V1_MEMORY = (
+    "total_cache",
+    "total_rss",
+    "total_inactive_file",
+    "total_active_file",
+    "total_inactive_anon",
+    "total_active_anon",
+    "total_unevictable",
+)
+_V2_MEMORY = ("file", "anon", "inactive_file", "active_file", "inactive_anon", "active_anon", "unevictable")
+_IDLE_LINES = 31
+_COLD_KEYS = frozenset({"cfei", "dfei", "cfui", "dfui"})
+NUMA_PAGE = 4096
+
+
+class Throttling(msgspec.Struct, frozen=True):
+    periods: int
+    throttled: int
+    throttled_ns: int
+
+
+class MemoryStat(msgspec.Struct, frozen=True):
+    """Bytes of the group and everything below it."""
+
+    cache: int
+    rss: int
+    inactive_file: int
+    active_file: int
+    inactive_anon: int
+    active_anon: int
+    unevictable: int
+
+    @property
+    def usage(self) -> int:
+        return self.inactive_anon + self.active_anon + self.unevictable
+
+    @property
+    def usage_with_page_cache(self) -> int:
+        return self.usage + self.active_file + self.inactive_file
+
+
+class PressureLine(msgspec.Struct, frozen=True):
+    """Share of time stalled, in percent over 10, 60 and 300 seconds, and in microseconds since boot."""
+
+    avg10: float = 0.0
+    avg60: float = 0.0
+    avg300: float = 0.0
+    total_us: int = 0
+
+
+class Pressure(msgspec.Struct, frozen=True):
+    some: PressureLine
+    full: PressureLine
+    full_supported: bool
+
+
+def numbers(text: str) -> dict[str, int]:
+    """`key number` lines; others are left out."""
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        key, _, rest = line.partition(" ")
+        number = integer(rest.strip())
+        if number is not None:
+            found[key] = number
+    return found
+
+
+def parse_usage_ns(text: str, version: int) -> int | None:
+    if version == 1:
+        return integer(text.strip())
+    usec = numbers(text).get("usage_usec")
+    return None if usec is None else usec * 1000
+
+
+def parse_throttling(text: str, version: int) -> Throttling | None:
+    have = numbers(text)
+    time_key, scale = ("throttled_time", 1) if version == 1 else ("throttled_usec", 1000)
+    periods, throttled, stalled = have.get("nr_periods"), have.get("nr_throttled"), have.get(time_key)
+    if periods is None or throttled is None or stalled is None:
+        return None
+    return Throttling(periods, throttled, stalled * scale)
+
+
+def parse_memory_stat(text: str, version: int) -> MemoryStat | None:
+    have = numbers(text)
+    keys = _V1_MEMORY if version == 1 else _V2_MEMORY
+    return None if any(key not in have for key in keys) else MemoryStat(*(have[key] for key in keys))
+
+
+def parse_amount(text: str) -> int | None:
+    """A byte count; `max` is the largest integer."""
+    text = text.strip()
+    return MAX_INT64 if text == "max" else integer(text)
+
+
+def parse_numa_pages(text: str, version: int) -> dict[int, int] | None:
+    """Pages per NUMA node."""
+    lines = text.splitlines()
+    if version == 1:
+        return _v1_numa(lines[0]) if lines and lines[0].startswith("total") else None
+    by_name = {line.partition(" ")[0]: line for line in lines}
+    anon, file = _v2_numa(by_name.get("anon", "")), _v2_numa(by_name.get("file", ""))
+    if anon is None or file is None or anon.keys() != file.keys():
+        return None
+    return {node: anon[node] // NUMA_PAGE + file[node] // NUMA_PAGE for node in anon}
+
+
+def parse_pressure(text: str) -> Pressure | None:
+    lines: dict[str, PressureLine] = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(" ")
+        if name not in ("some", "full"):
+            return None
+        parsed = _pressure_line(rest)
+        if parsed is None:
+            return None
+        lines[name] = parsed
+    if "some" not in lines:
+        return None
+    return Pressure(lines["some"], lines.get("full", PressureLine()), "full" in lines)
+
+
+def parse_cold_bytes(text: str, boundary: int = 5) -> int | None:
+    """Bytes that nobody touched for `boundary` or more scan buckets, from a vendor kernel's memory.idle_page_stats."""
+    lines = text.strip("\n").split("\n")
+    if len(lines) != _IDLE_LINES:
+        return None
+    total = 0
+    for line in lines[14:]:
+        words = line.split()
+        if words and words[0] in _COLD_KEYS:
+            cold = [integer(word) for word in words[1 + boundary :]]
+            if any(number is None for number in cold):
+                return None
+            total += sum(number for number in cold if number is not None)
+    return total
+
+
+def parse_ids(text: str) -> list[int]:
+    """Process or thread ids, one a line."""
+    return [int(line) for line in text.split() if line.isdecimal()]
+
+
+def _pressure_line(text: str) -> PressureLine | None:
+    have = dict(word.partition("=")[::2] for word in text.split())
+    try:
+        return PressureLine(float(have["avg10"]), float(have["avg60"]), float(have["avg300"]), int(have["total"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def _v1_numa(line: str) -> dict[int, int] | None:
+    found: dict[int, int] = {}
+    for word in line.split()[1:]:
+        node, _, pages = word.partition("=")
+        if not node.startswith("N") or not node[1:].isdecimal() or not pages.isdecimal():
+            return None
+        found[int(node[1:])] = int(pages)
+    return found
+
+
+def _v2_numa(line: str) -> dict[int, int] | None:
+    return _v1_numa(line) if line else None

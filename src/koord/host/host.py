@@ -1,0 +1,122 @@
+"""One machine: its roots, and the few file operations that everything else is made of.
+
+What the text means is left to the readers. Nothing here creates a file: a cgroup file that is not there must stay so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from koord.host.fault import OPEN, READ, WRITE, Fault
+from koord.host.paths import Paths
+
+_CHUNK = 65_536
+
+
+class Host:
+    def __init__(self, paths: Paths | None = None, *, ticks_per_s: int = 100, page_bytes: int = 4096) -> None:
+        self.paths = paths or Paths()
+        self.ticks_per_s = ticks_per_s  # USER_HZ, the unit of /proc/stat
+        self.page_bytes = page_bytes
+
+    @staticmethod
+    def here(paths: Paths | None = None) -> Host:
+        """The machine this process runs on."""
+        return Host(paths, ticks_per_s=os.sysconf("SC_CLK_TCK"), page_bytes=os.sysconf("SC_PAGE_SIZE"))
+
+    def read(self, path: str) -> str | Fault:
+        # os.read and not open(): this runs thousands of times a minute, and half of open()'s cost is its buffers.
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            return _fault(path, OPEN, error)
+        try:
+            text = os.read(descriptor, _CHUNK)
+            while more := os.read(descriptor, _CHUNK):  # a seq file may stop at any record, only b"" is its end
+                text += more
+        except OSError as error:
+            return _fault(path, READ, error)
+        finally:
+            os.close(descriptor)
+        return text.decode("utf-8", "replace")
+
+    def write(self, path: str, text: str) -> Fault | None:
+        """One write call: the kernel takes the text of one write as one value."""
+        return self.write_each(path, (text,), flags=os.O_TRUNC)
+
+    def write_each(self, path: str, texts: Iterable[str], *, flags: int = os.O_APPEND) -> Fault | None:
+        """One write call per text, up to the first that is refused: how ids enter a `tasks` file."""
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags)
+        except OSError as error:
+            return _fault(path, OPEN, error)
+        try:
+            for text in texts:
+                os.write(descriptor, text.encode())
+        except OSError as error:
+            return _fault(path, WRITE, error)
+        finally:
+            os.close(descriptor)
+        return None
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def identity(self, path: str) -> int | None:
+        """The inode: a cgroup that was removed and made again has another one."""
+        try:
+            return os.stat(path).st_ino
+        except OSError:
+            return None
+
+    def names(self, path: str) -> list[str] | Fault:
+        try:
+            return sorted(os.listdir(path))
+        except OSError as error:
+            return _fault(path, READ, error)
+
+    def folders(self, path: str) -> list[str] | Fault:
+        """Names of the folders right below, sorted. Cgroups are folders; links and files are not."""
+        try:
+            with os.scandir(path) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except OSError as error:
+            return _fault(path, READ, error)
+
+    def make_folder(self, path: str) -> Fault | None:
+        """Make the folder if it is not there, not its parents."""
+        try:
+            os.mkdir(path, 0o755)
+        except FileExistsError:
+            return None
+        except OSError as error:
+            return _fault(path, WRITE, error)
+        return None
+
+    def remove_folder(self, path: str) -> Fault | None:
+        """Remove an empty folder or a cgroup without children; one that is gone already is no fault."""
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return _fault(path, WRITE, error)
+        return None
+
+    def link(self, path: str) -> str | Fault:
+        """Where a symbolic link points, as written in it."""
+        try:
+            return os.readlink(path)
+        except OSError as error:
+            return _fault(path, READ, error)
+
+    def resolved(self, path: str) -> str:
+        return os.path.realpath(path)
+
+
+def _fault(path: str, stage: str, error: OSError) -> Fault:
+    return Fault(path, stage, error.errno or 0, "" if error.errno else str(error))

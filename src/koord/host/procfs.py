@@ -1,0 +1,186 @@
+"""Readers of /proc: CPU time, memory, disks, load, uptime, and what the processor says of itself."""
+
+from __future__ import annotations
+
+import msgspec
+
+from koord.host.fault import Fault, malformed
+from koord.host.host import Host
+from koord.values.quotation import integer
+
+
+class CpuTimes(msgspec.Struct, frozen=True):
+    """Busy ticks since boot: user, nice, system, irq and softirq. Waiting and stolen time is nobody's work."""
+
+    total: int
+    by_cpu: dict[int, int]
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Of /proc/meminfo, in bytes."""
+
+    total: int
+    free: int
+    available: int
+    buffers: int = 0
+    cached: int = 0
+    active_file: int = 0
+    inactive_file: int = 0
+    s_reclaimable: int = 0
+    swap_total: int = 0
+    swap_free: int = 0
+
+    @property
+    def used(self) -> int:
+        return self.total - self.available
+
+    @property
+    def used_with_page_cache(self) -> int:
+        return self.total - self.free
+
+
+class Disk(msgspec.Struct, frozen=True):
+    """One line of /proc/diskstats; sectors have 512 bytes whatever the disk's are."""
+
+    device: str
+    name: str
+    reads: int
+    read_sectors: int
+    read_ms: int
+    writes: int
+    written_sectors: int
+    write_ms: int
+    in_flight: int
+    busy_ms: int
+
+
+class Load(msgspec.Struct, frozen=True):
+    one: float
+    five: float
+    fifteen: float
+    running: int
+    threads: int
+
+
+def cpu_times(host: Host) -> CpuTimes | Fault:
+    path = f"{host.paths.proc}/stat"
+    text = host.read(path)
+    if isinstance(text, Fault):
+        return text
+    total: int | None = None
+    by_cpu: dict[int, int] = {}
+    for line in text.splitlines():
+        if not line.startswith("cpu"):
+            break  # interrupt counters of a big machine are longer than all the rest
+        words = line.split()
+        if len(words) <= 7:
+            return malformed(path, f"short line {line!r}")
+        try:
+            busy = sum(int(words[column]) for column in (1, 2, 3, 6, 7))
+        except ValueError:
+            return malformed(path, f"no number in {line!r}")
+        if words[0] == "cpu":
+            total = busy
+        else:
+            by_cpu[int(words[0][3:])] = busy
+    return malformed(path, "no line of all CPUs") if total is None else CpuTimes(total, by_cpu)
+
+
+def memory(host: Host) -> Memory | Fault:
+    path = f"{host.paths.proc}/meminfo"
+    text = host.read(path)
+    if isinstance(text, Fault):
+        return text
+    have = kilobytes(text)
+    if not {"MemTotal", "MemFree", "MemAvailable"} <= have.keys():
+        return malformed(path, "MemTotal, MemFree or MemAvailable is missing")
+    return Memory(
+        total=have["MemTotal"],
+        free=have["MemFree"],
+        available=have["MemAvailable"],
+        buffers=have.get("Buffers", 0),
+        cached=have.get("Cached", 0),
+        active_file=have.get("Active(file)", 0),
+        inactive_file=have.get("Inactive(file)", 0),
+        s_reclaimable=have.get("SReclaimable", 0),
+        swap_total=have.get("SwapTotal", 0),
+        swap_free=have.get("SwapFree", 0),
+    )
+
+
+def kilobytes(text: str) -> dict[str, int]:
+    """`Name:   12 kB` lines, in bytes; a NUMA node's lines start with `Node 0 `."""
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        head, colon, rest = line.partition(":")
+        words = rest.split()
+        number = integer(words[0]) if colon and words else None
+        if number is not None:
+            name = head.split()[-1] if head.startswith("Node ") else head
+            found[name] = number * 1024 if words[-1] == "kB" else number
+    return found
+
+
+def disks(host: Host) -> list[Disk] | Fault:
+    path = f"{host.paths.proc}/diskstats"
+    text = host.read(path)
+    if isinstance(text, Fault):
+        return text
+    found: list[Disk] = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 14:
+            return malformed(path, f"short line {line!r}")
+        try:
+            count = [int(word) for word in words[3:14]]
+        except ValueError:
+            return malformed(path, f"no number in {line!r}")
+        found.append(
+            Disk(
+                f"{words[0]}:{words[1]}",
+                words[2],
+                count[0],
+                count[2],
+                count[3],
+                count[4],
+                count[6],
+                count[7],
+                count[8],
+                count[9],
+            )
+        )
+    return found
+
+
+def load(host: Host) -> Load | Fault:
+    path = f"{host.paths.proc}/loadavg"
+    text = host.read(path)
+    if isinstance(text, Fault):
+        return text
+    words = text.split()
+    try:
+        running, _, threads = words[3].partition("/")
+        return Load(float(words[0]), float(words[1]), float(words[2]), int(running), int(threads))
+    except (IndexError, ValueError):
+        return malformed(path, f"unexpected text {text[:80]!r}")
+
+
+def uptime_s(host: Host) -> float | Fault:
+    path = f"{host.paths.proc}/uptime"
+    text = host.read(path)
+    if isinstance(text, Fault):
+        return text
+    try:
+        return float(text.split()[0])
+    except (IndexError, ValueError):
+        return malformed(path, f"unexpected text {text[:80]!r}")
+
+
+def boot_id(host: Host) -> str | Fault:
+    text = host.read(f"{host.paths.proc}/sys/kernel/random/boot_id")
+    return text if isinstance(text, Fault) else text.strip()
+
+
+def kernel_release(host: Host) -> str | Fault:
+    text = host.read(f"{host.paths.proc}/sys/kernel/osrelease")
+    return text if isinstance(text, Fault) else text.strip()

@@ -1,0 +1,124 @@
+"""What every file held before the agent first wrote it, kept on disk so that a later process can undo it all.
+
+A line is added before a write, never after: a crash between the two costs a harmless line, not an original. Entries
+belong to one boot and one inode; a group that was made again starts without history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from koord.host import state_file
+from koord.host.fault import Fault
+from koord.host.host import Host
+from koord.host.procfs import boot_id
+
+Key = tuple[str, str, str]  # knob, group, part of the file
+_SLACK = 256  # lines more than twice the entries before the file is written anew
+
+
+class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Fields are as they stand in the file."""
+
+    knob: str
+    dir: str
+    part: str
+    owner: str
+    original: str
+    last: str  # what we wrote last: anything else in the file is somebody else's will
+    inode: int = 0
+    gone: bool = False
+
+    @property
+    def key(self) -> Key:
+        return (self.knob, self.dir, self.part)
+
+
+class _Head(msgspec.Struct, frozen=True):
+    boot: str
+
+
+class Journal:
+    """In memory alone when `path` is None."""
+
+    def __init__(self, host: Host, path: str | None = None) -> None:
+        self._host = host
+        self._path = path
+        self._origins: dict[Key, Origin] = {}
+        self._lines = 0
+        self.fault: Fault | None = None  # the last write of the journal itself that failed
+        found = boot_id(host)
+        self._boot = "" if isinstance(found, Fault) else found
+        if path is not None:
+            self._load(path)
+
+    def __len__(self) -> int:
+        return len(self._origins)
+
+    def __iter__(self) -> Iterator[Origin]:
+        return iter(list(self._origins.values()))
+
+    def get(self, key: Key) -> Origin | None:
+        return self._origins.get(key)
+
+    def of(self, owner: str) -> list[Origin]:
+        return [origin for origin in self._origins.values() if origin.owner == owner]
+
+    def note(self, key: Key, owner: str, before: str, after: str, inode: int) -> None:
+        """A write is about to happen. The first one's `before` is the original for as long as the group lives."""
+        known = self._origins.get(key)
+        if known is not None and known.inode == inode:
+            if known.last == after and known.owner == owner:
+                return
+            before = known.original
+        self._add(Origin(*key, owner, before, after, inode))
+
+    def forget(self, key: Key) -> None:
+        known = self._origins.pop(key, None)
+        if known is not None:
+            self._append(msgspec.structs.replace(known, gone=True))
+
+    def _add(self, origin: Origin) -> None:
+        self._origins[origin.key] = origin
+        self._append(origin)
+
+    def _append(self, origin: Origin) -> None:
+        if self._path is None:
+            return
+        if self._lines > 2 * len(self._origins) + _SLACK or self._lines == 0:
+            self._rewrite(self._path)
+            return
+        self._lines += 1
+        self.fault = state_file.append(self._path, msgspec.json.encode(origin).decode() + "\n")
+
+    def _rewrite(self, path: str) -> None:
+        lines: list[msgspec.Struct] = [_Head(self._boot), *self._origins.values()]
+        self.fault = state_file.replace(path, "".join(msgspec.json.encode(line).decode() + "\n" for line in lines))
+        if self.fault is None:
+            self._lines = len(lines)
+
+    def _load(self, path: str) -> None:
+        text = self._host.read(path)
+        if isinstance(text, Fault):
+            self.fault = None if text.vanished else text
+            return
+        head, *lines = text.splitlines() or [""]
+        try:
+            boot = msgspec.json.decode(head, type=_Head).boot
+        except msgspec.DecodeError:
+            return  # not ours or torn: nothing in it can be trusted
+        if boot != self._boot:
+            return  # the machine was started since, and with it every cgroup was made anew
+        self._lines = 1
+        for line in lines:
+            try:
+                origin = msgspec.json.decode(line, type=Origin)
+            except msgspec.DecodeError:
+                continue  # the last line of a process that was killed while it wrote
+            self._lines += 1
+            if origin.gone:
+                self._origins.pop(origin.key, None)
+            else:
+                self._origins[origin.key] = origin

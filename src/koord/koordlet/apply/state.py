@@ -1,0 +1,108 @@
+"""What the executor remembers of files: who owns them, what they should hold, when to look again, and refusals."""
+
+from __future__ import annotations
+
+import msgspec
+
+from koord.host.fault import Fault
+from koord.koordlet.apply.journal import Key
+from koord.koordlet.apply.result import Conflict, Status, Write
+from koord.koordlet.apply.verdict import Verdict, back_off_s
+
+_FIRST_LOOK_S = 1.0
+_PAIRED = {"cpu.cfs_quota_us": "cpu.cfs_burst_us", "cpu.cfs_burst_us": "cpu.cfs_quota_us"}
+_CHANGED_VALUE_S = 1.0  # a new value may be tried again after this, whatever happened to the old one
+
+
+class Entry(msgspec.Struct):
+    owner: str
+    value: str
+    target: str  # the value as it stands in the file
+    actual: str
+    look_at: float
+    look_after_s: float
+
+
+class Refusal(msgspec.Struct):
+    value: str
+    code: str
+    at: float
+    until: float
+    wait_s: float
+
+
+class Memory:
+    """Owned by one executor. Times are the clock's monotonic seconds."""
+
+    def __init__(self, refresh_s: float) -> None:
+        self._refresh_s = refresh_s
+        self.entries: dict[Key, Entry] = {}
+        self.owners: dict[Key, str] = {}
+        self.refusals: dict[Key, Refusal] = {}
+        self.off: dict[str, Fault] = {}
+
+    def claim(self, effects: list[tuple[Key, Write]]) -> None:
+        """Take the files for their owners, or raise before anything is written."""
+        taken: dict[Key, str] = {}
+        for key, effect in effects:
+            owner = taken.setdefault(key, self.owners.get(key, effect.owner))
+            if owner != effect.owner:
+                raise Conflict(f"{effect.owner} wants to write {key}, which {owner} owns")
+        self.owners.update(taken)
+
+    def fresh(self, key: Key, value: str, now: float) -> bool:
+        entry = self.entries.get(key)
+        return entry is not None and entry.value == value and now < entry.look_at
+
+    def settle(self, key: Key, owner: str, value: str, target: str, actual: str, now: float) -> None:
+        """The file holds its target. A young file is looked at again soon: a kubelet that is still setting the
+        pod up may overwrite it, and must not win for a whole refresh period."""
+        entry = self.entries.get(key)
+        kept = entry is not None and entry.value == value and entry.actual == actual
+        after = min(entry.look_after_s * 2, self._refresh_s) if kept and entry is not None else _FIRST_LOOK_S
+        self.entries[key] = Entry(owner, value, target, actual, now + after, after)
+        self.refusals.pop(key, None)
+
+    def waits(self, key: Key, value: str, now: float) -> bool:
+        refusal = self.refusals.get(key)
+        if refusal is None:
+            return False
+        return now < (refusal.until if refusal.value == value else min(refusal.until, refusal.at + _CHANGED_VALUE_S))
+
+    def refuse(self, key: Key, value: str, code: str, verdict: Verdict, now: float) -> bool:
+        """Remember a refusal; True when it is news."""
+        before = self.refusals.get(key)
+        wait = back_off_s(verdict, before.wait_s if before is not None and before.value == value else 0.0)
+        self.refusals[key] = Refusal(value, code, now, now + wait, wait)
+        self.entries.pop(key, None)
+        return before is None or before.code != code
+
+    def encourage(self, key: Key) -> None:
+        """A write worked: what the kernel refused because of it, above or below or beside, may be tried again."""
+        knob, group, _ = key
+        paired = _PAIRED.get(knob)
+        for other in [
+            other
+            for other in self.refusals
+            if other[0] in (knob, paired) and (related(other[1], group) or related(group, other[1]))
+        ]:
+            self.refusals[other].until = 0.0
+
+    def forget(self, key: Key) -> None:
+        self.entries.pop(key, None)
+        self.refusals.pop(key, None)
+        self.owners.pop(key, None)
+
+
+def related(above: str, below: str) -> bool:
+    return above == below or not above or below.startswith(f"{above}/")
+
+
+STATUS = {
+    Verdict.VANISHED: Status.VANISHED,
+    Verdict.ABSENT: Status.OFF,
+    Verdict.OFF: Status.OFF,
+    Verdict.DISPUTED: Status.REJECTED,
+    Verdict.REJECTED: Status.REJECTED,
+    Verdict.RETRY: Status.FAILED,
+}

@@ -1,0 +1,165 @@
+"""One write, with what must happen around it: the journal before, the audit after, and files that move together.
+
+Two pairs of version 1 move together. memory.limit_in_bytes may not pass memory.memsw.limit_in_bytes, which runtimes
+set to the same number. And a group that leaves cpu.idle forgets its cpu.shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from koord.host.cgroup.codec import Codec
+from koord.host.cgroup.knob import (
+    CPU_IDLE,
+    CPU_SHARES,
+    KNOBS,
+    MEMORY_LIMIT,
+    MEMORY_SWAP_LIMIT,
+    Area,
+    Place,
+)
+from koord.host.cgroup.order import size
+from koord.host.cgroup.tree import File, Tree
+from koord.host.fault import Fault, malformed
+from koord.koordlet.apply.journal import Journal, Key
+from koord.koordlet.apply.result import Record, Write
+from koord.telemetry.clock import Clock
+
+_KIND = {Area.CGROUP: "cgroup", Area.RESCTRL: "resctrl-schema"}  # of the metric of update times
+_UNLIMITED = float("inf")
+
+Audit = Callable[[Record], None]
+Measure = Callable[[str, bool, float], None]
+
+
+class Step(msgspec.Struct):
+    """One file of a batch on its way from `now` to `target`, both as they stand in the file."""
+
+    effect: Write
+    key: Key
+    path: str
+    place: Place
+    now: str
+    target: str
+    before: str
+
+    @property
+    def codec(self) -> Codec:
+        return self.place.codec
+
+
+def nothing(*_: object) -> None:
+    """For those who do not want to be told."""
+
+
+class Writer:
+    def __init__(self, tree: Tree, clock: Clock, journal: Journal, audit: Audit, measure: Measure) -> None:
+        self._tree = tree
+        self._clock = clock
+        self._journal = journal
+        self._audit = audit
+        self._measure = measure
+
+    def put(self, step: Step, field: str, shares: str | None = None) -> Fault | None:
+        """Write the field and what goes with it. `shares` is what a group leaving idle should have again."""
+        if step.key[0] == MEMORY_LIMIT and self._tree.version == 1:
+            return self._put_limit(step, field)
+        if step.key[0] == CPU_IDLE:
+            return self._put_idle(step, field, shares)
+        return self._put(step, field)
+
+    def own_value_taken(self, step: Step) -> bool:
+        """Whether the kernel takes the value that the file has already: if not, the knob itself does not work.
+
+        A file that cannot be read any more proves nothing, and counts as taken.
+        """
+        text = self._tree.host.read(step.path)
+        field = None if isinstance(text, Fault) else step.codec.pick(text, step.key[2])
+        if isinstance(text, Fault) or field is None:
+            return True
+        return self._tree.host.write(step.path, step.codec.line(text, step.key[2], field)) is None
+
+    def _put(self, step: Step, field: str) -> Fault | None:
+        text = ""
+        if step.codec.needs_text:
+            found = self._tree.host.read(step.path)
+            if isinstance(found, Fault):
+                return found
+            if step.codec.pick(found, step.key[2]) is None:
+                return malformed(step.path, f"unexpected text {found[:80]!r}")
+            text = found
+        inode = self._tree.host.identity(step.path.rpartition("/")[0]) or 0
+        known = self._journal.get(step.key) is not None
+        self._journal.note(step.key, step.effect.owner, step.now, field, inode)
+        started = self._clock.monotonic()
+        fault = self._tree.host.write(step.path, step.codec.line(text, step.key[2], field))
+        self._measure(_KIND.get(KNOBS[step.key[0]].area, "default"), fault is None, self._clock.monotonic() - started)
+        if fault is not None:
+            if not known:
+                self._journal.forget(step.key)  # nothing was changed, so there is nothing to undo
+            else:
+                self._journal.note(step.key, step.effect.owner, step.now, step.now, inode)
+        self._record(step, field, fault)
+        if fault is None:
+            step.now = field
+        return fault
+
+    def _record(self, step: Step, field: str, fault: Fault | None) -> None:
+        self._audit(
+            Record(
+                at=self._clock.time(),
+                owner=step.effect.owner,
+                knob=step.key[0],
+                group=step.key[1],
+                path=step.path,
+                before=step.now,
+                after=field,
+                reason=step.effect.cause,
+                why=step.effect.why,
+                message=f"update {step.path} to {field}",
+                refused="" if fault is None else fault.code,
+            )
+        )
+
+    def _put_limit(self, step: Step, field: str) -> Fault | None:
+        swap = self._beside(step, MEMORY_SWAP_LIMIT)
+        if swap is None or size(swap.now) == _UNLIMITED:  # no accounting of swap, or no limit that could be in the way
+            return self._put(step, field)
+        # The room for swap stays what it was.
+        room = size(swap.now) - size(step.now)
+        together = "-1" if size(field) == _UNLIMITED else str(int(size(field) + room))
+        raising = size(field) > size(step.now)
+        fault = self._put(swap, together) if raising else self._put(step, field)
+        if fault is not None:
+            return fault
+        return self._put(step, field) if raising else self._put(swap, together)
+
+    def _put_idle(self, step: Step, field: str, shares: str | None) -> Fault | None:
+        beside = self._beside(step, CPU_SHARES)
+        fault = self._put(step, field)
+        if fault is not None or beside is None:
+            return fault
+        after = self._beside(step, CPU_SHARES)
+        if after is None:
+            return None
+        if field == "1":  # reading shares answers nonsense from now on: remember what they were
+            inode = self._tree.host.identity(step.path.rpartition("/")[0]) or 0
+            self._journal.note(beside.key, step.effect.owner, beside.now, after.now, inode)
+            return None
+        origin = self._journal.get(beside.key)
+        wanted = shares or (origin.original if origin is not None else None)
+        return None if wanted is None or wanted == after.now else self._put(after, wanted)
+
+    def _beside(self, step: Step, knob: str) -> Step | None:
+        """Another knob of the same group, as it is now."""
+        file = File(knob, step.key[1])
+        path, place = self._tree.path(file), self._tree.place(knob)
+        if path is None or place is None:
+            return None
+        text = self._tree.host.read(path)
+        field = None if isinstance(text, Fault) else place.codec.pick(text, "")
+        if field is None:
+            return None
+        return Step(step.effect, (knob, file.dir, ""), path, place, field, field, field)

@@ -1,0 +1,54 @@
+"""A fake machine with a kernel's will, an executor on it, and everything it told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from koord.host.cgroup.layout import Layout
+from koord.host.cgroup.tree import Tree
+from koord.koordlet.apply.executor import Executor
+from koord.koordlet.apply.journal import Journal
+from koord.koordlet.apply.result import FileEffect, Record, Status
+from koord.koordlet.plan import WriteCgroup
+from koord.telemetry.clock import ManualClock
+from tests.host.kernel import Kernel
+from tests.host.tree import Machine
+
+TOP = "kubepods/besteffort"
+
+
+class World:
+    def __init__(self, root: Path, version: int = 1, *, vendor: bool = False, journal: bool = False) -> None:
+        self.machine = Machine(root, version, Layout("cgroupfs"), vendor=vendor)
+        self.machine.put("proc/sys/kernel/random/boot_id", "boot-one\n")
+        self.kernel = Kernel(self.machine.paths, version)
+        self.clock = ManualClock()
+        self.records: list[Record] = []
+        self.journal_path = str(root / "state/journal.jsonl") if journal else None
+        self.start()
+
+    def start(self) -> None:
+        """A new process on the same machine."""
+        self.tree = Tree(self.kernel, self.machine.version, self.machine.layout)
+        self.journal = Journal(self.kernel, self.journal_path)
+        self.executor = Executor(self.tree, self.clock, journal=self.journal, audit=self.records.append)
+
+    def do(self, *effects: FileEffect) -> list[Status]:
+        return [result.status for result in self.executor.execute(effects)]
+
+    def value(self, knob: str, group: str, key: str = "") -> str:
+        value = self.tree.value(knob, group, key)
+        assert isinstance(value, str), value
+        return value
+
+    @property
+    def written(self) -> list[tuple[str, str]]:
+        """(group/file, text) of every write that got through, without the roots."""
+        root = self.machine.paths.cgroup
+        return [
+            (path.removeprefix(root).strip("/").partition(TOP)[2] or path, text) for path, text in self.kernel.writes
+        ]
+
+
+def write(knob: str, group: str, value: str, owner: str = "tester") -> WriteCgroup:
+    return WriteCgroup(group=group, file=knob, value=value, owner=owner, cause="Test", why="1 + 1")
