@@ -201,7 +201,8 @@ def test_which_quota_a_pod_belongs_to() -> None:
         pod("d", namespace="other"),
         pod("e", namespace="third"),
         pod("f", "unheard-of", namespace="team"),
-    ) == [DEFAULT_QUOTA, "listed", "team", "listed", "listed", None]
+        pod("g", namespace="late"),  # of that name, but it lives elsewhere
+    ) == [DEFAULT_QUOTA, "listed", "team", "listed", "listed", None, DEFAULT_QUOTA]
     by_label_only = book(10, [late, own, lists], default_group=False)
     assert members(by_label_only, pod("a"), pod("b", "listed"), pod("c", namespace="team")) == [None, "listed", None]
 
