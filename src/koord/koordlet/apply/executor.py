@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from koord.host import resctrl
 from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, Area, Place, Support
@@ -69,7 +69,12 @@ class Executor:
         results: dict[Key, Result] = {}
         steps: list[Step] = []
         level = Level()
+        waking = {key[1] for key, effect in last.items() if key[0] == CPU_IDLE and value_of(effect) == "0"}
         for key, effect in last.items():
+            if key[0] == CPU_SHARES and key[1] not in waking and self._idle(key[1]):
+                detail = "the group is idle (cpu.idle 1), which has no shares"
+                results[key] = Result(effect, Status.HELD, detail=detail)
+                continue
             found = self._prepare(key, effect, now, level)
             if isinstance(found, Step):
                 steps.append(found)
@@ -122,6 +127,11 @@ class Executor:
         codec = self._tree.codec(file.knob)
         return (file.knob, file.dir, "" if codec is None else codec.key(value_of(effect)))
 
+    def _idle(self, group: str) -> bool:
+        """Whether we made the group idle."""
+        entry = self._memory.entries.get((CPU_IDLE, group, ""))
+        return entry is not None and entry.actual == "1"
+
     def _answer(self, effect: FileEffect, last: Mapping[Key, Write], results: Mapping[Key, Result]) -> Result:
         if isinstance(effect, AddTasks):
             return self._move(effect)
@@ -156,9 +166,6 @@ class Executor:
             return Result(effect, Status.INVALID, detail=f"{knob} does not take {value!r}")
         if self._memory.waits(key, value, now):
             return Result(effect, Status.WAITING, detail=f"refused before with {self._memory.refusals[key].code}")
-        idle = self._memory.entries.get((CPU_IDLE, group, ""))
-        if knob == CPU_SHARES and idle is not None and idle.actual == "1":
-            return Result(effect, Status.HELD, detail="the group is idle (cpu.idle 1), which has no shares")
         if isinstance(effect, WriteSchemata):
             resctrl.make_group(self._tree.host, group)  # when it fails, reading the group's file tells why
         text = self._tree.host.read(path)
@@ -174,20 +181,23 @@ class Executor:
         return Step(effect, key, path, place, current, target, current)
 
     def _run(self, steps: list[Step], level: Level, results: dict[Key, Result], now: float) -> None:
+        batch = {step.key for step in steps}
         down = sorted(steps, key=lambda step: (depth(step.key[1]), rank(step.key[0], step.target)))
         for step in down:
             looser = loosest(step.place.order, step.now, step.target)
             if not step.codec.same(step.now, looser):
-                self._make(step, looser, level, results, now)
+                self._make(step, looser, batch, level, results, now)
         for step in reversed(down):
             if step.key not in results and not step.codec.same(step.now, step.target):
-                self._make(step, step.target, level, results, now)
+                self._make(step, step.target, batch, level, results, now)
         for step in steps:
             if step.key not in results:
                 self._memory.settle(step.key, step.effect.owner, value_of(step.effect), step.target, step.now, now)
                 results[step.key] = Result(step.effect, Status.WRITTEN, step.before)
 
-    def _make(self, step: Step, field: str, level: Level, results: dict[Key, Result], now: float) -> None:
+    def _make(
+        self, step: Step, field: str, batch: Set[Key], level: Level, results: dict[Key, Result], now: float
+    ) -> None:
         knob, group, _ = step.key
         obstacle = level.obstacle(knob, group, step.place, field)
         if obstacle is not None:
@@ -195,7 +205,7 @@ class Executor:
             results[step.key] = Result(step.effect, Status.HELD, step.before, obstacle)
             return
         shares = self._memory.entries.get((CPU_SHARES, group, "")) if knob == CPU_IDLE else None
-        fault = self._writer.put(step, field, None if shares is None else shares.target)
+        fault = self._writer.put(step, field, batch, None if shares is None else shares.target)
         level.put(knob, group, step.place, step.now)
         if fault is None:
             self._memory.encourage(step.key)

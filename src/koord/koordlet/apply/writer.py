@@ -6,7 +6,7 @@ set to the same number. And a group that leaves cpu.idle forgets its cpu.shares.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import msgspec
 
@@ -62,11 +62,15 @@ class Writer:
         self._audit = audit
         self._measure = measure
 
-    def put(self, step: Step, field: str, shares: str | None = None) -> Fault | None:
-        """Write the field and what goes with it. `shares` is what a group leaving idle should have again."""
-        if step.key[0] == MEMORY_LIMIT and self._tree.version == 1:
+    def put(self, step: Step, field: str, batch: Set[Key], shares: str | None = None) -> Fault | None:
+        """Write the field and what goes with it, unless the batch has a step of its own for that.
+
+        `shares` is what a group leaving idle should have again.
+        """
+        knob, group, _ = step.key
+        if knob == MEMORY_LIMIT and self._tree.version == 1 and (MEMORY_SWAP_LIMIT, group, "") not in batch:
             return self._put_limit(step, field)
-        if step.key[0] == CPU_IDLE:
+        if knob == CPU_IDLE and (field == "1" or (CPU_SHARES, group, "") not in batch):
             return self._put_idle(step, field, shares)
         return self._put(step, field)
 
