@@ -1,7 +1,8 @@
 """All series of a node by key, within bounds: how long each kind is kept, and how many series there may be.
 
-A sample that is not a finite number at or above zero is refused here, so nothing that is computed from series can be
-garbage. Forgetting is the caller's tick: `expire` drops what has gone quiet, `drop` what is known to be gone.
+A sample that is not a number from zero to what a machine can have is refused here, so nothing that is computed from
+series can be garbage. Forgetting is the caller's tick: `expire` drops what has gone quiet, `drop` what is known to be
+gone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Iterator, Mapping
 
 from koord.koordlet.series.ring import Ring
 from koord.koordlet.series.window import Window
+
+LARGEST = 2.0**53  # past it doubles cannot count bytes any more, and no machine has as many
 
 Key = tuple[str, ...]  # the kind, then what tells series of that kind apart
 
@@ -48,7 +51,7 @@ class Store:
     def add(self, key: Key, at_s: float, value: float) -> bool:
         """Whether the sample was taken."""
         ring = self._series.get(key)
-        if not (math.isfinite(value) and value >= 0 and math.isfinite(at_s) and at_s >= 0):
+        if not (0 <= value <= LARGEST and 0 <= at_s <= LARGEST):
             self.refused += 1
             return False
         if ring is None:

@@ -104,17 +104,22 @@ def _classes(
         # The directory of Guaranteed pods is the parent of the other two, so it keeps what they keep as well.
         below = [one for members in asked.values() for one in members] if kube_qos == GUARANTEED else []
         members = below or asked.get(kube_qos, [])
-        kept = _Protection(_sum([one.least for one in members]), _sum([one.low for one in members]))
         block = class_of(strategy, qos)
         config = None if block is None else block.memory_qos
+        # What the last pod of a class was kept must not stay when it is gone.
+        idle_least = None if config is None or config.min_limit_percent is None else 0
+        idle_low = None if config is None or config.low_limit_percent is None else 0
+        kept = _Protection(
+            _sum([one.least for one in members], idle_least), _sum([one.low for one in members], idle_low)
+        )
         values = [*_kept(kept), *(() if config is None else _priorities(config))]
         writes += _writes(group, values, f"of {len(members)} pods")
     return writes
 
 
-def _sum(amounts: list[int | None]) -> int | None:
+def _sum(amounts: list[int | None], of_none: int | None) -> int | None:
     known = [value for value in amounts if value is not None]
-    return sum(known) if known else None
+    return sum(known) if known else of_none
 
 
 def _kept(protection: _Protection) -> list[tuple[str, int | None]]:
