@@ -21,6 +21,7 @@ BENCHES = {
     "scale": "bench.scale",
     "engine": "bench.engine",
     "load-aware": "bench.load_aware",
+    "load-aware-cluster": "bench.load_aware_cluster",
     "scheduler": "bench.scheduler",
     "manager": "bench.manager",
     "webhook": "bench.webhook",

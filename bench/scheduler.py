@@ -132,21 +132,23 @@ def mixed(i: int) -> dict[str, Any]:
 # -- contenders
 
 
-def _configuration(plane: ControlPlane) -> dict[str, Any]:
+def _configuration(plane: ControlPlane, profile: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
         "clientConnection": {"kubeconfig": str(plane.kubeconfig), "qps": 10_000, "burst": 20_000},
-        "profiles": [{"schedulerName": NAME}],
+        "profiles": [{"schedulerName": NAME, **(profile or {})}],
     }
 
 
 @contextlib.contextmanager
-def _program(command: list[str], plane: ControlPlane) -> Iterator[subprocess.Popen[bytes]]:
+def _program(
+    command: list[str], plane: ControlPlane, profile: dict[str, Any] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.yaml"
-        config.write_text(yaml.safe_dump(_configuration(plane)))
+        config.write_text(yaml.safe_dump(_configuration(plane, profile)))
         with (Path(folder) / "log").open("wb") as log:
             process = subprocess.Popen([*command, "--config", str(config)], stdout=log, stderr=subprocess.STDOUT)
             try:
@@ -211,13 +213,20 @@ async def _clear(target: Target, count: int) -> None:
     await drive(target, [target.request("DELETE", f"{PODS_PATH}/pod-{i}", body) for i in range(count)], CONNECTIONS)
 
 
-async def _drain(plane: ControlPlane, target: Target, command: list[str], make: Make, count: int) -> dict[str, float]:
+async def _drain(
+    plane: ControlPlane,
+    target: Target,
+    command: list[str],
+    make: Make,
+    count: int,
+    profile: dict[str, Any] | None = None,
+) -> dict[str, float]:
     await _create(target, PODS_PATH, [make(i) for i in range(count)])
     servers = tuple(plane.pids.values())
     server_cpu = sum(map(_cpu_s, servers))
     bindings = Bindings(target)
     started = time.monotonic()
-    with _program(command, plane) as process:
+    with _program(command, plane, profile) as process:
         await bindings.until(count, lambda: process.poll() is None)
         cpu, rss = _cpu_s(process.pid), _rss_mb(process.pid)
     took = bindings.times[-1] - bindings.times[0]
