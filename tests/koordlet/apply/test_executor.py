@@ -307,6 +307,17 @@ def test_shares_survive_being_idle(world: World) -> None:
     assert world.machine.snapshot() == before
 
 
+def test_shares_of_another_owner_survive_being_idle(world: World) -> None:
+    before = world.machine.snapshot()
+    world.do(write(SHARES, POD, "512", owner="batch"))
+    held = world.machine.text(SHARES, POD)
+    world.do(write(IDLE, POD, "1", owner="identity"))
+    world.executor.release("identity")
+    assert world.machine.text(SHARES, POD) == held
+    world.executor.release("batch")
+    assert world.machine.snapshot() == before
+
+
 def test_leaving_idle_and_new_shares_in_one_batch(tmp_path: Path) -> None:
     world = _world(tmp_path)
     world.do(write(IDLE, TOP, "1"))

@@ -24,7 +24,7 @@ from koord.host.cgroup.order import size
 from koord.host.cgroup.tree import File, Tree
 from koord.host.fault import Fault, malformed
 from koord.koordlet.apply.journal import Journal, Key
-from koord.koordlet.apply.result import Record, Write
+from koord.koordlet.apply.result import Record, Write, file_of
 from koord.telemetry.clock import Clock
 
 _KIND = {Area.CGROUP: "cgroup", Area.RESCTRL: "resctrl-schema"}  # of the metric of update times
@@ -96,7 +96,8 @@ class Writer:
             text = found
         inode = self._tree.host.identity(step.path.rpartition("/")[0]) or 0
         known = self._journal.get(step.key) is not None
-        self._journal.note(step.key, step.effect.owner, step.now, field, inode)
+        owner = self._owner(step)
+        self._journal.note(step.key, owner, step.now, field, inode)
         started = self._clock.monotonic()
         fault = self._tree.host.write(step.path, step.codec.line(text, step.key[2], field))
         self._measure(_KIND.get(KNOBS[step.key[0]].area, "default"), fault is None, self._clock.monotonic() - started)
@@ -104,11 +105,17 @@ class Writer:
             if not known:
                 self._journal.forget(step.key)  # nothing was changed, so there is nothing to undo
             else:
-                self._journal.note(step.key, step.effect.owner, step.now, step.now, inode)
+                self._journal.note(step.key, owner, step.now, step.now, inode)
         self._record(step, field, fault)
         if fault is None:
             step.now = field
         return fault
+
+    def _owner(self, step: Step) -> str:
+        """Whose entry in the journal the file is: one that only moves along stays with the owner it has."""
+        known = self._journal.get(step.key)
+        along = file_of(step.effect).knob != step.key[0]
+        return known.owner if along and known is not None else step.effect.owner
 
     def _record(self, step: Step, field: str, fault: Fault | None) -> None:
         self._audit(
@@ -150,7 +157,7 @@ class Writer:
             return None
         if field == "1":  # reading shares answers nonsense from now on: remember what they were
             inode = self._tree.host.identity(step.path.rpartition("/")[0]) or 0
-            self._journal.note(beside.key, step.effect.owner, beside.now, after.now, inode)
+            self._journal.note(beside.key, self._owner(beside), beside.now, after.now, inode)
             return None
         origin = self._journal.get(beside.key)
         wanted = shares or (origin.original if origin is not None else None)

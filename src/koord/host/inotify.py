@@ -1,0 +1,96 @@
+"""Notice groups that come and go: folders made and removed right below the watched ones.
+
+A watcher starts blind: whoever uses it lists the folders after `watch`, and again when events were lost.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import msgspec
+
+from koord.host import libc
+from koord.host.fault import READ, Fault
+
+_CREATE, _DELETE, _FOLDER, _IGNORED, _OVERFLOW = 0x100, 0x200, 0x4000_0000, 0x8000, 0x4000
+_HEAD = struct.Struct("iIII")
+_ROOM = 65_536
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A folder that was made or removed. `lost` alone: the kernel's queue was full, look at everything again."""
+
+    folder: str = ""
+    name: str = ""
+    made: bool = False
+    lost: bool = False
+
+
+class Watcher:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._by_watch: dict[int, str] = {}
+        self._by_folder: dict[str, int] = {}
+
+    @staticmethod
+    def open() -> Watcher | Fault:
+        descriptor = libc.inotify_open(os.O_NONBLOCK | os.O_CLOEXEC)
+        return descriptor if isinstance(descriptor, Fault) else Watcher(descriptor)
+
+    def fileno(self) -> int:
+        """For the event loop's reader callback."""
+        return self._descriptor
+
+    @property
+    def folders(self) -> list[str]:
+        return sorted(self._by_folder)
+
+    def watch(self, folder: str) -> Fault | None:
+        watch = libc.inotify_watch(self._descriptor, folder, _CREATE | _DELETE)
+        if isinstance(watch, Fault):
+            return watch
+        self._by_watch[watch] = folder
+        self._by_folder[folder] = watch
+        return None
+
+    def unwatch(self, folder: str) -> None:
+        """The kernel does it itself when the folder is removed, so a refusal says nothing new."""
+        watch = self._by_folder.pop(folder, None)
+        if watch is not None:
+            self._by_watch.pop(watch, None)
+            libc.inotify_unwatch(self._descriptor, watch)
+
+    def read(self) -> list[Change] | Fault:
+        """All that happened since the last call, without waiting."""
+        found: list[Change] = []
+        while True:
+            try:
+                data = os.read(self._descriptor, _ROOM)
+            except BlockingIOError:
+                return found
+            except OSError as error:
+                return Fault("inotify", READ, error.errno or 0)
+            found += self._changes(data)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _changes(self, data: bytes) -> list[Change]:
+        found: list[Change] = []
+        start = 0
+        while start + _HEAD.size <= len(data):
+            watch, mask, _, length = _HEAD.unpack_from(data, start)
+            start += _HEAD.size
+            name = data[start : start + length].rstrip(b"\0").decode("utf-8", "replace")
+            start += length
+            folder = self._by_watch.get(watch)
+            if mask & _OVERFLOW:
+                found.append(Change(lost=True))
+            elif mask & _IGNORED:
+                gone = self._by_watch.pop(watch, None)
+                if gone is not None and self._by_folder.get(gone) == watch:
+                    del self._by_folder[gone]
+            elif folder is not None and mask & _FOLDER:
+                found.append(Change(folder, name, bool(mask & _CREATE)))
+        return found

@@ -1,0 +1,93 @@
+"""Disks, partitions, volume groups and mounts, from sysfs and mountinfo: no lsblk, vgs or lvs has to be installed."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from koord.host.fault import Fault
+from koord.host.host import Host
+
+_LVM = "LVM-"
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+class Storage(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices are paths such as /dev/vda1."""
+
+    disks: dict[str, str]  # disk: major:minor
+    partitions: dict[str, str]  # partition: disk
+    volume_groups: dict[str, str]  # name: disk, for groups on one physical volume
+    logical_volumes: dict[str, str]  # /dev/mapper/...: volume group
+    mounts: dict[str, str]  # mount point: device
+
+
+def storage(host: Host) -> Storage | Fault:
+    block = f"{host.paths.sys}/block"
+    names = host.names(block)
+    if isinstance(names, Fault):
+        return names
+    disks: dict[str, str] = {}
+    partitions: dict[str, str] = {}
+    for name in names:
+        number = _text(host, f"{block}/{name}/dev")
+        if not number or name.startswith(("dm-", "loop", "ram", "zram")):
+            continue
+        disks[f"/dev/{name}"] = number
+        for part in _names(host, f"{block}/{name}"):
+            if part.startswith(name) and host.exists(f"{block}/{name}/{part}/partition"):
+                partitions[f"/dev/{part}"] = f"/dev/{name}"
+    groups: dict[str, set[str]] = {}
+    volumes: dict[str, str] = {}
+    for name in names:
+        label = _text(host, f"{block}/{name}/dm/name")
+        if not label or not _text(host, f"{block}/{name}/dm/uuid").startswith(_LVM):
+            continue
+        group = volume_group_of(label)
+        volumes[f"/dev/mapper/{label}"] = group
+        groups.setdefault(group, set()).update(_names(host, f"{block}/{name}/slaves"))
+    on_one = {group: f"/dev/{next(iter(below))}" for group, below in groups.items() if len(below) == 1}
+    mounts = _mounts(host)
+    if isinstance(mounts, Fault):
+        return mounts
+    return Storage(
+        disks=disks,
+        partitions=partitions,
+        volume_groups={group: partitions.get(device, device) for group, device in on_one.items()},
+        logical_volumes=volumes,
+        mounts=mounts,
+    )
+
+
+def volume_group_of(label: str) -> str:
+    """`my--group-data`: one dash parts the names, two stand for a dash in a name."""
+    return label.replace("--", "\0").partition("-")[0].replace("\0", "-")
+
+
+def _mounts(host: Host) -> dict[str, str] | Fault:
+    """As the machine's first process sees them, not the agent's container."""
+    text = host.read(f"{host.paths.proc}/1/mountinfo")
+    if isinstance(text, Fault):
+        return text
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        head, dash, tail = line.partition(" - ")
+        words, rest = head.split(), tail.split()
+        if dash and len(words) > 4 and len(rest) > 1:
+            found[_plain(words[4])] = _plain(rest[1])
+    return found
+
+
+def _plain(text: str) -> str:
+    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), text)
+
+
+def _names(host: Host, path: str) -> list[str]:
+    names = host.names(path)
+    return [] if isinstance(names, Fault) else names
+
+
+def _text(host: Host, path: str) -> str:
+    text = host.read(path)
+    return "" if isinstance(text, Fault) else text.strip()
