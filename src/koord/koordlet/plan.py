@@ -86,14 +86,11 @@ Effect: TypeAlias = WriteCgroup | WriteSystem | WriteSchemata | AddTasks | Evict
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Effects in the order in which they are safe.
+    """Effects in an order in which each single one is safe; an executor that knows present values may do better.
 
-    `levelled` hands the order to the executor, which knows the present values: values that grow are written from
-    parents to children, values that shrink from children to parents. `why` explains a plan that does nothing, and
-    `figures` are the numbers that gauges show.
+    `why` explains a plan that does nothing, and `figures` are the numbers that gauges show.
     """
 
     effects: tuple[Effect, ...] = ()
-    levelled: bool = False
     why: str = ""
     figures: Mapping[str, float] = {}

@@ -153,6 +153,21 @@ def test_half_an_hour_of_a_hundred_pods_fits() -> None:
     assert store.size_bytes == before, "a full store does not grow"
 
 
+def test_memory_is_steady_over_a_day_of_coming_and_going_pods() -> None:
+    """250 pods, one of which is replaced every minute; a sample a minute stands for sixty."""
+    store = Store(kind.keep_s(), interval_s=60.0)
+    sizes = []
+    for minute in range(24 * 60):
+        now = minute * 60.0
+        for pod in range(minute, minute + 250):
+            store.add((kind.POD_CPU, str(pod)), now, 1.0)
+        store.expire(now)
+        sizes.append((len(store), store.size_bytes) if minute % 60 == 59 else (0, 0))
+    later = sizes[119:]
+    assert max(later) == max(sizes)
+    assert max(count for count, _ in later) <= 250 + 6
+
+
 def test_kinds_are_kept_as_long_as_reports_need_them() -> None:
     keep = kind.keep_s(aggregate_s=600)
     assert (keep[kind.NODE_CPU], keep[kind.POD_CPU]) == (1800, 600)

@@ -270,6 +270,35 @@ def test_switched_off_is_neutral_or_already_so() -> None:
     assert set(bvt(identity(pod("p", BE), policy="coreSched")).values()) == {"0"}
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param(
+            {"identity_switch": 0, "identity_wish": 1, "be": False}, [(file.GROUP_IDENTITY_ENABLED, "1")], id="on"
+        ),
+        pytest.param(
+            {"identity_switch": 1, "identity_wish": 0, "be": False}, [(file.GROUP_IDENTITY_ENABLED, "0")], id="off"
+        ),
+        pytest.param(
+            {"identity_switch": 1, "identity_wish": 0}, [(file.GROUP_IDENTITY_ENABLED, "1")], id="a-class-needs-it"
+        ),
+        pytest.param(
+            {"identity_switch": 0, "identity_wish": 1, "policy": "coreSched"}, [], id="core-scheduling-forbids"
+        ),
+    ],
+)
+def test_the_switch_has_one_writer(changes: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    seen = identity(**{"lsr": False, "ls": False, **changes})
+    assert switches(decide_group_identity(seen)) == expected
+    strategy = SystemStrategy(sched_group_identity_enabled=1)
+    assert (
+        switches(decide_system_config(SystemConfigView(strategy=strategy, capacity_bytes=1, identity_taken=True))) == []
+    )
+    assert switches(decide_system_config(SystemConfigView(strategy=strategy, capacity_bytes=1))) == [
+        (file.GROUP_IDENTITY_ENABLED, "1")
+    ]
+
+
 def idle(seen: IdentityView) -> list[tuple[str, str, str]]:
     plan = decide_group_identity(seen)
     return [(g, f, v) for f in (file.CPU_IDLE, file.CPU_SHARES, file.CPU_BVT) for g, v in writes(plan, f)]

@@ -168,9 +168,8 @@ def test_a_percent_of_no_limit_is_nothing() -> None:
     assert file.PAGE_CACHE_SIZE not in values(view(owner), "kubepods/podls")
 
 
-def test_order_is_left_to_who_knows_present_values() -> None:
+def test_parents_come_before_children() -> None:
     plan = decide_memory_qos(view(ls()))
-    assert plan.levelled
     assert [group for group, _ in writes(plan, file.MEMORY_MIN)][-2:] == ["kubepods/podls", "kubepods/podls/c"]
 
 

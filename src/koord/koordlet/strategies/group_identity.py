@@ -22,6 +22,8 @@ from koord.koordlet.strategies.slo import class_of
 
 OWNER = "GroupIdentity"
 CAUSE = "GroupIdentity"
+# Group identity and core scheduling exclude each other and share these switches: whichever runs writes them as this.
+SWITCH_OWNER = "CPUPolicy"
 BE_SHARES = 2  # the kubelet's for all pods without requests together
 
 
@@ -29,6 +31,7 @@ class IdentityView(msgspec.Struct, frozen=True, kw_only=True):
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     has_bvt: bool = False  # whether groups have the file
     identity_switch: int | None = None  # the machine's switch; None where there is none
+    identity_wish: int | None = None  # what the system strategy wants it to be while no class needs it
     core_switch: int | None = None  # of core scheduling, which excludes group identity
     has_idle: bool = False
     idle: int | None = None  # of the BE directory now
@@ -66,13 +69,18 @@ class Identities(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return (value if own.group_identity is None else own.group_identity) if own.enable else 0
 
 
-def identities(strategy: ResourceQOSStrategy) -> Identities:
+def _is_ours(strategy: ResourceQOSStrategy) -> bool:
     policy = None if strategy.policies is None else strategy.policies.cpu_policy
+    return policy in (None, "", GROUP_IDENTITY)
+
+
+def identities(strategy: ResourceQOSStrategy) -> Identities:
+    ours = _is_ours(strategy)
 
     def value(qos: str) -> int | None:
         block = class_of(strategy, qos)
         config = None if block is None else block.cpu_qos
-        if config is None or not config.enable or policy not in (None, "", GROUP_IDENTITY):
+        if config is None or not config.enable or not ours:
             return None
         return config.group_identity or 0
 
@@ -85,14 +93,16 @@ def decide_group_identity(seen: IdentityView) -> Plan:
     found = identities(seen.strategy)
     if not seen.has_bvt and seen.identity_switch is None:
         return _idle(seen, seen.strategy, found)
-    if not found.any_enabled and seen.identity_switch == 0:
-        return Plan(why="group identity is off")
     effects: list[Effect] = []
+    if not found.any_enabled and seen.identity_switch == 0:
+        if seen.identity_wish == 1 and _is_ours(seen.strategy):
+            effects.append(_switch(file.GROUP_IDENTITY_ENABLED, 1, "systemStrategy wants it"))
+        return Plan(effects=tuple(effects), why="no class has group identity")
     if found.any_enabled:
         if seen.core_switch is not None:
-            effects.append(_switch(file.SCHED_CORE, 0))
+            effects.append(_switch(file.SCHED_CORE, 0, "group identity is on"))
         if seen.identity_switch is not None:
-            effects.append(_switch(file.GROUP_IDENTITY_ENABLED, 1))
+            effects.append(_switch(file.GROUP_IDENTITY_ENABLED, 1, "group identity is on"))
     for kube_qos, group in seen.groups.items():
         effects.append(_bvt(group, 0 if kube_qos == GUARANTEED else found.of_kube(kube_qos), kube_qos))
     for pod in seen.pods:
@@ -100,6 +110,8 @@ def decide_group_identity(seen: IdentityView) -> Plan:
         effects += [_bvt(group, value, why) for group in (pod.group, *seen.children.get(pod.group, ()))]
     effects += [_bvt(group, found.of_kube(kube_qos), f"in {kube_qos}") for group, kube_qos in seen.leftovers]
     effects += [_bvt(group, found.of_class(qos), f"{qos} application") for group, qos in seen.applications]
+    if not found.any_enabled and seen.identity_switch == 1 and seen.identity_wish == 0 and _is_ours(seen.strategy):
+        effects.append(_switch(file.GROUP_IDENTITY_ENABLED, 0, "systemStrategy wants it"))
     return Plan(effects=tuple(effects))
 
 
@@ -107,25 +119,30 @@ def _idle(seen: IdentityView, strategy: ResourceQOSStrategy, found: Identities) 
     group = seen.groups.get(BEST_EFFORT)
     if not seen.has_idle or group is None:
         return Plan(why="this kernel has neither group identity nor idle groups")
-    policy = None if strategy.policies is None else strategy.policies.cpu_policy
-    if policy not in (None, "", GROUP_IDENTITY):
-        return Plan(why=f"cpuPolicy is {policy}, which sets idle groups itself")
+    if not _is_ours(strategy):
+        return Plan(why="another cpuPolicy sets idle groups itself")
     if found.be is not None and found.be < 0:
-        return Plan(effects=(_write(group, file.CPU_IDLE, 1, f"BE has identity {found.be}, idle groups stand in"),))
+        why = f"BE has identity {found.be}, idle groups stand in"
+        return Plan(effects=(_write(group, file.CPU_IDLE, 1, why, SWITCH_OWNER),))
     why = "BE has no identity below others"
     if not seen.idle:
         return Plan(why=why)
     # A group that stops being idle gets the weight of a normal one from the kernel; BE must not keep that.
-    return Plan(effects=(_write(group, file.CPU_IDLE, 0, why), _write(group, file.CPU_SHARES, BE_SHARES, "after idle")))
+    return Plan(
+        effects=(
+            _write(group, file.CPU_IDLE, 0, why, SWITCH_OWNER),
+            _write(group, file.CPU_SHARES, BE_SHARES, "after idle", SWITCH_OWNER),
+        )
+    )
 
 
 def _bvt(group: str, value: int, why: str) -> WriteCgroup:
     return _write(group, file.CPU_BVT, value, why)
 
 
-def _write(group: str, name: str, value: int, why: str) -> WriteCgroup:
-    return WriteCgroup(group=group, file=name, value=str(value), owner=OWNER, cause=CAUSE, why=why)
+def _write(group: str, name: str, value: int, why: str, owner: str = OWNER) -> WriteCgroup:
+    return WriteCgroup(group=group, file=name, value=str(value), owner=owner, cause=CAUSE, why=why)
 
 
-def _switch(name: str, value: int) -> WriteSystem:
-    return WriteSystem(file=name, value=str(value), owner=OWNER, cause=CAUSE, why="group identity is on")
+def _switch(name: str, value: int, why: str) -> WriteSystem:
+    return WriteSystem(file=name, value=str(value), owner=SWITCH_OWNER, cause=CAUSE, why=why)

@@ -57,7 +57,7 @@ def decide_memory_qos(seen: MemoryQosView) -> Plan:
             if container.id and container.group:
                 container_writes += _container(seen, config, pod, container, seen.allocatable_bytes)
     effects = (*_classes(seen, seen.strategy, asked), *pod_writes, *container_writes)
-    return Plan(effects=effects, levelled=True)
+    return Plan(effects=effects)
 
 
 def throttled_from(config: MemoryQOS, request: int, limit: int | None, allocatable: int, page: int) -> int | None:

@@ -20,7 +20,10 @@ _NEUTRAL: dict[str, msgspec.Struct] = {
 
 
 def effective(spec: NodeSLOSpec) -> NodeSLOSpec:
-    """Writing neutral values is how a block that was switched off is undone. Extensions are passed on untouched."""
+    """Writing neutral values is how a block that was switched off is undone. Extensions are passed on untouched.
+
+    A NodeSLO that was deleted counts as an empty one: everything is put back.
+    """
     qos = overlay(defaults.qos_strategy(), spec.resource_qos_strategy or ResourceQOSStrategy())
     return msgspec.structs.replace(
         spec,

@@ -23,6 +23,7 @@ _RANGES = {
 class SystemConfigView(msgspec.Struct, frozen=True, kw_only=True):
     strategy: SystemStrategy | None  # None until a NodeSLO was seen
     capacity_bytes: int | None
+    identity_taken: bool = False  # whether the group identity strategy runs, which then owns the machine's switch
 
 
 def decide_system_config(seen: SystemConfigView) -> Plan:
@@ -35,7 +36,7 @@ def decide_system_config(seen: SystemConfigView) -> Plan:
         file.MIN_FREE_KBYTES: min_free_kbytes(seen.capacity_bytes, config.min_free_kbytes_factor),
         file.WATERMARK_SCALE_FACTOR: config.watermark_scale_factor,
         file.MEMCG_REAP_BACKGROUND: config.memcg_reap_back_ground,
-        file.GROUP_IDENTITY_ENABLED: config.sched_group_identity_enabled,
+        file.GROUP_IDENTITY_ENABLED: None if seen.identity_taken else config.sched_group_identity_enabled,
         file.IDLE_SAVER_WMARK: config.sched_idle_saver_wmark,
         file.PAGE_CACHE_LIMIT_ENABLED: config.page_cache_limit_enabled,
     }
