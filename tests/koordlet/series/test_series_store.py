@@ -58,6 +58,11 @@ def test_no_samples_is_not_zero() -> None:
     assert Store({}).window(("nothing",), 0.0, 10.0).last is None
 
 
+def test_the_latest_value_must_be_of_now() -> None:
+    store = filled([1.0, 2.0])
+    assert [store.latest(KEY, at) for at in (1001.0, 1003.0, 1003.1)] == [2.0, 2.0, None]
+
+
 def test_both_ends_of_a_window_belong_to_it() -> None:
     assert filled([1.0, 2.0, 3.0]).window(KEY, 1002.0, 1.0).count == 2
 

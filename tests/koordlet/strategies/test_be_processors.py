@@ -12,6 +12,12 @@ SPLIT = [Processor(cpu=cpu, core=cpu % 4, node=cpu % 4 // 2) for cpu in range(8)
 NEIGHBOURS = [Processor(cpu=cpu, core=cpu // 2, node=cpu // 4) for cpu in range(8)]  # (0,1)(2,3) | (4,5)(6,7)
 SOCKETS = [Processor(cpu=cpu, core=cpu // 2, socket=cpu // 4, node=cpu // 8) for cpu in range(16)]
 
+UNEVEN = [  # (0,1) 2 3 | 4 5 | 6 7
+    *(Processor(cpu=cpu, core=core, node=0) for cpu, core in ((0, 0), (1, 0), (2, 1), (3, 2))),
+    *(Processor(cpu=cpu, core=cpu, node=1) for cpu in (4, 5)),
+    *(Processor(cpu=cpu, core=cpu, node=2) for cpu in (6, 7)),
+]
+
 
 @pytest.mark.parametrize(
     ("need", "processors", "taken"),
@@ -24,6 +30,7 @@ SOCKETS = [Processor(cpu=cpu, core=cpu // 2, socket=cpu // 4, node=cpu // 8) for
         pytest.param(4, [], [], id="something-of-nothing"),
         pytest.param(9, NEIGHBOURS, [0, 1, 4, 5, 2, 3, 6, 7], id="more-than-there-are"),
         pytest.param(2, [Processor(cpu=1, core=0), Processor(cpu=3, core=1)], [1, 3], id="no-whole-core"),
+        pytest.param(4, UNEVEN, [0, 1, 2, 4], id="singles-start-with-the-largest-node-once-cores-are-gone"),
     ],
 )
 def test_pick(need: int, processors: list[Processor], taken: list[int]) -> None:

@@ -19,6 +19,7 @@ NUMA_SYSTEM_CPU = "sys_numa_cpu_usage"
 NUMA_SYSTEM_MEMORY = "sys_numa_memory_usage"
 NODE_GPU_CORE = "node_gpu_core_usage"
 NODE_GPU_MEMORY = "node_gpu_memory_usage"
+NODE_GPU_MEMORY_TOTAL = "node_gpu_memory_total"
 NODE_BE = "node_be"  # then one of the three below
 BE_USAGE = "usage"
 BE_REAL_LIMIT = "real-limit"
@@ -36,11 +37,25 @@ POD_GPU_MEMORY = "pod_gpu_memory_usage"
 CONTAINER_CPU = "container_cpu_usage"
 CONTAINER_MEMORY = "container_memory_usage"
 CONTAINER_THROTTLED = "container_cpu_throttled"
+CONTAINER_MEMORY_WITH_PAGE_CACHE = "container_memory_usage_with_page_cache"
+CONTAINER_MEMORY_WITH_HOT_PAGES = "container_memory_with_hot_page_usage"
+CONTAINER_MEMORY_COLD_PAGES = "container_memory_cold_page_size"
+CONTAINER_GPU_CORE = "container_gpu_core_usage"
+CONTAINER_GPU_MEMORY = "container_gpu_memory_usage"
+CONTAINER_CPI = "container_cpi"  # then cycle or instruction
+CONTAINER_PSI = "container_psi"  # then the resource, the seconds and the degree; as for pods
+POD_PSI = "pod_psi"
+POD_PSI_CPU_FULL_SUPPORTED = "pod_psi_cpu_full_supported"
+CONTAINER_PSI_CPU_FULL_SUPPORTED = "container_psi_cpu_full_supported"
+
+CACHE_OCCUPANCY = "resctrl_resource_llc"  # by class and cache
+MEMORY_BANDWIDTH = "resctrl_resource_mb"  # by class, cache and whether local or total
 
 APPLICATION_CPU = "host_application_cpu_usage"
 APPLICATION_MEMORY = "host_application_memory_usage"
 APPLICATION_MEMORY_WITH_PAGE_CACHE = "host_application_memory_usage_with_page_cache"
 APPLICATION_MEMORY_WITH_HOT_PAGES = "host_application_memory_with_hot_page_usage"
+APPLICATION_MEMORY_COLD_PAGES = "host_application_memory_cold_page_size"
 
 HALF_HOUR_S = 1800
 

@@ -72,6 +72,10 @@ class Store:
         length_ms = round(min(length_s, self.keep_s(key[0])) * 1000)
         return Window(*ring.between(end_ms - length_ms, end_ms))
 
+    def latest(self, key: Key, now_s: float) -> float | None:
+        """The last value, if it came in one of the last two intervals: older ones say nothing about now."""
+        return self.window(key, now_s, 2 * self._interval_s).last
+
     def keys(self, kind: str) -> Iterator[Key]:
         return (key for key in self._series if key[0] == kind)
 

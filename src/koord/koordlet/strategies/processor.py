@@ -26,11 +26,13 @@ def pick(need: int, processors: Iterable[Processor]) -> list[int]:
     buckets = _buckets(processors)
     need = min(need, sum(map(len, buckets)))
     taken: list[int] = []
-    turn, fruitless = 0, 0
-    while need - len(taken) > 1 and fruitless < len(buckets):
+    turn, found = 0, True
+    while need - len(taken) > 1:
+        if turn == 0 and not found:  # a whole round without one
+            break
         pair = _first_pair(buckets[turn], taken)
         taken += pair
-        fruitless = 0 if pair else fruitless + 1
+        found = bool(pair) or (found and turn > 0)
         turn = (turn + 1) % len(buckets)
     while len(taken) < need:
         taken += next(([one.cpu] for one in buckets[turn] if one.cpu not in taken), [])
