@@ -66,37 +66,32 @@ class Pressure(msgspec.Struct, frozen=True):
     full_supported: bool
 
 
-def numbers(text: str) -> dict[str, int]:
-    """`key number` lines; others are left out."""
-    found: dict[str, int] = {}
-    for line in text.splitlines():
-        key, _, rest = line.partition(" ")
-        number = integer(rest.strip())
-        if number is not None:
-            found[key] = number
-    return found
+def numbers(text: str, keys: tuple[str, ...]) -> list[int] | None:
+    """The numbers of `key number` lines, None when one is missing. Files have up to sixty lines, few are wanted."""
+    words = text.split()
+    have = dict(zip(words[::2], words[1::2]))
+    try:
+        return [int(have[key]) for key in keys]
+    except (KeyError, ValueError):
+        return None
 
 
 def parse_usage_ns(text: str, version: int) -> int | None:
     if version == 1:
         return integer(text.strip())
-    usec = numbers(text).get("usage_usec")
-    return None if usec is None else usec * 1000
+    found = numbers(text, ("usage_usec",))
+    return None if found is None else found[0] * 1000
 
 
 def parse_throttling(text: str, version: int) -> Throttling | None:
-    have = numbers(text)
     time_key, scale = ("throttled_time", 1) if version == 1 else ("throttled_usec", 1000)
-    periods, throttled, stalled = have.get("nr_periods"), have.get("nr_throttled"), have.get(time_key)
-    if periods is None or throttled is None or stalled is None:
-        return None
-    return Throttling(periods, throttled, stalled * scale)
+    found = numbers(text, ("nr_periods", "nr_throttled", time_key))
+    return None if found is None else Throttling(found[0], found[1], found[2] * scale)
 
 
 def parse_memory_stat(text: str, version: int) -> MemoryStat | None:
-    have = numbers(text)
-    keys = _V1_MEMORY if version == 1 else _V2_MEMORY
-    return None if any(key not in have for key in keys) else MemoryStat(*(have[key] for key in keys))
+    found = numbers(text, _V1_MEMORY if version == 1 else _V2_MEMORY)
+    return None if found is None else MemoryStat(*found)
 
 
 def parse_amount(text: str) -> int | None:

@@ -63,7 +63,8 @@ class Executor:
         here, from what the files hold.
         """
         now = self._clock.monotonic()
-        writes = [(self._key(effect), effect) for effect in effects if not isinstance(effect, AddTasks)]
+        keys = [None if isinstance(effect, AddTasks) else self._key(effect) for effect in effects]
+        writes = [(key, effect) for key, effect in zip(keys, effects) if key and not isinstance(effect, AddTasks)]
         self._memory.claim(writes)
         last = dict(writes)
         results: dict[Key, Result] = {}
@@ -83,7 +84,14 @@ class Executor:
         self._run(steps, level, results, now)
         if now >= self._sweep_at:
             self.sweep()
-        return [self._answer(effect, last, results) for effect in effects]
+        return [
+            self._move(effect)
+            if isinstance(effect, AddTasks)
+            else results[key]
+            if key and last[key] is effect
+            else Result(effect, Status.REPLACED)
+            for key, effect in zip(keys, effects)
+        ]
 
     def reconcile(self, owner: str, effects: Sequence[FileEffect]) -> list[Result]:
         """The whole of what an owner wants: files it had before and does not mention go back to their originals."""
@@ -131,12 +139,6 @@ class Executor:
         """Whether we made the group idle."""
         entry = self._memory.entries.get((CPU_IDLE, group, ""))
         return entry is not None and entry.actual == "1"
-
-    def _answer(self, effect: FileEffect, last: Mapping[Key, Write], results: Mapping[Key, Result]) -> Result:
-        if isinstance(effect, AddTasks):
-            return self._move(effect)
-        key = self._key(effect)
-        return results[key] if last[key] is effect else Result(effect, Status.REPLACED)
 
     def _move(self, effect: AddTasks) -> Result:
         """Threads that ended meanwhile are no failure, a group that cannot be had is."""
