@@ -1,0 +1,58 @@
+"""Records of writes as events of the audit log: whom they are about, in the log's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from koord.host.audit_log import GROUP, NODE, POD, AuditEvent, AuditLog
+from koord.host.cgroup.layout import Layout
+from koord.koordlet.apply.result import Record
+
+VERBOSE = 3  # of single writes; the log's own default shows them
+
+
+class PodName(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    containers: dict[str, str] = {}  # name by plain id
+
+
+def event_of(record: Record, layout: Layout, pod_of: Callable[[str], PodName | None]) -> AuditEvent:
+    """`pod_of` answers for a UID; a pod that is not known any more is told by its UID alone."""
+    subject = _subject(record.group, layout, pod_of)
+    return msgspec.structs.replace(
+        subject,
+        reason=record.reason,
+        message=record.message,
+        owner=record.owner,
+        before=record.before,
+        after=record.after,
+        why=record.why,
+        refused=record.refused,
+    )
+
+
+def trail(log: AuditLog, layout: Layout, pod_of: Callable[[str], PodName | None]) -> Callable[[Record], None]:
+    """The executor's `audit`: every record goes to the log. A log that cannot be written stops no write."""
+
+    def tell(record: Record) -> None:
+        log.append(event_of(record, layout, pod_of), VERBOSE)
+
+    return tell
+
+
+def _subject(group: str, layout: Layout, pod_of: Callable[[str], PodName | None]) -> AuditEvent:
+    if not group:
+        return AuditEvent(type=NODE)
+    parts = group.split("/")
+    for index, part in enumerate(parts):
+        uid = layout.pod_of(part)
+        if uid is None or not group.startswith(f"{layout.kubepods}/"):
+            continue
+        known = pod_of(uid) or PodName("", uid)
+        plain = layout.container_of(parts[index + 1]) if index + 1 < len(parts) else None
+        container = known.containers.get(plain, plain) if plain else ""
+        return AuditEvent(type=POD, namespace=known.namespace, name=known.name, container=container)
+    return AuditEvent(type=GROUP, name=group)

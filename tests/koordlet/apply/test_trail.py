@@ -1,0 +1,47 @@
+"""Writes become events about pods, groups and the node, with the numbers behind them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from koord.host.audit_log import AuditEvent, AuditLog, Page
+from koord.host.cgroup.layout import Layout
+from koord.koordlet.apply.executor import Executor
+from koord.koordlet.apply.trail import PodName, trail
+from tests.koordlet.apply.world import World, write
+
+WEB = PodName("shop", "web", {"one": "nginx"})
+
+
+@pytest.mark.parametrize(
+    ("group", "told"),
+    [
+        pytest.param("kubepods/burstable/podx/one", ("pod", "shop", "web", "nginx"), id="container"),
+        pytest.param("kubepods/burstable/podx/pause", ("pod", "shop", "web", "pause"), id="sandbox"),
+        pytest.param("kubepods/burstable/podx", ("pod", "shop", "web", ""), id="pod"),
+        pytest.param("kubepods/podgone", ("pod", "", "gone", ""), id="unknown-pod"),
+        pytest.param("kubepods/besteffort", ("group", "", "kubepods/besteffort", ""), id="group"),
+    ],
+)
+def test_whom_a_write_is_about(tmp_path: Path, group: str, told: tuple[str, str, str, str]) -> None:
+    world = World(tmp_path)
+    world.machine.make(group)
+    log = AuditLog(str(tmp_path / "log"), world.clock)
+    pods = {"x": WEB}
+    executor = Executor(world.tree, world.clock, audit=trail(log, Layout("cgroupfs"), pods.get))
+    executor.execute([write("cpu.shares", group, "512")])
+    page = log.page()
+    assert isinstance(page, Page)
+    (event,) = (msgspec.json.decode(line, type=AuditEvent) for line in page.lines)
+    assert (event.type, event.namespace, event.name, event.container) == told
+    assert (event.reason, event.owner, event.before, event.after, event.why) == (
+        "Test",
+        "tester",
+        "1024",
+        "512",
+        "1 + 1",
+    )
+    assert event.message.endswith("cpu.shares to 512")
