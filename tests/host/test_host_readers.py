@@ -167,6 +167,12 @@ def test_resctrl_groups(files: Files) -> None:
     assert isinstance(resctrl.monitors(files.host, "BE"), Fault)
 
 
+def test_mounting_resctrl_where_there_is_no_place_for_it(files: Files) -> None:
+    assert isinstance(resctrl.mount(files.host), Fault)
+    files.put("sys/fs/resctrl/info/L3/cbm_mask", "fff\n")
+    assert resctrl.mount(files.host) is None, "it is mounted already"
+
+
 def test_cold_memory_tracking(files: Files) -> None:
     assert (kidled(files.host) is None, page_idle(files.host) is None) == (False, False)
     files.put("sys/kernel/mm/kidled/scan_period_in_seconds", "0\n")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import errno
-import os
 
 import msgspec
 
@@ -90,7 +89,7 @@ def _row(tree: Tree, knob: Knob, probe: bool) -> Capability:
     if not place.writable:
         return Capability(knob.name, version, State.SUPPORTED, f"read {path}")
     if knob.area is not Area.CGROUP or not probe or isinstance(place.codec, DeviceNumber | DeviceSettings):
-        if not os.access(path, os.W_OK):
+        if not tree.host.writable(path):
             return Capability(knob.name, version, State.REJECTED, f"{path} is not writable for us", "EACCES")
         return Capability(knob.name, version, State.SUPPORTED, f"found {path}, not tried")
     return _tried(tree, knob.name, place, group, path, text)

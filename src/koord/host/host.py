@@ -63,6 +63,10 @@ class Host:
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def writable(self, path: str) -> bool:
+        """Whether we may write the file, by its mode and its mount."""
+        return os.access(path, os.W_OK)
+
     def is_folder(self, path: str) -> bool:
         return os.path.isdir(path)
 

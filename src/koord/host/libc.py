@@ -26,6 +26,12 @@ def perf_event_open(attributes: bytes, target: int, cpu: int, group: int, flags:
     return _checked(library().syscall(*arguments), "perf_event_open")
 
 
+def mount(source: str, target: str, kind: str) -> Fault | None:
+    answer = library().mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(0), None)
+    found = _checked(answer, target)
+    return found if isinstance(found, Fault) else None
+
+
 def inotify_open(flags: int) -> int | Fault:
     return _checked(library().inotify_init1(flags), "inotify")
 

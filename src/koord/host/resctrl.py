@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from koord.host import libc
 from koord.host.cgroup.device_codec import Schemata
 from koord.host.cgroup.stat import parse_ids
 from koord.host.fault import Fault, lacking, malformed
@@ -50,6 +51,11 @@ def supported(host: Host) -> Fault | None:
 
 def mounted(host: Host) -> bool:
     return host.exists(f"{folder(host)}/info/L3/cbm_mask")
+
+
+def mount(host: Host) -> Fault | None:
+    """Mount the file system where it belongs, which a processor without the feature refuses."""
+    return None if mounted(host) else libc.mount("resctrl", folder(host), "resctrl")
 
 
 def cbm_mask(host: Host) -> int | Fault:

@@ -11,6 +11,7 @@ import pytest
 
 from koord.api.qos_class import BEST_EFFORT
 from koord.host.cgroup.tree import File
+from koord.host.fault import OPEN, Fault
 from koord.koordlet.apply.result import Conflict, Status
 from koord.koordlet.plan import AddTasks, WriteSchemata, WriteSystem
 from tests.koordlet.apply.world import TOP, World, write
@@ -370,7 +371,9 @@ def test_every_write_leaves_a_record(tmp_path: Path) -> None:
     world = _world(tmp_path)
     world.do(write(QUOTA, BOX, "50000"))
     world.kernel.trouble = lambda path, _: errno.EBUSY
-    world.do(write(QUOTA, BOX, "60000"))
+    for _ in range(3):
+        world.do(write(QUOTA, BOX, "60000"))
+        world.clock.advance(100)
     done, refused = world.records
     assert (done.owner, done.before, done.after, done.reason, done.why) == ("tester", "-1", "50000", "Test", "1 + 1")
     assert done.message == f"update {done.path} to 50000"
@@ -384,3 +387,37 @@ def test_a_child_is_held_back_when_its_parent_could_not_widen(tmp_path: Path) ->
     statuses = world.do(*(write(QUOTA, group, "60000") for group in (TOP, POD, BOX)))
     assert statuses == [Status.WRITTEN, Status.FAILED, Status.HELD]
     assert world.value(QUOTA, BOX) == "20000"
+
+
+def test_a_refusal_tells_what_was_in_the_way(tmp_path: Path) -> None:
+    world = _world(tmp_path)
+    world.do(write(QUOTA, POD, "20000"))
+    (low,) = world.executor.execute([write(QUOTA, BOX, "50000")])
+    assert low.detail.endswith(f"{POD} has 20000")
+    world.clock.advance(1)  # a refused file is left alone for a second, whatever the value
+    world.do(write(QUOTA, BOX, "15000"))
+    (high,) = world.executor.execute([write(QUOTA, POD, "10000")])
+    assert high.detail.endswith(f"{BOX} has 15000")
+    (busy,) = world.executor.execute([write("cpuset.cpus", TOP, "0")])
+    assert busy.detail.endswith(f"{POD} has 0-3")
+    (burst,) = world.executor.execute([write(BURST, BOX, "90000")])
+    assert burst.detail.endswith("cpu.cfs_quota_us is 15000")
+
+
+def test_a_group_that_we_may_not_open_does_not_switch_the_node_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = _world(tmp_path)
+    read = world.kernel.read
+
+    def closed(path: str) -> str | Fault:
+        return Fault(path, OPEN, errno.EACCES) if BOX in path else read(path)
+
+    monkeypatch.setattr(world.kernel, "read", closed)
+    assert world.do(write(QUOTA, BOX, "50000"), write(QUOTA, POD, "50000")) == [Status.REJECTED, Status.WRITTEN]
+    monkeypatch.setattr(world.kernel, "writable", lambda path: False)
+    world.clock.advance(700)
+    assert world.do(write(QUOTA, BOX, "50000")) == [Status.OFF]
+    assert world.do(write(QUOTA, POD, "40000")) == [Status.OFF]
+    world.executor.reconsider()
+    assert world.do(write(QUOTA, POD, "40000")) == [Status.WRITTEN]

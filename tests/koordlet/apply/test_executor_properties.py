@@ -178,3 +178,24 @@ def test_memory_limits_with_swap_limits_come_back(version: int, limits: list[int
             assert world.do(write(LIMIT, group, str(limit)))[0] in (Status.WRITTEN, Status.SAME, Status.FRESH)
         world.executor.release("tester")
         assert world.machine.snapshot() == original
+
+
+@st.composite
+def bursts(draw: st.DrawFn) -> tuple[int, int]:
+    """A quota and a burst that a mainline kernel takes beside it."""
+    quota = draw(st.integers(1_000, 400_000) | st.just(-1))
+    return quota, draw(st.integers(0, 400_000 if quota < 0 else quota))
+
+
+@given(version=st.sampled_from([1, 2]), pairs=st.lists(bursts(), min_size=1, max_size=6), swapped=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_quota_and_burst_always_reach_their_values_in_one_batch(
+    version: int, pairs: list[tuple[int, int]], swapped: bool
+) -> None:
+    with fresh(version) as world:
+        group = GROUPS[-1]
+        for quota, burst in pairs:
+            batch = [write(QUOTA, group, str(quota)), write("cpu.cfs_burst_us", group, str(burst))]
+            statuses = world.do(*(reversed(batch) if swapped else batch))
+            assert set(statuses) <= {Status.WRITTEN, Status.SAME, Status.FRESH}
+            assert (world.value(QUOTA, group), world.value("cpu.cfs_burst_us", group)) == (str(quota), str(burst))

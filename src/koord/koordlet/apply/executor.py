@@ -17,6 +17,7 @@ from koord.host.cgroup.tree import File, Tree
 from koord.host.fault import Fault, malformed
 from koord.koordlet.apply.journal import Journal, Key, Origin
 from koord.koordlet.apply.level import Level, depth, rank
+from koord.koordlet.apply.obstruction import obstruction
 from koord.koordlet.apply.result import FileEffect, Result, Status, Write, file_of, value_of
 from koord.koordlet.apply.state import STATUS, Memory
 from koord.koordlet.apply.verdict import Verdict, judge
@@ -116,6 +117,10 @@ class Executor:
             self._memory.forget(key)
         return results
 
+    def reconsider(self) -> None:
+        """Try knobs again that were switched off, after an operator changed the node."""
+        self._memory.off.clear()
+
     def sweep(self) -> int:
         """Forget files of groups that are gone, so that memory follows the pods that are there."""
         self._sweep_at = self._clock.monotonic() + self._refresh_s
@@ -212,7 +217,7 @@ class Executor:
         if fault is None:
             self._memory.encourage(step.key)
             return
-        results[step.key] = self._refused(step.key, step.effect, step.place, fault, step.before, now, step)
+        results[step.key] = self._refused(step.key, step.effect, step.place, fault, step.before, now, step, field)
 
     def _refused(
         self,
@@ -223,23 +228,42 @@ class Executor:
         before: str,
         now: float,
         step: Step | None = None,
+        field: str = "",
     ) -> Result:
-        """Judge a refusal, remember it, and say it once."""
+        """Judge a refusal, remember it, and say it once: in the log, in the audit log, and why if that can be seen."""
         verdict = judge(fault, folder_exists=self._stays(key), basic=place.support is Support.ALWAYS)
         if verdict is Verdict.DISPUTED:
             taken = step is not None and self._writer.own_value_taken(step)
             verdict = Verdict.REJECTED if taken else Verdict.OFF
         if verdict is Verdict.ABSENT and self._absent_everywhere(key[0], place):
             verdict = Verdict.OFF
+        if verdict is Verdict.OFF and self._others_may_write(key[0], fault):
+            verdict = Verdict.REJECTED
+        detail = str(fault)
+        news = False
         if verdict is Verdict.VANISHED:
             self._drop(key)
         elif verdict is Verdict.OFF:
+            news = True
             self._memory.off[key[0]] = fault
             self._memory.forget(key)
             log.warning("%s is switched off on this node: %s (asked for by %s)", key[0], fault, effect.owner)
-        elif self._memory.refuse(key, value_of(effect), fault.code, _waiting(verdict), now):
-            log.warning("%s of %s cannot be %s: %s (%s)", key[0], key[1] or "/", value_of(effect), fault, verdict.value)
-        return Result(effect, STATUS[verdict], before, str(fault), fault)
+        else:
+            if step is not None:
+                detail = "; ".join(filter(None, (detail, obstruction(self._tree, key, place, field))))
+            news = self._memory.refuse(key, value_of(effect), fault.code, _waiting(verdict), now)
+            if news:
+                log.warning("%s of %s cannot be %s: %s", key[0], key[1] or "/", value_of(effect), detail)
+        if news and step is not None:
+            self._writer.record(step, field, fault)
+        return Result(effect, STATUS[verdict], before, detail, fault)
+
+    def _others_may_write(self, knob: str, fault: Fault) -> bool:
+        """A file that we may not open, though we may open its sister of all pods: one odd group, not the node."""
+        if fault.errno not in (errno.EACCES, errno.EPERM):
+            return False
+        path = self._tree.path(File(knob, self._tree.layout.kubepods))
+        return path is not None and path != fault.path and self._tree.host.writable(path)
 
     def _stays(self, key: Key) -> bool:
         """Whether a missing file means a missing feature: its group is there, or never was one that could go."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import msgspec
@@ -10,6 +11,7 @@ from koord.host.audit_log import GROUP, NODE, POD, AuditEvent, AuditLog
 from koord.host.cgroup.layout import Layout
 from koord.koordlet.apply.result import Record
 
+log = logging.getLogger(__name__)
 VERBOSE = 3  # of single writes; the log's own default shows them
 
 
@@ -34,11 +36,16 @@ def event_of(record: Record, layout: Layout, pod_of: Callable[[str], PodName | N
     )
 
 
-def trail(log: AuditLog, layout: Layout, pod_of: Callable[[str], PodName | None]) -> Callable[[Record], None]:
-    """The executor's `audit`: every record goes to the log. A log that cannot be written stops no write."""
+def trail(audit_log: AuditLog, layout: Layout, pod_of: Callable[[str], PodName | None]) -> Callable[[Record], None]:
+    """The executor's `audit`: every record goes to the log. A log that cannot be written stops no write, and is
+    told of once for each errno."""
+    told: set[str] = set()
 
     def tell(record: Record) -> None:
-        log.append(event_of(record, layout, pod_of), VERBOSE)
+        fault = audit_log.append(event_of(record, layout, pod_of), VERBOSE)
+        if fault is not None and fault.code not in told:
+            told.add(fault.code)
+            log.warning("the audit log cannot be written: %s", fault)
 
     return tell
 

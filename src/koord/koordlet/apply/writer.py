@@ -106,10 +106,10 @@ class Writer:
                 self._journal.forget(step.key)  # nothing was changed, so there is nothing to undo
             else:
                 self._journal.note(step.key, owner, step.now, step.now, inode)
-        self._record(step, field, fault)
-        if fault is None:
-            step.now = field
-        return fault
+            return fault
+        self.record(step, field)
+        step.now = field
+        return None
 
     def _owner(self, step: Step) -> str:
         """Whose entry in the journal the file is: one that only moves along stays with the owner it has."""
@@ -117,7 +117,8 @@ class Writer:
         along = file_of(step.effect).knob != step.key[0]
         return known.owner if along and known is not None else step.effect.owner
 
-    def _record(self, step: Step, field: str, fault: Fault | None) -> None:
+    def record(self, step: Step, field: str, fault: Fault | None = None) -> None:
+        """Tell the audit log. Refusals are told by the executor, which knows whether they are news."""
         self._audit(
             Record(
                 at=self._clock.time(),
