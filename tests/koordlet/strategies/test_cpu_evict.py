@@ -272,6 +272,12 @@ def test_hot_nodes_lose_consenting_pods_in_order() -> None:
     assert victims(decide_cpu_evict(seen)) == ["own-word", "sub", "large", "small", "late"]
 
 
+def test_an_average_of_the_past_is_not_paid_for_twice() -> None:
+    seen = hot(batch("a", 1, labels=BOTH), used_milli={"a": 5_000}, node_last_milli=70_000)
+    assert victims(decide_cpu_evict(seen)) == []
+    assert victims(decide_cpu_evict(msgspec.structs.replace(seen, node_last_milli=90_000))) == ["a"]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -308,6 +314,18 @@ def test_only_the_tier_that_holds_too_much_pays() -> None:
     free = pod("free", LS, priority=3500, labels=BOTH, requests={CPU: 99_000})
     small, large = batch("small", 40_000, labels=BOTH), batch("large", 45_000, labels=BOTH)
     assert victims(decide_cpu_evict(lent(mid, free, small, large))) == ["large"]
+
+
+@pytest.mark.parametrize(
+    ("since_s", "expected"),
+    [
+        pytest.param(5.0, [], id="a-node-that-has-just-registered"),
+        pytest.param(60.0, ["b", "a"], id="lending-has-ended"),
+    ],
+)
+def test_pods_outlive_a_moment_without_lending(since_s: float, expected: list[str]) -> None:
+    seen = lent(batch("a", 10_000, labels=BOTH), batch("b", 20_000, labels=BOTH), lent_for_s=since_s)
+    assert victims(decide_cpu_evict(msgspec.structs.replace(seen, allocatable={BATCH_CPU: 0}))) == expected
 
 
 def test_rules_share_what_their_victims_free() -> None:

@@ -10,6 +10,8 @@ from koord.koordlet.pod import PodView
 from koord.koordlet.strategies.eviction import REQUESTED, EvictView, Idle, Release, Task
 from koord.koordlet.strategies.ranking import by_priority
 
+# A kubelet that registers its node anew sets extended resources to zero until the manager writes them again.
+SETTLED_S = 60.0
 HIGHEST_PRIORITY = 7999  # prod pods are never evicted for what was lent to others
 
 
@@ -25,6 +27,8 @@ def allocatable_task(
     release = {name: amount for name, amount in excess(requests, seen.allocatable, percent, lower).items() if amount}
     if not release:
         return Idle(rule, f"requests {requests} are within {percent}%")
+    if seen.lent_for_s < SETTLED_S and any(seen.allocatable.get(name, 0) <= 0 for name in release):
+        return Idle(rule, f"nothing is lent any more, but only for {seen.lent_for_s:.0f}s")
 
     def size(pod: PodView) -> int | None:
         name = tier_resource(pod, resource)

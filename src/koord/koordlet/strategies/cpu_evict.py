@@ -37,6 +37,7 @@ class CpuEvictView(EvictView, frozen=True, kw_only=True):
     be_average: BeCpu | None = None
     be_last: BeCpu | None = None
     node_used_milli: int | None = None  # average over the window
+    node_last_milli: int | None = None  # the last sample
     interval_s: float = 1.0
     cool_s: float = COOL_S
 
@@ -140,8 +141,10 @@ def usage_task(seen: CpuEvictView, capacity_milli: int) -> Task | Idle:
         return Idle(rule, f"threshold {percent} and lower percent {lower} can never work together")
     if seen.node_used_milli is None:
         return Idle(rule, "the node's CPU use is not known")
-    amount = usage_release(seen.node_used_milli, capacity_milli, percent, lower)
-    measured = f"node uses {seen.node_used_milli}m of {capacity_milli}m"
+    # An average still holds what earlier victims used; they must not be paid for twice.
+    last = seen.node_used_milli if seen.node_last_milli is None else seen.node_last_milli
+    amount = usage_release(min(seen.node_used_milli, last), capacity_milli, percent, lower)
+    measured = f"node uses {last}m, on average {seen.node_used_milli}m, of {capacity_milli}m"
     if not amount:
         return Idle(rule, f"{measured}, under {percent}%")
     return Task(

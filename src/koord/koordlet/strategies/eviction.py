@@ -6,6 +6,7 @@ so a victim that hangs does not drag others along. Nobody goes who would free no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -37,6 +38,7 @@ class EvictView(msgspec.Struct, frozen=True, kw_only=True):
     used_milli: Mapping[str, int] = {}
     used_bytes: Mapping[str, int] = {}
     allocatable: Mapping[str, int] = {}
+    lent_for_s: float = math.inf  # how long batch and mid allocatable have been what they are
     leaving: frozenset[str] = frozenset()
     barred: Mapping[str, str] = {}
 
