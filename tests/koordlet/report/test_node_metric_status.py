@@ -137,6 +137,14 @@ def test_percentiles_appear_once_half_of_their_window_is_covered() -> None:
     assert windows[2]["usage"]["avg"] == {}
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(149, False), (150, True)])
+def test_half_a_window_is_enough(seconds: int, told: bool) -> None:
+    values = [1.0] * (seconds + 1)
+    series = store({(kind.NODE_CPU,): values, (kind.NODE_MEMORY,): values})
+    found = built(ReportView(series=series, now_s=NOW, policy=ReportPolicy(durations_s=(300.0,))))
+    assert bool(found["nodeMetric"]["aggregatedNodeUsages"][0]["usage"]["p90"]) is told
+
+
 @pytest.mark.parametrize(
     ("policy", "hot", "memory"),
     [

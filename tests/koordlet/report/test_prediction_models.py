@@ -46,6 +46,14 @@ def test_what_each_model_learns() -> None:
     }
 
 
+def test_a_model_learns_the_90th_percentile_of_a_minute() -> None:
+    store = Store(kind.keep_s())
+    for second in range(100):
+        store.add((kind.POD_CPU, "prod"), NOW - 99 + second, float(second))
+        store.add((kind.POD_MEMORY, "prod"), NOW - 99 + second, GI)
+    assert samples(store, NOW, PODS)["prod"] == (92.0, GI)
+
+
 def test_an_unmeasured_node_teaches_nothing_about_the_system() -> None:
     found = samples(measured(node=False), NOW, PODS)
     assert NODE not in found

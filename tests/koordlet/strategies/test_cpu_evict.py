@@ -341,6 +341,17 @@ def test_rules_share_what_their_victims_free() -> None:
     assert victims(decide_cpu_evict(both)) == ["a"]
 
 
+def test_nobody_is_evicted_twice() -> None:
+    seen = hot(batch("a", 1_000, labels=BOTH), used_milli={"a": 100})
+    both = msgspec.structs.replace(
+        seen,
+        features=frozenset({BE_CPU_EVICT, CPU_EVICT}),
+        be_average=be(10_000, 9_500, 50_000),
+        be_last=be(10_000, 9_500, 50_000),
+    )
+    assert victims(decide_cpu_evict(both)) == ["a"]
+
+
 def test_a_victim_of_one_rule_counts_for_the_use_of_another() -> None:
     seen = hot(batch("a", 20_000, labels=BOTH), batch("b", 20_000, labels=BOTH), used_milli={"a": 5_000, "b": 4_000})
     both = msgspec.structs.replace(

@@ -203,5 +203,10 @@ def test_throttling_starts_between_request_and_limit(request: int, extra: int, p
     assert later >= high
 
 
+def test_throttling_never_starts_below_the_request() -> None:
+    config = msgspec.structs.replace(defaults.NO_MEMORY_QOS, throttling_percent=50)
+    assert throttled_from(config, 2 * GI, None, GI, 4096) == 2 * GI
+
+
 def test_a_setting_that_is_absent_leaves_its_file() -> None:
     assert throttled_from(MemoryQOS(), 1, 2, 3, 4096) is None

@@ -92,6 +92,7 @@ def test_room(seen: SuppressView, milli: int) -> None:
         pytest.param(20_000, 1_900_000, 2_000_000, id="small-rise-at-once"),
         pytest.param(20_000, 2_400_000, 2_000_000, id="falls-at-once"),
         pytest.param(20_000, 1_980_000, None, id="under-one-percent-is-jitter"),
+        pytest.param(20_000, 1_920_000, 2_000_000, id="one-percent-is-not"),
         pytest.param(1, 80_000, 2_000, id="never-below-the-floor"),
         pytest.param(-5_000, 80_000, 2_000, id="no-room-at-all"),
         pytest.param(1, 2_000, None, id="already-at-the-floor"),
