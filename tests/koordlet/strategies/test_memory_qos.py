@@ -168,6 +168,19 @@ def test_a_percent_of_no_limit_is_nothing() -> None:
     assert file.PAGE_CACHE_SIZE not in values(view(owner), "kubepods/podls")
 
 
+@pytest.mark.parametrize(
+    ("other", "size"),
+    [pytest.param({BATCH_MEMORY: GI}, str(GI), id="all-limited"), pytest.param({}, None, id="one-without")],
+)
+def test_be_pods_have_a_limit_when_all_containers_have(other: dict[str, int], size: str | None) -> None:
+    boxes = (
+        container("a", of="be", limits={BATCH_MEMORY: GI}),
+        container("b", of="be", limits=other),
+    )
+    owner = pod("be", BE, annotations={A_MEMORY_QOS: '{"pageCacheLimitPercent":50}'}, containers=boxes)
+    assert values(view(owner), owner.group).get(file.PAGE_CACHE_SIZE) == size
+
+
 def test_parents_come_before_children() -> None:
     plan = decide_memory_qos(view(ls()))
     assert [group for group, _ in writes(plan, file.MEMORY_MIN)][-2:] == ["kubepods/podls", "kubepods/podls/c"]
