@@ -312,6 +312,7 @@ BE_GROUP = "kubepods/besteffort"
     [
         pytest.param({}, [(BE_GROUP, file.CPU_IDLE, "1")], id="stands-in"),
         pytest.param({"be": False}, [], id="never-was"),
+        pytest.param({"idle_stands_in": False}, [], id="not-wanted"),
         pytest.param(
             {"be": False, "idle": 1},
             [(BE_GROUP, file.CPU_IDLE, "0"), (BE_GROUP, file.CPU_SHARES, "2")],

@@ -34,6 +34,7 @@ class IdentityView(msgspec.Struct, frozen=True, kw_only=True):
     identity_wish: int | None = None  # what the system strategy wants it to be while no class needs it
     core_switch: int | None = None  # of core scheduling, which excludes group identity
     has_idle: bool = False
+    idle_stands_in: bool = True  # the operator's word: upstream leaves such kernels alone
     idle: int | None = None  # of the BE directory now
     groups: Mapping[str, str] = {}  # cgroup by Kubernetes' QoS class
     pods: tuple[PodView, ...] = ()
@@ -121,7 +122,7 @@ def _idle(seen: IdentityView, strategy: ResourceQOSStrategy, found: Identities) 
         return Plan(why="this kernel has neither group identity nor idle groups")
     if not _is_ours(strategy):
         return Plan(why="another cpuPolicy sets idle groups itself")
-    if found.be is not None and found.be < 0:
+    if seen.idle_stands_in and found.be is not None and found.be < 0:
         why = f"BE has identity {found.be}, idle groups stand in"
         return Plan(effects=(_write(group, file.CPU_IDLE, 1, why, SWITCH_OWNER),))
     why = "BE has no identity below others"
