@@ -113,7 +113,8 @@ class Kernel(Host):
         shares = file.with_name("cpu.shares" if self.version == 1 else "cpu.weight")
         if text != file.read_text().strip():
             forgotten = "1024" if self.version == 1 else "100"
-            shares.write_text(("3" if self.version == 1 else "0") if text == "1" else forgotten)
+            shown = ("3" if self.version == 1 else "0") if text == "1" else forgotten
+            shares.write_text(f"{shown}\n")
         return self._plain(file, text)
 
     def _cpus(self, file: Path, text: str) -> int | None:

@@ -47,6 +47,7 @@ class Executor:
         self._writer = Writer(tree, clock, self._journal, audit, measure)
         self._refresh_s = refresh_s
         self._sweep_at = clock.monotonic() + refresh_s
+        self._journal_said = ""
 
     @property
     def off(self) -> Mapping[str, Fault]:
@@ -83,6 +84,7 @@ class Executor:
             else:
                 results[key] = found
         self._run(steps, level, results, now)
+        self._check_journal()
         if now >= self._sweep_at:
             self.sweep()
         return [
@@ -308,7 +310,9 @@ class Executor:
         text = self._tree.host.read(path)
         current = None if isinstance(text, Fault) else place.codec.pick(text, origin.part)
         inode = self._tree.host.identity(path.rpartition("/")[0]) or 0
-        if current is None or inode != origin.inode or not place.codec.same(current, origin.last):
+        if current is None or inode != origin.inode:
+            return None
+        if not any(place.codec.same(current, ours) for ours in (origin.last, origin.prior)):
             return None
         effect = WriteCgroup(
             group=origin.dir,
@@ -319,6 +323,12 @@ class Executor:
             why=why,
         )
         return Step(effect, origin.key, path, place, current, origin.original, current)
+
+    def _check_journal(self) -> None:
+        fault = self._journal.fault
+        if fault is not None and fault.code != self._journal_said:
+            log.warning("the journal cannot be written, so writes cannot be undone after a restart: %s", fault)
+        self._journal_said = "" if fault is None else fault.code
 
     def _drop(self, key: Key) -> None:
         self._memory.forget(key)

@@ -27,7 +27,8 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     part: str
     owner: str
     original: str
-    last: str  # what we wrote last: anything else in the file is somebody else's will
+    last: str  # what we wrote last, or were about to write
+    prior: str  # what was there before that: a process may have been killed before its write
     inode: int = 0
     gone: bool = False
 
@@ -69,11 +70,12 @@ class Journal:
     def note(self, key: Key, owner: str, before: str, after: str, inode: int) -> None:
         """A write is about to happen. The first one's `before` is the original for as long as the group lives."""
         known = self._origins.get(key)
+        original = before
         if known is not None and known.inode == inode:
             if known.last == after and known.owner == owner:
                 return
-            before = known.original
-        self._add(Origin(*key, owner, before, after, inode))
+            original = known.original
+        self._add(Origin(*key, owner, original, after, before, inode))
 
     def forget(self, key: Key) -> None:
         known = self._origins.pop(key, None)

@@ -29,6 +29,8 @@ from koord.telemetry.clock import Clock
 
 _KIND = {Area.CGROUP: "cgroup", Area.RESCTRL: "resctrl-schema"}  # of the metric of update times
 _UNLIMITED = float("inf")
+# What cpu.shares or cpu.weight reads as after cpu.idle was written: (idle, version).
+_SHARES_AFTER = {(True, 1): "3", (True, 2): "0", (False, 1): "1024", (False, 2): "100"}
 
 Audit = Callable[[Record], None]
 Measure = Callable[[str, bool, float], None]
@@ -70,8 +72,11 @@ class Writer:
         knob, group, _ = step.key
         if knob == MEMORY_LIMIT and self._tree.version == 1 and (MEMORY_SWAP_LIMIT, group, "") not in batch:
             return self._put_limit(step, field)
-        if knob == CPU_IDLE and (field == "1" or (CPU_SHARES, group, "") not in batch):
-            return self._put_idle(step, field, shares)
+        if knob == CPU_IDLE:
+            return self._put_idle(step, field, shares, alone=(CPU_SHARES, group, "") not in batch)
+        if knob == CPU_SHARES:  # a group that left idle in this batch has other shares than were read
+            now = self._beside(step, CPU_SHARES)
+            step.now = step.now if now is None else now.now
         return self._put(step, field)
 
     def own_value_taken(self, step: Step) -> bool:
@@ -148,21 +153,28 @@ class Writer:
             return fault
         return self._put(step, field) if raising else self._put(swap, together)
 
-    def _put_idle(self, step: Step, field: str, shares: str | None) -> Fault | None:
+    def _put_idle(self, step: Step, field: str, shares: str | None, *, alone: bool) -> Fault | None:
         beside = self._beside(step, CPU_SHARES)
+        if beside is None:
+            return self._put(step, field)
+        # Entering, shares read as nonsense from then on; leaving, they are the kernel's default. Either is foretold to
+        # the journal: a process that is killed right after must leave a line by which the old shares come back.
+        known = self._journal.get(beside.key)
+        wanted = shares or (known.original if known is not None else None)
+        self._foretell(beside, _SHARES_AFTER[field == "1", self._tree.version])
         fault = self._put(step, field)
-        if fault is not None or beside is None:
-            return fault
         after = self._beside(step, CPU_SHARES)
-        if after is None:
-            return None
-        if field == "1":  # reading shares answers nonsense from now on: remember what they were
-            inode = self._tree.host.identity(step.path.rpartition("/")[0]) or 0
-            self._journal.note(beside.key, self._owner(beside), beside.now, after.now, inode)
-            return None
-        origin = self._journal.get(beside.key)
-        wanted = shares or (origin.original if origin is not None else None)
-        return None if wanted is None or wanted == after.now else self._put(after, wanted)
+        if fault is not None and known is None:
+            self._journal.forget(beside.key)
+        elif after is not None:
+            self._foretell(beside, after.now)
+        if fault is not None or field == "1" or not alone:
+            return fault
+        return None if after is None or wanted is None or wanted == after.now else self._put(after, wanted)
+
+    def _foretell(self, step: Step, field: str) -> None:
+        inode = self._tree.host.identity(step.path.rpartition("/")[0]) or 0
+        self._journal.note(step.key, self._owner(step), step.now, field, inode)
 
     def _beside(self, step: Step, knob: str) -> Step | None:
         """Another knob of the same group, as it is now."""
