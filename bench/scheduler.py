@@ -149,10 +149,15 @@ def _program(
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.yaml"
         config.write_text(yaml.safe_dump(_configuration(plane, profile)))
-        with (Path(folder) / "log").open("wb") as log:
+        said = Path(folder) / "log"
+        with said.open("wb") as log:
             process = subprocess.Popen([*command, "--config", str(config)], stdout=log, stderr=subprocess.STDOUT)
             try:
                 yield process
+            except Exception:
+                tail = said.read_text(errors="replace")[-3000:]
+                print(f"{command[0]} (exit {process.poll()}) said:\n{tail}", file=sys.stderr)
+                raise
             finally:
                 process.send_signal(signal.SIGTERM)
                 process.wait(timeout=20)
@@ -176,7 +181,7 @@ class Bindings:
         self._target = target
         self.times: list[float] = []
 
-    async def until(self, count: int, alive: Callable[[], bool]) -> None:
+    async def until(self, count: int, alive: Callable[[], bool], first: Callable[[], None]) -> None:
         seen: set[bytes] = set()
         deadline = time.monotonic() + PATIENCE_S
         headers = {"Authorization": f"Bearer {self._target.token}"}
@@ -197,6 +202,8 @@ class Bindings:
                     if b'"nodeName":"' in line:
                         name = line.split(b'"metadata":{"name":"', 1)[1].split(b'"', 1)[0]
                         if name not in seen:
+                            if not seen:
+                                first()
                             seen.add(name)
                             self.times.append(now)
 
@@ -227,7 +234,8 @@ async def _drain(
     bindings = Bindings(target)
     started = time.monotonic()
     with _program(command, plane, profile) as process:
-        await bindings.until(count, lambda: process.poll() is None)
+        before: list[float] = []
+        await bindings.until(count, lambda: process.poll() is None, lambda: before.append(_cpu_s(process.pid)))
         cpu, rss = _cpu_s(process.pid), _rss_mb(process.pid)
     took = bindings.times[-1] - bindings.times[0]
     await _clear(target, count)
@@ -235,6 +243,7 @@ async def _drain(
         "pods_per_second": (count - 1) / took,
         "cpu_s": cpu,
         "cpu_ms_per_pod": 1000 * cpu / count,
+        "cpu_ms_per_pod_after_the_start": 1000 * (cpu - before[0]) / count,
         "first_binding_s": bindings.times[0] - started,
         "server_cpu_s": sum(map(_cpu_s, servers)) - server_cpu,
         "rss_mb": rss,
@@ -278,6 +287,7 @@ async def _round(nodes: int, make: Make, rounds: int, count: int = PODS) -> dict
         "koord_scheduler": b,
         "throughput_ratio": b["pods_per_second"] / a["pods_per_second"],
         "cpu_per_pod_ratio": b["cpu_s"] / a["cpu_s"],
+        "cpu_per_pod_ratio_after_the_start": b["cpu_ms_per_pod_after_the_start"] / a["cpu_ms_per_pod_after_the_start"],
         "of_ceiling": b["pods_per_second"] / top,
     }
 
