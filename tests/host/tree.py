@@ -95,11 +95,21 @@ _V2_FILES = {
 class Machine:
     """Writes files of a machine below `root`; tests read them back through `host` and `tree`."""
 
-    def __init__(self, root: Path, version: int = 1, layout: Layout | None = None, *, vendor: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        version: int = 1,
+        layout: Layout | None = None,
+        *,
+        vendor: bool = False,
+        only: frozenset[str] = frozenset(),
+    ) -> None:
+        """`only` names the files to make, for tests that build many machines."""
         self.root = root
         self.version = version
         self.layout = layout or Layout("cgroupfs")
         self.vendor = vendor
+        self._only = only
         self.paths = Paths().under(str(root))
         self.host = Host(self.paths)
         for group in ("", *dict.fromkeys(map(self.layout.qos_dir, TIERS))):
@@ -154,6 +164,9 @@ class Machine:
                 folder.rmdir()
 
     def _fill(self, subsystem: str, group: str, files: dict[str, str]) -> None:
+        files = {name: text for name, text in files.items() if not self._only or name in self._only}
+        if self._only and not files:
+            return
         folder = Path(self.tree.group(subsystem, group))
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.koordlet.plan import WriteCgroup
-from tests.koordlet.apply.world import TOP, World, write
+from tests.koordlet.apply.world import FEW, TOP, World, write
 
 POD, BOX = f"{TOP}/podx", f"{TOP}/podx/one"
 GROUPS = (TOP, POD, BOX)
@@ -70,7 +70,7 @@ def test_whenever_it_is_killed_the_original_tree_comes_back(
     version: int, rounds: list[tuple[list[WriteCgroup], Kill | None]], undoing: list[Kill]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder), version, journal=True)
+        world = World(Path(folder), version, journal=True, only=FEW)
         world.machine.pod("BestEffort", "x", "containerd://one")
         _limit(world)
         original = world.machine.snapshot()

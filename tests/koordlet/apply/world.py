@@ -15,11 +15,26 @@ from tests.host.kernel import Kernel
 from tests.host.tree import Machine
 
 TOP = "kubepods/besteffort"
+FEW = frozenset(
+    {
+        *("cpu.cfs_quota_us", "cpu.cfs_burst_us", "cpu.shares", "cpu.idle", "cpuset.cpus"),
+        *("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+        *("cpu.max", "cpu.max.burst", "cpu.weight", "memory.max"),
+    }
+)
 
 
 class World:
-    def __init__(self, root: Path, version: int = 1, *, vendor: bool = False, journal: bool = False) -> None:
-        self.machine = Machine(root, version, Layout("cgroupfs"), vendor=vendor)
+    def __init__(
+        self,
+        root: Path,
+        version: int = 1,
+        *,
+        vendor: bool = False,
+        journal: bool = False,
+        only: frozenset[str] = frozenset(),
+    ) -> None:
+        self.machine = Machine(root, version, Layout("cgroupfs"), vendor=vendor, only=only)
         self.machine.put("proc/sys/kernel/random/boot_id", "boot-one\n")
         self.kernel = Kernel(self.machine.paths, version)
         self.clock = ManualClock()

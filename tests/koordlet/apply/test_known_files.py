@@ -1,0 +1,20 @@
+"""Every file that strategies name is one that the host layer knows, and the agent stays light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from koord.host.cgroup.knob import KNOBS
+from koord.koordlet.strategies import file
+
+
+def test_files_of_strategies_are_in_the_table() -> None:
+    named = {value for name, value in vars(file).items() if name.isupper()}
+    assert named <= KNOBS.keys()
+
+
+def test_the_executor_brings_no_heavy_library() -> None:
+    code = "import sys, koord.koordlet.apply.executor, koord.host.capability; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", "aiohttp", "yaml", "cryptography", "click"} & set(loaded)
