@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from koord.api.builtin import NODES
@@ -32,8 +32,10 @@ class FixedLister(Generic[O]):
     def list(self, namespace: str | None = None) -> Sequence[O]:
         return [o for (space, _), o in self._objects.items() if namespace is None or space == namespace]
 
-    def on_change(self, callback: Any) -> None:
-        """Nothing ever does."""
+    def on_change(self, callback: Callable[[O | None, O | None], None]) -> None:
+        """What is there is told at once, as by any lister; nothing changes after that."""
+        for known in self._objects.values():
+            callback(None, known)
 
 
 class Snapshot:
