@@ -22,6 +22,8 @@ _INTEGER = re.compile(r"[-+]?[0-9]+")
 
 def quoted(text: str) -> str:
     """The text as Go's %q prints it."""
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
     return f'"{"".join(map(_escaped, text))}"'
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-_GO_ESCAPES = {'"': '\\"', "\\": "\\\\", "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_GO_ESCAPES["\v"] = "\\v"
+from koord.values.quotation import quoted
 
 
 def plain(value: Any) -> str:
@@ -63,24 +62,6 @@ def json_kind(value: Any) -> str:
     if isinstance(value, int | float):
         return "number"
     return "object" if isinstance(value, dict) else "array"
-
-
-def quoted(text: str) -> str:
-    """%q."""
-    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
-        return f'"{text}"'
-    return '"' + "".join(_quoted_rune(c) for c in text) + '"'
-
-
-def _quoted_rune(c: str) -> str:
-    if c in _GO_ESCAPES:
-        return _GO_ESCAPES[c]
-    if c.isprintable():
-        return c
-    code = ord(c)
-    if code < 0x80:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def number(value: float) -> str:

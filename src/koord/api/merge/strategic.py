@@ -25,6 +25,7 @@ from koord.api.merge.strategic_list import (
     put_in_order,
     split_by_presence,
 )
+from koord.values.quotation import quoted
 
 RETAIN_KEYS = "$retainKeys"
 DELETE_FROM = "$deleteFromPrimitiveList"
@@ -181,7 +182,7 @@ def lookup(node: Shape, key: str) -> tuple[Shape, str, str]:
     known = node.fields.get(key)
     if known is None:
         struct = node.go_type.rsplit(".", 1)[-1]
-        words = f"unable to find api field in struct {struct} for the json field {gotext.quoted(key)}"
+        words = f"unable to find api field in struct {struct} for the json field {quoted(key)}"
         raise Unmergeable(server_error(words))
     return known, _strategy(known), known.patch_key
 

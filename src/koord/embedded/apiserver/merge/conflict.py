@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.merge import gotext
 from koord.api.merge.outcome import PatchFailed
 from koord.embedded.apiserver.merge import entries, fieldset
 from koord.embedded.apiserver.merge.entries import UPDATE, Key
 from koord.embedded.apiserver.merge.fieldset import Fields, Path
+from koord.values.quotation import quoted
 
 
 class Conflict(msgspec.Struct, frozen=True):
@@ -23,9 +23,9 @@ class Conflict(msgspec.Struct, frozen=True):
     def holder(self) -> str:
         """The owner as messages name it."""
         manager, operation, version, subresource = self.owner
-        shown = gotext.quoted(manager)
+        shown = quoted(manager)
         if subresource:
-            shown += f" with subresource {gotext.quoted(subresource)}"
+            shown += f" with subresource {quoted(subresource)}"
         return f"{shown} using {version}" if operation == UPDATE else shown
 
 

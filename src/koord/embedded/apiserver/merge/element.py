@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from koord.api.merge import gotext
+from koord.values.quotation import quoted
 
 SELF = "."  # marks that the field itself is owned, beside some of what is below it
 
@@ -117,4 +118,4 @@ def text(element: str) -> str:
 def _shown(value: Any) -> str:
     if value is None:
         return "null"
-    return gotext.quoted(value) if isinstance(value, str) else gotext.plain(value)
+    return quoted(value) if isinstance(value, str) else gotext.plain(value)
