@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from koord.cli import wording
+from koord.cli.printing import plain_table
 from koord.manager.explain.account import Account, Layers, Line, Ratio, Report
 from koord.manager.explain.history import Change
 
@@ -45,17 +46,8 @@ def print_account(console: Console, account: Account, changes: Sequence[Change],
     _print_history(console, changes, unavailable, resources)
 
 
-def _table(*columns: tuple[str, str]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title, justify in columns:
-        table.add_column(title, justify="right" if justify == "right" else "left", overflow="fold")
-    return table
-
-
 def _sums(lines: Sequence[Line]) -> Table:
-    table = _table(("RESOURCE", "left"), ("", "left"), ("TERM", "left"), ("AMOUNT", "right"), ("", "left"))
+    table = plain_table(("RESOURCE", "left"), ("", "left"), ("TERM", "left"), ("AMOUNT", "right"), ("", "left"))
     for line in lines:
         name = wording.short(line.resource)
         if line.sum is not None:
@@ -76,7 +68,7 @@ def _sums(lines: Sequence[Line]) -> Table:
 
 
 def _zones(account: Account) -> Table:
-    table = _table(
+    table = plain_table(
         ("ZONE", "left"),
         ("RESOURCE", "left"),
         ("CAPACITY", "right"),
@@ -137,7 +129,9 @@ def _print_history(console: Console, changes: Sequence[Change], unavailable: str
     if unavailable:
         console.print(f"History is unavailable: {unavailable}", style="yellow")
         return
-    table = _table(("CHANGED", "left"), ("RESOURCE", "left"), ("FROM", "right"), ("TO", "right"), ("MOVED BY", "left"))
+    table = plain_table(
+        ("CHANGED", "left"), ("RESOURCE", "left"), ("FROM", "right"), ("TO", "right"), ("MOVED BY", "left")
+    )
     rows = 0
     for change in changes:
         when = f"{change.at:%m-%d %H:%M:%S}"

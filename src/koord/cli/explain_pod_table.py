@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from koord.cli import wording
+from koord.cli.printing import plain_table
 from koord.scheduler.explain.account import Account, LastAttempt
 from koord.scheduler.framework.decision import Miss, Ranked
 
@@ -46,7 +47,7 @@ def print_attempt(console: Console, last: LastAttempt, title: str, age_s: float 
     when = f", {wording.span(age_s)} ago: decided in {last.took_ms:.1f} ms" if age_s is not None else ""
     console.print(f"\n{title}{when}", style="bold")
     if last.refusals:
-        table = _table(("NODES", "right"), ("PLUGIN", "left"), ("REASON", "left"), ("FOR EXAMPLE", "left"))
+        table = plain_table(("NODES", "right"), ("PLUGIN", "left"), ("REASON", "left"), ("FOR EXAMPLE", "left"))
         for said in last.refusals:
             examples = ", ".join(said.examples[:_EXAMPLES])
             table.add_row(str(said.nodes or ""), said.plugin, said.reason, examples)
@@ -81,16 +82,7 @@ def _miss(miss: Miss) -> str:
 
 def _ranking(ranking: Sequence[Ranked]) -> Table:
     plugins = [name for name in ranking[0].scores if any(ranked.scores.get(name) for ranked in ranking)]
-    table = _table(("NODE", "left"), ("TOTAL", "right"), *((name, "right") for name in plugins))
+    table = plain_table(("NODE", "left"), ("TOTAL", "right"), *((name, "right") for name in plugins))
     for ranked in ranking:
         table.add_row(ranked.node, str(ranked.total), *(str(ranked.scores.get(name, 0)) for name in plugins))
-    return table
-
-
-def _table(*columns: tuple[str, str]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title, justify in columns:
-        table.add_column(title, justify="right" if justify == "right" else "left", overflow="fold")
     return table

@@ -11,6 +11,7 @@ from koord.api.config import gates
 from koord.api.config.gate_tables import MANAGER
 from koord.api.resource import Resource
 from koord.cli.manifest_object import default_config, namespace_object, priority_classes
+from koord.cli.page import page_of
 from koord.embedded.apiserver.admission.hooks import InProcessAdmission
 from koord.embedded.apiserver.admission.rule import Rule, selector_of
 from koord.embedded.apiserver.admission.subject import kind_of
@@ -20,7 +21,6 @@ from koord.embedded.cluster import Context
 from koord.kube.client import Client
 from koord.kube.recorder import Recorder
 from koord.kube.refused import Refused
-from koord.kube.transport import Answer, BytesBody, Request
 from koord.manager.explain import service
 from koord.manager.program import Manager, Wishes
 from koord.manager.serving.door import Door
@@ -30,7 +30,6 @@ from koord.manager.serving.route import configured
 from koord.manager.webhooks.verdict import Denied
 from koord.manager.world import Settings, World
 from koord.telemetry.endpoint import Endpoint
-from koord.telemetry.routing import Call
 
 NAME = "koord-manager"
 
@@ -63,7 +62,7 @@ class LocalManager:
         for hook in hooks_of(self.manager.judge, self.manager.world.settings):
             self._hooks.add(hook)
             self._names.append(hook.name)
-        self._pages.add(NAME, self._page)
+        self._pages.add(NAME, page_of(self._endpoint))
 
     async def stop(self) -> None:
         self._pages.remove(NAME)
@@ -71,11 +70,6 @@ class LocalManager:
             self._hooks.remove(name)
         self._names.clear()
         await self.manager.stop()
-
-    async def _page(self, request: Request, path: str) -> Answer:
-        """What koord-manager serves on its metrics port elsewhere."""
-        reply = await self._endpoint.answer(Call(method=request.method, path=path))
-        return Answer(status=reply.status, body=BytesBody(reply.body), content_type=reply.content_type)
 
 
 def make(context: Context) -> LocalManager:

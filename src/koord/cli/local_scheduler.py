@@ -11,15 +11,14 @@ from koord.api.config.field_error import FieldError
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, Plugins, Profile
 from koord.api.protocol import SCHEDULER
+from koord.cli.page import page_of
 from koord.embedded.cluster import Context
-from koord.kube.transport import Answer, BytesBody, Request
 from koord.scheduler.assembly import Assembly, load, without_unbuilt
 from koord.scheduler.explain import service
 from koord.scheduler.explain.live import Explainer
 from koord.scheduler.plugins.registry import ENTRY_POINTS, registered
 from koord.scheduler.program import Leading, Scheduler
 from koord.telemetry.endpoint import Endpoint, Services
-from koord.telemetry.routing import Call
 
 KUBERNETES = "default-scheduler"
 
@@ -68,15 +67,11 @@ class LocalScheduler:
 
     async def start(self) -> None:
         await self._leading.start()
-        self._pages.add(SCHEDULER, self._page)
+        self._pages.add(SCHEDULER, page_of(self._endpoint))
 
     async def stop(self) -> None:
         self._pages.remove(SCHEDULER)
         await self._leading.stop()
-
-    async def _page(self, request: Request, path: str) -> Answer:
-        reply = await self._endpoint.answer(Call(method=request.method, path=path))
-        return Answer(status=reply.status, body=BytesBody(reply.body), content_type=reply.content_type)
 
 
 def make(context: Context, assembly: Assembly | None = None) -> LocalScheduler:

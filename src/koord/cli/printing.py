@@ -14,6 +14,7 @@ from koord.cli.access import fail
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 WIDE = 200  # for files and pipes: a row is never cut
 
@@ -38,3 +39,13 @@ def console() -> Console:
     # Words about amounts are not to be coloured by guesses, and names like [system] are no markup.
     width = None if sys.stdout.isatty() else WIDE
     return Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=False)
+
+
+def plain_table(*columns: tuple[str, str]) -> Table:
+    """Columns by title and side ("left", "right"), without lines: as kubectl prints."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title, justify in columns:
+        table.add_column(title, justify="right" if justify == "right" else "left", overflow="fold")
+    return table

@@ -1,0 +1,16 @@
+"""What a program serves on a port of its own, as a page of the embedded API server."""
+
+from __future__ import annotations
+
+from koord.embedded.apiserver.rest.page import Page
+from koord.kube.transport import Answer, BytesBody, Request
+from koord.telemetry.endpoint import Endpoint
+from koord.telemetry.routing import Call
+
+
+def page_of(endpoint: Endpoint) -> Page:
+    async def answer(request: Request, path: str) -> Answer:
+        reply = await endpoint.answer(Call(method=request.method, path=path))
+        return Answer(status=reply.status, body=BytesBody(reply.body), content_type=reply.content_type)
+
+    return answer
