@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from koord.api.resource import Resource
+from koord.scheduler.framework.desk import Desk
 from koord.scheduler.framework.handle import Lister
 from koord.scheduler.state.cluster import ClusterState
 
@@ -52,6 +53,7 @@ class StateOnly:
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
+        self.desk = Desk()
 
     def lister(self, resource: Resource[Any]) -> Lister[Any]:
         raise LookupError(f"this test has no {resource.plural}")

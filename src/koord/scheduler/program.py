@@ -17,6 +17,9 @@ from koord.kube.informers import Informers
 from koord.kube.malformed import Malformed
 from koord.kube.recorder import Recorder
 from koord.scheduler.assembly import Assembly
+from koord.scheduler.duties.duty import Post
+from koord.scheduler.duties.registry import DUTIES
+from koord.scheduler.duties.staff import hire, work
 from koord.scheduler.framework.engine import Engine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import Profile
@@ -25,6 +28,7 @@ from koord.scheduler.queue.backoff import Settings
 from koord.scheduler.queue.scheduling import SchedulingQueue
 from koord.scheduler.shell.announcer import Announcer
 from koord.scheduler.shell.binding import Binder
+from koord.scheduler.shell.counter import ProgramCounter
 from koord.scheduler.shell.eviction import Evictor
 from koord.scheduler.shell.handle import LiveHandle
 from koord.scheduler.shell.intake import Intake
@@ -133,6 +137,13 @@ class Scheduler:
             self.state.derived(UnderWay),
             failed=self._think_again,
         )
+        self.handle.desk.counter = ProgramCounter(self.room, self.queue, clock, self._wake)
+        recorder = next(iter(self._recorders.values()))
+        self.duties = hire(
+            self.profiles.values(),
+            DUTIES,
+            lambda plugins: Post(client, self.handle, clock, recorder, self.evictor, plugins),
+        )
 
     @property
     def ready(self) -> bool:
@@ -152,7 +163,9 @@ class Scheduler:
         await self.synced()
         self.reporter.start()
         try:
-            await self.loop.run()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(work(self.duties, self._clock))
+                group.create_task(self.loop.run())
         finally:
             await self.binder.stop()
             await self.evictor.stop()

@@ -17,6 +17,7 @@ from koord.api.protocol import A_USAGE_THRESHOLDS
 from koord.api.resource import Resource
 from koord.policy.load.wire import NodeMetric
 from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.desk import Desk
 from koord.scheduler.framework.handle import Lister
 from koord.scheduler.framework.verdict import Reject
 from koord.scheduler.plugins.load_aware import LoadAwareScheduling
@@ -124,6 +125,7 @@ class World:
 
     def __init__(self, *objects: Node | NodeMetric | Pod, now: float = NOW) -> None:
         self.state = ClusterState()
+        self.desk = Desk()
         self.clock = now
         self.reports = Listed()
         self.put(*objects)

@@ -12,6 +12,7 @@ from koord.api.resource import Resource
 from koord.api.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment
 from koord.api.volume import PersistentVolume, PersistentVolumeClaim
 from koord.scheduler.framework.decision import Chosen, Unschedulable
+from koord.scheduler.framework.desk import Desk
 from koord.scheduler.framework.engine import Engine, Evaluation
 from koord.scheduler.framework.handle import Lister
 from koord.scheduler.framework.plugin import Plugin
@@ -39,6 +40,7 @@ class Stored:
 
     def __init__(self, state: ClusterState, *objects: Object) -> None:
         self.state = state
+        self.desk = Desk()
         self.held: dict[str, Listed] = {}
         self.put(*objects)
 

@@ -13,6 +13,7 @@ from koord.api.model import convert
 from koord.api.policy import PodDisruptionBudget
 from koord.api.resource import Resource
 from koord.scheduler.framework.decision import Unschedulable
+from koord.scheduler.framework.desk import Desk
 from koord.scheduler.framework.engine import Engine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.default_preemption import DefaultPreemption
@@ -44,6 +45,7 @@ class Shelves:
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
+        self.desk = Desk()
         self._held: dict[str, Listed] = {}
 
     def lister(self, resource: Resource[Any]) -> Listed:

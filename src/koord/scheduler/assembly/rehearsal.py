@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from koord.api.meta import Object
 from koord.api.resource import Resource
+from koord.scheduler.framework.desk import Desk
 from koord.scheduler.state.cluster import ClusterState
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - an object
@@ -28,6 +29,7 @@ class NoObjects(Generic[O]):
 class BlankHandle:
     def __init__(self) -> None:
         self.state = ClusterState()
+        self.desk = Desk()
 
     def lister(self, resource: Resource[O]) -> NoObjects[O]:
         return NoObjects()

@@ -9,6 +9,7 @@ from koord.api.builtin import NODES
 from koord.api.meta import Object
 from koord.api.model import convert
 from koord.api.resource import Resource
+from koord.scheduler.framework.desk import Desk
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.wire import PODS
 
@@ -70,6 +71,7 @@ class FixedHandle:
         self._snapshot = snapshot
         self._now_s = now_s
         self.state = state
+        self.desk = Desk()
         self.asked: dict[Key, Resource[Any]] = {}
 
     def lister(self, resource: Resource[O]) -> FixedLister[O]:

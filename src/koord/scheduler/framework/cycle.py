@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from koord.scheduler.framework.reserved import Reserved
 from koord.scheduler.state.cluster import ClusterState
+from koord.values.bitmask import BitMask
 
 T = TypeVar("T")
 
@@ -16,7 +19,7 @@ class Cycle:
     one, and are shared otherwise, so a plugin whose kept value changes in `add_pod` must give it a `copy`.
     """
 
-    __slots__ = ("kept", "narrowed_by", "only", "skip_filter", "skip_score", "state")
+    __slots__ = ("kept", "narrowed_by", "nominated", "only", "reserved", "skip_filter", "skip_score", "state", "zones")
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
@@ -25,6 +28,9 @@ class Cycle:
         self.narrowed_by: tuple[str, ...] = ()  # the plugins that did so
         self.skip_filter: frozenset[str] = frozenset()
         self.skip_score: frozenset[str] = frozenset()
+        self.reserved: Mapping[str, tuple[Reserved, ...]] = {}  # by node: reservations that such a pod may use
+        self.nominated: dict[str, Reserved] = {}  # by uid: the one that a pod is about to take, set before Reserve
+        self.zones: dict[str, BitMask | None] = {}  # by uid: its NUMA nodes, set in Reserve; None: any of them
 
     def narrow(self, names: frozenset[str], plugin: str) -> None:
         self.only = names if self.only is None else self.only & names
@@ -47,4 +53,7 @@ class Cycle:
         other.narrowed_by = self.narrowed_by
         other.skip_filter = self.skip_filter
         other.skip_score = self.skip_score
+        other.reserved = self.reserved
+        other.nominated = dict(self.nominated)
+        other.zones = dict(self.zones)
         return other

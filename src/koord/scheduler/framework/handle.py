@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from koord.api.meta import Object
 from koord.api.resource import Resource
+from koord.scheduler.framework.desk import Desk
 from koord.scheduler.state.cluster import ClusterState
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - the letter stands for an object everywhere in this program
@@ -35,6 +36,10 @@ class Lister(Protocol[O_co]):
 class Handle(Protocol):
     @property
     def state(self) -> ClusterState: ...
+
+    @property
+    def desk(self) -> Desk:
+        """For what a plugin wants done outside an attempt."""
 
     def lister(self, resource: Resource[O]) -> Lister[O]:
         """Asking for a kind while plugins are made is what makes the program watch it."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from koord.policy.topology.hint import Hints
 from koord.scheduler.framework.event import Event, Happened
 from koord.scheduler.framework.verdict import ALWAYS, SKIP, Fault, Only, Reject, Scope, Skip, Wait
 from koord.scheduler.framework.work import Mark, Takeover, Work
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from koord.scheduler.framework.handle import Handle
     from koord.scheduler.framework.normaliser import Normaliser
     from koord.scheduler.framework.refused import Refused
+    from koord.values.bitmask import BitMask
 
 Codes = npt.NDArray[np.int32]  # per row: 0 passes, anything else is a reason that `explain_code` can put into words
 Scores = npt.NDArray[np.int64]
@@ -201,6 +203,19 @@ class Plugin:
 
     def after_post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> None:
         """postFilter: after all of them have been asked what can be done for a pod that fits nowhere."""
+
+    # Among plugins: who knows which NUMA nodes could take its part of a pod ----------------------------------------
+
+    def meet(self, plugins: Sequence[Plugin]) -> None:
+        """Called once, with all plugins of the profile in the order of its configuration."""
+
+    def numa_hints(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Hints | Reject | None:
+        """By resource, the sets of NUMA nodes that could take what this plugin gives. None: nothing to say."""
+        return None
+
+    def numa_fits(self, cycle: Cycle, pod: PodInfo, node: NodeInfo, zones: BitMask | None) -> Reject | None:
+        """Whether this plugin's part can be given within these NUMA nodes; nothing is taken yet."""
+        return None
 
 
 def overrides(plugin: Plugin, method: str) -> bool:

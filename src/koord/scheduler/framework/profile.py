@@ -75,6 +75,8 @@ class Profile:
             )
             for p in self.at("score")
         )
+        for plugin in self.plugins():
+            plugin.meet(self.plugins())
         judges: Iterable[Plugin] = (p for point in ("filter", "score", *_PREPARING) for p in self.at(point))
         self._judges = tuple({p.name: p for p in judges}.values())
         self._signing = tuple(p for p in self._judges if overrides(p, "signature"))

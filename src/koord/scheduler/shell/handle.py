@@ -9,6 +9,7 @@ from koord.api.meta import Object
 from koord.api.resource import Resource
 from koord.kube.informer import Informer
 from koord.kube.informers import Informers
+from koord.scheduler.framework.desk import Desk
 from koord.scheduler.state.cluster import ClusterState
 from koord.telemetry.clock import Clock
 
@@ -47,6 +48,7 @@ class LiveHandle:
 
     def __init__(self, state: ClusterState, informers: Informers, clock: Clock) -> None:
         self._state = state
+        self.desk = Desk()
         self._informers = informers
         self._clock = clock
         self._listers: dict[tuple[str, str, type[Object]], LiveLister[Any]] = {}

@@ -1,0 +1,1 @@
+"""What the leading scheduler does besides placing pods: keep the objects of its plugins up to date."""

@@ -1,0 +1,21 @@
+"""Room on a node that is reserved for the pod in hand: Reservation says it, the plugins that keep ledgers read it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from koord.scheduler.state.pod import PodInfo
+
+
+class Reserved(msgspec.Struct, frozen=True, kw_only=True):
+    """`holder` is the reserve pod: as long as the reservation lasts it is placed on the node like any other pod, under
+    the reservation's uid. `owners` are the pods that live in it now; they are placed on the node as well, and what
+    they use is not counted twice: the ledgers take an owner's part out of the holder's."""
+
+    uid: str
+    name: str
+    node_name: str
+    policy: str  # "", Aligned or Restricted
+    holder: PodInfo
+    owners: tuple[str, ...] = ()
+    allocate_once: bool = False

@@ -1,0 +1,36 @@
+"""The program's side of the desk where plugins ask for something outside an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from koord.scheduler.framework.event import Happened
+from koord.scheduler.queue.scheduling import SchedulingQueue
+from koord.scheduler.shell.waiting import WaitingRoom
+from koord.scheduler.state.pod import PodInfo
+from koord.telemetry.clock import Clock
+
+
+class ProgramCounter:
+    def __init__(self, room: WaitingRoom, queue: SchedulingQueue, clock: Clock, wake: Callable[[], None]) -> None:
+        self._room = room
+        self._queue = queue
+        self._clock = clock
+        self._wake = wake
+
+    def waiting(self) -> Iterable[tuple[PodInfo, str]]:
+        return [(guest.pod, guest.node_name) for guest in self._room]
+
+    def allow(self, uid: str, plugin: str) -> bool:
+        return self._room.allow(uid, plugin)
+
+    def refuse(self, uid: str, plugin: str, message: str) -> bool:
+        return self._room.refuse(uid, plugin, message)
+
+    def activate(self, uids: Iterable[str]) -> None:
+        if self._queue.activate(uids, self._clock.monotonic()):
+            self._wake()
+
+    def tell(self, happened: Happened) -> None:
+        if self._queue.happened(happened, self._clock.monotonic()):
+            self._wake()
