@@ -1,0 +1,1 @@
+"""koord-descheduler: moves pods to better places, safely."""

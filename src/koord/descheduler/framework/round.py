@@ -1,0 +1,184 @@
+"""One pass over the cluster: every profile's plugins are asked, and what they propose is gathered within the limits.
+
+ready nodes -> all Deschedule plugins -> all Balance plugins -> effects
+                    |  filter, limits, evictor's yes  |
+                    +-- each proposal is seen by all that follow, as if it were already under way
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from koord.api.node import Node
+from koord.descheduler.framework.effect import Annotate, Cordon, Effect, Evict
+from koord.descheduler.framework.limit import Limits, Tally
+from koord.descheduler.framework.plugin import Plugin
+from koord.descheduler.framework.profile import Profile
+from koord.descheduler.snapshot import Snapshot
+from koord.descheduler.wire import Pod
+from koord.values.selector import Selector
+
+TOO_SMALL = "the cluster size is 0 or 1 meaning eviction causes service disruption or degradation"
+
+
+class Sight:
+    """What filters and evictors look at: the snapshot, and what this round has proposed on top of it."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.proposed: list[Evict] = []  # those that evictors took on, in order
+
+
+class Declined(msgspec.Struct, frozen=True):
+    """A proposal that came to nothing, and who said so: for explanations."""
+
+    pod: Pod
+    plugin: str
+    by: str
+    why: str
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    effects: tuple[Effect, ...] = ()
+    declined: tuple[Declined, ...] = ()
+    error: str = ""
+
+
+class Hand:
+    """What one plugin of one profile may do in a round."""
+
+    def __init__(self, work: Round, profile: Profile, plugin: Plugin) -> None:
+        self._work = work
+        self._profile = profile
+        self._plugin = plugin
+        self.snapshot = work.sight.snapshot
+
+    def refuses(self, pod: Pod) -> str | None:
+        """Why the profile's filters do not let the pod be evicted; None when they all do."""
+        return self._first(pod, "refuses")
+
+    def refuses_now(self, pod: Pod) -> str | None:
+        return self._first(pod, "refuses_now")
+
+    def _first(self, pod: Pod, method: str) -> str | None:
+        for plugin in self._profile.filter:
+            why: str | None = getattr(plugin, method)(pod, self._work.sight)
+            if why is not None:
+                return why
+        return None
+
+    def evict(self, pod: Pod, reason: str, *, target: str = "", dry_run: bool = False) -> str | None:
+        """Propose it. None when it is taken on, and then it counts; else why not."""
+        return self._work.evict(self._profile, self._plugin, pod, reason, target=target, dry_run=dry_run)
+
+    def cordon(self, node: str, *, unschedulable: bool, reason: str, dry_run: bool = False) -> None:
+        self._work.effects.append(
+            Cordon(
+                node=node,
+                unschedulable=unschedulable,
+                profile=self._profile.name,
+                plugin=self._plugin.name,
+                reason=reason,
+                dry_run=dry_run or self._work.dry_run,
+            )
+        )
+
+    def annotate(self, pod: Pod, annotations: dict[str, str], *, reason: str, dry_run: bool = False) -> None:
+        self._work.effects.append(
+            Annotate(
+                pod=pod,
+                annotations=annotations,
+                profile=self._profile.name,
+                plugin=self._plugin.name,
+                reason=reason,
+                dry_run=dry_run or self._work.dry_run,
+            )
+        )
+
+    def node_is_full(self, node: str) -> bool:
+        """Whether no further pod may be evicted from the node in this round."""
+        return self._work.tally.node_is_full(node)
+
+
+class Round:
+    def __init__(self, snapshot: Snapshot, limits: Limits, *, dry_run: bool = False) -> None:
+        self.sight = Sight(snapshot)
+        self.tally = Tally(limits)
+        self.dry_run = dry_run
+        self.effects: list[Effect] = []
+        self.declined: list[Declined] = []
+
+    def evict(
+        self, profile: Profile, plugin: Plugin, pod: Pod, reason: str, *, target: str, dry_run: bool
+    ) -> str | None:
+        node, namespace = pod.spec.node_name, pod.metadata.namespace
+        proposal = Evict(
+            pod=pod,
+            node=node,
+            profile=profile.name,
+            plugin=plugin.name,
+            reason=reason,
+            evictor=profile.evict.name,
+            target=target,
+            dry_run=dry_run or self.dry_run,
+        )
+        by, why = "limits", self.tally.refuses(node, namespace)
+        if why is None:
+            # Asked even when nothing will be done, so that a dry run chooses whom a real one would.
+            by, why = profile.evict.name, profile.evict.evicts(proposal, self.sight)
+        if why is not None:
+            self.declined.append(Declined(pod, plugin.name, by, why))
+            return why
+        self.tally.count(node, namespace)
+        self.sight.proposed.append(proposal)
+        self.effects.append(proposal)
+        return None
+
+    def outcome(self, error: str = "") -> Outcome:
+        return Outcome(tuple(self.effects), tuple(self.declined), error)
+
+
+def ready_nodes(snapshot: Snapshot, chosen: Selector | None) -> list[Node]:
+    """Ready, or silent about it; cordoned ones stay in."""
+    return [
+        node
+        for node in snapshot.nodes.values()
+        if _selected(node, chosen) and all(c.status == "True" for c in node.status.conditions if c.type == "Ready")
+    ]
+
+
+def decide(
+    profiles: Sequence[Profile],
+    snapshot: Snapshot,
+    limits: Limits,
+    *,
+    nodes: Selector | None = None,
+    dry_run: bool = False,
+) -> Outcome:
+    """The whole pass. A plugin's error ends it: what was proposed before that stands."""
+    ready = ready_nodes(snapshot, nodes)
+    work = Round(snapshot, limits, dry_run=dry_run)
+    if len(ready) <= 1:
+        return work.outcome(TOO_SMALL)
+    for point in ("deschedule", "balance"):
+        for profile in profiles:
+            errors = _ran(profile, point, [node for node in ready if _selected(node, profile.nodes)], work)
+            if errors:
+                return work.outcome("; ".join(errors))
+    return work.outcome()
+
+
+def _ran(profile: Profile, point: str, nodes: Sequence[Node], work: Round) -> list[str]:
+    errors = []
+    for plugin in getattr(profile, point):
+        run: Callable[[Sequence[Node], Hand], str | None] = getattr(plugin, point)
+        error = run(nodes, Hand(work, profile, plugin))
+        if error is not None:
+            errors.append(f"{plugin.name}: {error}")
+    return errors
+
+
+def _selected(node: Node, chosen: Selector | None) -> bool:
+    return chosen is None or chosen.matches(node.metadata.labels)
