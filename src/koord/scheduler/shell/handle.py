@@ -11,6 +11,7 @@ from koord.kube.informer import Informer
 from koord.kube.informers import Informers
 from koord.scheduler.framework.desk import Desk
 from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.wire import PODS
 from koord.telemetry.clock import Clock
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - an object
@@ -51,6 +52,7 @@ class LiveHandle:
         self.desk = Desk()
         self._informers = informers
         self._clock = clock
+        informers.of(PODS, transform=state.shapes.interned)  # whoever asks first settles how pods are kept
         self._listers: dict[tuple[str, str, type[Object]], LiveLister[Any]] = {}
 
     @property

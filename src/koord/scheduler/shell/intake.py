@@ -46,13 +46,17 @@ class Intake:
         self._wake = wake
         self.nodes: Informer[Node] = informers.of(NODES)
         self.pods: Informer[Pod] = informers.of(PODS, transform=self._state.shapes.interned)
+        self._listed: LiveLister[Pod] | None = None  # plugins that look at all pods
 
     def connect(self) -> None:
         """Nodes before pods, so that a first list of pods finds its nodes; the order of arrival is not promised."""
         self.nodes.on(self._on_node)
         self.pods.on(self._on_pod)
         for lister in self._handle.listers():
-            lister.informer.on(self._teller(lister))
+            if lister.informer is self.pods:
+                self._listed = lister  # told first by `_on_pod`, which knows what to tell the queue
+            else:
+                lister.informer.on(self._teller(lister))
 
     @property
     def synced(self) -> bool:
@@ -92,6 +96,8 @@ class Intake:
 
     def _on_pod(self, change: Change[Pod]) -> None:
         pod = change.object
+        if self._listed is not None:
+            self._listed.changed(*((pod, None) if change.kind == "deleted" else (change.old, pod)))
         if change.kind == "deleted" or is_terminal(pod):
             self._ended(pod)
         elif pod.spec.node_name:
