@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "crds": ("koord.cli.crds", "crds", "Print the CustomResourceDefinitions as YAML."),
     "explain": ("koord.cli.explain", "explain", "Say why something is as it is."),
     "simulate": ("koord.cli.simulate", "simulate", "Show where pods would go, changing nothing."),
+    "node": ("koord.cli.node", "node", "Show what is on one node and who holds it."),
     "top": ("koord.cli.top", "top", "Show what nodes use, have promised and lend."),
     "config": ("koord.cli.config_check", "config", "Check configuration files without a cluster."),
 }
