@@ -1,0 +1,94 @@
+"""Everything that observers look at in one tick, and the few readings that more than one of them needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koord.api.slo_strategy import ResourceThresholdStrategy
+from koord.koordlet.departure import Departures
+from koord.koordlet.facts import Facts
+from koord.koordlet.machine import Machine
+from koord.koordlet.pod import PodView
+from koord.koordlet.series import kind
+from koord.koordlet.series.store import Key, Store
+from koord.koordlet.strategies.burst_limiter import Tokens
+from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
+from koord.values.quotation import integer
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's flags, as far as decisions depend on them."""
+
+    collect_interval_s: float = 1.0
+    period_s: Mapping[str, float] = {}  # by strategy, where it is not the table's
+    cpu_evict_cool_s: float = 20.0
+    memory_evict_cool_s: float = 4.0
+    idle_stands_in: bool = True  # for group identity, on kernels without
+
+
+class Scene(msgspec.Struct, frozen=True, kw_only=True):
+    now_s: float
+    facts: Facts
+    store: Store
+    machine: Machine
+    settings: Settings
+    gates: frozenset[str]  # that are on
+    departures: Departures
+    tokens: Mapping[str, Tokens] = {}  # of bursts, as the last tick left them
+    lent_for_s: float = 0.0
+
+    @property
+    def pods(self) -> tuple[PodView, ...]:
+        return self.facts.pods
+
+    @property
+    def threshold(self) -> ResourceThresholdStrategy:
+        slo = self.facts.slo
+        found = None if slo is None else slo.resource_used_threshold_with_be
+        return ResourceThresholdStrategy() if found is None else found
+
+    @property
+    def threshold_enabled(self) -> bool | None:
+        """None until a NodeSLO was seen."""
+        return None if self.facts.slo is None else bool(self.threshold.enable)
+
+    def capacity(self, resource: str) -> int | None:
+        node = self.facts.node
+        return None if node is None else node.capacity.get(resource)
+
+    def allocatable(self, resource: str) -> int | None:
+        node = self.facts.node
+        return None if node is None else node.allocatable.get(resource)
+
+    def latest_milli(self, *key: str) -> int | None:
+        """The last value of a series in cores."""
+        value = self.store.latest(key, self.now_s)
+        return None if value is None else int(value * 1000)
+
+    def average_milli(self, length_s: float, *key: str) -> int | None:
+        value = self.store.window(key, self.now_s, length_s).avg
+        return None if value is None else int(value * 1000)
+
+    def pod_used_milli(self) -> dict[str, int]:
+        """By uid, also of pods that are measured but not listed (any more)."""
+        return {uid: int(value * 1000) for uid, value in self._latest(kind.POD_CPU).items()}
+
+    def pod_used_bytes(self) -> dict[str, int]:
+        return {uid: int(value) for uid, value in self._latest(kind.POD_MEMORY).items()}
+
+    def number(self, group: str, file: str) -> int | None:
+        value = self.machine.knob(group, file)
+        return None if value is None else integer(value)
+
+    def cpus(self, group: str, file: str) -> CPUSet:
+        try:
+            return CPUSet.parse(self.machine.knob(group, file) or "")
+        except CPUSetError:
+            return EMPTY
+
+    def _latest(self, name: str) -> dict[str, float]:
+        keys: list[Key] = list(self.store.keys(name))
+        found = ((key[1], self.store.latest(key, self.now_s)) for key in keys)
+        return {subject: value for subject, value in found if value is not None}
