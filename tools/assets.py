@@ -1,6 +1,7 @@
-"""Build the real control plane (etcd, kube-apiserver, kube-scheduler) from Go modules into a cache outside the repo.
+"""Build the real parts that tests run against from Go modules, into a cache outside the repo: a control plane (etcd,
+kube-apiserver, kube-scheduler), or with `node` what a node needs (kubelet, containerd, network plugins).
 
-Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used as it is and nothing is built.
+Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent.parent / "assets"
@@ -19,6 +21,15 @@ MODULES = {
     "etcd": ("koord.local/assets/etcd",),
     "kubernetes": ("k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-scheduler"),
 }
+_CONTAINERD = "github.com/containerd/containerd/v2/cmd"
+_CNI = "github.com/containernetworking/plugins/plugins"
+NODE_MODULES = {
+    "kubernetes": ("k8s.io/kubernetes/cmd/kubelet",),
+    "containerd": (f"{_CONTAINERD}/containerd", f"{_CONTAINERD}/containerd-shim-runc-v2", f"{_CONTAINERD}/ctr"),
+    "cni": (f"{_CNI}/main/bridge", f"{_CNI}/main/loopback", f"{_CNI}/ipam/host-local"),
+}
+# Storage drivers that need C libraries, and that no test uses.
+TAGS = {"containerd": "no_btrfs,no_devmapper,no_zfs"}
 # Without a version stamp kubectl cannot parse what the server says of itself.
 STAMP = "k8s.io/component-base/version"
 LDFLAGS = f"-s -w -X {STAMP}.gitVersion=v1.35.4 -X {STAMP}.gitMajor=1 -X {STAMP}.gitMinor=35"
@@ -29,10 +40,10 @@ def cache_root() -> Path:
     return Path(os.environ.get("KOORD_ASSETS") or Path(base) / "koord" / "assets")
 
 
-def key() -> str:
+def key(modules: Mapping[str, tuple[str, ...]] = MODULES) -> str:
     """A new folder for each set of versions and packages, so that an old cache is never taken for a new one."""
     seen = hashlib.sha256()
-    for module, packages in MODULES.items():
+    for module, packages in modules.items():
         for name in ("go.mod", "go.sum"):
             seen.update((SOURCES / module / name).read_bytes())
         seen.update(" ".join((*packages, LDFLAGS)).encode())
@@ -44,7 +55,11 @@ def folder() -> Path:
     return Path(given) if given else cache_root() / key()
 
 
-def build(target: Path) -> None:
+def node_folder() -> Path:
+    return cache_root() / f"node-{key(NODE_MODULES)}"
+
+
+def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> None:
     go = shutil.which("go")
     if go is None:
         sys.exit(
@@ -53,13 +68,16 @@ def build(target: Path) -> None:
         )
     partial = target.with_suffix(".partial")
     partial.mkdir(parents=True, exist_ok=True)
-    for module, packages in MODULES.items():
+    for module, packages in modules.items():
         for package in packages:
             binary = partial / package.rsplit("/", 1)[-1]
             started = time.monotonic()
             print(f"assets: building {binary.name} ...", file=sys.stderr, flush=True)
             subprocess.run(
-                [go, "build", "-mod=readonly", "-ldflags", LDFLAGS, "-o", str(binary), package],
+                [
+                    *(go, "build", "-mod=readonly", "-tags", TAGS.get(module, ""), "-ldflags", LDFLAGS),
+                    *("-o", str(binary), package),
+                ],
                 cwd=SOURCES / module,
                 env={**os.environ, "CGO_ENABLED": "0"},
                 check=True,
@@ -69,11 +87,16 @@ def build(target: Path) -> None:
 
 
 def main() -> None:
-    target = folder()
+    if sys.argv[1:] == ["node"]:
+        target, modules = node_folder(), NODE_MODULES
+    elif not sys.argv[1:]:
+        target, modules = folder(), MODULES
+    else:
+        sys.exit(f"assets: say `node` or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
-        if os.environ.get("KUBEBUILDER_ASSETS"):
+        if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):
             sys.exit(f"assets: KUBEBUILDER_ASSETS names {target}, which is not a folder")
-        build(target)
+        build(target, modules)
     print(target)
 
 

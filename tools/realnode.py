@@ -1,0 +1,280 @@
+"""A real node beside a real control plane: containerd, runc and kubelet as root on this machine, for tests.
+
+As a context manager it starts everything in a temporary folder and leaves no mount, cgroup, link or process behind.
+Only one can run at a time on a machine: the kernel's cgroups and the bridge have fixed names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tools import assets, controlplane, image
+from tools.controlplane import ControlPlane
+
+NODE = "node1"
+BRIDGE, ADDRESS, SUBNET = "kn0", "10.88.0.1", "10.88.0.0/24"
+KUBELET_PORT = 30250
+CGROUPS = Path("/sys/fs/cgroup")
+NEEDED = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "bridge", "loopback", "host-local")
+
+
+def missing() -> str:
+    """Why no node can run here; empty when one can."""
+    if os.geteuid() != 0:
+        return "a real node needs root"
+    for tool in ("runc", "ip"):
+        if shutil.which(tool) is None:
+            return f"no {tool} on this machine: install Debian's packages runc, iproute2 and busybox-static"
+    if not image.BUSYBOX.is_file():
+        return f"no {image.BUSYBOX} on this machine: install Debian's package busybox-static"
+    absent = [name for name in NEEDED if not (assets.node_folder() / name).is_file()]
+    if absent:
+        return f"no {', '.join(absent)} built: run `python -m tools.assets node` first"
+    if not (CGROUPS / "cpu").is_dir() and not (CGROUPS / "cgroup.controllers").is_file():
+        return f"no cgroups at {CGROUPS}"
+    return ""
+
+
+class Node:
+    """Where the running node is."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self.plane = plane
+        self.folder = folder
+        self.name = NODE
+        self.kubelet_root = folder / "kubelet"
+        self.kubelet_url = f"https://{ADDRESS}:{KUBELET_PORT}"
+        self.containerd_socket = folder / "run" / "containerd.sock"
+        self.nri_socket = folder / "nri" / "nri.sock"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.commands: dict[str, list[str]] = {}
+
+    def start(self, name: str) -> None:
+        path = f"{assets.node_folder()}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                self.commands[name],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PATH": path},
+            )
+
+    def stop(self, name: str) -> None:
+        process = self.processes.pop(name, None)
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(timeout=10)
+
+    def ctr(self, *args: str) -> str:
+        command = [str(assets.node_folder() / "ctr"), "-a", str(self.containerd_socket), "-n", "k8s.io", *args]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def _containerd(folder: Path) -> str:
+    runc = shutil.which("runc")
+    return f"""\
+version = 3
+root = "{folder}/root"
+state = "{folder}/state"
+[grpc]
+  address = "{folder}/run/containerd.sock"
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = "overlayfs"
+  use_local_image_pull = true
+  [plugins.'io.containerd.cri.v1.images'.pinned_images]
+    sandbox = "registry.local/pause:1"
+[plugins.'io.containerd.cri.v1.runtime']
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  [plugins.'io.containerd.cri.v1.runtime'.containerd]
+    default_runtime_name = "runc"
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+        BinaryName = "{runc}"
+        SystemdCgroup = false
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = ["{assets.node_folder()}"]
+    conf_dir = "{folder}/cni"
+[plugins.'io.containerd.nri.v1.nri']
+  disable = false
+  socket_path = "{folder}/nri/nri.sock"
+  plugin_path = "{folder}/nri/plugins"
+  plugin_config_path = "{folder}/nri/conf.d"
+"""
+
+
+def _network(folder: Path) -> str:
+    ipam = {
+        "type": "host-local",
+        "dataDir": str(folder / "ipam"),
+        "ranges": [[{"subnet": SUBNET}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+    }
+    bridge = {"type": "bridge", "bridge": BRIDGE, "isGateway": True, "ipMasq": False, "ipam": ipam}
+    return json.dumps({"cniVersion": "1.0.0", "name": "nodenet", "plugins": [bridge]})
+
+
+def _kubelet(folder: Path) -> str:
+    return json.dumps(
+        {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": ADDRESS,
+            "port": KUBELET_PORT,
+            "readOnlyPort": 0,
+            "healthzPort": 30248,
+            "healthzBindAddress": "127.0.0.1",
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "cgroupDriver": "cgroupfs",
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "containerRuntimeEndpoint": f"unix://{folder}/run/containerd.sock",
+            "enforceNodeAllocatable": ["pods"],
+            "evictionHard": {"nodefs.available": "1%", "imagefs.available": "1%", "memory.available": "50Mi"},
+            "imageMinimumGCAge": "8760h",
+            "resolvConf": "",
+            "maxPods": 110,
+            "podLogsDir": str(folder / "podlogs"),
+            "volumePluginDir": str(folder / "kubelet" / "volumeplugins"),
+            "makeIPTablesUtilChains": False,
+            "nodeStatusUpdateFrequency": "10s",
+        }
+    )
+
+
+def _ip(*args: str, check: bool = True) -> None:
+    subprocess.run(["ip", *args], check=check, capture_output=True)
+
+
+@contextlib.contextmanager
+def running(extra_args: Sequence[str] = ()) -> Iterator[Node]:
+    """`extra_args` are for the API server."""
+    reason = missing()
+    if reason:
+        raise RuntimeError(reason)
+    # A short path: containerd's sockets lie below it, and their names are limited to 108 characters.
+    folder = Path(tempfile.mkdtemp(prefix="kn-"))
+    with controlplane.running(("--kubelet-preferred-address-types=InternalIP,Hostname", *extra_args)) as plane:
+        node = Node(plane, folder)
+        try:
+            _boot(node)
+            yield node
+        finally:
+            _clean(node)
+
+
+def _boot(node: Node) -> None:
+    folder, binaries = node.folder, assets.node_folder()
+    for name in ("run", "cni", "nri/plugins", "nri/conf.d", "podlogs", "kubelet"):
+        (folder / name).mkdir(parents=True)
+    (folder / "containerd.toml").write_text(_containerd(folder))
+    (folder / "cni" / "10-bridge.conflist").write_text(_network(folder))
+    (folder / "kubelet.json").write_text(_kubelet(folder))
+    _ip("link", "del", BRIDGE, check=False)
+    _ip("link", "add", BRIDGE, "type", "bridge")
+    _ip("addr", "add", f"{ADDRESS}/24", "dev", BRIDGE)
+    _ip("link", "set", BRIDGE, "up")
+    node.commands = {
+        "containerd": [str(binaries / "containerd"), "-c", str(folder / "containerd.toml")],
+        "kubelet": [
+            str(binaries / "kubelet"),
+            *("--config", str(folder / "kubelet.json"), "--kubeconfig", str(node.plane.kubeconfig)),
+            *("--root-dir", str(node.kubelet_root), "--cert-dir", str(folder / "pki")),
+            *("--hostname-override", NODE, "--node-ip", ADDRESS),
+        ],
+    }
+    node.start("containerd")
+    _until(node, "containerd", node.containerd_socket.exists, 30)
+    image.write(folder / "bb.tar")
+    node.ctr("images", "import", str(folder / "bb.tar"))
+    node.start("kubelet")
+    _until(node, "kubelet", lambda: _is_ready(node.plane), 60)
+
+
+def _is_ready(plane: ControlPlane) -> bool:
+    try:
+        found = json.loads(plane.get(f"/api/v1/nodes/{NODE}"))
+    except OSError:
+        return False
+    conditions = found.get("status", {}).get("conditions", ())
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _until(node: Node, name: str, wanted: object, seconds: float) -> None:
+    assert callable(wanted)
+    deadline = time.monotonic() + seconds
+    while not wanted():
+        process = node.processes[name]
+        if process.poll() is not None or time.monotonic() > deadline:
+            log = (node.folder / f"{name}.log").read_text()[-3000:]
+            raise RuntimeError(f"{name} is not ready after {seconds:.0f} s (exit {process.poll()}):\n{log}")
+        time.sleep(0.1)
+
+
+def _clean(node: Node) -> None:
+    """kubelet first, or it would start its pods again."""
+    node.stop("kubelet")
+    groups = [path for root in CGROUPS.iterdir() if (path := root / "kubepods").is_dir()]
+    if (CGROUPS / "kubepods").is_dir():
+        groups.append(CGROUPS / "kubepods")
+    for _ in range(50):
+        alive = {int(pid) for group in groups for file in group.rglob("cgroup.procs") for pid in _lines(file)}
+        if not alive:
+            break
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    node.stop("containerd")
+    subprocess.run(["pkill", "-9", "-f", f"containerd-shim-runc-v2.*{node.folder}"], check=False)
+    for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+        where = line.split()[1]
+        if where.startswith((str(node.folder), "/run/netns/cni-")):
+            subprocess.run(["umount", "-l", where], check=False, capture_output=True)
+    for path in Path("/run/netns").glob("cni-*"):
+        path.unlink(missing_ok=True)
+    for group in groups:
+        for path in sorted((p for p in group.rglob("*") if p.is_dir()), key=lambda p: -len(p.parts)):
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        with contextlib.suppress(OSError):
+            group.rmdir()
+    _ip("link", "del", BRIDGE, check=False)
+    shutil.rmtree(node.folder, ignore_errors=True)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:  # the group is gone
+        return []
+
+
+def main() -> None:
+    """Run until Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with running() as node:
+        print(f"ready: KUBECONFIG={node.plane.kubeconfig} kubelet root {node.kubelet_root}", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+if __name__ == "__main__":
+    main()
