@@ -43,10 +43,11 @@ check: $(READY) ## format, lint, types, import rules
 format: $(READY) ## rewrite the sources in the one format
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
 
-assets: $(READY) ## build the real control plane from Go modules into a cache outside the repo
+assets: $(READY) ## build the real control plane and node from Go modules into a cache outside the repo
 	@$(BIN)/python -m tools.assets
+	@$(BIN)/python -m tools.assets node
 
-test-real: $(READY) assets ## tests against real kube-apiserver, etcd and kubectl
+test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, kubelet, containerd and cgroups
 	@$(BIN)/python -m pytest tests/real
 
 bench: $(READY) assets ## ratios against the real control plane, kept in bench/results
