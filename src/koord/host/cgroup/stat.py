@@ -112,6 +112,26 @@ def parse_numa_pages(text: str, version: int) -> dict[int, int] | None:
     return {node: anon[node] // NUMA_PAGE + file[node] // NUMA_PAGE for node in anon}
 
 
+def parse_numa_bytes(text: str, version: int, page_bytes: int) -> dict[int, int] | None:
+    """Bytes that cannot be dropped by NUMA node: anonymous and unevictable memory of the group and all below it.
+
+    Version 1 counts pages, and its lines without `hierarchical_` leave out what is below: for a pod, everything.
+    """
+    by_name: dict[str, dict[int, int]] = {}
+    for line in text.splitlines():
+        nodes = _v1_numa(line)
+        if nodes is not None:
+            by_name[line.split(maxsplit=1)[0].partition("=")[0]] = nodes
+    names: tuple[str, ...] = ("inactive_anon", "active_anon", "unevictable")
+    if version == 1:
+        above = "hierarchical_" if "hierarchical_anon" in by_name else ""
+        names = (f"{above}anon", f"{above}unevictable")
+    if any(name not in by_name for name in names):
+        return None
+    scale = page_bytes if version == 1 else 1
+    return {node: sum(by_name[name].get(node, 0) for name in names) * scale for node in by_name[names[0]]}
+
+
 def parse_pressure(text: str) -> Pressure | None:
     lines: dict[str, PressureLine] = {}
     for line in text.splitlines():

@@ -1,0 +1,104 @@
+"""The use of one group, read every second: prepared paths, held descriptors, and only the numbers that are wanted.
+
+`koord.host.cgroup.usage` has the readers for everything that is looked at now and then.
+"""
+
+from __future__ import annotations
+
+from koord.host.cgroup.knob import CPU_STAT, CPUACCT_USAGE, MEMORY_NUMA_STAT, MEMORY_STAT
+from koord.host.cgroup.stat import parse_numa_bytes
+from koord.host.cgroup.tree import File, Tree
+from koord.host.fault import Fault, malformed
+from koord.host.held_file import Descriptors, HeldFile
+
+# Memory that cannot be dropped, then the page cache.
+_V1_MEMORY = (
+    b"\ntotal_inactive_anon ",
+    b"\ntotal_active_anon ",
+    b"\ntotal_unevictable ",
+    b"\ntotal_inactive_file ",
+    b"\ntotal_active_file ",
+)
+_V2_MEMORY = (b"\ninactive_anon ", b"\nactive_anon ", b"\nunevictable ", b"\ninactive_file ", b"\nactive_file ")
+_THROTTLING = (b"\nnr_periods ", b"\nnr_throttled ")
+_USAGE = (b"\nusage_usec ",)
+
+
+class Gauge:
+    __slots__ = ("_cpu", "_memory", "_numa", "_page_bytes", "_stat", "_text", "_version", "group")
+
+    def __init__(self, tree: Tree, group: str, budget: Descriptors) -> None:
+        self.group = group
+        self._version = tree.version
+        self._page_bytes = tree.host.page_bytes
+        self._stat = HeldFile(tree.path(File(CPU_STAT, group)) or "", budget)
+        # One file tells both on version 2.
+        same = tree.version == 2
+        self._cpu = self._stat if same else HeldFile(tree.path(File(CPUACCT_USAGE, group)) or "", budget)
+        self._memory = HeldFile(tree.path(File(MEMORY_STAT, group)) or "", budget)
+        self._numa = HeldFile(tree.path(File(MEMORY_NUMA_STAT, group)) or "", budget)
+        self._text: bytes | Fault = b""
+
+    def cpu_ns(self) -> int | Fault:
+        """CPU time since the group was made."""
+        self._text = text = self._cpu.read()
+        if isinstance(text, Fault):
+            return text
+        if self._version == 2:
+            found = _numbers(text, _USAGE)
+            return self._bad(self._cpu, text) if found is None else found[0] * 1000
+        try:
+            return int(text)
+        except ValueError:
+            return self._bad(self._cpu, text)
+
+    def throttling(self) -> tuple[int, int] | Fault:
+        """Periods, and how many of them were throttled. On version 2 of the text that `cpu_ns` read last."""
+        text = self._text if self._version == 2 else self._stat.read()
+        if isinstance(text, Fault):
+            return text
+        found = _numbers(text, _THROTTLING)
+        return self._bad(self._stat, text) if found is None else (found[0], found[1])
+
+    def memory(self) -> tuple[int, int] | Fault:
+        """Bytes in use without page cache, and with it."""
+        text = self._memory.read()
+        if isinstance(text, Fault):
+            return text
+        found = _numbers(text, _V1_MEMORY if self._version == 1 else _V2_MEMORY)
+        if found is None:
+            return self._bad(self._memory, text)
+        used = found[0] + found[1] + found[2]
+        return used, used + found[3] + found[4]
+
+    def numa_bytes(self) -> dict[int, int] | Fault:
+        """Bytes in use without page cache by NUMA node, of the group and all below it."""
+        text = self._numa.read()
+        if isinstance(text, Fault):
+            return text
+        found = parse_numa_bytes(text.decode("utf-8", "replace"), self._version, self._page_bytes)
+        return self._bad(self._numa, text) if found is None else found
+
+    def close(self) -> None:
+        for file in (self._cpu, self._stat, self._memory, self._numa):
+            file.close()
+
+    def _bad(self, file: HeldFile, text: bytes) -> Fault:
+        return malformed(file.path, f"unexpected text {text[:80]!r}")
+
+
+def _numbers(text: bytes, keys: tuple[bytes, ...]) -> list[int] | None:
+    """Files have up to sixty lines, and few are wanted."""
+    text = b"\n" + text
+    found: list[int] = []
+    for key in keys:
+        place = text.find(key)
+        if place < 0:
+            return None
+        start = place + len(key)
+        end = text.find(b"\n", start)
+        try:
+            found.append(int(text[start : end if end >= 0 else len(text)]))
+        except ValueError:
+            return None
+    return found

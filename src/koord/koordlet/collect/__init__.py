@@ -1,0 +1,1 @@
+"""From the machine's files to samples. Each collector works, and fails, alone; decisions are made elsewhere."""

@@ -1,0 +1,45 @@
+"""What to collect and how often; flags and feature gates are turned into this by the program."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    interval_s: float = 1.0  # between two calls of `sample`
+    info_s: float = 60.0
+    psi_s: float = 10.0
+    cpi_s: float = 60.0
+    cpi_window_s: float = 10.0
+    cold_pages_s: float = 5.0
+    resctrl_s: float = 10.0
+    storage_s: float = 60.0
+    # Switches
+    psi: bool = False
+    cpi: bool = False
+    cold_pages: bool = False  # also switches the kernel's scanner on
+    page_cache: bool = False
+    resctrl: bool = False
+    storage: bool = False
+
+    @property
+    def longest_gap_s(self) -> float:
+        """A difference over more than this says nothing about now."""
+        return 20 * self.interval_s
+
+
+class Timer:
+    """Says when something that is done now and then is due; a late call does not make the next one early."""
+
+    __slots__ = ("_every_s", "_next_s")
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._next_s: float | None = None
+
+    def due(self, at_s: float) -> bool:
+        """`at_s` is of a clock that never goes back. The first call is due. Calls that come slightly early count."""
+        if self._next_s is not None and at_s < self._next_s - 0.05:
+            return False
+        self._next_s = at_s + self._every_s
+        return True
