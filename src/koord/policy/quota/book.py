@@ -119,9 +119,14 @@ class Book:
         if known == pod:
             return ()
         eased: Collection[str] = ()
+        if known is not None and _claims_alike(known, pod):
+            self._pods[pod.uid] = pod
+            if known.placed != pod.placed and pod.uid not in self._promised:
+                self._use(pod, 1 if pod.placed else -1)
+                return () if pod.placed else self._trees_of(pod)
+            return ()
         if known is not None:
-            if known.address != pod.address or known.requests != pod.requests or known.preemptible != pod.preemptible:
-                eased = self._trees_of(known)  # a pod that merely got its node frees nothing
+            eased = self._trees_of(known)
             promised = known.uid in self._promised
             self._forget(known)
             if promised:
@@ -325,3 +330,8 @@ class Book:
 
     def _all_trees(self) -> Collection[str]:
         return {DEFAULT_TREE, *(quota.tree for quota in self._directory if self.rules.many_trees)}
+
+
+def _claims_alike(a: Claimant, b: Claimant) -> bool:
+    """Whether b asks for exactly what a asked for, of the same quota: then no sum of requests changes."""
+    return a.address == b.address and a.requests == b.requests and a.preemptible == b.preemptible

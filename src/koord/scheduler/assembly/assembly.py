@@ -124,7 +124,7 @@ def _running(profile: Profile, found: Roster, made: Mapping[str, Plugin]) -> fra
                 points[method] = [p for p in here if overrides(p, method)]
         if point.name == "reserve":  # one list for both ways: undoing goes through it backwards
             points["reserve"] = [p for p in here if any(overrides(p, method) for method in point.methods)]
-    for method in ("next_pod", "failed"):  # asked wherever the plugin is enabled
+    for method in ("next_pod", "failed", "nominate"):  # asked wherever the plugin is enabled
         points[method] = [plugin for plugin in made.values() if overrides(plugin, method)]
     return framework.Profile(profile.scheduler_name or "", points, found.weights)
 

@@ -7,16 +7,27 @@ from collections.abc import Mapping
 from koord.api.config.field_error import FieldError
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.scheduler.plugins.dynamic_resources import DynamicResources
+from koord.scheduler.plugins.elastic_quota import ElasticQuota
 from koord.scheduler.plugins.registry import Factory
 
+_QUOTA_GATES = {
+    "DisableDefaultQuota": "disable_default_quota",
+    "MultiQuotaTree": "multi_quota_tree",
+    "ElasticQuotaGuaranteeUsage": "guarantee_usage",
+    "ElasticQuotaIgnorePodOverhead": "ignore_overhead",
+}
 _NO_CLAIMS = "DisableDynamicResourceAllocationInformer"
 
 
 def gated(factories: Mapping[str, Factory], gates: Mapping[str, bool]) -> Mapping[str, Factory]:
     """Servers without resource claims would never answer a watch of them."""
-    if not gates.get(_NO_CLAIMS, False):
-        return factories
-    return {**factories, DynamicResources.name: lambda args, handle: DynamicResources(None)}
+    changed: dict[str, Factory] = {}
+    if gates.get(_NO_CLAIMS, False):
+        changed[DynamicResources.name] = lambda args, handle: DynamicResources(None)
+    quota = {keyword: gates.get(gate, False) for gate, keyword in _QUOTA_GATES.items()}
+    if any(quota.values()):
+        changed[ElasticQuota.name] = lambda args, handle: ElasticQuota(args, handle, **quota)
+    return {**factories, **changed}
 
 
 def not_built(config: KubeSchedulerConfiguration) -> list[FieldError]:

@@ -1,6 +1,6 @@
 """What plugins do around PreFilter, in order: change the pod, have a last word, plan its node, prefer some nodes.
 
-before_pre_filter -> PreFilter -> after_pre_filter -> before_filter -> [the class is judged]
+before_pre_filter -> PreFilter -> after_pre_filter -> before_filter -> per pod: admit -> [the class is judged]
                                     per pod: -> find_one_node, else prefer_nodes -> [one node is all there is]
 """
 
@@ -50,6 +50,15 @@ def after(profile: Profile, cycle: Cycle, pod: PodInfo) -> Stopped | None:
         fault = plugin.before_filter(cycle, pod)
         if fault is not None:
             return Stopped(plugin.name, fault)
+    return None
+
+
+def bar(profile: Profile, cycle: Cycle, pod: PodInfo) -> Stopped | None:
+    """Who does not let this very pod in."""
+    for plugin in profile.at("admit"):
+        answer = plugin.admit(cycle, pod)
+        if answer is not None:
+            return Stopped(plugin.name, answer)
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from koord.scheduler.framework.reserved import Reserved
+from koord.scheduler.framework.reserved import Reserved, Restored
 from koord.scheduler.state.cluster import ClusterState
 from koord.values.bitmask import BitMask
 
@@ -19,7 +19,7 @@ class Cycle:
     one, and are shared otherwise, so a plugin whose kept value changes in `add_pod` must give it a `copy`.
     """
 
-    __slots__ = ("kept", "narrowed_by", "nominated", "only", "reserved", "skip_filter", "skip_score", "state", "zones")
+    __slots__ = ("kept", "narrowed_by", "nominated", "only", "reserved", "restored", "skip_filter", "skip_score", "state", "zones")
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
@@ -29,6 +29,7 @@ class Cycle:
         self.skip_filter: frozenset[str] = frozenset()
         self.skip_score: frozenset[str] = frozenset()
         self.reserved: Mapping[str, tuple[Reserved, ...]] = {}  # by node: reservations that such a pod may use
+        self.restored: Restored | None = None  # who leaves which node for such a pod
         self.nominated: dict[str, Reserved] = {}  # by uid: the one that a pod is about to take, set before Reserve
         self.zones: dict[str, BitMask | None] = {}  # by uid: its NUMA nodes, set in Reserve; None: any of them
 
@@ -54,6 +55,7 @@ class Cycle:
         other.skip_filter = self.skip_filter
         other.skip_score = self.skip_score
         other.reserved = self.reserved
+        other.restored = self.restored
         other.nominated = dict(self.nominated)
         other.zones = dict(self.zones)
         return other

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 import msgspec
 import numpy as np
 
-from koord.scheduler.framework.around import Pick, Stopped, after, before, pick
+from koord.scheduler.framework.around import Pick, Stopped, after, bar, before, pick
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.decision import (
     NAMES_KEPT,
@@ -58,6 +58,8 @@ class Evaluation:
         judgement, overlay = self.judgement, self.overlay
         changed = table.changed_since(self._position) if self._layout == table.layout else None
         self._layout, self._position = table.layout, table.position
+        if judgement.views is not None:
+            judgement.views.forget(changed)
         if changed is None or 4 * len(changed) > table.size:
             judgement.judge_all()
             overlay.lay(judgement, pod, nominator, None)
@@ -88,6 +90,7 @@ class Engine:
         self._chance = np.random.default_rng(seed)
         self._classes: OrderedDict[Hashable, Evaluation] = OrderedDict()
         self._ties: Scores = np.zeros(0, np.int64)
+        self._admits = bool(profile.at("admit"))
         self._picks = bool(profile.at("find_one_node") or profile.at("prefer_nodes"))
         self.lap: Lap | None = None  # told when a point is over, by whoever measures
         self.cycle = Cycle(state)  # of the last decision: Reserve and what follows it read what plugins kept there
@@ -122,7 +125,7 @@ class Engine:
             seen = self._prepared(cycle, pod)
             if not isinstance(seen, PodInfo):
                 self._latest = _Latest(pod.uid, self._state.table.position, cycle, None)
-                return seen
+                return self._last_word(seen, cycle, pod)
             if self.lap is not None:
                 self.lap("PreFilter")
             kept = Evaluation(self.profile, cycle, seen, ground)
@@ -132,8 +135,19 @@ class Engine:
                     self._classes.popitem(last=False)
         if key is not None:
             self._classes.move_to_end(key)
+        if self._admits and (stopped := bar(self.profile, kept.cycle, pod)) is not None:
+            self._latest = _Latest(pod.uid, self._state.table.position, kept.cycle, None)
+            return self._stopped(stopped)
         self._refresh(kept, pod)
         return self._picked(kept, pod) if self._picks else kept
+
+    def _last_word(self, early: Unschedulable | Failed, cycle: Cycle, pod: PodInfo) -> Unschedulable | Failed:
+        """After a refusal that preemption could lift, the last plugin that refuses is the one that is told."""
+        if isinstance(early, Unschedulable) and early.pre_filter is not None and early.pre_filter[1].resolvable:
+            stopped = bar(self.profile, cycle, pod)
+            if stopped is not None:
+                return self._stopped(stopped)
+        return early
 
     def _refresh(self, evaluation: Evaluation, pod: PodInfo) -> None:
         self.cycle = evaluation.cycle
@@ -266,6 +280,24 @@ class Engine:
         )
         miss = nearest(evaluation.judgement, self._state.table, pod)
         return Unschedulable(self._state.node_count, refusals, narrowed_by=evaluation.cycle.narrowed_by, nearest=miss)
+
+    def nominate(self, pod: PodInfo, node_name: str) -> tuple[str, Reject | Fault] | None:
+        """What the pod is to take on the node just chosen for it, settled before it is counted there; or who refuses.
+
+        Must follow `decide` with nothing in between.
+        """
+        plugins = self.profile.at("nominate")
+        if not plugins:
+            return None
+        node = self._state.table.index[node_name]
+        judgement = self._latest.judgement if self._latest is not None else None
+        if judgement is not None and judgement.views is not None:
+            node = judgement.views.node(node.row) or node
+        for plugin in plugins:
+            answer = plugin.nominate(self.cycle, pod, node)
+            if answer is not None:
+                return plugin.name, answer
+        return None
 
     # Making room -------------------------------------------------------------------------------------------------
 

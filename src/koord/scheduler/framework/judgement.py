@@ -3,6 +3,7 @@
     codes[f][row]   what filter f said of a row: 0 passes
     first[row]      -1 no node, 0 feasible, else 1 + index of the first filter that refused: that one is reported
     promised[row]   what is said instead while others are promised room there (`nominated` looks after these)
+    views           rows that this class sees otherwise than everyone; they are judged one by one, as it sees them
 
 A filter whose verdicts depend on one row is asked again about rows that changed; one that looks across nodes is asked
 about all rows when its epoch moves; one that does not say is always asked about all.
@@ -20,6 +21,7 @@ from koord.scheduler.framework.decision import PRE_FILTER
 from koord.scheduler.framework.plugin import Codes, Plugin
 from koord.scheduler.framework.profile import Filter, Profile
 from koord.scheduler.framework.verdict import ALWAYS, CLUSTER, ROW, Reject, unresolvable
+from koord.scheduler.framework.view import Views
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.table import EVERY, NodeTable, RowList
@@ -92,6 +94,7 @@ class Judgement:
         self._codes: list[Codes] = []
         self.first: npt.NDArray[np.int16] = np.zeros(0, np.int16)
         self.promised: dict[int, tuple[str, Reject]] = {}
+        self.views = Views.of_class(profile, cycle, pod)
         self.moved = False  # whether some filter was asked about more than the rows that changed
 
     # Promises ----------------------------------------------------------------------------------------------------
@@ -131,6 +134,7 @@ class Judgement:
         if self._narrowed is None:
             self._codes = [self._ask_all(i) for i in range(len(self.filters))]
             self._combine()
+            self._judge_seen()
             return
         size = self._table.size
         self._left_in = self._narrowed.rows(self._table)
@@ -152,7 +156,14 @@ class Judgement:
             return bool(across)
         self._judge_rows(changed)
         flips = [self._ask_across(i, changed) for i in across]  # all of them: each brings its own column up to date
-        return any(flips)
+        return self._judge_seen() | any(flips) if across else False
+
+    def _judge_seen(self) -> bool:
+        """Columns tell what everyone sees: judge the rows again that this class sees otherwise. True if there are any."""
+        rows = self.views.rows() if self.views is not None else ()
+        for row in rows:
+            self._judge_one(row)
+        return bool(rows)
 
     def _ask_across(self, i: int, judged: Sequence[int]) -> bool:
         """Ask a filter again about the rows that it means; only where it changed its mind can another come first."""
@@ -181,6 +192,12 @@ class Judgement:
         return True
 
     def _judge_rows(self, rows: Sequence[int]) -> None:
+        if self.views is not None:
+            apart = self.views.rows()
+            for row in rows:
+                if row in apart:
+                    self._judge_one(row)
+            rows = [row for row in rows if row not in apart]
         if len(rows) > FEW_ROWS:
             self._judge_many(np.asarray(rows, np.intp))
         else:
@@ -192,9 +209,12 @@ class Judgement:
         if node is None or node.node is None:
             self.first[row] = NO_NODE
             return
+        cycle = self._cycle
+        if self.views is not None and (seen := self.views.of(row)) is not None:
+            cycle, node = seen
         first = FEASIBLE
         for i, judge in enumerate(self.filters):
-            code = self._ask_node(i, judge.plugin, node)
+            code = self._ask_node(i, judge.plugin, cycle, node)
             self._codes[i][row] = code
             if code and not first:
                 first = i + 1
@@ -222,12 +242,12 @@ class Judgement:
         judge = self.filters[i]
         if judge.columnar:
             return judge.plugin.filter_columns(self._cycle, self._pod, self._table, rows)
-        found = (self._ask_node(i, judge.plugin, self._table.nodes[row]) for row in rows)
+        found = (self._ask_node(i, judge.plugin, self._cycle, self._table.nodes[row]) for row in rows)
         return np.fromiter(found, np.int32, len(rows))
 
-    def _ask_node(self, i: int, plugin: Plugin, node: NodeInfo | None) -> int:
+    def _ask_node(self, i: int, plugin: Plugin, cycle: Cycle, node: NodeInfo | None) -> int:
         assert node is not None
-        verdict = plugin.filter(self._cycle, self._pod, node)
+        verdict = plugin.filter(cycle, self._pod, node)
         if verdict is None:
             return 0
         met = self._met[i]

@@ -101,6 +101,10 @@ class Plugin:
     def remove_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
         """A what-if: `other` is gone from `node`."""
 
+    def resettle(self, other: PodInfo, node: NodeInfo) -> None:
+        """A what-if: `other` came to or left this copy of a node; bring what others hold there in line. Needs no point,
+        and is called for every pod."""
+
     def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
         return None
 
@@ -135,6 +139,11 @@ class Plugin:
         return scores
 
     # After the choice --------------------------------------------------------------------------------------------
+
+    def nominate(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        """Before the pod is counted on the node that was chosen, and before Reserve: what it is to take there
+        (`cycle.nominated`). The node comes as the pod sees it. Needs no point."""
+        return None
 
     def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
         return None
@@ -183,6 +192,11 @@ class Plugin:
 
     def after_pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Fault | None:
         """preFilter: after all plugins have prepared themselves. Kept like `before_pre_filter`."""
+        return None
+
+    def admit(self, cycle: Cycle, pod: PodInfo) -> Reject | Fault | None:
+        """preFilter: whether this very pod may have a node at all, which no equal pod's answer tells. Asked of every
+        pod, before nodes are looked at; nothing is kept of it. A refusal counts as PreFilter's."""
         return None
 
     def find_one_node(self, cycle: Cycle, pod: PodInfo) -> str | Skip | Reject | Fault:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Protocol
+
 import msgspec
 
+from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 
 
@@ -19,3 +23,15 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
     holder: PodInfo
     owners: tuple[str, ...] = ()
     allocate_once: bool = False
+
+
+class Restored(Protocol):
+    """Nodes that pods of one class see otherwise than everyone: without those who hold room there for them.
+
+    A row that comes to this or stops being so must be noted as changed in the table.
+    """
+
+    def rows(self) -> Collection[int]: ...
+
+    def holders(self, node: NodeInfo) -> tuple[PodInfo, ...]:
+        """Who is taken away from the node."""

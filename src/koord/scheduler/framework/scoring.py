@@ -20,6 +20,7 @@ from koord.scheduler.framework.judgement import FEW_ROWS, Epochs, Judgement
 from koord.scheduler.framework.plugin import Scores
 from koord.scheduler.framework.profile import Profile, Scorer
 from koord.scheduler.framework.verdict import ROW, Fault
+from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.table import EVERY, Bools, NodeTable, RowList
 
@@ -121,6 +122,7 @@ class Scoring:
     def _score_few(self, changed: Sequence[int], *, flipped: bool) -> None:
         """Nearly every decision comes this way, with the one row that the last placement changed: no arrays for it."""
         cycle, pod, nodes, total = self._cycle, self._pod, self._table.nodes, self.total
+        views = self._judgement.views
         fit: list[int] = []
         for row in changed:
             total[row] = UNFIT
@@ -133,7 +135,7 @@ class Scoring:
             raw, normalises, weight = self._raw[k], scorer.normalises, scorer.weight
             moved = flipped
             for place, row in enumerate(fit):
-                node = nodes[row]
+                node = nodes[row] if views is None else views.node(row)
                 assert node is not None
                 score = scorer.plugin.score(cycle, pod, node)
                 if raw[row] != score:
@@ -190,7 +192,7 @@ class Scoring:
             return True
         moved = False
         for row in rows.tolist():
-            node = self._table.nodes[row]
+            node = self._node(row)
             assert node is not None
             score = scorer.plugin.score(self._cycle, self._pod, node)
             if raw[row] != score:
@@ -202,7 +204,8 @@ class Scoring:
         """A column of raw scores, right where the pod fits. Whole columns are read without copying, so they are taken
         unless only a small part of the nodes fits."""
         if scorer.columnar and self._takes_all(len(feasible)):
-            return scorer.plugin.score_columns(self._cycle, self._pod, self._table, EVERY)
+            column = scorer.plugin.score_columns(self._cycle, self._pod, self._table, EVERY)
+            return column if self._judgement.views is None else self._as_seen(scorer, column, None)
         column = np.zeros(self._table.size, np.int64)
         if len(feasible):
             column[feasible] = self._ask(scorer, feasible)
@@ -213,10 +216,28 @@ class Scoring:
 
     def _ask(self, scorer: Scorer, rows: RowList) -> Scores:
         if scorer.columnar and len(rows) > FEW_ROWS:
-            return scorer.plugin.score_columns(self._cycle, self._pod, self._table, rows)
-        nodes = self._table.nodes
-        found = (scorer.plugin.score(self._cycle, self._pod, node) for row in rows if (node := nodes[row]) is not None)
+            column = scorer.plugin.score_columns(self._cycle, self._pod, self._table, rows)
+            return column if self._judgement.views is None else self._as_seen(scorer, column, rows)
+        score, cycle, pod = scorer.plugin.score, self._cycle, self._pod
+        found = (score(cycle, pod, node) for row in rows.tolist() if (node := self._node(row)) is not None)
         return np.fromiter(found, np.int64, len(rows))
+
+    def _node(self, row: int) -> NodeInfo | None:
+        views = self._judgement.views
+        return self._table.nodes[row] if views is None else views.node(row)
+
+    def _as_seen(self, scorer: Scorer, column: Scores, rows: RowList | None) -> Scores:
+        """Columns tell what everyone sees: put the scores right of rows that this class sees otherwise."""
+        views = self._judgement.views
+        apart = views.rows() if views is not None else ()
+        places = enumerate(rows.tolist()) if rows is not None else ((row, row) for row in apart)
+        column = column.copy() if apart else column
+        for place, row in places:
+            if row in apart and self._judgement.first[row] == 0:
+                node = self._node(row)
+                assert node is not None
+                column[place] = scorer.plugin.score(self._cycle, self._pod, node)
+        return column
 
     def _normalise(self, k: int) -> None:
         """Scores that need no normalising are their own normal form: the two columns are then one."""

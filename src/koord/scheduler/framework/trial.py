@@ -17,7 +17,7 @@ Said = tuple[str, Reject]  # who refused, and its words
 class Trials:
     """Makes the trials of one pod (or one class of equal pods) whose PreFilter results `cycle` holds."""
 
-    __slots__ = ("adding", "cycle", "filters", "judging", "pod", "removing")
+    __slots__ = ("adding", "cycle", "filters", "judging", "pod", "removing", "settling")
 
     def __init__(self, profile: Profile, cycle: Cycle, pod: PodInfo) -> None:
         self.cycle = cycle
@@ -30,30 +30,51 @@ class Trials:
         # Those whose verdict can change when pods come or go.
         self.judging = tuple(plugin for plugin in self.filters if plugin.reads_pods != "nothing")
 
+        self.settling = tuple(p for p in profile.plugins() if overrides(p, "resettle"))
+
     def on(self, node: NodeInfo) -> Trial:
-        return Trial(self, self.cycle.fork(), node.copy())
+        """The node as such a pod sees it, for a start."""
+        trial = Trial(self, self.cycle.fork(), node.copy())
+        if self.cycle.restored is not None:
+            for holder in self.cycle.restored.holders(node):
+                trial.remove(holder)
+        return trial
+
+    def seen(self, node: NodeInfo) -> tuple[Cycle, NodeInfo]:
+        """The same for those who only look: the cycle is copied only where a plugin keeps count of pods in it."""
+        if self.removing:
+            trial = self.on(node)
+            return trial.cycle, trial.node
+        copy = node.copy()
+        for holder in self.cycle.restored.holders(node) if self.cycle.restored is not None else ():
+            copy.remove(holder.uid)
+        return self.cycle, copy
 
 
 class Trial:
     """One node as it might be. `add` and `remove` tell the plugins that keep count of pods across nodes."""
 
-    __slots__ = ("_cycle", "_trials", "node")
+    __slots__ = ("_trials", "cycle", "node")
 
     def __init__(self, trials: Trials, cycle: Cycle, node: NodeInfo) -> None:
         """Takes a forked cycle and a copied node: both are changed."""
         self._trials = trials
-        self._cycle = cycle
+        self.cycle = cycle
         self.node = node
 
     def add(self, other: PodInfo) -> None:
         self.node.add(other)
         for plugin in self._trials.adding:
-            plugin.add_pod(self._cycle, self._trials.pod, other, self.node)
+            plugin.add_pod(self.cycle, self._trials.pod, other, self.node)
+        for plugin in self._trials.settling:
+            plugin.resettle(other, self.node)
 
     def remove(self, other: PodInfo) -> None:
         self.node.remove(other.uid)
         for plugin in self._trials.removing:
-            plugin.remove_pod(self._cycle, self._trials.pod, other, self.node)
+            plugin.remove_pod(self.cycle, self._trials.pod, other, self.node)
+        for plugin in self._trials.settling:
+            plugin.resettle(other, self.node)
 
     def refusal(self, ahead: Sequence[PodInfo] = (), *, again: bool = False) -> Said | None:
         """Who refuses the node now; None when the pod fits.
@@ -62,14 +83,14 @@ class Trial:
         `again` leaves out filters that do not look at pods: they had no objection before, and have none now.
         """
         if ahead:
-            crowded = Trial(self._trials, self._cycle.fork(), self.node.copy())
+            crowded = Trial(self._trials, self.cycle.fork(), self.node.copy())
             for other in ahead:
                 if other.uid not in crowded.node.pods:
                     crowded.add(other)
             said = crowded.refusal(again=again)
             if said is not None:
                 return said
-        trials, cycle, node = self._trials, self._cycle, self.node
+        trials, cycle, node = self._trials, self.cycle, self.node
         pod = trials.pod
         for plugin in trials.judging if again else trials.filters:
             verdict = plugin.filter(cycle, pod, node)

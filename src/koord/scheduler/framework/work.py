@@ -36,7 +36,22 @@ class Mark(msgspec.Struct, frozen=True):
     labels: Mapping[str, str] = {}
 
 
-Work = Errand | Mark
+class Stand(msgspec.Struct, frozen=True):
+    """The pod stands for another object, which gets the marks and a new status in place of a binding.
+
+    `change` is given the object as the server has it and says how its status becomes; it is asked again when another
+    write came between. `done` tells whether the object shows that this was written.
+    """
+
+    resource: Resource[Any]
+    namespace: str
+    name: str
+    uid: str
+    change: Callable[[Any], dict[str, Any] | Fault]
+    done: Callable[[Any], bool]
+
+
+Work = Errand | Mark | Stand
 
 
 class Takeover(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from koord.scheduler.plugins.default_binder import DefaultBinder
 from koord.scheduler.plugins.default_pre_bind import DefaultPreBind
 from koord.scheduler.plugins.default_preemption import DefaultPreemption
 from koord.scheduler.plugins.dynamic_resources import DynamicResources
+from koord.scheduler.plugins.elastic_quota import ElasticQuota
 from koord.scheduler.plugins.image_locality import ImageLocality
 from koord.scheduler.plugins.inter_pod_affinity import InterPodAffinity
 from koord.scheduler.plugins.inter_pod_affinity.listed import ListedNamespaces
@@ -69,6 +70,7 @@ REGISTRY: Mapping[str, Factory] = {
     DefaultBinder.name: lambda args, handle: DefaultBinder(),
     DefaultPreBind.name: lambda args, handle: DefaultPreBind(),
     LoadAwareScheduling.name: load_aware,
+    ElasticQuota.name: ElasticQuota,
 }
 
 

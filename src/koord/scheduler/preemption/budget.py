@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from koord.api.policy import PodDisruptionBudget
+from koord.scheduler.framework.handle import Lister
 from koord.scheduler.state.peers import Peers
 from koord.scheduler.state.pod import PodInfo
 from koord.values.requirement import SelectorError
@@ -49,6 +50,21 @@ class Budgets:
             found = tuple(budget for selector, budget in here if selector.matches(pod.labels))
             known = self._covering[pod.peers] = found
         return known
+
+
+class ListedBudgets:
+    """The budgets of a list that changes, read again only after it did."""
+
+    def __init__(self, listed: Lister[PodDisruptionBudget]) -> None:
+        self._listed = listed
+        self._read: int | None = None
+        self._budgets = Budgets()
+
+    def current(self) -> Budgets:
+        if self._read != self._listed.version:
+            self._read = self._listed.version
+            self._budgets = Budgets(self._listed.list())
+        return self._budgets
 
 
 def _selector(budget: PodDisruptionBudget) -> Selector | None:

@@ -41,6 +41,10 @@ def victims_on(
     said = trial.refusal(ahead)
     if said is not None:
         return said
+    barred = rules.objection(trials.pod, possible)
+    if barred is not None:
+        return rules.name, barred
+    gone = {victim.uid: victim for victim in possible}
     possible.sort(key=rules.importance)
     violating, fine = budgets.split(possible)
     victims: list[PodInfo] = []
@@ -48,8 +52,10 @@ def victims_on(
     for spared in (violating, fine):
         for pod in spared:
             trial.add(pod)
-            if trial.refusal(ahead, again=True) is not None:
+            del gone[pod.uid]
+            if trial.refusal(ahead, again=True) or rules.objection(trials.pod, gone.values()):
                 trial.remove(pod)
+                gone[pod.uid] = pod
                 victims.append(pod)
                 violations += spared is violating
     if violating and fine:

@@ -55,8 +55,9 @@ class Enough(msgspec.Struct, frozen=True):
         return min(max(nodes * self.percent // 100, self.at_least), nodes)
 
 
-def find(refused: Refused, rules: Rules, budgets: Budgets, enough: Enough) -> Found:
-    rows = refused.resolvable_rows()
+def find(refused: Refused, rules: Rules, budgets: Budgets, enough: Enough, among: RowList | None = None) -> Found:
+    """`among` are the rows worth a look, for whoever knows better than that all whose refusal could be lifted are."""
+    rows = refused.resolvable_rows() if among is None else among
     if not len(rows):
         return Found(0, (), {})
     rows = np.roll(rows, -int(refused.chance.integers(len(rows))))
@@ -132,7 +133,10 @@ class _Search:
 
 
 def _promised_rows(refused: Refused) -> frozenset[int]:
+    """Where sums do not tell what the pod would see: room is promised to others, or held for this pod."""
     index, nominator = refused.table.index, refused.nominator
+    restored = refused.cycle.restored
+    held = frozenset(restored.rows()) if restored is not None else frozenset()
     if not nominator:
-        return frozenset()
-    return frozenset(index[name].row for name in nominator.nodes() if name in index)
+        return held
+    return held | {index[name].row for name in nominator.nodes() if name in index}

@@ -50,7 +50,7 @@ class Below:
         if node is None:
             return
         for pod in node.pods.values():
-            if pod.shape.priority < self._priority:
+            if pod.shape.priority < self._priority and not pod.reserve:
                 self.count[row] += 1
                 for name, amount in pod.requests.items():
                     if name not in self._held:
@@ -64,7 +64,7 @@ class Below:
         rows: list[int] = []
         for row, node in enumerate(self._table.nodes):
             if node is not None and node.pods:
-                below = [pod for pod in node.pods.values() if pod.shape.priority < priority]
+                below = [pod for pod in node.pods.values() if pod.shape.priority < priority and not pod.reserve]
                 found += below
                 rows += [row] * len(below)
         self.count = np.bincount(rows, minlength=size).astype(np.int64) if rows else np.zeros(size, np.int64)

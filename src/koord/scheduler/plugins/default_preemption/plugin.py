@@ -13,16 +13,14 @@ from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.refused import Refused
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
-from koord.scheduler.preemption.budget import Budgets
-from koord.scheduler.preemption.candidate import Candidate, pick
+from koord.scheduler.preemption.budget import ListedBudgets
+from koord.scheduler.preemption.candidate import pick
 from koord.scheduler.preemption.finder import Enough, Found, find
+from koord.scheduler.preemption.plan import NEVER, NOT_HELPFUL, TERMINATING, plan, told_together
 from koord.scheduler.preemption.rules import Rules
 from koord.scheduler.preemption.under_way import UnderWay
 from koord.scheduler.state.pod import PodInfo
 
-_NEVER = "not eligible due to preemptionPolicy=Never."
-_TERMINATING = "not eligible due to a terminating pod on the nominated node."
-_NOT_HELPFUL = "Preemption is not helpful for scheduling"
 _WAITS = unresolvable("waiting for the preemption for this pod to be finished")
 
 
@@ -39,9 +37,7 @@ class DefaultPreemption(Plugin):
         if percent is None or at_least is None:
             raise ValueError("how many candidate nodes to look for is not specified")
         self._enough = Enough(percent, at_least)
-        self._listed = handle.lister(POD_DISRUPTION_BUDGETS)
-        self._read: int | None = None
-        self._budgets = Budgets()
+        self._budgets = ListedBudgets(handle.lister(POD_DISRUPTION_BUDGETS))
         self._rules = Rules(may_evict)
         self._under_way = handle.state.derived(UnderWay)
 
@@ -60,18 +56,18 @@ class DefaultPreemption(Plugin):
         barred = self._barred(pod, refused)
         if barred:
             return Futile((f"preemption: {barred}",))
-        found = find(refused, self._rules, self._current_budgets(), self._enough)
+        found = find(refused, self._rules, self._budgets.current(), self._enough)
         search = Search(self.name, found.nodes, len(found.candidates), found.without, found.nearest)
         if found.candidates:
-            return self._preempt(refused, pick(found.candidates), search)
+            return plan(refused, self.name, pick(found.candidates), search)
         if found.broken:
-            return Fault(f"preemption: {_together(found.broken)}")
+            return Fault(f"preemption: {told_together(found.broken)}")
         return Futile((f"preemption: {_message(refused, found)}",), nominate="", search=search)
 
     def _barred(self, pod: PodInfo, refused: Refused) -> str:
         """Why the pod may not preempt at all, or not now."""
         if pod.shape.spec.preemption_policy == "Never":
-            return _NEVER
+            return NEVER
         node = refused.cycle.state.node(refused.nominated_node())
         if node is None:
             return ""
@@ -79,28 +75,7 @@ class DefaultPreemption(Plugin):
         if said is not None and not said[1].resolvable:
             return ""  # what was made there is of no use any more
         leaving = any(other.preempted and self._rules.may_take(pod, other) for other in node.pods.values())
-        return _TERMINATING if leaving else ""
-
-    def _current_budgets(self) -> Budgets:
-        if self._read != self._listed.version:
-            self._read = self._listed.version
-            self._budgets = Budgets(self._listed.list())
-        return self._budgets
-
-    def _preempt(self, refused: Refused, best: Candidate, search: Search) -> Preempt:
-        pod = refused.pod
-        nominated = refused.nominator.on(best.node)
-        going = any(not victim.deleting for victim in best.victims)
-        return Preempt(
-            plugin=self.name,
-            node=best.node,
-            victims=best.victims,
-            # They may no longer fit beside this pod; if all victims are on their way out, that was settled before.
-            clear_nominations=tuple(other.uid for other in nominated if other.priority < pod.priority) if going else (),
-            violations=best.violations,
-            why=_why(pod, best, search),
-            search=search,
-        )
+        return TERMINATING if leaving else ""
 
 
 def _message(refused: Refused, found: Found) -> str:
@@ -108,19 +83,6 @@ def _message(refused: Refused, found: Found) -> str:
     total = refused.decision.node_count
     counts = dict(found.without)
     if total > found.nodes:
-        counts[_NOT_HELPFUL] = total - found.nodes
+        counts[NOT_HELPFUL] = total - found.nodes
     listed = sorted(f"{count} {reason}" for reason, count in counts.items())
     return f"0/{total} nodes are available: {', '.join(listed)}."
-
-
-def _together(errors: tuple[str, ...]) -> str:
-    return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
-
-
-def _why(pod: PodInfo, best: Candidate, search: Search) -> str:
-    victims = best.victims
-    broken = f", {best.violations} against their disruption budgets" if best.violations else ""
-    return (
-        f"{pod.key} has priority {pod.priority}; {best.node} has room for it without {len(victims)} pod(s) of priority "
-        f"at most {victims[0].priority}{broken}; best of {search.candidates} node(s) where that helps"
-    )

@@ -1,0 +1,181 @@
+"""The book of quotas of one cluster state, kept in line with quotas, pods and nodes as the watch shows them.
+
+What is asked for comes from the list of all pods; what is used comes from the state, so that a promise of this
+scheduler counts from the moment it is made and no longer than it holds. Nothing here remembers more than that: a
+ledger made anew from the same lists and the same state has the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+from koord.api.custom import ELASTIC_QUOTAS
+from koord.api.sigs_scheduling import ElasticQuota
+from koord.policy.quota.book import Book
+from koord.policy.quota.claimant import Address, Claimant
+from koord.policy.quota.definition import Quota, Rules
+from koord.policy.quota.event import (
+    Assigned,
+    Effect,
+    QuotaGone,
+    QuotaSeen,
+    Refused,
+    Released,
+    Requested,
+    TotalChanged,
+    Unassigned,
+)
+from koord.policy.quota.refusal import Refusal
+from koord.scheduler.framework.handle import Handle
+from koord.scheduler.plugins.elastic_quota.claim import claim_of, is_counted
+from koord.scheduler.plugins.elastic_quota.total import Total
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.wire import PODS, Pod, is_terminal
+from koord.values.quantity import QuantityError
+
+QuotaKey = tuple[str, str]  # namespace and name of the object
+
+
+class Ledger:
+    def __init__(self, rules: Rules, handle: Handle, *, with_overhead: bool = True) -> None:
+        self.rules = rules
+        self.with_overhead = with_overhead
+        self.unreadable: dict[QuotaKey, str] = {}  # quotas that count as absent, and why
+        self.on_eased: Callable[[], None] | None = None  # told when room came that the state does not tell of
+        self._state = handle.state
+        self._book = Book(rules)
+        self._total = Total(handle.state.table)
+        self._placed_at: dict[str, Address] = {}  # by uid
+        self._placed: dict[Address, set[str]] = {}
+        self._pods = handle.lister(PODS)
+        quotas = handle.lister(ELASTIC_QUOTAS)
+        quotas.on_change(self._on_quota)
+        self._pods.on_change(self._on_pod)
+        handle.state.listen(self._on_place)
+
+    # Reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def book(self) -> Book:
+        """Up to date."""
+        total = self._total.refresh()
+        if total is not None:
+            self._book.handle(TotalChanged(total))
+        return self._book
+
+    def claim(self, pod: PodInfo) -> Claimant:
+        return self._book.pods.get(pod.uid) or claim_of(pod, with_overhead=self.with_overhead)
+
+    def check(self, pod: PodInfo, without: Iterable[PodInfo] = ()) -> Refusal | None:
+        """Whether the pod may start, if those pods were gone."""
+        return self.book.check(self.claim(pod), without=[self.claim(other) for other in without])
+
+    def members(self, quota: str) -> Iterator[PodInfo]:
+        """The pods that hold room in a quota, in the quota itself and not below it."""
+        default = self.rules.default_group
+        for address, uids in self._placed.items():
+            if self._book.quotas.home(address, default=default) == quota:
+                for uid in uids:
+                    pod = self._state.placed(uid)
+                    if pod is not None:
+                        yield pod
+
+    # What happens ------------------------------------------------------------------------------------------------
+
+    def refused(self, pod: PodInfo, refusal: Refusal, at: float) -> None:
+        """Noted with the quota that the pod belongs to, whichever quota above it had no room."""
+        quota = self._book.quota_of(self.claim(pod)) or refusal.quota
+        self._book.handle(Refused(pod.key, quota, refusal, at))
+
+    def _on_quota(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
+        shown = new if new is not None else old
+        assert shown is not None
+        key = (shown.metadata.namespace, shown.metadata.name)
+        self.unreadable.pop(key, None)
+        if new is None:
+            self._book.handle(QuotaGone(*key))
+            return
+        try:
+            quota = Quota.of(new)
+        except QuantityError as error:
+            self.unreadable[key] = str(error)
+            self._book.handle(QuotaGone(*key))
+            return
+        self._book.handle(QuotaSeen(quota))
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        effects: tuple[Effect, ...] = ()
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            effects = self._book.handle(Released(old.metadata.uid))
+        if new is not None:
+            uid = new.metadata.uid
+            if is_terminal(new):
+                effects += self._book.handle(Released(uid))
+            else:
+                info = self._state.info(new)
+                if is_counted(info):
+                    effects += self._book.handle(Requested(claim_of(info, with_overhead=self.with_overhead)))
+                else:
+                    effects += self._book.handle(Released(uid))
+                self._resettle(uid)
+        if effects and self.on_eased is not None:
+            self.on_eased()
+
+    def _on_place(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
+        uid, book = pod.uid, self._book
+        if what == "add":
+            known = book.pods.get(uid)
+            if known is None:
+                if not is_counted(pod):
+                    return
+                known = claim_of(pod, with_overhead=self.with_overhead)
+                book.handle(Requested(known))
+            book.handle(Assigned(uid))
+            self._settle(uid, known.address)
+            return
+        self._unsettle(uid)
+        listed = self._pods.get(pod.namespace, pod.name)
+        if listed is None or listed.metadata.uid != uid or is_terminal(listed):
+            book.handle(Released(uid))
+        else:
+            book.handle(Unassigned(uid))
+
+    # Who is where ------------------------------------------------------------------------------------------------
+
+    def _settle(self, uid: str, address: Address) -> None:
+        self._placed_at[uid] = address
+        self._placed.setdefault(address, set()).add(uid)
+
+    def _unsettle(self, uid: str) -> None:
+        address = self._placed_at.pop(uid, None)
+        if address is None:
+            return
+        left = self._placed[address]
+        left.discard(uid)
+        if not left:
+            del self._placed[address]
+
+    def _resettle(self, uid: str) -> None:
+        """A placed pod may have been given to another quota by its label."""
+        known = self._book.pods.get(uid)
+        if uid in self._placed_at and known is not None and self._placed_at[uid] != known.address:
+            self._unsettle(uid)
+            self._settle(uid, known.address)
+
+
+class Ledgers:
+    """Get it with `state.derived(Ledgers)`: profiles with the same rules share a ledger."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._known: list[Ledger] = []
+
+    def of(self, rules: Rules, handle: Handle, *, with_overhead: bool) -> Ledger:
+        for ledger in self._known:
+            if ledger.rules == rules and ledger.with_overhead == with_overhead:
+                return ledger
+        made = Ledger(rules, handle, with_overhead=with_overhead)
+        self._known.append(made)
+        return made

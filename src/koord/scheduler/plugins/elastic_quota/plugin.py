@@ -1,0 +1,142 @@
+"""Let a pod start only when its quota has room for it; look for room within the quota when there is none.
+
+Who is entitled to what is the ledger's to say, where a placement counts from the moment that the state makes it and
+until the state takes it back: nothing is left to do at Reserve. A quota's verdict changes with every placement, so it is asked for each
+pod and kept for none; what nodes say of equal pods is kept all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from koord.api.builtin import POD_DISRUPTION_BUDGETS
+from koord.api.config.scheduler.elastic_quota import ElasticQuotaArgs
+from koord.api.protocol import L_QUOTA_NAME, L_QUOTA_PREEMPTIBLE
+from koord.policy.quota.definition import Rules
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.decision import Futile, Preempt, Search
+from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
+from koord.scheduler.framework.handle import Handle
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.refused import Refused
+from koord.scheduler.framework.verdict import ROW, Fault, Reject, reject, unresolvable
+from koord.scheduler.plugins.elastic_quota.ledger import Ledger, Ledgers
+from koord.scheduler.plugins.elastic_quota.message import futile
+from koord.scheduler.plugins.elastic_quota.rules import WithinQuota
+from koord.scheduler.preemption.budget import ListedBudgets
+from koord.scheduler.preemption.candidate import pick
+from koord.scheduler.preemption.finder import Enough, find
+from koord.scheduler.preemption.plan import NEVER, TERMINATING, plan, told_together
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.table import RowList
+
+# Of every node that could be freed the best is taken.
+_ALL = Enough(percent=100, at_least=0)
+# Room in a quota that no event of the cluster tells of: a pod that only waited is gone, or asks for less.
+_EASED = Event("ElasticQuota", UPDATE)
+
+
+class ElasticQuota(Plugin):
+    name = "ElasticQuota"
+    scope = ROW  # nothing of it is kept; but pods of one quota that ask for the same are told the same
+    wakes_on = (
+        Event("ElasticQuota", ADD),
+        _EASED,
+        Event("ElasticQuota", DELETE),
+        Event("Pod", DELETE),
+        Event("Pod", UPDATE, "labels"),
+        Event("Pod", UPDATE, "scale-down"),
+        Event("Node", ADD),
+        Event("Node", UPDATE, "allocatable"),
+        Event("Node", UPDATE, "annotations"),
+        Event("Node", UPDATE, "taints"),
+        Event("Node", UPDATE, "unschedulable"),
+    )
+
+    def __init__(
+        self,
+        args: ElasticQuotaArgs,
+        handle: Handle,
+        *,
+        disable_default_quota: bool = False,
+        multi_quota_tree: bool = False,
+        guarantee_usage: bool = False,
+        ignore_overhead: bool = False,
+    ) -> None:
+        """Takes defaulted arguments."""
+        if args.hook_plugins:
+            key = args.hook_plugins[0].factory_key
+            raise ValueError(f"failed to initialize index-0 hook plugin: factory {key} not found")
+        self.args = args
+        rules = Rules.of(
+            args,
+            disable_default_quota=disable_default_quota,
+            multi_quota_tree=multi_quota_tree,
+            guarantee_usage=guarantee_usage,
+        )
+        self._handle = handle
+        self.ledger: Ledger = handle.state.derived(Ledgers).of(rules, handle, with_overhead=not ignore_overhead)
+        self.ledger.on_eased = self._eased
+        self._rules = WithinQuota(self.ledger, spare_default=args.disable_default_quota_preemption is not False)
+        self._budgets = ListedBudgets(handle.lister(POD_DISRUPTION_BUDGETS))
+
+    def signature(self, pod: PodInfo) -> Hashable:
+        labels = pod.labels
+        return labels.get(L_QUOTA_NAME), pod.namespace, labels.get(L_QUOTA_PREEMPTIBLE)
+
+    # Letting in --------------------------------------------------------------------------------------------------
+
+    def admit(self, cycle: Cycle, pod: PodInfo) -> Reject | Fault | None:
+        refusal = self.ledger.check(pod)
+        if refusal is None:
+            return None
+        self.ledger.refused(pod, refusal, self._handle.now())
+        # No pod's going gives a quota that does not exist, or has no place, any room.
+        return unresolvable(refusal.text) if refusal.kind in ("unknown", "adrift") else reject(refusal.text)
+
+    # Waking ------------------------------------------------------------------------------------------------------
+
+    def might_help(self, pod: PodInfo, happened: Happened) -> bool:
+        return self.ledger.check(pod) is None
+
+    def _eased(self) -> None:
+        self._handle.desk.tell(Happened(_EASED))
+
+    # Making room -------------------------------------------------------------------------------------------------
+
+    def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Preempt | Futile | Fault | None:
+        barred = self._barred(pod, refused)
+        if barred:
+            return Futile((f"preemption: {barred}",))
+        rows = refused.resolvable_rows()
+        hosts = self._hosts(pod, refused, rows)
+        found = find(refused, self._rules, self._budgets.current(), _ALL, hosts)
+        search = Search(self.name, found.nodes, len(found.candidates), found.without, found.nearest)
+        if found.candidates:
+            return plan(refused, self.name, pick(found.candidates), search)
+        if found.broken:
+            return Fault(f"preemption: {told_together(found.broken)}")
+        return Futile((f"preemption: {futile(refused, rows, hosts, found.without)}",), nominate="", search=search)
+
+    def _barred(self, pod: PodInfo, refused: Refused) -> str:
+        if pod.shape.spec.preemption_policy == "Never":
+            return NEVER
+        node = refused.cycle.state.node(refused.nominated_node())
+        if node is None:
+            return ""
+        said = refused.said_of(node)
+        if said is not None and not said[1].resolvable:
+            return ""
+        leaving = any(other.deleting and self._rules.may_take(pod, other) for other in node.pods.values())
+        return TERMINATING if leaving else ""
+
+    def _hosts(self, pod: PodInfo, refused: Refused, rows: RowList) -> RowList:
+        """Of these rows the ones with somebody who may go: the quota knows its few pods among the many of all nodes."""
+        quota = self.ledger.book.quota_of(self.ledger.claim(pod))
+        if quota is None:
+            return rows[:0]
+        index = refused.table.index
+        hosts = {index[other.node_name].row for other in self.ledger.members(quota) if self._rules.may_take(pod, other)}
+        return rows[np.isin(rows, list(hosts))] if hosts else rows[:0]

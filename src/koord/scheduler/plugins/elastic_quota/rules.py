@@ -1,0 +1,29 @@
+"""Whom a pod may push out within its quota, and whether the quota has room once they are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from koord.policy.quota.preemption import may_preempt
+from koord.scheduler.framework.verdict import Reject, reject
+from koord.scheduler.plugins.elastic_quota.ledger import Ledger
+from koord.scheduler.preemption.rules import Rules
+from koord.scheduler.state.pod import PodInfo
+
+
+class WithinQuota(Rules):
+    name = "ElasticQuota"
+
+    def __init__(self, ledger: Ledger, *, spare_default: bool) -> None:
+        super().__init__()
+        self._ledger = ledger
+        self._spare_default = spare_default
+
+    def may_take(self, pod: PodInfo, victim: PodInfo) -> bool:
+        ledger = self._ledger
+        claim, other = ledger.claim(pod), ledger.claim(victim)
+        return may_preempt(ledger.book, claim, other, spare_default=self._spare_default)
+
+    def objection(self, pod: PodInfo, gone: Collection[PodInfo]) -> Reject | None:
+        refusal = self._ledger.check(pod, without=gone)
+        return None if refusal is None else reject(refusal.text)
