@@ -14,9 +14,9 @@ from koord.api.model import convert
 from koord.embedded.workloads import (
     daemon_decision,
     history,
-    node_fit,
     stateful_decision,
 )
+from koord.policy import node_suitability
 from tests.embedded.workloads.specimen import NOW, node, pod, taint
 
 # -- StatefulSets, DaemonSets, revisions
@@ -138,7 +138,7 @@ def test_where_daemons_run(spec: dict[str, Any], where: Node, expected: tuple[bo
 def test_required_affinity(term: dict[str, Any], expected: bool) -> None:
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     spec = convert({"affinity": {"nodeAffinity": required}}, PodSpec)
-    assert node_fit.selects(spec, node(labels={"z": "a", "n": "5"})) is expected
+    assert node_suitability.selects(spec, node(labels={"z": "a", "n": "5"})) is expected
 
 
 def test_revisions_are_found_again_and_renumbered() -> None:

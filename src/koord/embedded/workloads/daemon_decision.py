@@ -11,8 +11,8 @@ from koord.api.apps import DaemonSet, DaemonSetStatus
 from koord.api.core import Node, Pod, PodSpec, Toleration
 from koord.embedded.workloads.context import seconds_until
 from koord.embedded.workloads.history import REVISION_HASH
-from koord.embedded.workloads.node_fit import NO_EXECUTE, NO_SCHEDULE, selects, untolerated
 from koord.embedded.workloads.pod_state import available, ready, ready_since
+from koord.policy.node_suitability import NO_EXECUTE, NO_SCHEDULE, selects, untolerated
 from koord.values.int_or_string import scaled
 
 _PREFIX = "node.kubernetes.io/"

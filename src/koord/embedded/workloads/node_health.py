@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from koord.api.core import Node, NodeCondition, Taint
-from koord.embedded.workloads.node_fit import NO_EXECUTE, NO_SCHEDULE
+from koord.policy.node_suitability import NO_EXECUTE, NO_SCHEDULE
 
 GRACE_S = 40.0
 STARTUP_GRACE_S = 60.0

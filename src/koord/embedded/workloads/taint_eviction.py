@@ -10,13 +10,13 @@ from koord.api.builtin import NODES, PODS
 from koord.api.core import Node, Pod, Taint
 from koord.embedded.workloads.context import Context, seconds_until
 from koord.embedded.workloads.disruption import mark_disrupted
-from koord.embedded.workloads.node_fit import NO_EXECUTE, tolerates
 from koord.embedded.workloads.pod_place import index_by_node, on_node
 from koord.kube import recorder
 from koord.kube.cache import Change, Key, key_of
 from koord.kube.controller import Done, Outcome, Requeue, Retry
 from koord.kube.refused import Refused
 from koord.kube.workqueue import WorkQueue
+from koord.policy.node_suitability import NO_EXECUTE, tolerates
 
 
 class Leave(msgspec.Struct, frozen=True):

@@ -1,0 +1,74 @@
+"""Whether a pod could live on another node: selectors, taints, requests and cordons. Usage is for others to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from koord.api.node import Node
+from koord.api.pod_resources import pod_requests
+from koord.descheduler.plugins.capacity import allocatable
+from koord.descheduler.snapshot import Snapshot
+from koord.descheduler.wire import Pod
+from koord.policy.node_suitability import NO_EXECUTE, NO_SCHEDULE, selects, untolerated
+
+
+class Fitting:
+    """Of one snapshot. What nodes have left is worked out once per node, and moves with `take` as pods are placed."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._free: dict[str, dict[str, int]] = {}
+        self._requests: dict[str, Mapping[str, int]] = {}
+
+    def requests(self, pod: Pod) -> Mapping[str, int]:
+        uid = pod.metadata.uid
+        known = self._requests.get(uid)
+        if known is None:
+            known = self._requests[uid] = pod_requests(pod.spec, pod.status)
+        return known
+
+    def free(self, node: Node) -> dict[str, int]:
+        """Allocatable less the requests of the pods that live there."""
+        name = node.metadata.name
+        known = self._free.get(name)
+        if known is None:
+            known = dict(allocatable(node))
+            for pod in self._snapshot.on(name):
+                for resource, amount in self.requests(pod).items():
+                    known[resource] = known.get(resource, 0) - amount
+            self._free[name] = known
+        return known
+
+    def misfits(self, pod: Pod, node: Node) -> list[str]:
+        """Every reason against it; none when it fits."""
+        reasons = []
+        if not selects(pod.spec, node):
+            reasons.append("pod node selector does not match the node label")
+        if untolerated(pod.spec.tolerations, node.spec.taints, (NO_SCHEDULE, NO_EXECUTE)) is not None:
+            reasons.append("pod does not tolerate taints on the node")
+        free = self.free(node)
+        # The number of pods is not asked about: it is no request.
+        reasons += [f"insufficient {name}" for name, amount in self.requests(pod).items() if amount > free.get(name, 0)]
+        if node.spec.unschedulable:
+            reasons.append("node is not schedulable")
+        return reasons
+
+    def fits(self, pod: Pod, node: Node) -> bool:
+        # The cheap questions first: this is asked of thousands of pairs.
+        if node.spec.unschedulable:
+            return False
+        free = self.free(node)
+        if any(amount > free.get(name, 0) for name, amount in self.requests(pod).items()):
+            return False
+        if untolerated(pod.spec.tolerations, node.spec.taints, (NO_SCHEDULE, NO_EXECUTE)) is not None:
+            return False
+        return selects(pod.spec, node)
+
+    def elsewhere(self, pod: Pod, nodes: Iterable[Node]) -> Node | None:
+        """The first other node that fits."""
+        here = pod.spec.node_name
+        return next((node for node in nodes if node.metadata.name != here and self.fits(pod, node)), None)
+
+    def anywhere(self, pod: Pod, nodes: Iterable[Node]) -> Node | None:
+        """The first node that fits, its own included."""
+        return next((node for node in nodes if self.fits(pod, node)), None)

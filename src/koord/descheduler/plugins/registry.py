@@ -1,0 +1,17 @@
+"""Every plugin of this program by name, and how it is made. Others' plugins are added by whoever starts the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from koord.descheduler.framework.plugin import Plugin
+
+# From arguments: typed and defaulted ones where their shape is known, else plain data, None if there are none. A list
+# is what is wrong with them, in words that name the field.
+Factory = Callable[[Any], Plugin | list[str]]
+
+# The group of entry points under which installed packages offer plugins.
+ENTRY_POINTS = "koord.descheduler.plugins"
+
+REGISTRY: Mapping[str, Factory] = {}
