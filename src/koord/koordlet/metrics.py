@@ -1,0 +1,194 @@
+"""The agent's metrics under Koordinator's names: an internal registry for operators of the agent, an external one for
+those of the cluster. Series of things that are gone are dropped after five minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from koord.api.config.slo.defaults import CFS_QUOTA
+from koord.api.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
+from koord.koordlet.facts import NodeFacts
+from koord.koordlet.plan import Evict, WriteCgroup
+from koord.koordlet.pod import PodView
+from koord.koordlet.round import Ran
+from koord.koordlet.series import kind
+from koord.koordlet.series.store import Store
+from koord.koordlet.strategies import burst, file, suppress
+from koord.telemetry.metrics.buckets import exponential
+from koord.telemetry.metrics.family import Family, Gauge
+from koord.telemetry.metrics.registry import Registry
+
+FORGET_S = 300.0
+_UNITS = {BATCH_CPU: "integer", MID_CPU: "integer", BATCH_MEMORY: "byte", MID_MEMORY: "byte"}
+_CONTAINER = ("pod_namespace", "pod_name", "container_id", "container_name")
+_OWNED = ("pod_uid", "pod_name", "pod_namespace", "container_id", "container_name")
+
+
+class Metrics:
+    def __init__(self, node: str, *, per_node_metrics: bool) -> None:
+        """`per_node_metrics`: whether node_metric_* are served (gate NodeMetricPromMetrics)."""
+        self.node = node
+        self.internal = internal = Registry()
+        self.external = external = Registry()
+        p = "koordlet_"
+        self.start_time = internal.gauge(f"{p}start_time", "When the agent started, in unix seconds", ("node",))
+        self.info_status = {
+            name: internal.counter(f"{p}collect_{name}_status", f"Outcomes of collecting {name}", ("node", "status"))
+            for name in ("node_cpu_info", "node_numa_info", "node_local_storage_info")
+        }
+        self.evictions = internal.counter(f"{p}pod_eviction", "Pods that the agent evicted", ("node", "reason"))
+        self.eviction_details = internal.counter(
+            f"{p}pod_eviction_detail",
+            "Pods that the agent evicted, each for five minutes",
+            ("node", "pod_namespace", "pod_name", "reason"),
+        )
+        self.used_cpu = internal.gauge(f"{p}node_used_cpu_cores", "CPU that the node uses, in cores", ("node",))
+        self.used_memory = internal.gauge(f"{p}node_used_memory_bytes", "Memory that the node uses", ("node",))
+        self.suppressed = internal.gauge(
+            f"{p}be_suppress_cpu_cores", "CPU that best-effort work may use, in cores", ("node", "type")
+        )
+        self.ls_used = internal.gauge(
+            f"{p}be_suppress_ls_used_cpu_cores", "CPU that other pods use, in cores", ("node",)
+        )
+        self.be_used = internal.gauge(
+            f"{p}be_suppress_be_used_cpu_cores", "CPU that best-effort work uses, in cores", ("node",)
+        )
+        self.burst = internal.gauge(
+            f"{p}container_scaled_cfs_burst_us", "Burst buffer of a container", ("node", *_CONTAINER)
+        )
+        self.quota = internal.gauge(
+            f"{p}container_scaled_cfs_quota_us", "Quota of a container that may burst", ("node", *_CONTAINER)
+        )
+        self.applications = internal.gauge(
+            f"{p}host_application_resource_usage",
+            "What a host application uses",
+            ("node", "host_application_name", "resource", "priority_class", "qos"),
+        )
+        self.update_ms = internal.histogram(
+            f"{p}resource_update_duration_milliseconds",
+            "Time that one write of a kernel file takes",
+            ("type", "status"),
+            exponential(0.01, 4, 8),
+        )
+        self.kubelet_s = internal.histogram(
+            f"{p}kubelet_request_duration_seconds",
+            "Time that one request to the kubelet takes",
+            ("verb", "path", "code"),
+            exponential(0.001, 4, 7),
+        )
+        self.strategy_errors = internal.counter(
+            f"{p}strategy_errors",
+            "Faults of the program in a strategy; each has a trace in the log",
+            ("node", "strategy"),
+        )
+        self.node_usage = (
+            internal.gauge(
+                f"{p}node_metric_node_usage", "The node's use as last reported", ("node", "resource", "unit")
+            )
+            if per_node_metrics
+            else None
+        )
+        self.system_usage = (
+            internal.gauge(
+                f"{p}node_metric_system_usage", "The system's use as last reported", ("node", "resource", "unit")
+            )
+            if per_node_metrics
+            else None
+        )
+        self.allocatable = external.gauge(
+            f"{p}node_resource_allocatable", "What the node lends to batch and mid pods", ("node", "resource", "unit")
+        )
+        self.requests = external.gauge(
+            f"{p}container_resource_requests",
+            "What containers ask for of what is lent",
+            ("node", "resource", "unit", *_OWNED),
+        )
+        self.limits = external.gauge(
+            f"{p}container_resource_limits", "Limits of what is lent", ("node", "resource", "unit", *_OWNED)
+        )
+        self._details: dict[tuple[str, ...], float] = {}
+
+    def wrote(self, kind_of_file: str, done: bool, seconds: float) -> None:
+        """The executor's `measure`."""
+        self.update_ms.labels(kind_of_file, "success" if done else "failed").observe(seconds * 1000)
+
+    def evicted(self, now_s: float, victim: Evict) -> None:
+        labels = (self.node, victim.namespace, victim.name, victim.reason)
+        self.evictions.labels(self.node, victim.reason).inc()
+        self.eviction_details.labels(*labels).inc()
+        self._details[labels] = now_s
+
+    def sampled(self, store: Store, now_s: float) -> None:
+        for family, key, scale in (
+            (self.used_cpu, (kind.NODE_CPU,), 1.0),
+            (self.used_memory, (kind.NODE_MEMORY,), 1.0),
+            (self.be_used, (kind.NODE_BE, kind.BE_USAGE), 0.001),
+        ):
+            value = store.latest(key, now_s)
+            if value is None:
+                family.remove(self.node)  # an old number would be read as the present one
+            else:
+                family.labels(self.node).set(value * scale)
+
+    def ran(self, ran: Iterable[Ran], pods: Iterable[PodView], policy: str) -> None:
+        """`policy` is that of suppression."""
+        for one in ran:
+            if one.error is not None:
+                self.strategy_errors.labels(self.node, one.strategy).inc()
+            elif one.strategy == suppress.OWNER:
+                self._suppressed(one.plan.figures, policy)
+            elif one.strategy == burst.OWNER:
+                self._burst(one, pods)
+
+    def forget(self, now_s: float) -> None:
+        """Drop series about pods that were evicted long ago."""
+        for labels in [labels for labels, at_s in self._details.items() if not 0 <= now_s - at_s <= FORGET_S]:
+            del self._details[labels]
+            self.eviction_details.remove(*labels)
+
+    def node_changed(self, facts: NodeFacts) -> None:
+        for name, unit in _UNITS.items():
+            amount = facts.allocatable.get(name)
+            if amount is None:
+                self.allocatable.remove(self.node, name, unit)
+            else:
+                self.allocatable.labels(self.node, name, unit).set(amount)
+
+    def pods_changed(self, pods: Iterable[PodView]) -> None:
+        self.requests.clear()
+        self.limits.clear()
+        for pod in pods:
+            for one in pod.containers:
+                owner = (pod.uid, pod.name, pod.namespace, one.id, one.name)
+                self._amounts(self.requests, one.requests, owner)
+                self._amounts(self.limits, one.limits, owner)
+
+    def _amounts(self, family: Family[Gauge], listed: Mapping[str, int], owner: tuple[str, ...]) -> None:
+        for name, unit in _UNITS.items():
+            if name in listed:
+                family.labels(self.node, name, unit, *owner).set(listed[name])
+
+    def _suppressed(self, figures: Mapping[str, float], policy: str) -> None:
+        cores, used = figures.get("be_suppress_cpu_cores"), figures.get("be_suppress_ls_used_cpu_cores")
+        self.suppressed.clear()
+        if used is not None:
+            self.ls_used.labels(self.node).set(used)
+        if cores is not None:
+            self.suppressed.labels(self.node, policy if policy == CFS_QUOTA else "cpuset").set(cores)
+
+    def _burst(self, ran: Ran, pods: Iterable[PodView]) -> None:
+        names = {
+            one.group: (pod.namespace, pod.name, one.id, one.name)
+            for pod in pods
+            for one in pod.containers
+            if one.group
+        }
+        here = {(self.node, *labels) for labels in names.values()}
+        for family in (self.burst, self.quota):
+            for labels, _ in family:
+                if labels not in here:
+                    family.remove(*labels)
+        for effect in ran.plan.effects:
+            if isinstance(effect, WriteCgroup) and effect.group in names:
+                family = self.burst if effect.file == file.CPU_BURST else self.quota
+                family.labels(self.node, *names[effect.group]).set(float(effect.value))
