@@ -150,7 +150,7 @@ class Endpoint:
         try:
             async with asyncio.timeout(ANSWER_S):
                 reply = await self._answer(raw, guard)
-                headers = {**_HEADERS, "Content-Type": reply.content_type}
+                headers = {**_HEADERS, **reply.headers, "Content-Type": reply.content_type}
                 response = web.Response(status=reply.status, body=reply.body, headers=headers)
                 await response.prepare(raw)
                 await response.write_eof()

@@ -33,6 +33,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     body: bytes = b""
     content_type: str = TEXT
+    headers: Mapping[str, str] = {}
 
 
 # A handler answers with a Reply, or with data that becomes JSON. It may be a coroutine function.
