@@ -1,0 +1,93 @@
+"""What this node's kernel can do for the strategies that are on: rows for people, conditions for the Node object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from koord.host.capability import Capability, State
+from koord.koordlet.strategies.table import STRATEGIES
+
+PREFIX = "koordinator.sh/"
+SUPPORTED, DEGRADED, UNSUPPORTED = "Supported", "Degraded", "Unsupported"
+_LONGEST = 1000  # characters of a condition's message
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    knob: str
+    state: str
+    how: str
+    errno: str = ""
+    strategies: tuple[str, ...] = ()  # that write it
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """One strategy's condition of the Node: True where all its files work."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+def rows(found: Iterable[Capability]) -> list[Row]:
+    users: dict[str, list[str]] = {}
+    for strategy in STRATEGIES:
+        for file in strategy.files:
+            users.setdefault(file, []).append(strategy.name)
+    return [
+        Row(
+            knob=one.knob,
+            state=one.state.value,
+            how=one.how,
+            errno=one.errno,
+            strategies=tuple(users.get(one.knob, ())),
+        )
+        for one in found
+    ]
+
+
+def conditions(found: Iterable[Capability], enabled: Iterable[str]) -> list[Condition]:
+    """Of strategies that are on and write files."""
+    by_knob: Mapping[str, Capability] = {one.knob: one for one in found}
+    wanted = set(enabled)
+    made: list[Condition] = []
+    for strategy in STRATEGIES:
+        if strategy.name in wanted and strategy.files:
+            known = [by_knob[file] for file in strategy.files if file in by_knob]
+            made.append(_condition(strategy.name, known))
+    return made
+
+
+def patch(wanted: Iterable[Condition], present: Iterable[Any], now: str) -> dict[str, Any] | None:
+    """The strategic merge patch of a Node's status, None when it says all that already.
+
+    A condition keeps the time of its last change for as long as its status stays.
+    """
+    there = {one.type: one for one in present}
+    changed: list[dict[str, Any]] = []
+    for one in wanted:
+        old = there.get(one.type)
+        if old is not None and (old.status, old.reason, old.message) == (one.status, one.reason, one.message):
+            continue
+        body = {"type": one.type, "status": one.status, "reason": one.reason, "message": one.message}
+        body["lastHeartbeatTime"] = now
+        if old is None or old.status != one.status:
+            body["lastTransitionTime"] = now
+        changed.append(body)
+    return {"status": {"conditions": changed}} if changed else None
+
+
+def _condition(strategy: str, files: list[Capability]) -> Condition:
+    bad = [one for one in files if one.state in (State.OFF, State.REJECTED)]
+    weak = [one for one in files if one.state is State.DEGRADED]
+    told = "; ".join(f"{one.knob}: {one.state.value}{f' ({one.errno})' if one.errno else ''}" for one in (*bad, *weak))
+    if bad and len(bad) == len(files):
+        status, reason = "False", UNSUPPORTED
+    elif bad or weak:
+        status, reason = "True", DEGRADED
+    else:
+        status, reason, told = "True", SUPPORTED, f"{len(files)} files work"
+    return Condition(type=f"{PREFIX}{strategy}", status=status, reason=reason, message=told[:_LONGEST])

@@ -1,0 +1,84 @@
+"""What the agent tells on its port: metrics, audit events, evictions, capabilities, and what each strategy last did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from koord.host.audit_log import PAGE, AuditLog, Unpaged
+from koord.host.fault import Fault
+from koord.koordlet.capability import Row
+from koord.koordlet.eviction.ledger import Ledger
+from koord.koordlet.metrics import Metrics
+from koord.telemetry import routing
+from koord.telemetry.clock import Clock
+from koord.telemetry.endpoint import Endpoint, Services
+from koord.telemetry.health import Check
+from koord.telemetry.routing import Call, Reply
+from koord.values.quotation import integer
+
+MERGED, INTERNAL, EXTERNAL = "/metrics", "/internal-metrics", "/external-metrics"
+
+
+class Doing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a strategy last did."""
+
+    strategy: str
+    at: str = ""
+    why: str = ""
+    effects: int = 0
+    written: int = 0
+    refused: tuple[str, ...] = ()
+    error: str = ""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told, each asked for when somebody wants to know."""
+
+    metrics: Metrics
+    ledger: Ledger
+    audit_log: AuditLog | None  # None: its gate is off
+    capabilities: Callable[[], list[Row]]
+    doings: Callable[[], list[Doing]]
+    state: Callable[[], Mapping[str, Any]]
+    checks: Mapping[str, Check]
+
+
+def endpoint_of(source: Source, clock: Clock, *, events: bool) -> Endpoint:
+    endpoint = Endpoint(clock)
+    endpoint.metrics((source.metrics.internal, source.metrics.external), MERGED)
+    endpoint.metrics((source.metrics.internal,), INTERNAL)
+    endpoint.metrics((source.metrics.external,), EXTERNAL)
+    endpoint.health("healthz", {})
+    endpoint.health("readyz", source.checks)
+    if events and source.audit_log is not None:
+        log = source.audit_log
+        endpoint.routes.add("GET", "/events", lambda call: events_reply(log, call))
+    services = Services(endpoint)
+    services.add("GET", "/evictions", lambda call: _evictions(source.ledger, call))
+    services.add("GET", "/capabilities", lambda _: {"capabilities": source.capabilities()})
+    services.add("GET", "/strategies", lambda _: {"strategies": source.doings()})
+    services.add("GET", "/state", lambda _: source.state())
+    return endpoint
+
+
+def events_reply(log: AuditLog, call: Call) -> Reply:
+    """Newest first, page by page. A size that is no number counts as none given."""
+    size = integer(call.first("size") or "")
+    page = log.page(PAGE if size is None else size, call.first("pageToken") or "")
+    if isinstance(page, Fault):
+        return routing.text(f"{page}\n", 500)
+    if isinstance(page, Unpaged):
+        return routing.text(f"{page.message}\n", 409 if page.expired else 400)
+    if call.headers.get("Accept") == "application/json":
+        events = [msgspec.Raw(line) for line in page.lines]
+        return routing.json({"NextPageToken": page.token, "Events": events})
+    body = b"".join(line + b"\n" for line in page.lines)
+    headers = {"Next-Page-Token": page.token} if page.token else {}
+    return Reply(body=body, headers=headers)
+
+
+def _evictions(ledger: Ledger, call: Call) -> dict[str, Any]:
+    return {"evictions": ledger.entries(call.first("namespace") or "", call.first("name") or "")}
