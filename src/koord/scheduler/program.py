@@ -100,7 +100,7 @@ class Scheduler:
         self.reporter = Reporter(client, clock, self.intake.pods.get)
         self.announcer = Announcer(clock, lambda: self.binder.on_the_way > 0, self._unwritten)
         teller = Teller(
-            pods=self.intake.pods,
+            latest=self.intake.latest,
             state=self.state,
             queue=self.queue,
             recorders=self._recorders,

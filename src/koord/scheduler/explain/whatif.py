@@ -70,6 +70,9 @@ class WhatIf:
         return Outcome(pod=pod.key, scheduler=pod.scheduler, after_eviction_on=plan.node, message=message, attempt=told)
 
     def _promise(self, engine: Engine, pod: PodInfo, decision: Chosen) -> str | None:
+        refused = engine.nominate(pod, decision.node)
+        if refused is not None:
+            return of_refusal(refused[0], "Reserve", refused[1]).message
         self._state.assume(pod, decision.node)
         node = self._state.table.index[decision.node]
         for plugin in engine.profile.at("reserve"):

@@ -19,7 +19,18 @@ class Cycle:
     one, and are shared otherwise, so a plugin whose kept value changes in `add_pod` must give it a `copy`.
     """
 
-    __slots__ = ("kept", "narrowed_by", "nominated", "only", "reserved", "restored", "skip_filter", "skip_score", "state", "zones")
+    __slots__ = (
+        "kept",
+        "narrowed_by",
+        "nominated",
+        "only",
+        "reserved",
+        "restored",
+        "skip_filter",
+        "skip_score",
+        "state",
+        "zones",
+    )
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state

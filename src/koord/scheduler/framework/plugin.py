@@ -16,7 +16,7 @@ import numpy.typing as npt
 from koord.policy.topology.hint import Hints
 from koord.scheduler.framework.event import Event, Happened
 from koord.scheduler.framework.verdict import ALWAYS, SKIP, Fault, Only, Reject, Scope, Skip, Wait
-from koord.scheduler.framework.work import Mark, Takeover, Work
+from koord.scheduler.framework.work import Mark, Stand, Takeover, Work
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
@@ -165,7 +165,7 @@ class Plugin:
         """
         return SKIP
 
-    def bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Skip | Reject | Fault | None:
+    def bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Stand | Skip | Reject | Fault | None:
         """None: the program writes the usual binding. Work is done in its place. Skip leaves it to the next plugin."""
         return SKIP
 

@@ -51,7 +51,7 @@ class Stand(msgspec.Struct, frozen=True):
     done: Callable[[Any], bool]
 
 
-Work = Errand | Mark | Stand
+Work = Errand | Mark
 
 
 class Takeover(msgspec.Struct, frozen=True):

@@ -18,10 +18,11 @@ from koord.kube.client import Client
 from koord.kube.outage import OUTAGE
 from koord.kube.refused import Refused
 from koord.scheduler.framework.verdict import Fault, Reject, Skip
-from koord.scheduler.framework.work import Errand, Mark
+from koord.scheduler.framework.work import Errand, Mark, Stand
 from koord.scheduler.shell.blame import described, raised_by
 from koord.scheduler.shell.bond import Bond
 from koord.scheduler.shell.outcome import Failure, of_refusal
+from koord.scheduler.shell.stand_in import StandIns
 from koord.scheduler.shell.waiting import Guest, WaitingRoom
 from koord.scheduler.state.wire import PODS
 from koord.telemetry.clock import Clock
@@ -66,6 +67,7 @@ class Binder:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Semaphore(AT_A_TIME)
         self._drained = asyncio.Event()
+        self._stand_ins = StandIns(client, clock)
         self.on_the_way = 0  # past Permit, not yet answered
 
     def submit(self, bond: Bond) -> None:
@@ -136,10 +138,6 @@ class Binder:
         if isinstance(marks, Failure):
             return marks
         pod, node = bond.pod, bond.node_name
-        if marks is not None and marks.labels:
-            failure = await self._label(bond, marks)
-            if failure is not None:
-                return failure
         for plugin in bond.profile.at("bind"):
             work = plugin.bind(bond.cycle, pod, node)
             if isinstance(work, Skip):
@@ -147,9 +145,16 @@ class Binder:
             if isinstance(work, Errand):  # in place of a binding
                 fault = await self._run(work)
                 return None if fault is None else of_refusal(plugin.name, "Bind", fault)
+            if isinstance(work, Stand):
+                fault = await self._stand_ins.write(work, marks)
+                return None if fault is None else of_refusal(plugin.name, "Bind", fault)
             if isinstance(work, Reject | Fault):
                 return of_refusal(plugin.name, "Bind", work)
             break
+        if marks is not None and marks.labels:
+            failure = await self._label(bond, marks)
+            if failure is not None:
+                return failure
         began = self._clock.monotonic()
         failure = await self._write(bond, marks.annotations if marks is not None else None)
         self._took(bond.profile.scheduler_name, "Bind", self._clock.monotonic() - began)

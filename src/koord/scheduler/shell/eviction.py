@@ -14,6 +14,7 @@ from koord.kube.recorder import Recorder
 from koord.kube.refused import Refused
 from koord.scheduler.framework.decision import Preempt
 from koord.scheduler.preemption.under_way import UnderWay
+from koord.scheduler.shell.teller import about_pod
 from koord.scheduler.shell.waiting import WaitingRoom
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.wire import PODS
@@ -123,7 +124,7 @@ class Evictor:
 
     def _tell(self, victim: PodInfo, pod: PodInfo, note: str) -> None:
         self._recorders[pod.scheduler].record(
-            _about(victim), "Normal", "Preempted", note, action="Preempting", related=_about(pod)
+            _about(victim), "Normal", "Preempted", note, action="Preempting", related=about_pod(pod)
         )
 
 

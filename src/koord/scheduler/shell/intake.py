@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from koord.api.builtin import NODES
+from koord.api.custom import RESERVATIONS
 from koord.api.node import Node
 from koord.kube.cache import Change
 from koord.kube.informer import Informer
@@ -14,7 +15,9 @@ from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
 from koord.scheduler.queue.change import node_changes, pod_changes
 from koord.scheduler.queue.scheduling import SchedulingQueue
 from koord.scheduler.shell.handle import LiveHandle, LiveLister
+from koord.scheduler.shell.reserve_intake import ReserveIntake
 from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.wire import PODS, Pod, is_terminal
 from koord.telemetry.clock import Clock
 
@@ -46,6 +49,7 @@ class Intake:
         self._wake = wake
         self.nodes: Informer[Node] = informers.of(NODES)
         self.pods: Informer[Pod] = informers.of(PODS, transform=self._state.shapes.interned)
+        self._reserves: ReserveIntake | None = None
         self._listed: LiveLister[Pod] | None = None  # plugins that look at all pods
 
     def connect(self) -> None:
@@ -53,7 +57,10 @@ class Intake:
         self.nodes.on(self._on_node)
         self.pods.on(self._on_pod)
         for lister in self._handle.listers():
-            if lister.informer is self.pods:
+            if lister.informer.resource.kind == RESERVATIONS.kind:
+                self._reserves = self._reserve_intake(lister)
+                self._reserves.connect()
+            elif lister.informer is self.pods:
                 self._listed = lister  # told first by `_on_pod`, which knows what to tell the queue
             else:
                 lister.informer.on(self._teller(lister))
@@ -138,6 +145,25 @@ class Intake:
         elif promised and queued is not None:  # room that was only promised is free for those who respected the promise
             left = queued.pod.placed_on(promised)
             self._tell(Happened(_POD_DELETED, old=left), at_most_priority=left.priority)
+
+    # Reservations ------------------------------------------------------------------------------------------------
+
+    def _reserve_intake(self, lister: LiveLister[Any]) -> ReserveIntake:
+        return ReserveIntake(
+            lister,
+            self._state,
+            self._queue,
+            self._clock,
+            schedulers=self._schedulers,
+            gone=self._gone,
+            wake=self._wake,
+        )
+
+    def latest(self, pod: PodInfo) -> Pod | None:
+        """A pod that the queue knows, as the watch last showed it; also one that stands for a Reservation."""
+        if not pod.reserve:
+            return self.pods.get(pod.namespace, pod.name)
+        return self._reserves.latest(pod) if self._reserves is not None else None
 
     # Everything else ---------------------------------------------------------------------------------------------
 

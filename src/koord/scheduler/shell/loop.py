@@ -168,6 +168,9 @@ class Loop:
     def _promise(self, engine: Engine, queued: QueuedPod, decision: Chosen, started: float) -> Failure | None:
         """Assume, Reserve, Permit; then it is the binder's. Nothing is left behind when one of them says no."""
         pod, profile, cycle = queued.pod, engine.profile, engine.cycle
+        refused = engine.nominate(pod, decision.node)
+        if refused is not None:
+            return of_refusal(refused[0], "Reserve", refused[1])
         self._state.assume(pod, decision.node)
         waits: dict[str, float] = {}
         bond = Bond(queued, profile, cycle, decision, waits, started)
@@ -201,10 +204,13 @@ class Loop:
 
     def _reserve(self, bond: Bond) -> Failure | None:
         node = self._state.table.index[bond.node_name]
-        for plugin in bond.profile.at("reserve"):
-            answer = plugin.reserve(bond.cycle, bond.pod, node)
-            if answer is not None:
-                return of_refusal(plugin.name, "Reserve", answer)
+        try:
+            for plugin in bond.profile.at("reserve"):
+                answer = plugin.reserve(bond.cycle, bond.pod, node)
+                if answer is not None:
+                    return of_refusal(plugin.name, "Reserve", answer)
+        finally:
+            bond.cycle.nominated.pop(bond.pod.uid, None)  # from here on it is taken, or it is not
         return None
 
     def _permit(self, bond: Bond, waits: dict[str, float]) -> Failure | None:

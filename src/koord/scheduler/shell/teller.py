@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from koord.api.custom import RESERVATIONS
 from koord.api.part import ObjectReference
-from koord.kube.informer import Informer
+from koord.api.protocol import A_RESERVATION_NAME
 from koord.kube.recorder import Recorder
 from koord.scheduler.framework.decision import Chosen, Decision, Unschedulable
 from koord.scheduler.queue.entry import QueuedPod
@@ -25,7 +26,7 @@ class Teller:
     def __init__(
         self,
         *,
-        pods: Informer[Pod],
+        latest: Callable[[PodInfo], Pod | None],
         state: ClusterState,
         queue: SchedulingQueue,
         recorders: Mapping[str, Recorder],
@@ -34,7 +35,7 @@ class Teller:
         meter: Meter,
         clock: Clock,
     ) -> None:
-        self._pods = pods
+        self._latest = latest
         self._state = state
         self._queue = queue
         self._recorders = recorders
@@ -48,7 +49,7 @@ class Teller:
 
         Updates of a pod that was on its way to a node were not told to the queue: the journey decided.
         """
-        pod = self._pods.get(queued.pod.namespace, queued.pod.name)
+        pod = self._latest(queued.pod)
         if pod is None or pod.metadata.uid != queued.uid or pod.spec.node_name:
             return False
         self._queue.update(self._state.info(pod), self._clock.monotonic())
@@ -60,7 +61,7 @@ class Teller:
     def bound(self, bond: Bond) -> None:
         pod, queued = bond.pod, bond.queued
         self._reporter.drop(pod.uid)
-        note = f"Successfully assigned {pod.key} to {bond.node_name}"
+        note = f"Successfully assigned {pod.annotations[A_RESERVATION_NAME] if pod.reserve else pod.key} to {bond.node_name}"
         self._announcer.announce(lambda: self._event(pod, "Normal", "Scheduled", note, "Binding"))
         now = self._clock.monotonic()
         since = queued.first_attempt if queued.first_attempt is not None else queued.queued_at
@@ -85,6 +86,8 @@ class Teller:
 
     def unpromised(self, pod: PodInfo) -> None:
         """A greater pod got the room that this one was promised."""
+        if pod.reserve:
+            return  # nothing shows its promise
         self._reporter.report(Report(namespace=pod.namespace, name=pod.name, uid=pod.uid, nominate=""))
 
     def decided(self, pod: PodInfo, decision: Decision, took_s: float) -> None:
@@ -98,14 +101,27 @@ class Teller:
             self._meter.decided(pod.scheduler, "error", took_s)
 
     def _event(self, pod: PodInfo, kind: str, reason: str, note: str, action: str) -> None:
-        about = ObjectReference(
-            api_version="v1",
-            kind="Pod",
-            namespace=pod.namespace,
-            name=pod.name,
-            uid=pod.uid,
-            resource_version=pod.revision,
-        )
+        about = about_pod(pod)
         self._recorders[pod.scheduler].record(
             about, "Normal" if kind == "Normal" else "Warning", reason, note, action=action
         )
+
+
+def about_pod(pod: PodInfo) -> ObjectReference:
+    """What an event is about: the pod, or the Reservation that it stands for."""
+    if pod.reserve:
+        return ObjectReference(
+            api_version=RESERVATIONS.api_version,
+            kind=RESERVATIONS.kind,
+            name=pod.annotations[A_RESERVATION_NAME],
+            uid=pod.uid,
+            resource_version=pod.revision,
+        )
+    return ObjectReference(
+        api_version="v1",
+        kind="Pod",
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        resource_version=pod.revision,
+    )

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from koord.api.node import Node
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.peers import Crowd
-from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.pod import Held, PodInfo
 from koord.scheduler.state.shape import Shapes
 from koord.scheduler.state.table import NodeTable
 from koord.scheduler.state.wire import Pod, is_terminal
@@ -47,6 +47,7 @@ class ClusterState:
         self._derived: dict[type[Any], Any] = {}
         self._placed: dict[str, PodInfo] = {}  # by uid: every pod that holds room on a node, assumed ones included
         self._assumed: set[str] = set()
+        self._held: dict[str, Held] = {}  # by uid: those who hold something else than they ask for
         self._listeners: list[Placed] = []
         self._followers: list[Updated] = []
 
@@ -122,6 +123,8 @@ class ClusterState:
                 self._leave(uid)
             return self._placed.get(uid)
         info = self.info(pod)
+        if self._held:
+            info.held = self._held.get(uid)
         known = self._placed.get(uid)
         self._assumed.discard(uid)
         if known is not None:
@@ -137,6 +140,26 @@ class ClusterState:
 
     def drop_pod(self, uid: str) -> None:
         self._leave(uid)
+
+    def hold(self, uid: str, held: Held | None) -> None:
+        """Count a pod with this much on its node from now on, whenever it is placed; None for what it asks for.
+
+        Followers hear of it, listeners do not: it asks for what it asked for.
+        """
+        if held is None:
+            self._held.pop(uid, None)
+        else:
+            self._held[uid] = held
+        before = self._placed.get(uid)
+        if before is None or before.held == held:
+            return
+        after = self._placed[uid] = before.holding(held)
+        node = self.table.index[after.node_name]
+        node.remove(uid)
+        node.add(after)
+        self.table.touch(node)
+        for follower in self._followers:
+            follower(before, after)
 
     # Decisions ---------------------------------------------------------------------------------------------------
 

@@ -61,18 +61,21 @@ class NodeInfo:
         return pod
 
     def _count(self, pod: PodInfo, sign: int) -> None:
-        for name, amount in pod.requests.items():
+        held = pod.held
+        requests = pod.requests if held is None else held.requests
+        for name, amount in requests.items():
             left = self.requested.get(name, 0) + sign * amount
             if left:
                 self.requested[name] = left
             else:
                 self.requested.pop(name, None)
-        self.nonzero_cpu += sign * pod.shape.nonzero_cpu
-        self.nonzero_memory += sign * pod.shape.nonzero_memory
+        counted = pod.shape if held is None else held
+        self.nonzero_cpu += sign * counted.nonzero_cpu
+        self.nonzero_memory += sign * counted.nonzero_memory
         for port in pod.shape.host_ports:
-            held = self.ports.get(port, 0) + sign
-            if held:
-                self.ports[port] = held
+            holders = self.ports.get(port, 0) + sign
+            if holders:
+                self.ports[port] = holders
             else:
                 self.ports.pop(port, None)
 

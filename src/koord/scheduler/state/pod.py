@@ -6,14 +6,25 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import cast
 
+import msgspec
+
 from koord.api import pod as api_pod
 from koord.api.meta import OwnerReference
 from koord.api.pod_resources import pod_requests
+from koord.api.protocol import A_RESERVE_POD
 from koord.scheduler.state.peers import Peers
 from koord.scheduler.state.shape import Shape
 from koord.scheduler.state.wire import Pod
 
 _NO_LABELS: Mapping[str, str] = {}
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What a pod takes of its node where that is not what it asks for: a part of it is counted as others' already."""
+
+    requests: dict[str, int]
+    nonzero_cpu: int = 0
+    nonzero_memory: int = 0
 
 
 class PodInfo:
@@ -26,6 +37,7 @@ class PodInfo:
         "daemon",
         "deleting",
         "gates",
+        "held",
         "initialized_at",
         "key",
         "labels",
@@ -34,9 +46,11 @@ class PodInfo:
         "node_name",
         "nominated_node",
         "owner",
+        "owners",
         "peers",
         "preempted",
         "requests",
+        "reserve",
         "revision",
         "scheduled_at",
         "scheduler",
@@ -55,6 +69,8 @@ class PodInfo:
         self.peers = peers
         self.labels: Mapping[str, str] = peers.labels
         self.annotations: Mapping[str, str] = meta.annotations or _NO_LABELS
+        self.reserve = A_RESERVE_POD in self.annotations  # it stands for a Reservation; no server has it
+        self.owners: tuple[OwnerReference, ...] = meta.owner_references
         self.owner: OwnerReference | None = next((o for o in meta.owner_references if o.controller), None)
         self.daemon = any(o.kind == "DaemonSet" for o in meta.owner_references)
         self.created: datetime | None = meta.creation_timestamp
@@ -69,6 +85,7 @@ class PodInfo:
         self.claims = pod.status.resource_claim_statuses  # which ResourceClaims were made for it
         self.shape = shape
         self.requests: dict[str, int] = shape.requests
+        self.held: Held | None = None
         statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
         if any(status.resources is not None for status in statuses):
             resized = pod_requests(cast(api_pod.PodSpec, pod.spec), cast(api_pod.PodStatus, pod.status))
@@ -80,10 +97,20 @@ class PodInfo:
 
     def placed_on(self, node_name: str) -> PodInfo:
         """The same pod, as if it were bound there."""
+        other = self._copy()
+        other.node_name = node_name
+        return other
+
+    def holding(self, held: Held | None) -> PodInfo:
+        """The same pod, counted on its node with another amount; None for what it asks for."""
+        other = self._copy()
+        other.held = held
+        return other
+
+    def _copy(self) -> PodInfo:
         other = object.__new__(PodInfo)
         for slot in PodInfo.__slots__:
             setattr(other, slot, getattr(self, slot))
-        other.node_name = node_name
         return other
 
     def __repr__(self) -> str:

@@ -1,0 +1,14 @@
+"""The pod that stands for a Reservation, in the slim form in which the scheduler holds pods."""
+
+from __future__ import annotations
+
+import msgspec
+
+from koord.api.koord_scheduling import Reservation
+from koord.api.model import convert
+from koord.policy.reservation.reserve_pod import reserve_pod
+from koord.scheduler.state.wire import Pod
+
+
+def standing_for(reservation: Reservation) -> Pod:
+    return convert(msgspec.to_builtins(reserve_pod(reservation)), Pod)
