@@ -1,0 +1,186 @@
+"""The cgroup files of a simulated machine, in memory, with the kernel's answers to writes. Values are version 1's.
+
+Which value means what for CPU and memory is read elsewhere; here is what can be written and what it was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from koord.host.cgroup.knob import KNOBS
+from koord.koordlet.apply.result import FileEffect, Result, Status
+from koord.koordlet.plan import AddTasks, WriteCgroup, WriteSchemata, WriteSystem
+from koord.koordlet.strategies import file
+from koord.values.cpuset import CPUSet, CPUSetError
+from koord.values.quotation import integer
+
+THROTTLES = (file.READ_IOPS, file.READ_BPS, file.WRITE_IOPS, file.WRITE_BPS)
+BY_DISK = frozenset((*THROTTLES, file.IO_WEIGHT, file.IO_QOS, file.IO_MODEL))
+_NOTHING = {file.IO_WEIGHT: "100", file.IO_QOS: "enable=0", file.IO_MODEL: "ctrl=auto"}
+
+MAINLINE = frozenset(
+    {
+        file.CPU_SHARES,
+        file.CPU_QUOTA,
+        file.CPU_BURST,
+        file.CPU_IDLE,
+        file.CPUSET,
+        "memory.limit_in_bytes",
+        file.MEMORY_MIN,
+        file.MEMORY_LOW,
+        file.MEMORY_HIGH,
+        file.MEMORY_OOM_GROUP,
+        *THROTTLES,
+        file.MIN_FREE_KBYTES,
+        file.WATERMARK_SCALE_FACTOR,
+    }
+)
+# A kernel that was made for co-location.
+ANOLIS = frozenset(KNOBS) - {file.CPU_IDLE}
+
+Values = dict[str, str]
+
+
+class Files:
+    """`changed` is told of every group whose files have another value now."""
+
+    def __init__(self, known: frozenset[str], cpus: CPUSet, changed: Callable[[str], None]) -> None:
+        self.known = known
+        self._cpus = cpus
+        self._changed = changed
+        self._values: dict[str, Values] = {}
+        self._below: dict[str, dict[str, None]] = {}
+        self._first: dict[tuple[str, str, str], str | None] = {}  # (owner, group, file) -> what it was before
+
+    def make(self, group: str, values: Mapping[str, str]) -> None:
+        """A group with these values; what it had otherwise stays."""
+        if group and group not in self._values:
+            self._below.setdefault(group.rpartition("/")[0], {})[group] = None
+        self._values.setdefault(group, {}).update({name: value for name, value in values.items() if name in self.known})
+        self._changed(group)
+
+    def remove(self, group: str) -> None:
+        self._below.get(group.rpartition("/")[0], {}).pop(group, None)
+        gone = [group]
+        for name in gone:
+            gone += self._below.pop(name, {})
+            self._values.pop(name, None)
+        self._first = {key: value for key, value in self._first.items() if key[1] in self._values}
+
+    def below(self, group: str) -> tuple[str, ...]:
+        return tuple(self._below.get(group, ()))
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._values
+
+    def read(self, group: str, name: str) -> str | None:
+        """Files that exist and were never written say what they say on a fresh kernel."""
+        values = self._values.get(group)
+        if values is None or name not in self.known:
+            return None
+        return values.get(name, _FRESH.get(name, ""))
+
+    def number(self, group: str, name: str, default: int) -> int:
+        found = integer(self.read(group, name) or "")
+        return default if found is None else found
+
+    def disks(self, group: str) -> frozenset[str]:
+        found: set[str] = set()
+        for name in BY_DISK & self.known:
+            for line in (self.read(group, name) or "").splitlines():
+                found.add(line.split(" ", 1)[0])
+        return frozenset(found)
+
+    def write(self, effect: FileEffect) -> Result:
+        if isinstance(effect, AddTasks | WriteSchemata):
+            return Result(effect, Status.OFF, detail="this machine cannot divide its cache")
+        group = effect.group if isinstance(effect, WriteCgroup) else ""
+        before = self.read(group, effect.file)
+        if effect.file not in self.known:
+            return Result(effect, Status.OFF, detail="this kernel does not have the file")
+        if before is None:
+            return Result(effect, Status.VANISHED)
+        after = self._merged(before, effect) if effect.file in BY_DISK else effect.value
+        if after == before:
+            return Result(effect, Status.SAME, before=before)
+        wrong = self._refusal(effect, group)
+        if wrong:
+            return Result(effect, Status.REJECTED, before=before, detail=wrong)
+        self._first.setdefault((effect.owner, group, effect.file), before)
+        self._values[group][effect.file] = after
+        self._changed(group)
+        return Result(effect, Status.WRITTEN, before=before)
+
+    def give_back(self, owner: str, keep: Iterable[tuple[str, str]], why: str) -> list[Result]:
+        """What an owner wrote goes back to what it was, but for the files in `keep`."""
+        kept = set(keep)
+        results: list[Result] = []
+        for who, group, name in list(self._first):
+            if who != owner or (group, name) in kept:
+                continue
+            original = self._first.pop((who, group, name))
+            if group not in self._values or original is None:
+                continue
+            before = self._values[group].get(name, "")
+            self._values[group][name] = original
+            self._changed(group)
+            effect = WriteCgroup(group=group, file=name, value=original, owner=owner, cause="restore", why=why)
+            results.append(Result(effect, Status.SAME if before == original else Status.WRITTEN, before=before))
+        return results
+
+    def _refusal(self, effect: WriteCgroup | WriteSystem, group: str) -> str:
+        """Why the kernel says no: empty when it does not."""
+        if effect.file == file.CPUSET:
+            try:
+                cpus = CPUSet.parse(effect.value)
+            except CPUSetError as error:
+                return str(error)
+            return "" if not cpus - self._cpus else "there are no such CPUs"
+        if effect.file in BY_DISK:
+            return ""
+        number = integer(effect.value)
+        if effect.file == file.CPU_BURST and number is not None:
+            quota = self.number(group, file.CPU_QUOTA, -1)
+            return "a burst above the quota" if 0 < quota < number else ""
+        if effect.file == file.CPU_QUOTA and number is not None and number > 0:
+            return "a quota below the burst" if self.number(group, file.CPU_BURST, 0) > number else ""
+        return ""
+
+    def _merged(self, before: str, effect: WriteCgroup | WriteSystem) -> str:
+        """One line per disk; nothing special leaves none."""
+        disk, _, value = effect.value.partition(" ")
+        lines = dict(line.split(" ", 1) for line in before.splitlines())
+        if value == _NOTHING.get(effect.file, "0"):
+            lines.pop(disk, None)
+        else:
+            lines[disk] = value
+        return "".join(f"{name} {value}\n" for name, value in sorted(lines.items()))
+
+
+_FRESH = {
+    file.CPU_SHARES: "1024",
+    file.CPU_QUOTA: "-1",
+    file.CPU_BURST: "0",
+    file.CPU_BVT: "0",
+    file.CPU_IDLE: "0",
+    "memory.limit_in_bytes": "-1",
+    file.MEMORY_MIN: "0",
+    file.MEMORY_LOW: "0",
+    file.MEMORY_HIGH: str(2**63 - 1),
+    file.MEMORY_WMARK_RATIO: "0",
+    file.MEMORY_WMARK_SCALE: "50",
+    file.MEMORY_WMARK_MIN_ADJ: "0",
+    file.MEMORY_PRIORITY: "0",
+    file.MEMORY_USE_PRIORITY_OOM: "0",
+    file.MEMORY_OOM_GROUP: "0",
+    file.PAGE_CACHE_ENABLE: "0",
+    file.PAGE_CACHE_SIZE: "0",
+    file.PAGE_CACHE_SYNC: "0",
+    file.MIN_FREE_KBYTES: "67584",
+    file.WATERMARK_SCALE_FACTOR: "10",
+    file.MEMCG_REAP_BACKGROUND: "0",
+    file.PAGE_CACHE_LIMIT_ENABLED: "0",
+    file.GROUP_IDENTITY_ENABLED: "1",
+    file.SCHED_CORE: "0",
+    file.IDLE_SAVER_WMARK: "0",
+}

@@ -1,0 +1,148 @@
+"""How much more work fits on CPUs when each kind of it may run on some of them only.
+
+Loads are kinds of work with a set of CPUs each, as bits. Work moves freely inside its set, so what fits is a question
+of flow: no kinds together may need more than the CPUs that any of them can reach.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+
+CPU_MILLI = 1000.0
+TINY = 1e-6  # a millionth of a milli-core is nothing
+_FEW = 4  # up to here all combinations are looked at, which is faster than a search
+
+
+def largest_step(masks: Sequence[int], loads: Sequence[float], rates: Sequence[float]) -> tuple[float, int]:
+    """By how much time all loads can grow at their rates, and the CPUs that are full then; infinite when none grow.
+
+    The loads fit as they are.
+    """
+    if len(masks) <= _FEW:
+        return _by_all_sets(tuple(masks), loads, rates)
+    return _by_cuts(masks, loads, rates)
+
+
+def _by_all_sets(masks: tuple[int, ...], loads: Sequence[float], rates: Sequence[float]) -> tuple[float, int]:
+    best, full = float("inf"), 0
+    for members, union, room in _sets(masks):
+        rate = sum(rates[member] for member in members)
+        if rate > 0:
+            step = (room - sum(loads[member] for member in members)) / rate
+            if step < best - TINY:
+                best, full = step, union
+            elif step <= best + TINY:
+                full |= union
+    return max(best, 0.0), full
+
+
+@functools.lru_cache(maxsize=1024)
+def _sets(masks: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], int, float], ...]:
+    """Members, the CPUs that they reach together and what those can do."""
+    found = []
+    for chosen in range(1, 1 << len(masks)):
+        members = tuple(index for index in range(len(masks)) if chosen >> index & 1)
+        union = 0
+        for member in members:
+            union |= masks[member]
+        found.append((members, union, union.bit_count() * CPU_MILLI))
+    return tuple(found)
+
+
+def _by_cuts(masks: Sequence[int], loads: Sequence[float], rates: Sequence[float]) -> tuple[float, int]:
+    """Take a step that is too long, find who stands in its way, shorten it to what they allow, and try again."""
+    growing = sum(rates)
+    if growing <= 0:
+        return float("inf"), 0
+    everywhere = 0
+    for mask in masks:
+        everywhere |= mask
+    regions = _regions(tuple(masks))
+    step = (everywhere.bit_count() * CPU_MILLI - sum(loads)) / growing
+    full = everywhere if step <= TINY or sum(loads) + step * growing >= everywhere.bit_count() * CPU_MILLI else 0
+    while True:
+        step = max(step, 0.0)
+        stuck = _cut(regions, [load + step * rate for load, rate in zip(loads, rates, strict=True)])
+        if not stuck:
+            return step, full
+        union = 0
+        for index in stuck:
+            union |= masks[index]
+        rate = sum(rates[index] for index in stuck)
+        room = union.bit_count() * CPU_MILLI - sum(loads[index] for index in stuck)
+        if rate <= 0 or step <= 0:
+            return 0.0, union
+        shorter = room / rate
+        if shorter >= step - TINY:  # within what numbers can tell
+            return max(min(step, shorter), 0.0), full | union
+        step, full = shorter, union
+
+
+@functools.lru_cache(maxsize=1024)
+def _regions(masks: tuple[int, ...]) -> tuple[tuple[float, tuple[int, ...]], ...]:
+    """CPUs that the same loads can reach are one place: its size, and those loads."""
+    sizes: dict[tuple[int, ...], int] = {}
+    everywhere = 0
+    for mask in masks:
+        everywhere |= mask
+    for cpu in range(everywhere.bit_length()):
+        users = tuple(index for index, mask in enumerate(masks) if mask >> cpu & 1)
+        if users:
+            sizes[users] = sizes.get(users, 0) + 1
+    return tuple((size * CPU_MILLI, users) for users, size in sizes.items())
+
+
+def _cut(regions: Sequence[tuple[float, tuple[int, ...]]], wanted: Sequence[float]) -> set[int]:
+    """The loads that cannot all be placed, with everyone who is in their way; none when all fit."""
+    left = list(wanted)
+    room = [size for size, _ in regions]
+    placed = [dict.fromkeys(users, 0.0) for _, users in regions]
+    reach: list[list[int]] = [[] for _ in wanted]
+    for place, (_, users) in enumerate(regions):
+        for user in users:
+            reach[user].append(place)
+    stuck: set[int] = set()
+    for index in range(len(wanted)):
+        while left[index] > TINY:
+            path = _path(index, reach, room, placed)
+            if isinstance(path, set):
+                stuck |= path
+                break
+            _push(path, index, left, room, placed)
+    return stuck
+
+
+def _path(
+    start: int, reach: Sequence[Sequence[int]], room: Sequence[float], placed: Sequence[dict[int, float]]
+) -> list[tuple[int, int]] | set[int]:
+    """Steps (load, place) from `start` to a place with room, each pushing out the next load; else all that were met."""
+    came: dict[int, tuple[int, int] | None] = {start: None}  # load -> (load before it, place that it was met at)
+    queue = [start]
+    for load in queue:
+        for place in reach[load]:
+            if room[place] > TINY:
+                path = [(load, place)]
+                while (before := came[path[-1][0]]) is not None:
+                    path.append(before)
+                return path[::-1]
+            for other, amount in placed[place].items():
+                if amount > TINY and other not in came:
+                    came[other] = (load, place)
+                    queue.append(other)
+    return set(came)
+
+
+def _push(
+    path: list[tuple[int, int]], start: int, left: list[float], room: list[float], placed: Sequence[dict[int, float]]
+) -> None:
+    amount = min(left[start], room[path[-1][1]])
+    for (_, place), (pushed, _) in itertools.pairwise(path):
+        amount = min(amount, placed[place][pushed])
+    for position, (load, place) in enumerate(path):
+        placed[place][load] += amount
+        if position + 1 < len(path):
+            placed[place][path[position + 1][0]] -= amount
+    room[path[-1][1]] -= amount
+    left[start] -= amount

@@ -1,0 +1,178 @@
+"""A simulated machine answers as a real one: files, their rules, and what they do to the pods on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from koord.koordlet.apply.result import Status
+from koord.koordlet.contention.files import ANOLIS
+from koord.koordlet.contention.moment import Wish
+from koord.koordlet.contention.sampling import record, record_performance
+from koord.koordlet.machine import Machine
+from koord.koordlet.plan import WriteCgroup
+from koord.koordlet.series import kind
+from koord.koordlet.series.store import Store
+from koord.koordlet.strategies import file
+from tests.koordlet.contention.simulated import GIB, SYSTEM, batch, container, machine, run, service
+
+BESTEFFORT = "kubepods/besteffort"
+
+
+def write(group: str, name: str, value: str, owner: str = "test") -> WriteCgroup:
+    return WriteCgroup(group=group, file=name, value=value, owner=owner, cause="test", why="test")
+
+
+def test_it_is_a_machine_to_strategies() -> None:
+    one: Machine = machine()
+    assert one.below("kubepods") == ("kubepods/burstable", BESTEFFORT)
+    assert one.knob("kubepods/gone", file.CPU_QUOTA) is None
+    assert one.has(file.CPU_IDLE)
+    assert not one.has(file.CPU_BVT)
+
+
+def test_groups_begin_with_what_kubelet_and_hooks_write() -> None:
+    one = machine()
+    web, job = service("web", 2000), batch("job", 500)
+    one.house((web, job))
+    assert one.knob(web.group, file.CPU_SHARES) == "2048"
+    assert one.knob(web.group, file.CPU_QUOTA) == "400000"
+    assert one.knob(job.containers[0].group, file.CPU_QUOTA) == "50000"
+    assert one.knob(job.group, "memory.limit_in_bytes") == str(GIB)
+    assert one.knob("kubepods/burstable", file.CPU_SHARES) == "2048"
+    one.house((job,))
+    assert one.knob(web.group, file.CPU_SHARES) is None
+    assert one.below("kubepods/burstable") == ()
+
+
+def test_writes_tell_what_became_of_them() -> None:
+    one = machine()
+    results = one.carry_out(
+        [
+            write(BESTEFFORT, file.CPUSET, "0-1"),
+            write(BESTEFFORT, file.CPUSET, "0-1"),
+            write(BESTEFFORT, file.CPUSET, "90"),
+            write("kubepods/gone", file.CPUSET, "0"),
+            write(BESTEFFORT, file.CPU_BVT, "-1"),
+        ]
+    )
+    assert [result.status for result in results] == [
+        Status.WRITTEN,
+        Status.SAME,
+        Status.REJECTED,
+        Status.VANISHED,
+        Status.OFF,
+    ]
+    assert one.knob(BESTEFFORT, file.CPUSET) == "0-1"
+
+
+def test_what_an_owner_wrote_can_be_given_back() -> None:
+    one = machine()
+    one.carry_out([write(BESTEFFORT, file.CPUSET, "0-1"), write(BESTEFFORT, file.CPU_QUOTA, "5000", owner="other")])
+    assert [result.effect.value for result in one.release("test", "off") if isinstance(result.effect, WriteCgroup)] == [
+        ""
+    ]
+    assert one.knob(BESTEFFORT, file.CPUSET) == ""
+    assert one.knob(BESTEFFORT, file.CPU_QUOTA) == "5000"
+
+
+def test_a_plan_that_is_whole_takes_back_what_it_leaves_out() -> None:
+    one = machine()
+    one.carry_out([write(BESTEFFORT, file.MEMORY_LOW, "5"), write(BESTEFFORT, file.MEMORY_MIN, "5")])
+    one.carry_out([write(BESTEFFORT, file.MEMORY_LOW, "7")], whole_of=("test",))
+    assert (one.knob(BESTEFFORT, file.MEMORY_LOW), one.knob(BESTEFFORT, file.MEMORY_MIN)) == ("7", "0")
+
+
+def test_the_kernel_keeps_a_burst_within_its_quota() -> None:
+    one = machine()
+    web = service("web", 1000)
+    one.house((web,))
+    assert one.carry_out([write(web.group, file.CPU_BURST, "200001")])[0].status is Status.REJECTED
+    assert one.carry_out([write(web.group, file.CPU_BURST, "200000")])[0].status is Status.WRITTEN
+    assert one.carry_out([write(web.group, file.CPU_QUOTA, "100000")])[0].status is Status.REJECTED
+
+
+def test_limits_of_disks_are_kept_by_disk() -> None:
+    one = machine()
+    one.carry_out([write(BESTEFFORT, file.READ_BPS, "253:0 1000"), write(BESTEFFORT, file.READ_BPS, "253:16 5")])
+    assert one.limited_disks(BESTEFFORT) == {"253:0", "253:16"}
+    one.carry_out([write(BESTEFFORT, file.READ_BPS, "253:0 0")])
+    assert one.knob(BESTEFFORT, file.READ_BPS) == "253:16 5\n"
+
+
+def test_a_smaller_cpu_set_holds_best_effort_back_and_leaves_services_alone() -> None:
+    one = machine(cpus=8)
+    one.house((service("web", 4000), batch("job", 8000)))
+    free = run(one, 1, web=3000.0, job=8000.0)
+    assert free.be_used_milli == pytest.approx(4800)
+    one.carry_out([write(BESTEFFORT, file.CPUSET, "0-1")])
+    held = run(one, 2, web=3000.0, job=8000.0)
+    assert held.be_used_milli == pytest.approx(2000)
+    assert held.be_limit_milli == 2000
+    assert held.fares[container("web")].got_milli == pytest.approx(3000)
+    assert held.fares[container("web")].strain.latency_factor < free.fares[container("web")].strain.latency_factor
+
+
+def test_a_service_beside_batch_lacks_nothing_by_weight_alone_but_waits_longer_than_by_rank() -> None:
+    def latency(files: frozenset[str]) -> float:
+        one = machine(cpus=4, files=files)
+        one.house((service("web", 3000), batch("job", 4000)))
+        if file.CPU_BVT in files:
+            one.carry_out([write(BESTEFFORT, file.CPU_BVT, "-1"), write("kubepods/burstable", file.CPU_BVT, "2")])
+        seen = run(one, 1, web=2000.0, job=4000.0)
+        assert seen.short_milli(frozenset({"web"})) == pytest.approx(0, abs=10)
+        return seen.fares[container("web")].strain.latency_factor
+
+    weighed, ranked = latency(frozenset(ANOLIS - {file.CPU_BVT})), latency(ANOLIS)
+    assert ranked < weighed
+
+
+def test_a_burst_buffer_carries_a_peak_and_is_empty_after_it() -> None:
+    one = machine()
+    web = service("web", 500, limit_milli=1000)
+    one.house((web,))
+    one.carry_out(
+        [write(web.group, file.CPU_BURST, "100000"), write(web.containers[0].group, file.CPU_BURST, "100000")]
+    )
+    for second in range(1, 4):
+        assert run(one, second, web=100.0).fares[container("web")].got_milli == 100
+    first, then = run(one, 4, web=2000.0), run(one, 5, web=2000.0)
+    assert first.fares[container("web")].got_milli == pytest.approx(1100)
+    assert then.fares[container("web")].got_milli == pytest.approx(1000)
+
+
+def test_a_container_over_its_limit_dies_alone() -> None:
+    one = machine()
+    one.house((service("web"), batch("job", memory=GIB), batch("other", memory=4 * GIB)))
+    seen = run(one, 1, web=Wish(10, GIB), job=Wish(10, GIB + 1), other=Wish(10, 3 * GIB))
+    assert [kill.group for kill in seen.kills] == [f"{BESTEFFORT}/podjob/job"]
+    assert seen.fares[container("job")].memory_bytes == 0
+
+
+def test_a_full_machine_kills_batch_before_services() -> None:
+    one = machine(memory=8 * GIB)
+    one.house((service("web", memory=4 * GIB), batch("small", memory=4 * GIB), batch("large", memory=4 * GIB)))
+    seen = run(one, 1, web=Wish(10, 5 * GIB), small=Wish(10, GIB // 2), large=Wish(10, 2 * GIB))
+    assert [kill.group for kill in seen.kills] == [f"{BESTEFFORT}/podlarge/large"]
+
+
+def test_samples_are_those_of_collectors() -> None:
+    one = machine()
+    one.house((service("web"), batch("job", 500)))
+    store = Store({}, interval_s=1)
+    moment = run(one, 100.0, web=Wish(1500, GIB, GIB), job=700.0)
+    record(store, moment)
+    record_performance(store, moment)
+    assert store.latest((kind.POD_CPU, "web"), 100) == 1.5
+    assert store.latest((kind.POD_CPU, "job"), 100) == 0.5
+    assert store.latest((kind.CONTAINER_THROTTLED, container("job")), 100) == 1.0
+    assert store.latest((kind.NODE_CPU,), 100) == pytest.approx(2.2)
+    assert store.latest((kind.NODE_MEMORY,), 100) == GIB + GIB // 8 + SYSTEM.memory_bytes
+    assert store.latest((kind.NODE_MEMORY_WITH_PAGE_CACHE,), 100) == 2 * GIB + GIB // 8 + SYSTEM.memory_bytes
+    assert store.latest((kind.NODE_BE, kind.BE_REQUEST), 100) == 500
+    assert store.latest((kind.NODE_BE, kind.BE_REAL_LIMIT), 100) == 8000
+    assert store.latest((kind.POD_PSI, "job", "cpu", "10", "some"), 100) == pytest.approx(100 * 200 / 700)
+    cycles = store.latest((kind.CONTAINER_CPI, container("web"), "cycle"), 100)
+    instructions = store.latest((kind.CONTAINER_CPI, container("web"), "instruction"), 100)
+    assert cycles is not None
+    assert instructions is not None
+    assert 1 < cycles / instructions < 1.4
