@@ -1,4 +1,4 @@
-"""Carries out a preemption: victims are marked and deleted, promises to lesser pods on that node are taken back."""
+"""Makes pods leave: the victims of a preemption, and pods of quotas that use too much. Keeps account of all of them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from koord.kube.refused import Refused
 from koord.scheduler.framework.decision import Preempt
 from koord.scheduler.preemption.under_way import UnderWay
 from koord.scheduler.shell.teller import about_pod
+from koord.scheduler.shell.departure import Departure, Departures, Outcome
 from koord.scheduler.shell.waiting import WaitingRoom
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.wire import PODS
@@ -52,6 +53,7 @@ class Evictor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._quiet = QuietLog(_LOG, clock)
         self.evicted = 0
+        self.departures = Departures()
 
     def carry_out(self, pod: PodInfo, plan: Preempt) -> None:
         victims = [victim for victim in plan.victims if not victim.deleting]
@@ -61,6 +63,49 @@ class Evictor:
         task = asyncio.create_task(self._all(pod, plan, victims), name=f"preempt-for-{pod.key}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def serves(self, scheduler: str) -> bool:
+        """Whether pods of that scheduler are this program's to send away."""
+        return scheduler in self._recorders
+
+    async def revoke(self, victim: PodInfo, *, actor: str, rule: str, measured: str, threshold: str, why: str) -> bool:
+        """Ask a pod to leave for good, as its disruption budgets allow. Whether it does."""
+        outcome: Outcome = "evicted"
+        detail = ""
+        async with self._turn:
+            try:
+                answer = await self._client.evict(victim.namespace, victim.name, uid=victim.uid)
+            except OUTAGE as outage:
+                outcome, detail = "failed", str(outage)
+            else:
+                if answer is not None and not (answer.not_found or answer.conflict):
+                    outcome, detail = "refused", str(answer)
+        numbers = {"measured": measured, "threshold": threshold, "why": why}
+        self._account(victim, actor, rule, numbers, outcome, detail)
+        if outcome != "evicted":
+            self._quiet.warning("%s is not evicted by %s: %s", victim.key, actor, detail)
+            return False
+        self.evicted += 1
+        note = f"{rule}: {measured}; {threshold}; {why}"
+        self._recorders[victim.scheduler].record(_about(victim), "Warning", rule, note, action="Evicting")
+        return True
+
+    def _account(
+        self, victim: PodInfo, actor: str, rule: str, numbers: Mapping[str, str], outcome: Outcome, detail: str = ""
+    ) -> None:
+        self.departures.add(
+            Departure(
+                at=self._clock.time(),
+                actor=actor,
+                rule=rule,
+                pod=victim.key,
+                uid=victim.uid,
+                node=victim.node_name,
+                outcome=outcome,
+                detail=detail,
+                **numbers,
+            )
+        )
 
     async def stop(self) -> None:
         tasks = list(self._tasks)
@@ -81,6 +126,16 @@ class Evictor:
                 self._failed(pod)
 
     async def _one(self, pod: PodInfo, plan: Preempt, victim: PodInfo) -> bool:
+        gone = await self._let_go(pod, plan, victim)
+        numbers = {
+            "measured": f"priority {victim.priority}",
+            "threshold": f"{pod.key} has priority {pod.priority}",
+            "why": plan.why,
+        }
+        self._account(victim, plan.plugin, "Preemption", numbers, "evicted" if gone else "failed")
+        return gone
+
+    async def _let_go(self, pod: PodInfo, plan: Preempt, victim: PodInfo) -> bool:
         note = f"Preempted by pod {pod.uid} on node {plan.node}"
         if self._room.refuse(victim.uid, plan.plugin, "preempted"):
             self._tell(victim, pod, note)
