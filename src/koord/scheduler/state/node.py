@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from koord.api.node import Node
-from koord.api.pod_resources import amounts
+from koord.scheduler.state.allocatable import allocatable
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.shape import HostPort
 
@@ -43,7 +43,7 @@ class NodeInfo:
 
     def set_node(self, node: Node | None) -> None:
         self.node = node
-        self.allocatable = amounts(node.status.allocatable) if node else {}
+        self.allocatable = allocatable(node) if node else {}
         self.allowed_pods = self.allocatable.pop(PODS, 0)
 
     @property

@@ -1,0 +1,41 @@
+"""What a node has for pods: its allocatable without what its annotation keeps for the system."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from koord.api.annotations import node_reservation
+from koord.api.annotations.codec import Malformed
+from koord.api.node import Node
+from koord.api.pod_resources import amounts
+from koord.api.protocol import A_NODE_RESERVATION
+from koord.api.resource_name import BATCH_CPU, BATCH_MEMORY, CPU
+from koord.values.cpuset import CPUSet, CPUSetError
+from koord.values.resources import parse, to_units
+
+_LENT = (BATCH_CPU, BATCH_MEMORY)  # the manager has taken the reserved part off these already
+
+
+def allocatable(node: Node) -> dict[str, int]:
+    found = amounts(node.status.allocatable)
+    text = node.metadata.annotations.get(A_NODE_RESERVATION) if node.metadata.annotations else None
+    if text is not None:
+        for name, kept in _reserved(text):
+            if name in found and name not in _LENT:
+                found[name] = max(found[name] - kept, 0)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _reserved(text: str) -> tuple[tuple[str, int], ...]:
+    """Nothing where the annotation cannot be read: a node does not shrink by a guess."""
+    given = node_reservation.parse({A_NODE_RESERVATION: text})
+    if given is None or isinstance(given, Malformed) or not given.trims_allocatable:
+        return ()
+    kept = to_units(parse(given.resources))
+    if given.reserved_cpus:
+        try:
+            kept[CPU] = 1000 * len(CPUSet.parse(given.reserved_cpus))
+        except CPUSetError:
+            return ()
+    return tuple(kept.items())
