@@ -33,7 +33,6 @@ class Kubelet(msgspec.Struct, frozen=True, kw_only=True):
     """What the kubelet's own configuration says; the defaults where it could not be asked."""
 
     cpu_manager_policy: str = "none"
-    reserved_cpus: CPUSet = EMPTY
 
     @property
     def is_static(self) -> bool:

@@ -18,7 +18,6 @@ def observe_suppress(scene: Scene) -> SuppressView:
     facts, shape, config = scene.facts, scene.machine.shape, scene.threshold
     node = facts.node
     groups = be_groups(scene)
-    reserved = facts.kubelet.reserved_cpus if node is None else node.reserved_cpus | facts.kubelet.reserved_cpus
     percent = config.cpu_suppress_threshold_percent
     held = scene.cpus(shape.besteffort, CPUSET)
     return SuppressView(
@@ -35,7 +34,7 @@ def observe_suppress(scene: Scene) -> SuppressView:
         pod_used_milli=scene.pod_used_milli(),
         applications=applications(scene),
         processors=shape.processors,
-        reserved_cpus=reserved,
+        reserved_cpus=CPUSet() if node is None else node.reserved_cpus,
         exclusive_cpus=CPUSet() if node is None else node.exclusive_cpus,
         kubelet_static=facts.kubelet.is_static,
         groups=groups,
