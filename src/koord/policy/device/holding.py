@@ -49,6 +49,20 @@ def within(a: Holdings, b: Holdings) -> dict[str, ByMinor]:
     return {kind: minors for kind, minors in limited.items() if minors}
 
 
+def common(a: Holdings, b: Holdings) -> dict[str, ByMinor]:
+    """What is in both, by the lesser amount."""
+    shared: dict[str, ByMinor] = {}
+    for kind, minors in a.items():
+        theirs = b.get(kind, NO_MINORS)
+        found = {
+            m: {n: min(v, theirs[m][n]) for n, v in amounts.items() if n in theirs[m]}
+            for m, amounts in minors.items()
+            if m in theirs
+        }
+        shared[kind] = found
+    return positive(shared)
+
+
 def positive(a: Holdings) -> dict[str, ByMinor]:
     """Without what is zero or below."""
     kept = {

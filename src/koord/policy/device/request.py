@@ -41,6 +41,11 @@ class GpuNeed(msgspec.Struct, frozen=True):
     shared: bool  # only a part of each card
 
 
+def asks_for_devices(requests: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """The requests that mean devices, in order of name; empty for most pods."""
+    return tuple(sorted((name, amount) for name, amount in requests.items() if amount and name in _ANY_DEVICE))
+
+
 def normalised(requests: Mapping[str, int]) -> dict[str, Amounts] | Refusal:
     """By device type what is asked for; empty when no device is."""
     asked = {name: amount for name, amount in requests.items() if amount and name in _ANY_DEVICE}

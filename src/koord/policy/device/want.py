@@ -5,7 +5,7 @@ from __future__ import annotations
 from koord.api import device as wire
 from koord.api.annotations.device_hint import APPLY_FOR_ALL, REQUESTS_AS_COUNT
 from koord.policy.device.choice import Wanted
-from koord.policy.device.demand import Demand, Hint
+from koord.policy.device.demand import Demand
 from koord.policy.device.holding import Amounts
 from koord.policy.device.inventory import WHOLE, DeviceInventory
 from koord.policy.device.refusal import Nearest, Refusal, insufficient, insufficient_functions, unresolvable
@@ -33,10 +33,11 @@ def _wanted(device_type: str, demand: Demand, inventory: DeviceInventory) -> Wan
     hint = demand.hint(device_type)
     if not cards:
         return unresolvable(insufficient(device_type), Nearest(device_type=device_type, wanted=1, fitting=0))
-    if device_type == wire.GPU and demand.gpu is not None:
-        each, count = demand.gpu.each, demand.gpu.count
-    else:
-        each, count = _instances(demand.requests[device_type], hint, device_type, inventory)
+    found = per_device(device_type, demand)
+    if found is None:
+        matching = sum(hint.selector is None or hint.selector.matches(card.labels) for card in cards.values())
+        found = demand.requests[device_type], matching
+    each, count = found
     if count == 0:
         detail = "no device has the labels asked for"
         return unresolvable(
@@ -51,13 +52,17 @@ def _wanted(device_type: str, demand: Demand, inventory: DeviceInventory) -> Wan
     return Wanted(type=device_type, each=each, count=count, hint=hint)
 
 
-def _instances(request: Amounts, hint: Hint, device_type: str, inventory: DeviceInventory) -> tuple[Amounts, int]:
+def per_device(device_type: str, demand: Demand) -> tuple[Amounts, int] | None:
+    """What is wanted of each device and of how many; None when it is all that the node has."""
+    if device_type == wire.GPU and demand.gpu is not None:
+        return demand.gpu.each, demand.gpu.count
+    hint = demand.hint(device_type)
+    request = demand.requests[device_type]
     ((name, amount),) = request.items()
     if amount > WHOLE and amount % WHOLE == 0:
         return {name: WHOLE}, amount // WHOLE
     if hint.strategy == APPLY_FOR_ALL:
-        cards = inventory.of(device_type).values()
-        return request, sum(hint.selector is None or hint.selector.matches(card.labels) for card in cards)
+        return None
     if hint.strategy == REQUESTS_AS_COUNT:
         return {name: WHOLE if hint.exclusive_device else 1}, amount
     return request, 1

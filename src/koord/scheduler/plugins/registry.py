@@ -11,6 +11,7 @@ from koord.scheduler.plugins.balanced_allocation import BalancedAllocation
 from koord.scheduler.plugins.default_binder import DefaultBinder
 from koord.scheduler.plugins.default_pre_bind import DefaultPreBind
 from koord.scheduler.plugins.default_preemption import DefaultPreemption
+from koord.scheduler.plugins.device_share import DeviceShare
 from koord.scheduler.plugins.dynamic_resources import DynamicResources
 from koord.scheduler.plugins.elastic_quota import ElasticQuota
 from koord.scheduler.plugins.image_locality import ImageLocality
@@ -19,6 +20,7 @@ from koord.scheduler.plugins.inter_pod_affinity.listed import ListedNamespaces
 from koord.scheduler.plugins.load_aware import LoadAwareScheduling, load_aware
 from koord.scheduler.plugins.node_affinity import NodeAffinity
 from koord.scheduler.plugins.node_name import NodeName
+from koord.scheduler.plugins.node_numa_resource import NodeNUMAResource
 from koord.scheduler.plugins.node_ports import NodePorts
 from koord.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koord.scheduler.plugins.node_unschedulable import NodeUnschedulable
@@ -70,6 +72,8 @@ REGISTRY: Mapping[str, Factory] = {
     DefaultBinder.name: lambda args, handle: DefaultBinder(),
     DefaultPreBind.name: lambda args, handle: DefaultPreBind(),
     LoadAwareScheduling.name: load_aware,
+    NodeNUMAResource.name: NodeNUMAResource,
+    DeviceShare.name: DeviceShare,
     ElasticQuota.name: ElasticQuota,
 }
 

@@ -1,0 +1,126 @@
+"""What pods ask of devices, read once for all pods that ask for the same; and the words that refuse them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from koord.api import device as wire
+from koord.api.annotations.reservation_options import ignores_reservations, needs_pre_allocation
+from koord.api.protocol import (
+    A_DEVICE_ALLOCATE_HINT,
+    A_DEVICE_JOINT_ALLOCATE,
+    A_GPU_PARTITION_SPEC,
+    A_RESERVATION_AFFINITY,
+    L_GPU_ISOLATION_PROVIDER,
+)
+from koord.policy.device.demand import Demand, demand_of
+from koord.policy.device.holding import Amounts
+from koord.policy.device.refusal import Code, Refusal
+from koord.policy.device.request import asks_for_devices
+from koord.policy.device.template import Templates
+from koord.policy.device.want import per_device
+from koord.scheduler.framework.verdict import Reject
+from koord.scheduler.state.pod import PodInfo
+
+MEMO = "DeviceShare"
+_KEPT = 4096
+_VERDICTS_KEPT = 1 << 16
+_READ = (A_DEVICE_ALLOCATE_HINT, A_DEVICE_JOINT_ALLOCATE, A_GPU_PARTITION_SPEC)
+
+
+def rejection(refusal: Refusal) -> Reject:
+    return Reject(refusal.reasons, refusal.code is not Code.UNRESOLVABLE)
+
+
+class Asking:
+    """One demand. `counts` is None where counting cards that would fit does not tell whether the pod fits."""
+
+    __slots__ = ("_codes", "_words", "counts", "demand", "ignores", "number", "required", "settled", "verdicts")
+
+    def __init__(self, number: int, demand: Demand, *, required: bool, ignores: bool) -> None:
+        self.number = number
+        self.demand = demand
+        self.required = required  # it must use a reservation
+        self.ignores = ignores  # it may use what is reserved for others
+        self.counts = _counts(demand)
+        # Enough cards that fit are enough: it matters not where they are.
+        self.settled = (
+            self.counts is not None and not demand.same_pcie and not any(h.scope for h in demand.hints.values())
+        )
+        self.verdicts: dict[Hashable, Reject | None] = {}  # by situation, with what the node's labels say
+        self._words: list[Reject] = []
+        self._codes: dict[Reject, int] = {}
+
+    def code(self, verdict: Reject | None) -> int:
+        if verdict is None:
+            return 0
+        known = self._codes.get(verdict)
+        if known is None:
+            self._words.append(verdict)
+            known = self._codes[verdict] = len(self._words)
+        return known
+
+    def word(self, code: int) -> Reject:
+        return self._words[code - 1]
+
+    def remember(self, situation: Hashable, verdict: Reject | None) -> None:
+        if len(self.verdicts) >= _VERDICTS_KEPT:
+            self.verdicts.clear()
+        self.verdicts[situation] = verdict
+
+
+class Askings:
+    """`templates` is set anew when they change; what was read before is then read again."""
+
+    def __init__(self, templates: Templates) -> None:
+        self._templates = templates
+        self._known: dict[Hashable, Asking | Reject] = {}
+        self._made = 0
+
+    @property
+    def templates(self) -> Templates:
+        return self._templates
+
+    @templates.setter
+    def templates(self, templates: Templates) -> None:
+        self._templates = templates
+        self._known.clear()
+
+    def of(self, pod: PodInfo) -> Asking | Reject | None:
+        """None: the pod asks for no device. Every pod that is decided comes by here."""
+        asked = pod.shape.memo.get(MEMO)
+        if asked is None:
+            asked = pod.shape.memo[MEMO] = asks_for_devices(pod.shape.requests)
+        if not asked:
+            return None
+        annotations, labels = pod.annotations, pod.labels
+        required = A_RESERVATION_AFFINITY in annotations or needs_pre_allocation(labels)
+        ignores = ignores_reservations(labels)
+        read = (*map(annotations.get, _READ), labels.get(L_GPU_ISOLATION_PROVIDER), required, ignores)
+        key = (asked, read)
+        known = self._known.get(key)
+        if known is None:
+            demand = demand_of(dict(asked), annotations, labels, self._templates)
+            assert demand is not None
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            if isinstance(demand, Refusal):
+                known = rejection(demand)
+            else:
+                known = Asking(self._made, demand, required=required, ignores=ignores)
+                self._made += 1
+            self._known[key] = known
+        return known
+
+
+def _counts(demand: Demand) -> dict[str, tuple[Amounts, int]] | None:
+    """By type, in the order in which devices are chosen: what each card must have left, and how many such cards."""
+    if demand.templates is not None or demand.partition is not None or wire.GPU in demand.joint[1:]:
+        return None
+    hints = [demand.hint(device_type) for device_type in demand.requests]
+    if any(hint.selector is not None or hint.function_selector is not None for hint in hints):
+        return None
+    joint = demand.joint if len(demand.requests) > 1 else ()
+    order = [*joint, *(device_type for device_type in demand.requests if device_type not in joint)]
+    found = {device_type: per_device(device_type, demand) for device_type in order}
+    return {kind: each for kind, each in found.items() if each is not None} if None not in found.values() else None

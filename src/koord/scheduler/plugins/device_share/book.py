@@ -1,0 +1,228 @@
+"""Who holds which devices on all nodes: what placed pods carry in their annotations, and what was promised to pods on
+their way there.
+
+    reserve          promise: counted at once
+    bound and seen   the pod's own annotation is counted in its place
+    gone, undone     nothing is
+
+All of it follows from Device objects, placed pods and open promises; `rebuilt` makes it anew for comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from koord.api.annotations import reservation_allocated
+from koord.api.annotations.codec import Malformed
+from koord.api.device import Device
+from koord.api.protocol import A_DEVICE_ALLOCATED, A_RESERVATION_ALLOCATED
+from koord.policy.device.allocator import Allocation
+from koord.policy.device.annotation import held_by
+from koord.policy.device.holding import Holdings
+from koord.policy.device.inventory import DeviceInventory, inventory_of, without_health
+from koord.policy.device.ledger import DeviceLedger
+from koord.scheduler.plugins.device_share.site import Site
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+
+_KINDS_KEPT = 20_000
+_RUNNING = "Running"  # the state holds no pod that is over
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """Devices chosen for a pod that is not bound yet."""
+
+    node_name: str
+    allocation: Allocation
+    reservation: str = ""
+
+
+class Book:
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._kinds: dict[Hashable, int] = {}
+        self._kinds_made = 0
+        self._devices: dict[str, Device] = {}  # as last seen
+        self.sites: dict[str, Site] = {}  # by node name; of nodes that have or had a Device object
+        self._waiting: dict[str, dict[str, tuple[Holdings, str]]] = {}  # of pods on nodes whose Device is unknown yet
+        self._orphans: dict[str, str] = {}  # nodes whose Device object is gone, with the UID of the node
+        self.promises: dict[str, Promise] = {}  # by uid
+        self.unreadable: dict[str, Malformed] = {}  # by uid, of pods whose annotation cannot be read
+        state.listen(self._placed)
+        state.follow(self._updated)
+
+    def of(self, node: NodeInfo) -> Site | None:
+        """None: no Device object was ever seen of this node."""
+        if self._orphans and node.name in self._orphans and self._orphans[node.name] != _uid(node):
+            self._forget_orphan(node.name)  # another node of that name
+        return self.sites.get(node.name)
+
+    # Devices -----------------------------------------------------------------------------------------------------
+
+    def device_changed(self, old: Device | None, new: Device | None) -> None:
+        """Told by each profile's plugin: only the first of equal calls changes anything."""
+        device = new if new is not None else old
+        assert device is not None
+        name = device.metadata.name
+        if new is None:
+            self._device_gone(name)
+            return
+        if self._devices.get(name) is new:
+            return
+        self._devices[name] = new
+        self._orphans.pop(name, None)
+        inventory = inventory_of(new)
+        site = self.sites.get(name)
+        if site is None:
+            site = Site(DeviceLedger(inventory), self._kind(inventory))
+            for uid, (holdings, reservation) in self._waiting.pop(name, {}).items():
+                site = site.taken(uid, holdings, reservation)
+        elif site.inventory == inventory:
+            return
+        else:
+            site = site.over(inventory, self._kind(inventory))
+        self._set(name, site)
+
+    def _device_gone(self, name: str) -> None:
+        """Its cards are not given any more until it returns, and not forgotten while the node is there."""
+        self._devices.pop(name, None)
+        site = self.sites.get(name)
+        if site is None:
+            return
+        node = self._state.node(name)
+        self._orphans[name] = "" if node is None else _uid(node)
+        gone = without_health(site.inventory)
+        self._set(name, site.over(gone, self._kind(gone)))
+        if node is None:
+            self._forget_orphan(name)
+
+    def _forget_orphan(self, name: str) -> None:
+        """Pods that are still bound there keep what they hold."""
+        del self._orphans[name]
+        site = self.sites.pop(name)
+        waiting = {uid: (held, site.tenants.get(uid, "")) for uid, held in site.ledger.allocations.items()}
+        if waiting:
+            self._waiting[name] = waiting
+
+    def _kind(self, inventory: DeviceInventory) -> int:
+        shown = (_frozen(inventory.cards), _frozen(inventory.partitions), inventory.honours_partitions)
+        key = (shown, inventory.vendor, inventory.model, inventory.well_planned)
+        known = self._kinds.get(key)
+        if known is None:
+            if len(self._kinds) >= _KINDS_KEPT:  # numbers are never used again, so nothing is mistaken for another
+                self._kinds.clear()
+            known = self._kinds[key] = self._kinds_made
+            self._kinds_made += 1
+        return known
+
+    # Promises ----------------------------------------------------------------------------------------------------
+
+    def promise(self, uid: str, promise: Promise) -> None:
+        self.promises[uid] = promise
+        self._take(promise.node_name, uid, promise.allocation.holdings, promise.reservation)
+
+    def withdraw(self, uid: str) -> None:
+        """What was promised and not bound; otherwise there is nothing to take back."""
+        promise = self.promises.pop(uid, None)
+        if promise is not None:
+            self._free(promise.node_name, uid)
+
+    # Pods --------------------------------------------------------------------------------------------------------
+
+    def _placed(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
+        if what == "remove":
+            if A_DEVICE_ALLOCATED in pod.annotations or pod.uid in self.promises:
+                self.promises.pop(pod.uid, None)
+                self.unreadable.pop(pod.uid, None)
+                self._free(node.name, pod.uid)
+        elif A_DEVICE_ALLOCATED in pod.annotations and not self._state.is_assumed(pod.uid):
+            self._read(pod)
+
+    def _updated(self, before: PodInfo, after: PodInfo) -> None:
+        """Bound and seen, without a change of what it carries: nothing is counted that its annotation does not say."""
+        if after.uid in self.promises:
+            self.withdraw(after.uid)
+            if A_DEVICE_ALLOCATED in after.annotations:
+                self._read(after)
+
+    def _read(self, pod: PodInfo) -> None:
+        held = held_by(pod.annotations, pod.node_name, _RUNNING)
+        if isinstance(held, Malformed):
+            self.unreadable[pod.uid] = held
+        elif held is not None:
+            self._take(pod.node_name, pod.uid, held, _reservation_of(pod.annotations))
+
+    def _take(self, name: str, uid: str, holdings: Holdings, reservation: str) -> None:
+        site = self.sites.get(name)
+        if site is None:
+            self._waiting.setdefault(name, {})[uid] = (holdings, reservation)
+        else:
+            self._set(name, site.taken(uid, holdings, reservation))
+
+    def _free(self, name: str, uid: str) -> None:
+        site = self.sites.get(name)
+        if site is not None:
+            self._set(name, site.freed(uid))
+            return
+        waiting = self._waiting.get(name)
+        if waiting is not None:
+            waiting.pop(uid, None)
+            if not waiting:
+                del self._waiting[name]
+
+    def _set(self, name: str, site: Site) -> None:
+        self.sites[name] = site
+        node = self._state.table.index.get(name)
+        if node is not None:
+            self._state.table.note(node.row)
+
+    # For comparison ----------------------------------------------------------------------------------------------
+
+    def held(self) -> Iterator[tuple[str, str, Holdings]]:
+        """(node, uid, holdings) of everybody, also where no Device object tells of the cards."""
+        for name, site in self.sites.items():
+            for uid, holdings in site.ledger.allocations.items():
+                yield name, uid, holdings
+        for name, waiting in self._waiting.items():
+            for uid, (holdings, _) in waiting.items():
+                yield name, uid, holdings
+
+    def rebuilt(self) -> dict[tuple[str, str], Holdings]:
+        """What placed pods and open promises add up to, by node and uid, worked out from them alone."""
+        found: dict[tuple[str, str], Holdings] = {}
+        for pod in self._state.pods():
+            promise = self.promises.get(pod.uid)
+            if promise is not None:
+                found[promise.node_name, pod.uid] = promise.allocation.holdings
+            elif not self._state.is_assumed(pod.uid):
+                held = held_by(pod.annotations, pod.node_name, _RUNNING)
+                if held is not None and not isinstance(held, Malformed):
+                    found[pod.node_name, pod.uid] = held
+        return found
+
+
+def _uid(node: NodeInfo) -> str:
+    return node.node.metadata.uid if node.node is not None else ""
+
+
+def _reservation_of(annotations: Mapping[str, str]) -> str:
+    if A_RESERVATION_ALLOCATED not in annotations:
+        return ""
+    inside = reservation_allocated.parse(annotations)
+    return "" if inside is None or isinstance(inside, Malformed) else inside.uid
+
+
+def _frozen(value: object) -> Hashable:
+    """Equal values give equal keys. Names of single cards count not: which card is meant is told by its minor."""
+    if isinstance(value, Mapping):
+        return tuple((key, _frozen(each)) for key, each in sorted(value.items()))
+    if isinstance(value, tuple | list):
+        return tuple(map(_frozen, value))
+    if isinstance(value, msgspec.Struct):
+        return tuple(_frozen(getattr(value, name)) for name in value.__struct_fields__ if name != "id")
+    assert isinstance(value, Hashable)
+    return value

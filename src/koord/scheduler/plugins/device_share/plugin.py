@@ -1,0 +1,418 @@
+"""Give pods the devices that they ask for. Reads Device objects and what placed pods carry; the book keeps count.
+
+PreFilter   read what the pod asks for; pods that ask for no device are none of this plugin's business
+Filter      counting cards rules most nodes out or in; where it matters which cards, they are chosen on trial
+Reserve     choose the cards for good and promise them
+PreBind     the pod will carry which cards are its own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+import numpy as np
+
+from koord.api import device as wire
+from koord.api.config.scheduler.device_share import DeviceShareArgs
+from koord.api.custom import DEVICES
+from koord.policy.device.allocator import Options
+from koord.policy.device.eligibility import eligible
+from koord.policy.device.gpu import NodeFacts, node_facts
+from koord.policy.device.inventory import DeviceInventory
+from koord.policy.device.node_score import node_score
+from koord.policy.device.numa_hint import device_hints
+from koord.policy.device.refusal import NO_GPU, NO_GPU_IN_SCOPE, Refusal, insufficient
+from koord.policy.device.score import scorer_of
+from koord.policy.device.template import Templates
+from koord.policy.device.view import Terms
+from koord.policy.topology.hint import Hint, Hints
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
+from koord.scheduler.framework.handle import Handle
+from koord.scheduler.framework.normaliser import Normaliser
+from koord.scheduler.framework.plugin import Codes, Plugin, Scores
+from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Reject, Skip
+from koord.scheduler.framework.work import Work
+from koord.scheduler.plugins.device_share.asking import MEMO, Asking, Askings, rejection
+from koord.scheduler.plugins.device_share.book import Book, Promise
+from koord.scheduler.plugins.device_share.cards import Fleet
+from koord.scheduler.plugins.device_share.marking import mark_of
+from koord.scheduler.plugins.device_share.site import Site
+from koord.scheduler.plugins.device_share.trial import RESTRICTED, Trial
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.table import Bools, NodeTable, RowList, Rows
+from koord.values.bitmask import BitMask
+
+
+class Kept:
+    """What is kept of one class of pods; `sites` are nodes as they might be, in a what-if."""
+
+    __slots__ = ("asking", "sites")
+
+    def __init__(self, asking: Asking, sites: dict[str, Site] | None = None) -> None:
+        self.asking = asking
+        self.sites: dict[str, Site] = {} if sites is None else sites
+
+    def copy(self) -> Kept:
+        return Kept(self.asking, dict(self.sites))
+
+
+class DeviceShare(Plugin):
+    name = MEMO
+    scope = ROW  # the book tells the table of rows whose devices changed
+    normaliser = Normaliser()
+    wakes_on = (
+        Event("Device", ADD),
+        Event("Device", UPDATE),
+        Event("Pod", DELETE),
+        Event("Node", ADD),
+        Event("Node", UPDATE, "labels"),
+    )
+
+    def __init__(self, args: DeviceShareArgs, handle: Handle) -> None:
+        """Takes defaulted arguments."""
+        if args.scoring_strategy is None:
+            raise ValueError("scoring strategy not specified")
+        self._state = handle.state
+        self._scorer = scorer_of(args.scoring_strategy)
+        self._aligns = not args.disable_device_numa_topology_alignment
+        self._unsupported = frozenset((one.vendor, one.model) for one in args.gpu_share_unsupported_models)
+        self._askings = Askings(Templates())
+        self.book = handle.state.derived(Book)
+        handle.lister(DEVICES).on_change(self.book.device_changed)
+        self._fleet = Fleet(handle.state.table, self.book, self._scorer)
+        self._final = Options(scorer=self._scorer, final=True)
+
+    def signature(self, pod: PodInfo) -> Hashable:
+        asking = self._askings.of(pod)
+        return asking.number if isinstance(asking, Asking) else asking
+
+    # Waking ------------------------------------------------------------------------------------------------------
+
+    def might_help(self, pod: PodInfo, happened: Happened) -> bool:
+        """Whether the devices of the node in question would do for the pod now."""
+        asking = self._askings.of(pod)
+        if not isinstance(asking, Asking):
+            return False
+        kind, old, new = happened.event.kind, happened.old, happened.new
+        if kind == "Pod":
+            if self._askings.of(old) is None:
+                return False
+            name = old.node_name or old.nominated_node
+        else:
+            name = new.metadata.name
+        node = self._state.node(name) if name else None
+        if node is None:
+            return False
+        site = self.book.of(node)
+        return site is None or bool(site.tenants) or self._verdict(asking, node, site) is None
+
+    # Filter ------------------------------------------------------------------------------------------------------
+
+    def pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Skip | None:
+        asking = self._askings.of(pod)
+        if asking is None:
+            return SKIP
+        if isinstance(asking, Reject):
+            return asking
+        cycle.keep(self.name, Kept(asking))
+        return None
+
+    def _kept(self, cycle: Cycle, pod: PodInfo) -> Kept | Reject | None:
+        """Where PreFilter is not enabled, it is read here."""
+        known = cycle.kept.get(self.name)
+        if isinstance(known, Kept):
+            return known
+        asking = self._askings.of(pod)
+        if not isinstance(asking, Asking):
+            return asking
+        kept = Kept(asking)
+        cycle.keep(self.name, kept)
+        return kept
+
+    def add_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
+        """One that has devices brings them along; one that is only promised room takes what it would be given."""
+        kept = self._kept(cycle, pod)
+        site = self._site(kept, node) if isinstance(kept, Kept) else None
+        if site is None or not isinstance(kept, Kept):
+            return
+        live = self.book.of(node)
+        held = live.held(other.uid) if live is not None else None
+        inside = live.tenants.get(other.uid, "") if live is not None else ""
+        if held is None:
+            asking = self._askings.of(other)
+            if not isinstance(asking, Asking):
+                return
+            found = Trial(site=site, asking=asking, facts=self._facts(node)).allocation()
+            if isinstance(found, Refusal):
+                return
+            held = found.holdings
+        kept.sites[node.name] = site.taken(other.uid, held, inside)
+
+    def remove_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
+        kept = self._kept(cycle, pod)
+        site = self._site(kept, node) if isinstance(kept, Kept) else None
+        if isinstance(kept, Kept) and site is not None and site.held(other.uid) is not None:
+            kept.sites[node.name] = site.freed(other.uid)
+
+    def _site(self, kept: Kept, node: NodeInfo) -> Site | None:
+        return kept.sites.get(node.name) or self.book.of(node)
+
+    def _facts(self, node: NodeInfo) -> NodeFacts:
+        facts = self._state.table.coded("device facts", _facts_of)
+        live = self._state.table.nodes[node.row] if node.row < self._state.table.size else None
+        if live is None or live.node is not node.node:
+            return node_facts(node.labels)
+        found: NodeFacts = facts.words[facts.codes[node.row]]
+        return found
+
+    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
+        kept = self._kept(cycle, pod)
+        if not isinstance(kept, Kept):
+            return kept
+        asking, facts = kept.asking, self._facts(node)
+        unfit = eligible(asking.demand, facts, self._unsupported)
+        if unfit is not None:
+            return rejection(unfit)
+        site = self._site(kept, node)
+        if site is None:  # nobody told of its devices: its own device plugin will give them
+            return None
+        reserved = cycle.reserved.get(node.name, ())
+        if not reserved:
+            return self._judged(asking, site, facts)
+        found = Trial(site=site, asking=asking, facts=facts, reserved=reserved, required=asking.required).placed()
+        return rejection(found) if isinstance(found, Refusal) else None
+
+    def _verdict(self, asking: Asking, node: NodeInfo, site: Site) -> Reject | None:
+        facts = self._facts(node)
+        unfit = eligible(asking.demand, facts, self._unsupported)
+        return rejection(unfit) if unfit is not None else self._judged(asking, site, facts)
+
+    def _judged(self, asking: Asking, site: Site, facts: NodeFacts) -> Reject | None:
+        """Worked out once for all sites in the same situation."""
+        key = (site.situation, facts)
+        try:
+            return asking.verdicts[key]
+        except KeyError:
+            found = Trial(site=site, asking=asking, facts=facts).allocation()
+            verdict = rejection(found) if isinstance(found, Refusal) else None
+            asking.remember(key, verdict)
+            return verdict
+
+    def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
+        kept = self._kept(cycle, pod)
+        size = len(table.alive[rows])
+        if not isinstance(kept, Kept):
+            return np.full(size, 0 if kept is None else 1, np.int32)
+        fleet, asking = self._fleet, kept.asking
+        fleet.refresh()
+        codes = self._ineligible(asking, table, rows, size)
+        there = fleet.known[rows] & (codes == 0)
+        if asking.counts is None:
+            exact = there
+        else:
+            exact = there & self._special(asking, table, rows)
+            counted = there & ~exact
+            self._count(asking, rows, counted, codes)
+            if not asking.settled:
+                exact |= counted & (codes == 0)
+        numbers = np.arange(table.size)[rows]
+        self._choose(asking, table, numbers, np.flatnonzero(exact), codes)
+        if cycle.reserved or kept.sites:
+            self._ask(cycle, pod, kept, table, numbers, codes)
+        return codes
+
+    def _ineligible(self, asking: Asking, table: NodeTable, rows: Rows, size: int) -> Codes:
+        if asking.demand.gpu is None or not asking.demand.gpu.shared:
+            return np.zeros(size, np.int32)
+
+        def code(facts: NodeFacts) -> int:
+            unfit = eligible(asking.demand, facts, self._unsupported)
+            return 0 if unfit is None else asking.code(rejection(unfit))
+
+        return table.coded("device facts", _facts_of).spread(rows, code).astype(np.int32)
+
+    def _special(self, asking: Asking, table: NodeTable, rows: Rows) -> Bools:
+        """Where it matters which cards fit, not only how many."""
+        fleet, demand = self._fleet, asking.demand
+        special = np.zeros(len(fleet.known[rows]), np.bool_)
+        if demand.gpu is not None and not demand.gpu.shared:
+            told = table.coded("device facts", _facts_of).spread(rows, lambda facts: int(facts.honours_partitions))
+            special |= fleet.parted[rows] | (~fleet.tabled[rows] & (told != 0))
+        if demand.trusts_plan:
+            special |= fleet.planned[rows]
+        if demand.gpu is not None and demand.hint(wire.GPU).scope:
+            special |= ~fleet.placed[rows]
+        return special
+
+    def _count(self, asking: Asking, rows: Rows, counted: Bools, codes: Codes) -> None:
+        """The words are those of the allocator, which looks at the types in the same order."""
+        assert asking.counts is not None
+        fleet, demand = self._fleet, asking.demand
+        if not counted.any():
+            return
+        for kind in demand.requests:
+            code = asking.code(Reject((insufficient(kind),), resolvable=False))
+            codes[counted & (codes == 0) & (fleet.types[kind].count[rows] == 0)] = code
+        for kind, (each, count) in asking.counts.items():
+            short = counted & (codes == 0) & (fleet.types[kind].fitting(rows, each) < count)
+            if not short.any():
+                continue
+            if kind == wire.GPU and not (demand.gpu is not None and demand.gpu.shared and count > 1):
+                text = NO_GPU_IN_SCOPE if demand.hint(kind).scope else NO_GPU
+                codes[short & fleet.placed[rows]] = asking.code(Reject((text,)))
+                short &= ~fleet.placed[rows]
+            codes[short] = asking.code(Reject((insufficient(kind),)))
+
+    def _choose(self, asking: Asking, table: NodeTable, rows: RowList, places: RowList, codes: Codes) -> None:
+        if not len(places):
+            return
+        told = table.coded("device facts", _facts_of)
+        codes[places] = self._fleet.by_situation(
+            rows[places], told, lambda site, facts: asking.code(self._judged(asking, site, facts))
+        )
+
+    def _ask(self, cycle: Cycle, pod: PodInfo, kept: Kept, table: NodeTable, rows: RowList, codes: Codes) -> None:
+        """One by one about nodes with reservations for such pods, or that are seen as they might be."""
+        places = {int(row): place for place, row in enumerate(rows)}
+        for name in {*cycle.reserved, *kept.sites}:
+            node = table.index.get(name)
+            if node is not None and node.node is not None and node.row in places:
+                codes[places[node.row]] = kept.asking.code(self.filter(cycle, pod, node))
+
+    def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
+        kept = self._kept(cycle, pod)
+        assert kept is not None
+        return kept if isinstance(kept, Reject) else kept.asking.word(code)
+
+    # Score -------------------------------------------------------------------------------------------------------
+
+    def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
+        kept = self._kept(cycle, pod)
+        if not isinstance(kept, Kept):
+            return 0
+        site = self._site(kept, node)
+        if site is None:
+            return 0
+        return self._score(kept.asking, site)
+
+    def _score(self, asking: Asking, site: Site) -> int:
+        key = ("score", asking.number)
+        known: int | None = site.memo.get(key)
+        if known is None:
+            terms = Terms(reusable=site.counted_twice())
+            known = site.memo[key] = node_score(site.ledger, asking.demand, self._scorer, terms)
+        return known
+
+    def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
+        kept = self._kept(cycle, pod)
+        size = len(table.alive[rows])
+        if not isinstance(kept, Kept):
+            return np.zeros(size, np.int64)
+        asking, fleet = kept.asking, self._fleet
+        fleet.refresh()
+        if asking.counts is None or asking.demand.trusts_plan:
+            return self._score_each(asking, table, np.arange(table.size)[rows])
+        scores = np.zeros(size, np.int64)
+        complete = fleet.known[rows]
+        for kind, (each, _) in asking.counts.items():
+            cards = fleet.types[kind]
+            scores += cards.scores(rows, each, self._scorer)
+            complete = complete & (cards.count[rows] > 0)
+        return scores * complete
+
+    def _score_each(self, asking: Asking, table: NodeTable, rows: RowList) -> Scores:
+        there = np.flatnonzero(self._fleet.known[rows])
+        told = table.coded("device facts", _facts_of)
+        scores = np.zeros(len(rows), np.int64)
+        scores[there] = self._fleet.by_situation(rows[there], told, lambda site, _: self._score(asking, site))
+        return scores
+
+    # After the choice --------------------------------------------------------------------------------------------
+
+    def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        asking = self._askings.of(pod)
+        site = self.book.of(node) if asking is not None else None
+        if site is None or asking is None:
+            return None
+        if isinstance(asking, Reject):
+            return asking
+        nominated = cycle.nominated.get(pod.uid)
+        found = Trial(
+            site=site,
+            asking=asking,
+            facts=self._facts(node),
+            reserved=() if nominated is None else (nominated,),
+            required=nominated is not None and (asking.required or nominated.policy == RESTRICTED),
+            options=self._final,
+        ).allocation(cycle.zones.get(pod.uid) if self._aligns else None)
+        if isinstance(found, Refusal):
+            return rejection(found)
+        self.book.promise(pod.uid, Promise(node.name, found, "" if nominated is None else nominated.uid))
+        return None
+
+    def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
+        self.book.withdraw(pod.uid)
+
+    def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Reject | Fault | None:
+        promise = self.book.promises.get(pod.uid)
+        if promise is None:
+            return None
+        site = self.book.sites.get(node_name)
+        return mark_of(promise.allocation, None if site is None else site.inventory, node_name)
+
+    # Among plugins -----------------------------------------------------------------------------------------------
+
+    def numa_hints(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Hints | Reject | None:
+        trial = self._trial(cycle, pod, node)
+        if not isinstance(trial, Trial):
+            return trial
+        if trial.reserved or trial.site is not self.book.of(node):
+            return _hints(trial)
+        key = ("hints", trial.asking.number, trial.facts)
+        if key not in trial.site.memo:
+            trial.site.memo[key] = _hints(trial)
+        found: Hints | Reject | None = trial.site.memo[key]
+        return found
+
+    def numa_fits(self, cycle: Cycle, pod: PodInfo, node: NodeInfo, zones: BitMask | None) -> Reject | None:
+        trial = self._trial(cycle, pod, node)
+        if not isinstance(trial, Trial):
+            return trial
+        found = trial.placed(zones)
+        return rejection(found) if isinstance(found, Refusal) else None
+
+    def _trial(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Trial | Reject | None:
+        kept = self._kept(cycle, pod) if self._aligns else None
+        if not isinstance(kept, Kept):
+            return kept
+        site = self._site(kept, node)
+        if site is None:
+            return None
+        asking = kept.asking
+        return Trial(
+            site=site,
+            asking=asking,
+            facts=self._facts(node),
+            reserved=cycle.reserved.get(node.name, ()),
+            required=asking.required,
+        )
+
+    # For those who ask -------------------------------------------------------------------------------------------
+
+    def inventories(self) -> Iterable[DeviceInventory]:
+        return (site.inventory for site in self.book.sites.values())
+
+
+def _facts_of(node: NodeInfo) -> NodeFacts:
+    return node_facts(node.labels)
+
+
+def _hints(trial: Trial) -> Hints | Reject | None:
+    found = device_hints(trial.asking.demand, trial.site.inventory, trial.allocation)
+    if isinstance(found, Refusal):
+        return rejection(found)
+    if not found:
+        return None
+    return {kind: tuple(Hint(h.zones, h.preferred, h.score) for h in hints) for kind, hints in found.items()}

@@ -1,0 +1,67 @@
+"""Devices for one pod on one site, with the reservations that it may use: what it would get, or why nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from koord.policy.device.allocator import Allocation, Options, allocate
+from koord.policy.device.gpu import NodeFacts
+from koord.policy.device.holding import NOTHING
+from koord.policy.device.refusal import Refusal
+from koord.policy.device.reservation import Placed, Reserved, Reusable, allocate_with
+from koord.policy.device.view import FREE_TERMS, Terms
+from koord.scheduler.framework import reserved as framework
+from koord.scheduler.plugins.device_share.asking import Asking
+from koord.scheduler.plugins.device_share.site import Site
+from koord.values.bitmask import BitMask
+
+RESTRICTED = "Restricted"
+LOOKING = Options()
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """`reserved`: reservations on the node that the pod may use. `options`: how to choose among cards that would do."""
+
+    site: Site
+    asking: Asking
+    facts: NodeFacts
+    reserved: Sequence[framework.Reserved] = ()
+    required: bool = False  # only a reservation will do
+    options: Options = LOOKING
+
+    def placed(self, zones: BitMask | None = None) -> Placed | Refusal:
+        terms = FREE_TERMS if zones is None else Terms(zones=zones)
+        if self.reserved:
+            return allocate_with(self._reusable(), self._attempt, terms)
+        twice = self.site.counted_twice()
+        if twice:
+            terms = msgspec.structs.replace(terms, reusable=twice)
+        found = self._attempt(terms)
+        return found if isinstance(found, Refusal) else Placed(found)
+
+    def allocation(self, zones: BitMask | None = None) -> Allocation | Refusal:
+        found = self.placed(zones)
+        return found if isinstance(found, Refusal) else found.allocation
+
+    def _attempt(self, terms: Terms) -> Allocation | Refusal:
+        return allocate(self.site.ledger, self.asking.demand, self.facts, terms, self.options)
+
+    def _reusable(self) -> Reusable:
+        site, inside = self.site, self.site.inside()
+        return Reusable(
+            counted_twice=site.counted_twice(frozenset(one.uid for one in self.reserved)),
+            matched=tuple(
+                Reserved(
+                    uid=one.uid,
+                    devices=held,
+                    allocated=inside.get(one.uid, NOTHING),
+                    restricted=one.policy == RESTRICTED,
+                )
+                for one in self.reserved
+                if (held := site.held(one.holder.uid)) is not None
+            ),
+            required=self.required,
+            ignores_reservations=self.asking.ignores,
+        )
