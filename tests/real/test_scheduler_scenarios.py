@@ -25,7 +25,11 @@ pytestmark = pytest.mark.real
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "scenarios"
 # By plugin, the cases that it makes possible; "" are those that need none but Kubernetes' own.
-PATTERNS = {"": ("native-*",), "LoadAwareScheduling": ("load-*", "batch-*", "mid-*")}
+PATTERNS = {
+    "": ("native-*",),
+    "LoadAwareScheduling": ("load-*", "batch-*", "mid-*"),
+    "DeviceShare": ("device-*",),
+}
 
 
 def test_every_recorded_case_agrees(tmp_path: Path) -> None:
