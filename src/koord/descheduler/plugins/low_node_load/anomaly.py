@@ -1,0 +1,82 @@
+"""Whether a node has been too full for long enough to be sure of it: one mark does not move a pod.
+
+        abnormal more than N times in a row
+ok  ------------------------------------------>  anomaly
+ ^                                                  |
+ +--------------------------------------------------+
+   normal more than M times in a row, the time is over, or a reset
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    abnormal: int  # more than this many marks in a row
+    normal: int
+    timeout_s: float = 60.0
+
+    @property
+    def at_once(self) -> bool:
+        """A single abnormality is enough, and nothing needs to be remembered."""
+        return self.abnormal <= 1
+
+
+class Detector:
+    """Of one node. Time arrives with each question."""
+
+    def __init__(self, condition: Condition) -> None:
+        self._condition = condition
+        self._until_s: float | None = None  # while anomalous
+        self._abnormal = 0
+        self._normal = 0
+
+    def is_anomalous(self, now_s: float) -> bool:
+        if self._until_s is not None and (now_s > self._until_s or self._normal > self._condition.normal):
+            self.reset()
+        return self._until_s is not None
+
+    def mark(self, now_s: float, *, normal: bool) -> bool:
+        """One more observation; whether the node is anomalous after it."""
+        self.is_anomalous(now_s)  # a time that is over ends before this one counts
+        if normal:
+            self._normal += 1
+            self._abnormal = 0
+        else:
+            self._abnormal += 1
+            self._normal = 0
+            if self._until_s is None and self._abnormal > self._condition.abnormal:
+                self._until_s = now_s + self._condition.timeout_s
+                self._abnormal = self._normal = 0
+        return self.is_anomalous(now_s)
+
+    def reset(self) -> None:
+        """All is well, and what was counted so far is forgotten."""
+        self._until_s = None
+        self._abnormal = self._normal = 0
+
+
+class Detectors:
+    """By node, forgotten when nothing abnormal was seen of one for long enough."""
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._held: dict[str, tuple[Detector, float]] = {}
+
+    def abnormal(self, node: str, condition: Condition, now_s: float) -> bool:
+        self._forget(now_s)
+        detector = self._held[node][0] if node in self._held else Detector(condition)
+        self._held[node] = (detector, now_s + self._keep_s)
+        return detector.mark(now_s, normal=False)
+
+    def normal(self, node: str, now_s: float) -> None:
+        if node in self._held:
+            self._held[node][0].mark(now_s, normal=True)
+
+    def reset(self, node: str) -> None:
+        if node in self._held:
+            self._held[node][0].reset()
+
+    def _forget(self, now_s: float) -> None:
+        self._held = {node: held for node, held in self._held.items() if held[1] > now_s}

@@ -1,0 +1,94 @@
+"""What a node uses, from its latest report: everything on it, and the part of prod pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from koord.api.node import Node
+from koord.api.pod_resources import amounts
+from koord.api.qos_class import PROD
+from koord.api.resource_name import PODS
+from koord.descheduler.plugins.capacity import raw_allocatable
+from koord.descheduler.plugins.low_node_load.threshold import Bounds
+from koord.descheduler.plugins.standing import standing
+from koord.descheduler.snapshot import Snapshot
+from koord.descheduler.wire import Pod
+
+Key = tuple[str, str]
+
+
+class Load:
+    """Changes during a round: what a pod used leaves with it, and comes to the node that is to take it."""
+
+    __slots__ = ("bounds", "node", "pod_usage", "pods", "prod_bounds", "prod_pods", "prod_usage", "size", "usage")
+
+    def __init__(
+        self,
+        node: Node,
+        pods: Sequence[Pod],
+        pod_usage: Mapping[Key, Mapping[str, int]],
+        system: Mapping[str, int],
+        resources: Sequence[str],
+    ) -> None:
+        self.node = node
+        self.pods = pods
+        self.pod_usage = pod_usage
+        self.prod_pods = [pod for pod in pods if standing(pod).priority_class == PROD]
+        self.size = raw_allocatable(node)
+        prod_usage = [
+            pod_usage[key]
+            for pod in self.prod_pods
+            if (key := (pod.metadata.namespace, pod.metadata.name)) in pod_usage
+        ]
+        self.usage = _summed((system, *pod_usage.values()), resources, len(pods))
+        self.prod_usage = _summed(prod_usage, resources, len(self.prod_pods))
+        self.bounds = self.prod_bounds = Bounds(low={}, high={})
+
+    @property
+    def name(self) -> str:
+        return self.node.metadata.name
+
+    def used_by(self, pod: Pod) -> Mapping[str, int] | None:
+        """None when nothing was reported of it."""
+        return self.pod_usage.get((pod.metadata.namespace, pod.metadata.name))
+
+
+def _summed(parts: Sequence[Mapping[str, int]], resources: Sequence[str], pods: int) -> dict[str, int]:
+    found = {name: sum(part.get(name, 0) for part in parts) for name in resources}
+    if PODS in found:
+        found[PODS] = pods
+    return found
+
+
+class Staleness(msgspec.Struct, frozen=True):
+    """Why a node without a load was left out."""
+
+    node: str
+    why: str
+
+
+def load_of(node: Node, snapshot: Snapshot, resources: Sequence[str], expires_s: float) -> Load | Staleness:
+    name = node.metadata.name
+    metric = snapshot.metrics.get(name)
+    if metric is None:
+        return Staleness(name, "it has no NodeMetric")
+    status = metric.status
+    if status.node_metric is None or status.update_time is None:
+        return Staleness(name, "its NodeMetric was never filled")
+    age_s = snapshot.now_s - status.update_time.timestamp()
+    if age_s >= expires_s:
+        return Staleness(name, f"its NodeMetric is {age_s:.0f} s old, and expires after {expires_s:.0f} s")
+    used = {(p.namespace, p.name): amounts(p.pod_usage.resources) for p in status.pods_metric}
+    system = amounts(status.node_metric.system_usage.resources)
+    return Load(node, list(snapshot.on(name)), used, system, resources)
+
+
+def is_over(usage: Mapping[str, int], high: Mapping[str, int]) -> bool:
+    return any(used > high[name] for name, used in usage.items())
+
+
+def is_under(usage: Mapping[str, int], low: Mapping[str, int]) -> bool:
+    """At the threshold counts as under it."""
+    return all(used <= low[name] for name, used in usage.items())
