@@ -10,6 +10,7 @@ from koord.koordlet.strategies.burst import BurstView
 from koord.koordlet.strategies.file import CPU_QUOTA
 from koord.koordlet.strategies.share_pool import SharePool, SharePoolView, classify
 
+NORMALIZATION = "CPUNormalization"  # the gate
 _LONGEST_S = 10.0
 _INTERVALS = 5
 
@@ -47,7 +48,8 @@ def observe_burst(scene: Scene) -> BurstView:
         used_milli=used_milli,
         tokens=scene.tokens,
         burst_within_quota=scene.machine.shape.burst_within_quota,
-        normalization_ratio=1.0 if node is None else node.normalization_ratio,
+        # This strategy alone writes quotas of latency-sensitive pods, so it is also the one that scales them down.
+        normalization_ratio=node.normalization_ratio if node is not None and NORMALIZATION in scene.gates else 1.0,
     )
 
 

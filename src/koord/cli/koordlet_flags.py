@@ -1,0 +1,348 @@
+"""The flags and environment of koordlet, and what they come to. Nothing is read here but what is handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from koord.api.config import gates
+from koord.api.config.gate_tables import KOORDLET, RUNTIME_HOOKS
+from koord.cli.flag_kind import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT
+from koord.cli.flags import Flag, FlagSet, Values
+from koord.cli.flags_logging import LOGGING
+from koord.host.paths import DAEMONSET, Paths, trimmed
+from koord.koordlet.collect.settings import Settings as CollectSettings
+from koord.koordlet.observe.scene import Settings as RoundSettings
+from koord.koordlet.pods.settings import Settings as PodSettings
+from koord.koordlet.settings import PORT, AuditSettings, Settings
+from koord.koordlet.strategies import burst, suppress
+
+PROGRAM = "koordlet"
+SECOND = 1_000_000_000
+MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
+TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+_NO_PPROF = "there is no Go runtime to profile"
+_IN_MEMORY = "samples are kept in memory, for as long as reports and decisions look back"
+_BY_API = "every eviction goes through the API server, so that disruption budgets hold"
+_NO_RUNTIME = "no container runtime is talked to"
+_NOT_YET = "runtime hooks are a program part that this version does not have"
+_NO_DEVICES = "devices are not reported by this version"
+_STDERR = "the log always goes to standard error"
+_NO_EXTENSIONS = "there are no extension plugins"
+
+
+def _taken(name: str, kind: object, help: str, default: object, why: str) -> Flag:
+    return Flag(name, kind, help, default, unused=why)  # type: ignore[arg-type]
+
+
+SERVER = (
+    Flag("kubeconfig", TEXT, "Path of a kubeconfig. Default: KUBECONFIG, then the pod's service account"),
+    Flag("addr", TEXT, 'The address of metrics, events and services; "0" serves none', f":{PORT}"),
+    _taken("enable-pprof", BOOLEAN, "Serve pprof", None, _NO_PPROF),
+    _taken("pprof-addr", TEXT, "The address of pprof", ":9317", _NO_PPROF),
+    Flag("kube-api-qps", FLOAT, "Requests a second to the API server", 20.0),
+    Flag("kube-api-burst", INTEGER, "Requests to the API server at once", 30),
+    _taken("configmap-name", TEXT, "Name of a ConfigMap", "koordlet-config", "flags and the NodeSLO say everything"),
+    _taken("configmap-namespace", TEXT, "Where it is", "koordinator-system", "flags and the NodeSLO say everything"),
+    Flag("feature-gates", GATES, "Feature gates of the agent and its hooks, as name=true,other=false"),
+    _taken("qos-extension-plugins", GATES, "Extension plugins", None, _NO_EXTENSIONS),
+    Flag("safe-mode", BOOLEAN, "Observe and report only: write no file, evict nobody"),
+    Flag("state-dir", TEXT, "Folder of the journal of all writes. Default: koordlet in the var-run root"),
+)
+PATHS = tuple(
+    Flag(name, TEXT, help, f"{getattr(DAEMONSET, field)}/")
+    for name, field, help in (
+        ("cgroup-root-dir", "cgroup", "Root of cgroups; /sys/fs/cgroup/ with agent_mode=hostMode"),
+        ("proc-root-dir", "proc", "Root of /proc"),
+        ("sys-root-dir", "sys", "Root of /sys; /sys/ with agent_mode=hostMode"),
+        ("sys-fs-root-dir", "sys_fs", "Root of resctrl's parent; /sys/fs/ with agent_mode=hostMode"),
+        ("var-run-root-dir", "var_run", "Root of /var/run; /var/run/ with agent_mode=hostMode"),
+        ("run-root-dir", "run", "Root of /run; /run/ with agent_mode=hostMode"),
+        ("var-lib-kubelet-dir", "kubelet", "The kubelet's folder"),
+    )
+)
+_PATH_OF = {
+    flag.name: field for flag, field in zip(PATHS, ("cgroup", "proc", "sys", "sys_fs", "var_run", "run", "kubelet"))
+}
+COLLECTING = (
+    Flag("collect-res-used-interval", DURATION, "Between two samples; strategies run as often", SECOND),
+    _taken("collect-sys-metric-outdated-interval", DURATION, "", 10 * SECOND, "a sample counts for two intervals"),
+    Flag("collect-node-cpu-info-interval", DURATION, "Between two looks at CPUs and NUMA nodes", MINUTE),
+    Flag("collect-node-storage-info-interval", DURATION, "Between two looks at disks", SECOND),
+    Flag("cpi-collector-interval", DURATION, "Between two looks at cycles per instruction", MINUTE),
+    Flag("collect-cpi-timewindow", DURATION, "How long one such look takes", 10 * SECOND),
+    Flag("psi-collector-interval", DURATION, "Between two looks at pressure", 10 * SECOND),
+    Flag("coldpage-collector-interval", DURATION, "Between two looks at cold memory", 5 * SECOND),
+    Flag("resctrl-collector-interval", DURATION, "Between two looks at caches", 10 * SECOND),
+    Flag("enable-pagecache-collector", BOOLEAN, "Collect memory with page cache as well"),
+    Flag("enable-resctrl-collector", BOOLEAN, "Collect use of caches; needs the gate ResctrlCollector as well"),
+)
+KEEPING = tuple(
+    _taken(name, kind, help, default, _IN_MEMORY)
+    for name, kind, help, default in (
+        ("metric-gc-interval-seconds", INTEGER, "", 300),
+        ("metric-expire-seconds", INTEGER, "", 1800),
+        ("tsdb-path", TEXT, "", "/metric-data/"),
+        ("tsdb-retention-duration", DURATION, "", 12 * HOUR),
+        ("tsdb-enable-prometheus-metric", BOOLEAN, "", True),
+        ("tsdb-stripe-size", INTEGER, "", 16384),
+        ("tsdb-max-bytes", INTEGER, "", 104857600),
+        ("tsdb-wal-segment-size", INTEGER, "", 1 << 20),
+        ("tsdb-max-block-chunk-segment-size", INTEGER, "", 5 << 20),
+        ("tsdb-min-block-duration", DURATION, "", 10 * MINUTE),
+        ("tsdb-max-block-duration", DURATION, "", 10 * MINUTE),
+        ("tsdb-head-chunks-write-buffer-size", INTEGER, "", 1 << 20),
+    )
+)
+DECIDING = (
+    Flag("reconcile-interval-seconds", INTEGER, "Between two rounds of strategies that have no flag of their own", 1),
+    Flag("cpu-suppress-interval-seconds", INTEGER, "Between two rounds of CPU suppression", 1),
+    Flag("cpu-evict-interval-seconds", INTEGER, "Between two looks whether to evict for CPU", 1),
+    Flag("memory-evict-interval-seconds", INTEGER, "Between two looks whether to evict for memory", 1),
+    Flag("memory-evict-cool-time-seconds", INTEGER, "Pause after an eviction for memory", 4),
+    Flag("cpu-evict-cool-time-seconds", INTEGER, "Pause after an eviction for CPU", 20),
+    _taken("only-evict-by-api", BOOLEAN, "Never stop containers through the runtime", None, _BY_API),
+    Flag("resource-force-update-seconds", INTEGER, "After this a file is looked at again, whatever is known", 60),
+    Flag("idle-stands-in", BOOLEAN, "Use cpu.idle for best-effort work on kernels without group identity", True),
+)
+STATES = (
+    Flag(
+        "pod-source", TEXT, "Where pods are learnt from: kubelet, apiserver, or auto for the first that answers", "auto"
+    ),
+    Flag("kubelet-preferred-address-type", TEXT, "Which address of the node its kubelet has", "InternalIP"),
+    Flag("kubelet-sync-interval", DURATION, "Between two questions to the kubelet", 10 * SECOND),
+    Flag("kubelet-sync-timeout", DURATION, "How long its answer may take", 3 * SECOND),
+    Flag("kubelet-insecure-tls", BOOLEAN, "Ask the kubelet's read-only port over plain HTTP"),
+    Flag("kubelet-read-only-port", INTEGER, "That port", 10255),
+    Flag(
+        "kubelet-certificate-authority", TEXT, "File of authorities for the kubelet's certificate; none: not verified"
+    ),
+    Flag("kubelet-token-file", TEXT, "File of the token for the kubelet", TOKEN),
+    Flag("node-topology-sync-interval", DURATION, "Between two looks at the node's topology", 3 * SECOND),
+    Flag("disable-query-kubelet-config", BOOLEAN, "Do not ask the kubelet for its configuration"),
+    Flag("enable-node-metric-report", BOOLEAN, "Report NodeMetric", True),
+    _taken("report-interval", DURATION, "Deprecated", None, "the NodeMetric says how often"),
+    _taken("enable-pod-taskids", BOOLEAN, "", None, "threads are read where they are needed"),
+    _taken("xpu-enforce-collect-from-device-infos", BOOLEAN, "", None, _NO_DEVICES),
+)
+AUDIT = (
+    Flag("audit-log-dir", TEXT, "Folder of the audit log", "/var/log/koordlet"),
+    Flag("audit-verbose", INTEGER, "Events of higher verbosity are not kept; 0 keeps all", 3),
+    Flag("audit-max-disk-space-mb", INTEGER, "Most that the audit log takes", 16),
+    Flag("audit-max-concurrent-readers", INTEGER, "Readers at the same time", 4),
+    Flag("audit-max-events-limit", INTEGER, "Most events in one answer", 2048),
+)
+PREDICTION = (
+    Flag("prediction-checkpoint-filepath", TEXT, "Folder of what was learnt", "/prediction-checkpoints"),
+    Flag("prediction-cold-start-duration", DURATION, "How young a pod is not predicted", 24 * HOUR),
+    Flag("prediction-safety-margin-percent", INTEGER, "Added to predictions", 10),
+    Flag("prediction-memory-histogram-decay-halflife", DURATION, "Half-life of memory samples", 24 * HOUR),
+    Flag("prediction-cpu-histogram-decay-halflife", DURATION, "Half-life of CPU samples", 12 * HOUR),
+    Flag("prediction-training-interval", DURATION, "Between two trainings", MINUTE),
+    Flag("prediction-model-expiration-duration", DURATION, "After this a model is forgotten", 30 * MINUTE),
+    Flag("prediction-model-checkpoint-interval", DURATION, "Between two checkpoints of a model", 10 * MINUTE),
+    Flag("prediction-model-checkpoint-max-per-step", INTEGER, "Most checkpoints at once", 12),
+)
+RUNTIME = (
+    *(
+        _taken(name, TEXT, "", default, _NO_RUNTIME)
+        for name, default in (
+            ("containerd-endpoint", ""),
+            ("docker-endpoint", ""),
+            ("pouch-endpoint", ""),
+            ("default-runtime-type", "containerd"),
+        )
+    ),
+    *(
+        _taken(name, TEXT, "", default, _NOT_YET)
+        for name, default in (
+            ("runtime-hooks-network", "unix"),
+            ("runtime-hooks-addr", "/host-var-run-koordlet/koordlet.sock"),
+            ("runtime-hooks-failure-policy", "Ignore"),
+            ("runtime-hooks-plugin-failure-policy", "Ignore"),
+            ("runtime-hooks-config-path", ""),
+            ("runtime-hooks-host-endpoint", "/var/run/koordlet/koordlet.sock"),
+            ("runtime-hooks-nri-socket-path", "nri/nri.sock"),
+            ("runtime-hooks-nri-plugin-name", "koordlet_nri"),
+            ("runtime-hooks-nri-plugin-index", "00"),
+            ("hami-core-library-directory-path", "/usr/local/vgpu/libvgpu.so"),
+            ("pod-resources-proxy-path", "/var/run/koordlet/pod-resources"),
+            ("xpu-device-infos-dir", "/var/run/koordlet/xpu-device-infos/"),
+        )
+    ),
+    _taken("runtime-hooks-disable-stages", STRINGS, "", None, _NOT_YET),
+    _taken("enable-nri-runtime-hook", BOOLEAN, "", True, _NOT_YET),
+    _taken("runtime-hooks-nri-connect-timeout", DURATION, "", 6 * SECOND, _NOT_YET),
+    _taken("runtime-hooks-nri-backoff-duration", DURATION, "", SECOND, _NOT_YET),
+    _taken("runtime-hooks-nri-backoff-cap", DURATION, "", 2**62 - 1, _NOT_YET),
+    _taken("runtime-hooks-nri-backoff-steps", INTEGER, "", 2**31 - 1, _NOT_YET),
+    _taken("runtime-hooks-nri-backoff-factor", FLOAT, "", 2.0, _NOT_YET),
+    Flag("runtime-hooks-reconcile-interval", DURATION, "Between two rounds of group identity", 10 * SECOND),
+    _taken("disable-unset-cpu-quota", BOOLEAN, "", None, _NOT_YET),
+)
+# Of an older klog; charts pass some of them.
+OLD_LOGGING = tuple(
+    _taken(name, kind, "", default, _STDERR)
+    for name, kind, default in (
+        ("logtostderr", BOOLEAN, True),
+        ("alsologtostderr", BOOLEAN, None),
+        ("stderrthreshold", TEXT, "2"),
+        ("log-dir", TEXT, None),
+        ("log-file", TEXT, None),
+        ("log-file-max-size", TEXT, "1800"),
+    )
+)
+
+FLAGS = FlagSet(
+    PROGRAM,
+    "koordlet measures a node and its pods, keeps batch work from hurting services, and reports what it sees.\n"
+    "`koordlet restore` puts back every file that it ever changed.",
+    {
+        "Server": SERVER,
+        "Path": PATHS,
+        "Collector": COLLECTING,
+        "Sample": KEEPING,
+        "QoS": DECIDING,
+        "State": STATES,
+        "Audit": AUDIT,
+        "Prediction": PREDICTION,
+        "Runtime": RUNTIME,
+        "Logging": (*LOGGING, *OLD_LOGGING),
+    },
+)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the command line and the environment decide."""
+
+    settings: Settings
+    paths: Paths
+    kubeconfig: str
+    qps: float
+    burst: int
+
+
+def long_form(argv: Sequence[str]) -> list[str]:
+    """Go's own flags take one dash, and every chart of koordlet writes them so."""
+    words: list[str] = []
+    for word in argv:
+        name = word[1:].partition("=")[0].replace("_", "-")
+        single = word.startswith("-") and not word.startswith("--")
+        words.append(f"-{word}" if single and name in FLAGS.flags else word)
+    return words
+
+
+def planned(values: Values, environ: Mapping[str, str]) -> Plan | str:
+    """The plan, or the one line that says what is wrong."""
+    switched = gates.parse(",".join(values["feature-gates"]), {**KOORDLET, **RUNTIME_HOOKS})
+    if isinstance(switched, list):
+        return f"--feature-gates: {'; '.join(map(str, switched))}"
+    node = environ.get("NODE_NAME", "")
+    if not node:
+        return "NODE_NAME is not set: it names the Node object of this machine"
+    address = _address(values.text("addr"))
+    if isinstance(address, str):
+        return f"--addr: {address}"
+    source = values.text("pod-source")
+    if source not in ("auto", "kubelet", "apiserver"):
+        return f"--pod-source {source}: it is auto, kubelet or apiserver"
+    if values.seconds("collect-res-used-interval") < 0.1:
+        return "--collect-res-used-interval: less than 100ms would cost more than it tells"
+    on = frozenset(name for name, value in switched.items() if value)
+    paths = paths_of(values, environ)
+    settings = Settings(
+        node=node,
+        gates=on,
+        state_dir=values.text("state-dir") or f"{paths.var_run}/koordlet",
+        address=address,
+        refresh_s=float(values.number("resource-force-update-seconds")),
+        safe_mode=values.switch("safe-mode"),
+        audit=_audit(values),
+        collect=_collect(values, on),
+        round=_round(values),
+        pods=_pods(values, source),
+    )
+    return Plan(
+        settings=settings,
+        paths=paths,
+        kubeconfig=values.text("kubeconfig"),
+        qps=values.ratio("kube-api-qps"),
+        burst=values.number("kube-api-burst"),
+    )
+
+
+def paths_of(values: Values, environ: Mapping[str, str]) -> Paths:
+    """Where flags say; else as in the agent's pod, or on the machine itself with agent_mode=hostMode."""
+    usual = Paths() if environ.get("agent_mode") == "hostMode" else DAEMONSET
+    given = {field: values.text(name) for name, field in _PATH_OF.items() if values.given(name)}
+    return trimmed(msgspec.structs.replace(usual, **given))
+
+
+def _address(text: str) -> tuple[str, int] | str | None:
+    if text in ("", "0"):
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        return f"{text!r} is not an address like :{PORT} or 127.0.0.1:{PORT}"
+    return host.strip("[]"), int(port)
+
+
+def _audit(values: Values) -> AuditSettings:
+    return AuditSettings(
+        folder=values.text("audit-log-dir"),
+        verbose=values.number("audit-verbose"),
+        max_mb=values.number("audit-max-disk-space-mb"),
+        readers=values.number("audit-max-concurrent-readers"),
+        page_limit=values.number("audit-max-events-limit"),
+    )
+
+
+def _collect(values: Values, on: frozenset[str]) -> CollectSettings:
+    return CollectSettings(
+        interval_s=values.seconds("collect-res-used-interval"),
+        info_s=values.seconds("collect-node-cpu-info-interval"),
+        psi_s=values.seconds("psi-collector-interval"),
+        cpi_s=values.seconds("cpi-collector-interval"),
+        cpi_window_s=values.seconds("collect-cpi-timewindow"),
+        cold_pages_s=values.seconds("coldpage-collector-interval"),
+        resctrl_s=values.seconds("resctrl-collector-interval"),
+        storage_s=values.seconds("collect-node-storage-info-interval"),
+        psi="PSICollector" in on,
+        cpi="CPICollector" in on,
+        cold_pages="ColdPageCollector" in on and not values.switch("safe-mode"),
+        page_cache=values.switch("enable-pagecache-collector"),
+        resctrl=values.switch("enable-resctrl-collector") and "ResctrlCollector" in on,
+        storage="BlkIOReconcile" in on,
+    )
+
+
+def _round(values: Values) -> RoundSettings:
+    every = float(values.number("reconcile-interval-seconds"))
+    names = (burst.OWNER, "ResctrlReconcile", "BlkioReconcile", "CgroupReconcile", "SystemConfigReconcile")
+    return RoundSettings(
+        collect_interval_s=values.seconds("collect-res-used-interval"),
+        period_s={
+            **dict.fromkeys(names, every),
+            suppress.OWNER: float(values.number("cpu-suppress-interval-seconds")),
+            "CPUEvict": float(values.number("cpu-evict-interval-seconds")),
+            "memoryEvict": float(values.number("memory-evict-interval-seconds")),
+            "GroupIdentity": values.seconds("runtime-hooks-reconcile-interval"),
+        },
+        cpu_evict_cool_s=float(values.number("cpu-evict-cool-time-seconds")),
+        memory_evict_cool_s=float(values.number("memory-evict-cool-time-seconds")),
+        idle_stands_in=values.switch("idle-stands-in"),
+    )
+
+
+def _pods(values: Values, source: str) -> PodSettings:
+    return PodSettings(
+        source="kubelet" if source == "kubelet" else "apiserver" if source == "apiserver" else "auto",
+        address_type=values.text("kubelet-preferred-address-type"),
+        plain_http=values.switch("kubelet-insecure-tls"),
+        read_only_port=values.number("kubelet-read-only-port"),
+        token_file=values.text("kubelet-token-file"),
+        ca_file=values.text("kubelet-certificate-authority"),
+        sync_s=values.seconds("kubelet-sync-interval"),
+        timeout_s=values.seconds("kubelet-sync-timeout"),
+    )
