@@ -1,4 +1,4 @@
-"""Files of the agent's own that outlive it: append a line, replace a file whole, read it back."""
+"""Files of the agent's own that outlive it: append a line, replace a file whole, remove it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ def replace(path: str, text: str) -> Fault | None:
         return fault
     try:
         os.replace(beside, path)
+    except OSError as error:
+        return Fault(path, WRITE, error.errno or 0, str(error))
+    return None
+
+
+def remove(path: str) -> Fault | None:
+    """One that is gone already is no fault."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return None
     except OSError as error:
         return Fault(path, WRITE, error.errno or 0, str(error))
     return None

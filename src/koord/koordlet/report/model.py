@@ -32,6 +32,9 @@ def class_model(priority_class: str) -> str:
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cpu_half_life_s: float = 12 * 3600.0
     memory_half_life_s: float = 24 * 3600.0
+    expire_s: float = EXPIRE_S
+    checkpoint_s: float = CHECKPOINT_S
+    checkpoints_per_step: int = CHECKPOINTS_PER_STEP
 
 
 class HistogramFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -103,18 +106,19 @@ class Models:
         return None if model is None else model.percentile(cpu_share, memory_share)
 
     def expire(self, now_s: float) -> list[str]:
-        """Forget models that were not fed for half an hour. Answers whose, so that their files go too."""
-        old = [uid for uid, model in self._models.items() if now_s - model.updated_s > EXPIRE_S]
+        """Forget models that were not fed for long. Answers whose, so that their files go too."""
+        old = [uid for uid, model in self._models.items() if now_s - model.updated_s > self._settings.expire_s]
         for uid in old:
             del self._models[uid]
         return old
 
     def checkpoints(self, now_s: float) -> list[CheckpointFile]:
-        """A few models at a time, those that wait longest first; nothing is kept again within ten minutes."""
-        due = sorted(self._models.items(), key=lambda item: (item[1].kept_s, item[0]))[:CHECKPOINTS_PER_STEP]
+        """A few models at a time, those that wait longest first; nothing is kept again too soon."""
+        longest = sorted(self._models.items(), key=lambda item: (item[1].kept_s, item[0]))
+        due = longest[: self._settings.checkpoints_per_step]
         saved: list[CheckpointFile] = []
         for uid, model in due:
-            if model.kept_s and now_s - model.kept_s < CHECKPOINT_S:
+            if model.kept_s and now_s - model.kept_s < self._settings.checkpoint_s:
                 break
             model.kept_s = now_s
             saved.append(model.save(uid))

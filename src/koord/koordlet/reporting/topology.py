@@ -1,0 +1,321 @@
+"""Keeps this node's NodeResourceTopology true: looks every few seconds, writes only what changed.
+
+What it says is decided in `koord.koordlet.report.topology`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from koord.api import pod_resources
+from koord.api.annotations.cpu_basic_info import CPUBasicInfo
+from koord.api.annotations.cpu_manager_policy import STATIC
+from koord.api.custom import NODE_RESOURCE_TOPOLOGIES
+from koord.api.model import to_dict
+from koord.api.node import Node
+from koord.api.protocol import L_ENABLE_NUMA_RESERVATION
+from koord.api.topology import NodeResourceTopology, Zone
+from koord.host.fault import Fault
+from koord.host.host import Host
+from koord.koordlet.collect.info import Info
+from koord.koordlet.pod import PodView
+from koord.koordlet.pods.kubelet import KubeletClient, KubeletConfiguration, NoAnswer
+from koord.koordlet.report.share_pool import CpuState
+from koord.koordlet.report.status import Withheld
+from koord.koordlet.report.topology import (
+    KubeletPolicy,
+    NumaMemory,
+    Topology,
+    TopologyView,
+    build_topology,
+    merged_zones,
+)
+from koord.koordlet.reporting.standing import Standing
+from koord.koordlet.strategies.processor import Processor
+from koord.kube.client import Client
+from koord.kube.informer import Informer
+from koord.kube.outage import OUTAGE
+from koord.kube.refused import Refused
+from koord.telemetry.clock import Clock
+
+_LOG = logging.getLogger(__name__)
+_ASK_KUBELET_S, _ASK_AGAIN_S = 60.0, 10.0
+_STATE_FILE = "cpu_manager_state"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Without `publish` the topology is only kept here, for whoever reads `latest`."""
+
+    every_s: float = 3.0
+    publish: bool = True
+    ask_kubelet: bool = True
+    huge_pages: bool = False
+
+
+class Sight(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known now; `node` and `pods` are None until they were seen."""
+
+    node: Node | None = None
+    pods: tuple[PodView, ...] | None = None
+    info: Info = Info()
+
+
+class TopologyReporter:
+    """`run` it in a task. `topologies` follows the object named as this node."""
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        host: Host,
+        kubelet: KubeletClient,
+        topologies: Informer[NodeResourceTopology],
+        sight: Callable[[], Sight],
+        settings: Settings = Settings(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._host = host
+        self._kubelet = kubelet
+        self._topologies = topologies
+        self._sight = sight
+        self._settings = settings
+        self._standing = Standing(
+            _LOG, "the NodeResourceTopology is up to date", "the NodeResourceTopology is not kept"
+        )
+        self._asking = Standing(
+            _LOG, "the kubelet's configuration is known", "the kubelet does not tell its configuration"
+        )
+        self._configuration: KubeletConfiguration | None = None
+        self._asked_s: float | None = None
+        self._based_on: tuple[Any, ...] = ()
+        self._written: NodeResourceTopology | None = None  # what the server answered, until the informer shows it
+        self.latest: Topology | None = None
+
+    @property
+    def problem(self) -> str:
+        return self._standing.problem
+
+    @property
+    def configuration(self) -> KubeletConfiguration | None:
+        """The kubelet's, when it told it."""
+        return self._configuration
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.sync()
+            await self._clock.sleep(self._settings.every_s)
+
+    async def sync(self) -> None:
+        seen = self._sight()
+        if seen.node is None or seen.pods is None:
+            self._standing.fails(f"the {'node' if seen.node is None else 'pods'} were not seen yet")
+            return
+        state = self._state()
+        policy = await self._policy(state)
+        if policy is not None and policy.cpu_manager == STATIC and state is None:
+            self._standing.fails(f"the kubelet binds CPUs, but its {_STATE_FILE} cannot be read")
+            return
+        if policy is None:
+            self._standing.fails("neither the kubelet nor its state file tells how it binds CPUs")
+            return
+        # Most looks find everything as it was: the same objects, the same text.
+        based_on = (seen.node, seen.pods, seen.info, state, policy)
+        if len(self._based_on) != len(based_on) or any(
+            new is not old and new != old for new, old in zip(based_on, self._based_on, strict=True)
+        ):
+            built = build_topology(self._view(seen.node, seen.pods, seen.info, state or CpuState(), policy))
+            if isinstance(built, Withheld):
+                self._standing.fails(built.why)
+                return
+            self.latest, self._based_on = built, based_on
+        if self._settings.publish and self.latest is not None:
+            await self._publish(seen.node, self.latest)
+        else:
+            self._standing.works()
+
+    # -- what it is built of
+
+    def _state(self) -> CpuState | None:
+        """A kubelet that binds no CPUs may have no such file."""
+        text = self._host.read(f"{self._host.paths.kubelet}/{_STATE_FILE}")
+        if isinstance(text, Fault):
+            return None
+        try:
+            return msgspec.json.decode(text, type=CpuState)
+        except msgspec.DecodeError:
+            return None  # it is being replaced; a static kubelet without a readable file is told below
+
+    async def _policy(self, state: CpuState | None) -> KubeletPolicy | None:
+        if not self._settings.ask_kubelet:
+            return KubeletPolicy(asked=False)
+        now_s = self._clock.monotonic()
+        every_s = _ASK_AGAIN_S if self._asking.problem else _ASK_KUBELET_S
+        if self._asked_s is None or now_s - self._asked_s >= every_s:
+            self._asked_s = now_s
+            answer = await self._kubelet.configuration()
+            if isinstance(answer, NoAnswer):
+                self._asking.fails(answer.why)
+            else:
+                self._configuration = answer
+                self._asking.works()
+        told = self._configuration
+        if told is None:
+            # Its file tells at least whether CPUs are bound and whose they are.
+            return None if state is None or not state.policy else KubeletPolicy(cpu_manager=state.policy)
+        return KubeletPolicy(
+            cpu_manager=told.cpu_manager_policy,
+            options=told.cpu_manager_policy_options,
+            reserved_cpus=told.reserved_system_cpus,
+            reserved=(told.system_reserved, told.kube_reserved),
+            topology_manager=told.topology_manager_policy,
+            scope=told.topology_manager_scope,
+        )
+
+    def _view(
+        self, node: Node, pods: tuple[PodView, ...], info: Info, state: CpuState, policy: KubeletPolicy
+    ) -> TopologyView:
+        model = info.model
+        large = {one.node: one for one in info.huge_pages}
+        return TopologyView(
+            labels=node.metadata.labels,
+            annotations=node.metadata.annotations or None,
+            allocatable=pod_resources.amounts(node.status.allocatable),
+            processors=tuple(
+                Processor(cpu=one.cpu, core=one.core, socket=one.socket, node=one.node) for one in info.processors
+            ),
+            basic=CPUBasicInfo(
+                cpu_model=model.model,
+                hyper_thread_enabled=model.hyper_threads,
+                turbo_enabled=model.turbo,
+                cat_l3_cbm_mask=model.cat_l3_mask,
+                vendor_id=model.vendor,
+            ),
+            numa=tuple(
+                NumaMemory(
+                    number=one.id,
+                    memory_bytes=one.total,
+                    pages_2m=large[one.id].pages_2m if one.id in large else 0,
+                    pages_1g=large[one.id].pages_1g if one.id in large else 0,
+                )
+                for one in info.numa_nodes
+            ),
+            kubelet=policy,
+            cpu_state=state,
+            pods=pods,
+            huge_pages=self._settings.huge_pages,
+        )
+
+    # -- writing
+
+    async def _publish(self, node: Node, wanted: Topology) -> None:
+        if not self._topologies.synced:
+            self._standing.fails("the API server has not told yet whether there is one")
+            return
+        there = self._there(node.metadata.name)
+        try:
+            answer = await self._write(node, wanted, there)
+        except OUTAGE as failure:
+            self._standing.fails(str(failure))
+            return
+        if isinstance(answer, Refused):
+            if not (answer.conflict or answer.already_exists or answer.too_many):  # those are over at the next look
+                self._standing.fails(str(answer))
+            self._written = None
+            return
+        if answer is not None:
+            self._written = answer
+        self._standing.works()
+
+    def _there(self, name: str) -> NodeResourceTopology | None:
+        """The newest that is known: the informer may not have heard of our own last write yet."""
+        found, own = self._topologies.get("", name), self._written
+        if own is not None and (found is None or _version(found) >= _version(own)):
+            self._written = own = None if found is not None else own
+        return own if own is not None else found
+
+    async def _write(
+        self, node: Node, wanted: Topology, there: NodeResourceTopology | None
+    ) -> NodeResourceTopology | Refused | None:
+        if there is None:
+            return await self._client.create(NODE_RESOURCE_TOPOLOGIES, _new(node, wanted))
+        patch = difference(wanted, there)
+        if not patch:
+            return None
+        return await self._client.patch(
+            NODE_RESOURCE_TOPOLOGIES,
+            node.metadata.name,
+            patch,
+            kind="merge",
+            uid=there.metadata.uid,
+            resource_version=there.metadata.resource_version,
+        )
+
+
+def difference(wanted: Topology, there: NodeResourceTopology) -> dict[str, Any]:
+    """The merge patch that makes it so; empty when it is."""
+    patch: dict[str, Any] = {}
+    texts = {
+        name: text
+        for name, text in wanted.annotations.items()
+        if not _same_json(text, there.metadata.annotations.get(name))
+    }
+    labels: dict[str, str | None] = {
+        name: text for name, text in wanted.labels.items() if there.metadata.labels.get(name) != text
+    }
+    if L_ENABLE_NUMA_RESERVATION in there.metadata.labels and L_ENABLE_NUMA_RESERVATION not in wanted.labels:
+        labels[L_ENABLE_NUMA_RESERVATION] = None
+    if texts or labels:
+        patch["metadata"] = {key: part for key, part in (("annotations", texts), ("labels", labels)) if part}
+    if wanted.policies != there.topology_policies:
+        patch["topologyPolicies"] = list(wanted.policies)
+    zones = merged_zones(wanted.zones, there.zones)
+    if zones != there.zones:
+        patch["zones"] = [_plain(zone) for zone in zones]
+    return patch
+
+
+def _new(node: Node, wanted: Topology) -> dict[str, Any]:
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": node.metadata.name,
+        "uid": node.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "metadata": {
+            "name": node.metadata.name,
+            "labels": dict(wanted.labels),
+            "annotations": dict(wanted.annotations),
+            "ownerReferences": [owner],
+        },
+        "topologyPolicies": list(wanted.policies),
+        "zones": [_plain(zone) for zone in wanted.zones],
+    }
+
+
+def _plain(zone: Zone) -> dict[str, Any]:
+    return to_dict(zone)
+
+
+def _version(found: NodeResourceTopology) -> int:
+    text = found.metadata.resource_version
+    return int(text) if text.isdecimal() else 0
+
+
+def _same_json(one: str, other: str | None) -> bool:
+    if other is None:
+        return False
+    if one == other:
+        return True
+    try:
+        return bool(msgspec.json.decode(one) == msgspec.json.decode(other))
+    except msgspec.DecodeError:
+        return False
