@@ -15,6 +15,9 @@ from koord.host.paths import DAEMONSET, Paths, trimmed
 from koord.koordlet.collect.settings import Settings as CollectSettings
 from koord.koordlet.observe.scene import Settings as RoundSettings
 from koord.koordlet.pods.settings import Settings as PodSettings
+from koord.koordlet.report.model import Settings as ModelSettings
+from koord.koordlet.reporting.prediction import Settings as PredictionSettings
+from koord.koordlet.reporting.topology import Settings as TopologySettings
 from koord.koordlet.settings import PORT, AuditSettings, Settings
 from koord.koordlet.strategies import burst, suppress
 
@@ -262,6 +265,14 @@ def planned(values: Values, environ: Mapping[str, str]) -> Plan | str:
         collect=_collect(values, on),
         round=_round(values),
         pods=_pods(values, source),
+        prediction=_prediction(values),
+        topology=TopologySettings(
+            every_s=values.seconds("node-topology-sync-interval"),
+            publish="NodeTopologyReport" in on,
+            ask_kubelet=not values.switch("disable-query-kubelet-config"),
+            huge_pages="HugePageReport" in on,
+        ),
+        reports_node_metric=values.switch("enable-node-metric-report"),
     )
     return Plan(
         settings=settings,
@@ -345,4 +356,20 @@ def _pods(values: Values, source: str) -> PodSettings:
         ca_file=values.text("kubelet-certificate-authority"),
         sync_s=values.seconds("kubelet-sync-interval"),
         timeout_s=values.seconds("kubelet-sync-timeout"),
+    )
+
+
+def _prediction(values: Values) -> PredictionSettings:
+    return PredictionSettings(
+        folder=values.text("prediction-checkpoint-filepath"),
+        train_s=values.seconds("prediction-training-interval"),
+        cold_start_s=values.seconds("prediction-cold-start-duration"),
+        margin_percent=values.number("prediction-safety-margin-percent"),
+        models=ModelSettings(
+            cpu_half_life_s=values.seconds("prediction-cpu-histogram-decay-halflife"),
+            memory_half_life_s=values.seconds("prediction-memory-histogram-decay-halflife"),
+            expire_s=values.seconds("prediction-model-expiration-duration"),
+            checkpoint_s=values.seconds("prediction-model-checkpoint-interval"),
+            checkpoints_per_step=values.number("prediction-model-checkpoint-max-per-step"),
+        ),
     )

@@ -26,8 +26,9 @@ from koord.koordlet.facts import Facts, Kubelet
 from koord.koordlet.metrics import Metrics
 from koord.koordlet.outlook import Outlook
 from koord.koordlet.plan import Evict
-from koord.koordlet.pods.kubelet import KubeletClient, NoAnswer
+from koord.koordlet.pods.kubelet import KubeletClient
 from koord.koordlet.pods.source import PodSource
+from koord.koordlet.reports import Reports
 from koord.koordlet.series.kind import keep_s
 from koord.koordlet.series.store import Store
 from koord.koordlet.serving import Source, endpoint_of
@@ -90,7 +91,8 @@ class Koordlet:
             count=lambda victim: self.metrics.evicted(clock.time(), victim),
         )
         self._victims: asyncio.Queue[Evict] = asyncio.Queue()
-        self._kubelet = Kubelet()
+        self._informers = informers
+        self.reports: Reports | None = None
         self._capabilities: list[Capability] = []
         self._searched = "not looked yet"
         self._tasks: list[asyncio.Task[None]] = []
@@ -144,7 +146,7 @@ class Koordlet:
         interval_s = self._settings.collect.interval_s
         due_s = self._clock.monotonic()
         while True:
-            for victim in engine.tick(self._facts()):
+            for victim in engine.tick(self._facts(), memory_policy=self._memory_policy()):
                 self._victims.put_nowait(victim)
             due_s = max(due_s + interval_s, self._clock.monotonic())  # ticks that were missed are not made up for
             await self._clock.sleep(due_s - self._clock.monotonic())
@@ -158,7 +160,20 @@ class Koordlet:
         )
         self.pods = PodSource(tree, self._client, self._clock, self._settings.node, kubelet, self._settings.pods)
         self._keep("pods", self.pods.run)
-        self._keep("kubelet", lambda: self._ask_kubelet(kubelet))
+        self.reports = Reports(
+            self._client,
+            self._informers,
+            self._clock,
+            self._settings,
+            self._host,
+            self.store,
+            self.engine,
+            self.outlook,
+            self.pods,
+            kubelet,
+        )
+        for name, work in self.reports.tasks:
+            self._keep(name, work)
         self._keep("capabilities", lambda: self._publish(self._sure_engine()))
         return self.engine
 
@@ -176,6 +191,9 @@ class Koordlet:
                 _LOG.warning("%s; looking again every %.0f s", found, SEARCH_S)
             await self._clock.sleep(SEARCH_S)
 
+    def _memory_policy(self) -> str:
+        return "" if self.reports is None else self.reports.memory_policy
+
     def _facts(self) -> Facts:
         views = None if self.pods is None else self.pods.views
         return Facts(
@@ -183,7 +201,7 @@ class Koordlet:
             slo=self.outlook.slo,
             pods=() if views is None else views,
             pods_known=views is not None,
-            kubelet=self._kubelet,
+            kubelet=Kubelet() if self.reports is None else self.reports.kubelet,
             safe_mode=self._settings.safe_mode,
         )
 
@@ -211,16 +229,6 @@ class Koordlet:
             if self.engine is not None and self._clock.monotonic() - refreshed_s >= UPKEEP_S:
                 refreshed_s = self._clock.monotonic()
                 self.engine.machine.refresh()
-
-    async def _ask_kubelet(self, client: KubeletClient) -> None:
-        while True:
-            found = await client.configuration()
-            if not isinstance(found, NoAnswer):
-                kubelet = Kubelet(cpu_manager_policy=found.cpu_manager_policy)
-                if kubelet != self._kubelet:
-                    _LOG.info("the kubelet's CPU manager policy is %s", kubelet.cpu_manager_policy)
-                self._kubelet = kubelet
-            await self._clock.sleep(UPKEEP_S)
 
     async def _publish(self, engine: Engine) -> None:
         """What the kernel can do, tried out now and then, and told on the Node."""
@@ -286,6 +294,7 @@ class Koordlet:
             "podsProblem": "" if pods is None else pods.problem,
             "pods": len(self._facts().pods),
             "series": len(self.store),
+            "reports": {} if self.reports is None else self.reports.problems,
             "collectors": {name: one.problem or "works" for name, one in collectors.items()},
             "strategies": [] if engine is None else list(engine.round.enabled),
         }

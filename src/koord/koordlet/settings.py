@@ -9,6 +9,8 @@ from koord.api.config.gate_tables import KOORDLET, RUNTIME_HOOKS
 from koord.koordlet.collect.settings import Settings as CollectSettings
 from koord.koordlet.observe.scene import Settings as RoundSettings
 from koord.koordlet.pods.settings import Settings as PodSettings
+from koord.koordlet.reporting.prediction import Settings as PredictionSettings
+from koord.koordlet.reporting.topology import Settings as TopologySettings
 
 PORT = 9316
 
@@ -34,6 +36,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     collect: CollectSettings = CollectSettings()
     round: RoundSettings = RoundSettings()
     pods: PodSettings = PodSettings()
+    prediction: PredictionSettings = PredictionSettings()
+    topology: TopologySettings = TopologySettings()
+    reports_node_metric: bool = True
 
     @property
     def audits(self) -> bool:

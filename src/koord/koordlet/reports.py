@@ -1,0 +1,96 @@
+"""What the agent tells the cluster about its node: NodeMetric, NodeResourceTopology, and the predictions within."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from koord.api.custom import NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
+from koord.host.host import Host
+from koord.koordlet.engine import Engine
+from koord.koordlet.facts import Kubelet
+from koord.koordlet.outlook import Outlook
+from koord.koordlet.pods.kubelet import KubeletClient
+from koord.koordlet.pods.source import PodSource
+from koord.koordlet.reporting import node_metric, topology
+from koord.koordlet.reporting.node_metric import NodeMetricReporter
+from koord.koordlet.reporting.prediction import Predictor
+from koord.koordlet.reporting.topology import TopologyReporter
+from koord.koordlet.series.store import Store
+from koord.koordlet.settings import Settings
+from koord.kube.client import Client
+from koord.kube.informers import Informers
+from koord.policy.prediction.reclaimable import Reclaimable
+from koord.telemetry.clock import Clock
+
+
+class Reports:
+    """`tasks` are to be run until the agent ends."""
+
+    def __init__(
+        self,
+        client: Client,
+        informers: Informers,
+        clock: Clock,
+        settings: Settings,
+        host: Host,
+        store: Store,
+        engine: Engine,
+        outlook: Outlook,
+        pods: PodSource,
+        kubelet: KubeletClient,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._outlook = outlook
+        self._pods = pods
+        mine = f"metadata.name={settings.node}"
+        self.predictor = Predictor(host, store, clock, lambda: pods.views, settings.prediction)
+        self.node_metric = NodeMetricReporter(
+            client, clock, settings.node, store, informers.of(NODE_METRICS, fields=mine), self._metric_sight
+        )
+        self.topology = TopologyReporter(
+            client,
+            clock,
+            host,
+            kubelet,
+            informers.of(NODE_RESOURCE_TOPOLOGIES, fields=mine),
+            self._topology_sight,
+            settings.topology,
+        )
+
+    @property
+    def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        reporting = [("node-metric", self.node_metric.run)] if self._settings.reports_node_metric else []
+        return [("prediction", self.predictor.run), ("topology", self.topology.run), *reporting]
+
+    @property
+    def kubelet(self) -> Kubelet:
+        told = self.topology.configuration
+        return Kubelet() if told is None else Kubelet(cpu_manager_policy=told.cpu_manager_policy)
+
+    @property
+    def memory_policy(self) -> str:
+        """Which memory the NodeMetric wants to have collected."""
+        return self.node_metric.policy.memory
+
+    @property
+    def problems(self) -> dict[str, str]:
+        return {
+            "nodeMetric": self.node_metric.problem,
+            "topology": self.topology.problem,
+            "prediction": self.predictor.problem,
+        }
+
+    def _metric_sight(self) -> node_metric.Sight:
+        slo, collection = self._outlook.slo, self._engine.collection
+        forecast = self.predictor.forecast(self._outlook.node)
+        return node_metric.Sight(
+            pods=self._pods.views,
+            applications=() if slo is None else slo.host_applications,
+            numa_nodes=collection.info.numa_ids,
+            prediction=forecast.result if isinstance(forecast, Reclaimable) else None,
+            hot_pages=collection.hot_pages,
+        )
+
+    def _topology_sight(self) -> topology.Sight:
+        return topology.Sight(node=self._outlook.node, pods=self._pods.views, info=self._engine.collection.info)
