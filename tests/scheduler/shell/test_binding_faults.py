@@ -129,7 +129,7 @@ def test_one_write_for_a_bound_pod() -> None:
             for n in range(4):
                 await world.add_pod(f"p{n}", cpu="500m")
             await world.settle(5)
-            writes = [r for r in world.wire.requests if r.method != "GET" and "/events" not in r.path]
+            writes = [r for r in world.wire.requests if r.method != "GET" and "/pods" in r.path]
             assert len(writes) == 4
             assert all(is_binding(r) for r in writes)
 

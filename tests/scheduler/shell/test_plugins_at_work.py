@@ -243,7 +243,7 @@ def test_marks_travel_with_the_binding() -> None:
         await world.clock.sleep(1)
         found = (await world.pod("p")).metadata.annotations
         assert found == {"example.com/where": "n0", "example.com/also": "this"}
-        writes = [r for r in world.wire.requests if r.method != "GET" and "/events" not in r.path]
+        writes = [r for r in world.wire.requests if r.method != "GET" and "/pods" in r.path]
         assert [r.path.rsplit("/", 1)[1] for r in writes] == ["binding"]
 
     run(Marks(), story)

@@ -51,6 +51,7 @@ class _Bundle:
 class Book:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
+        self.version = 0  # moves whenever some number may have
         self._directory = Directory()
         self._pods: dict[str, Claimant] = {}
         self._promised: set[str] = set()  # pods with a place that no server confirmed yet
@@ -81,6 +82,8 @@ class Book:
 
     def handle(self, event: Event) -> tuple[Effect, ...]:
         eased: Collection[str] = ()
+        if not isinstance(event, Refused):
+            self.version += 1
         match event:
             case QuotaSeen(quota):
                 eased = self._restructured(self._directory.put(quota))

@@ -5,5 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from koord.scheduler.duties.duty import Hiring
+from koord.scheduler.duties.elastic_quota import quota_duties
 
-DUTIES: Mapping[str, Hiring] = {}  # by the name of the plugin
+DUTIES: Mapping[str, Hiring] = {"ElasticQuota": quota_duties}  # by the name of the plugin
