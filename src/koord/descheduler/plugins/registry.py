@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from koord.descheduler.framework.plugin import Plugin
+from koord.descheduler.plugins.custom_priority import CustomPriority
+from koord.descheduler.plugins.fragmentation_aware import FragmentationAware
+from koord.descheduler.plugins.low_node_load import LowNodeLoad
+from koord.descheduler.plugins.scale_down_bin_pack import ScaleDownBinPack
 
 # From arguments: typed and defaulted ones where their shape is known, else plain data, None if there are none. A list
 # is what is wrong with them, in words that name the field.
@@ -14,4 +18,9 @@ Factory = Callable[[Any], Plugin | list[str]]
 # The group of entry points under which installed packages offer plugins.
 ENTRY_POINTS = "koord.descheduler.plugins"
 
-REGISTRY: Mapping[str, Factory] = {}
+REGISTRY: Mapping[str, Factory] = {
+    LowNodeLoad.name: LowNodeLoad,
+    CustomPriority.name: CustomPriority,
+    FragmentationAware.name: FragmentationAware,
+    ScaleDownBinPack.name: ScaleDownBinPack,
+}

@@ -1,0 +1,76 @@
+"""FragmentationAware: takes one pod off a node whose resources are used unevenly, the one whose going evens it most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from koord.api.config.descheduler.fragmentation import FragmentationAwareArgs
+from koord.api.node import Node
+from koord.descheduler.framework.plugin import Plugin
+from koord.descheduler.framework.round import Hand
+from koord.descheduler.plugins.capacity import allocatable
+from koord.descheduler.plugins.choice import Choice, selector_of
+from koord.descheduler.plugins.node_fit import Fitting
+from koord.descheduler.wire import Pod
+
+
+def imbalance(requested: Mapping[str, int], size: Mapping[str, int], resources: Sequence[str]) -> float:
+    """Standard deviation of the used shares; 0 is even."""
+    shares = [requested.get(name, 0) / size[name] for name in resources if size.get(name, 0)]
+    if not shares:
+        return 0.0
+    mean = sum(shares) / len(shares)
+    return math.sqrt(sum((share - mean) ** 2 for share in shares) / len(shares))
+
+
+class FragmentationAware(Plugin):
+    name: ClassVar[str] = "FragmentationAware"
+
+    def __init__(self, args: FragmentationAwareArgs) -> None:
+        """Of defaulted and validated arguments."""
+        self._args = args
+        self._choice = Choice(args.evictable_namespaces, args.pod_selectors)
+        self._nodes = selector_of(args.node_selector)
+
+    def balance(self, nodes: Sequence[Node], hand: Hand) -> str | None:
+        if self._args.paused:
+            return None
+        chosen = [n for n in nodes if self._nodes is None or self._nodes.matches(n.metadata.labels)]
+        fitting = Fitting(hand.snapshot)
+        for node in chosen:
+            self._even_out(node, chosen, hand, fitting)
+        return None
+
+    def _even_out(self, node: Node, nodes: Sequence[Node], hand: Hand, fitting: Fitting) -> None:
+        args, size = self._args, allocatable(node)
+        pods = list(hand.snapshot.on(node.metadata.name))
+        requested: dict[str, int] = {}
+        for pod in pods:
+            for name, amount in fitting.requests(pod).items():
+                requested[name] = requested.get(name, 0) + amount
+        before = imbalance(requested, size, args.resources)
+        if before <= (args.imbalance_threshold or 0.0):
+            return
+        best: tuple[float, float, Pod] | None = None
+        for pod in pods:
+            taken = fitting.requests(pod)
+            rest = {name: amount - taken.get(name, 0) for name, amount in requested.items()}
+            after = imbalance(rest, size, args.resources)
+            gain = before - after
+            # What costs nothing is asked first: whether it may go and where is only of interest if it would help most.
+            if gain <= (args.min_improvement_threshold or 0.0) or (best is not None and gain <= best[0]):
+                continue
+            if not self._choice.takes(pod) or hand.refuses(pod) is not None:
+                continue
+            if args.node_fit and fitting.elsewhere(pod, nodes) is None:
+                continue
+            best = (gain, after, pod)
+        if best is None or hand.refuses_now(best[2]) is not None:
+            return
+        gain, after, pod = best
+        reason = f"fragmentation reduction: stdBefore={before:.4f} stdAfter={after:.4f} gain={gain:.4f}"
+        target = fitting.elsewhere(pod, nodes) if args.node_fit else None
+        name = target.metadata.name if target is not None else ""
+        hand.evict(pod, reason, target=name, dry_run=bool(args.dry_run))
