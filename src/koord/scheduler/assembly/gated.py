@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from koord.api.config.field_error import FieldError
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
+from koord.scheduler.plugins.device_share import DeviceShare
 from koord.scheduler.plugins.dynamic_resources import DynamicResources
 from koord.scheduler.plugins.elastic_quota import ElasticQuota
 from koord.scheduler.plugins.registry import Factory
@@ -17,16 +18,19 @@ _QUOTA_GATES = {
     "ElasticQuotaIgnorePodOverhead": "ignore_overhead",
 }
 _NO_CLAIMS = "DisableDynamicResourceAllocationInformer"
+_VENDORS = "DevicePluginAdaption"
 
 
 def gated(factories: Mapping[str, Factory], gates: Mapping[str, bool]) -> Mapping[str, Factory]:
-    """Servers without resource claims would never answer a watch of them."""
+    """Servers without resource claims would never answer a watch of them; vendors' device plugins read more."""
     changed: dict[str, Factory] = {}
     if gates.get(_NO_CLAIMS, False):
         changed[DynamicResources.name] = lambda args, handle: DynamicResources(None)
     quota = {keyword: gates.get(gate, False) for gate, keyword in _QUOTA_GATES.items()}
     if any(quota.values()):
         changed[ElasticQuota.name] = lambda args, handle: ElasticQuota(args, handle, **quota)
+    if gates.get(_VENDORS, False):
+        changed[DeviceShare.name] = lambda args, handle: DeviceShare(args, handle, adapts=True)
     return {**factories, **changed}
 
 

@@ -14,6 +14,18 @@ O = TypeVar("O", bound=Object)  # noqa: E741 - the letter stands for an object e
 O_co = TypeVar("O_co", bound=Object, covariant=True)
 
 
+class Single(Resource[O_co], frozen=True, kw_only=True, eq=False):
+    """A kind of which only one object is to be watched."""
+
+    only_namespace: str
+    only_name: str
+
+
+def single(resource: Resource[O], namespace: str, name: str) -> Single[O]:
+    fields = {field: getattr(resource, field) for field in resource.__struct_fields__}
+    return Single(**fields, only_namespace=namespace, only_name=name)
+
+
 class Lister(Protocol[O_co]):
     """The objects of one kind as the watch has shown them so far."""
 
@@ -42,7 +54,7 @@ class Handle(Protocol):
         """For what a plugin wants done outside an attempt."""
 
     def lister(self, resource: Resource[O]) -> Lister[O]:
-        """Asking for a kind while plugins are made is what makes the program watch it."""
+        """Asking for a kind while plugins are made is what makes the program watch it, or one object (`single`)."""
 
     def now(self) -> float:
         """Seconds since 1970."""

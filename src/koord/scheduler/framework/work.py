@@ -21,14 +21,6 @@ class Write(msgspec.Struct, frozen=True):
     patch: dict[str, Any]
 
 
-class Errand(msgspec.Struct, frozen=True):
-    """Make these writes in order, then wait until `settled` says True, for no longer than this."""
-
-    writes: tuple[Write, ...]
-    timeout_s: float
-    settled: Callable[[], bool | Fault]
-
-
 class Mark(msgspec.Struct, frozen=True):
     """What the pod is to carry once it is bound. The marks of all plugins travel in one write."""
 
@@ -49,6 +41,15 @@ class Stand(msgspec.Struct, frozen=True):
     uid: str
     change: Callable[[Any], dict[str, Any] | Fault]
     done: Callable[[Any], bool]
+
+
+class Errand(msgspec.Struct, frozen=True):
+    """Make these writes in order, then wait until `settled` says True, for no longer than this; then mark the pod."""
+
+    writes: tuple[Write, ...]
+    timeout_s: float
+    settled: Callable[[], bool | Fault]
+    mark: Mark | None = None
 
 
 Work = Errand | Mark

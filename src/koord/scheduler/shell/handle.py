@@ -10,6 +10,7 @@ from koord.api.resource import Resource
 from koord.kube.informer import Informer
 from koord.kube.informers import Informers
 from koord.scheduler.framework.desk import Desk
+from koord.scheduler.framework.handle import Single
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.wire import PODS
 from koord.telemetry.clock import Clock
@@ -53,17 +54,20 @@ class LiveHandle:
         self._informers = informers
         self._clock = clock
         informers.of(PODS, transform=state.shapes.interned)  # whoever asks first settles how pods are kept
-        self._listers: dict[tuple[str, str, type[Object]], LiveLister[Any]] = {}
+        self._listers: dict[tuple[str, str, type[Object], str, str], LiveLister[Any]] = {}
 
     @property
     def state(self) -> ClusterState:
         return self._state
 
     def lister(self, resource: Resource[O]) -> LiveLister[O]:
-        key = (resource.api_version, resource.plural, resource.model)
+        namespace, name = (resource.only_namespace, resource.only_name) if isinstance(resource, Single) else ("", "")
+        key = (resource.api_version, resource.plural, resource.model, namespace, name)
         known = self._listers.get(key)
         if known is None:
-            known = self._listers[key] = LiveLister(self._informers.of(resource))
+            fields = f"metadata.name={name}" if name else ""
+            informer = self._informers.of(resource, namespace or None, fields=fields)
+            known = self._listers[key] = LiveLister(informer)
         return known
 
     def now(self) -> float:

@@ -15,7 +15,7 @@ from koord.api.protocol import (
 )
 from koord.policy.device.demand import Demand, demand_of
 from koord.policy.device.holding import Amounts
-from koord.policy.device.refusal import Code, Refusal
+from koord.policy.device.refusal import NO_TEMPLATE, Code, Refusal
 from koord.policy.device.request import asks_for_devices
 from koord.policy.device.template import Templates
 from koord.policy.device.want import per_device
@@ -70,20 +70,15 @@ class Asking:
 
 
 class Askings:
-    """`templates` is set anew when they change; what was read before is then read again."""
-
-    def __init__(self, templates: Templates) -> None:
-        self._templates = templates
+    def __init__(self) -> None:
+        self._templates = Templates()
+        self._trouble = ""
         self._known: dict[Hashable, Asking | Reject] = {}
         self._made = 0
 
-    @property
-    def templates(self) -> Templates:
-        return self._templates
-
-    @templates.setter
-    def templates(self, templates: Templates) -> None:
-        self._templates = templates
+    def cut_by(self, templates: Templates, trouble: str) -> None:
+        """The templates that are in force from now on. `trouble`: why there are none, for those who need one."""
+        self._templates, self._trouble = templates, trouble
         self._known.clear()
 
     def of(self, pod: PodInfo) -> Asking | Reject | None:
@@ -106,6 +101,8 @@ class Askings:
                 self._known.clear()
             if isinstance(demand, Refusal):
                 known = rejection(demand)
+                if self._trouble and NO_TEMPLATE in known.reasons:
+                    known = Reject((*known.reasons, self._trouble), resolvable=False)
             else:
                 known = Asking(self._made, demand, required=required, ignores=ignores)
                 self._made += 1

@@ -8,23 +8,17 @@ PreBind     the pod will carry which cards are its own
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 
 import numpy as np
 
-from koord.api import device as wire
 from koord.api.config.scheduler.device_share import DeviceShareArgs
 from koord.api.custom import DEVICES
+from koord.api.protocol import A_RESERVATION_ALLOCATED
 from koord.policy.device.allocator import Options
-from koord.policy.device.eligibility import eligible
-from koord.policy.device.gpu import NodeFacts, node_facts
-from koord.policy.device.inventory import DeviceInventory
-from koord.policy.device.node_score import node_score
 from koord.policy.device.numa_hint import device_hints
-from koord.policy.device.refusal import NO_GPU, NO_GPU_IN_SCOPE, Refusal, insufficient
+from koord.policy.device.refusal import Refusal
 from koord.policy.device.score import scorer_of
-from koord.policy.device.template import Templates
-from koord.policy.device.view import Terms
 from koord.policy.topology.hint import Hint, Hints
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
@@ -36,12 +30,15 @@ from koord.scheduler.framework.work import Work
 from koord.scheduler.plugins.device_share.asking import MEMO, Asking, Askings, rejection
 from koord.scheduler.plugins.device_share.book import Book, Promise
 from koord.scheduler.plugins.device_share.cards import Fleet
-from koord.scheduler.plugins.device_share.marking import mark_of
+from koord.scheduler.plugins.device_share.grade import Grade
+from koord.scheduler.plugins.device_share.judge import Judge
+from koord.scheduler.plugins.device_share.marking import Vendors, given, mark_of
 from koord.scheduler.plugins.device_share.site import Site
+from koord.scheduler.plugins.device_share.slices import Slices
 from koord.scheduler.plugins.device_share.trial import RESTRICTED, Trial
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import Bools, NodeTable, RowList, Rows
+from koord.scheduler.state.table import NodeTable, RowList, Rows
 from koord.values.bitmask import BitMask
 
 
@@ -70,19 +67,23 @@ class DeviceShare(Plugin):
         Event("Node", UPDATE, "labels"),
     )
 
-    def __init__(self, args: DeviceShareArgs, handle: Handle) -> None:
-        """Takes defaulted arguments."""
-        if args.scoring_strategy is None:
-            raise ValueError("scoring strategy not specified")
+    def __init__(self, args: DeviceShareArgs, handle: Handle, *, adapts: bool = False) -> None:
+        """Takes defaulted arguments. `adapts`: write what third-party device plugins read, too."""
+        if args.scoring_strategy is None or args.gpu_shared_resource_templates_config is None:
+            raise ValueError("scoring strategy or template config not specified")
         self._state = handle.state
-        self._scorer = scorer_of(args.scoring_strategy)
+        scorer = scorer_of(args.scoring_strategy)
         self._aligns = not args.disable_device_numa_topology_alignment
-        self._unsupported = frozenset((one.vendor, one.model) for one in args.gpu_share_unsupported_models)
-        self._askings = Askings(Templates())
+        unsupported = frozenset((one.vendor, one.model) for one in args.gpu_share_unsupported_models)
+        self._askings = Askings()
+        self._slices = Slices(args.gpu_shared_resource_templates_config, handle, self._askings.cut_by)
+        self._vendors = Vendors(handle) if adapts else None
         self.book = handle.state.derived(Book)
         handle.lister(DEVICES).on_change(self.book.device_changed)
-        self._fleet = Fleet(handle.state.table, self.book, self._scorer)
-        self._final = Options(scorer=self._scorer, final=True)
+        fleet = Fleet(handle.state.table, self.book, scorer)
+        self._judge = Judge(handle.state.table, fleet, unsupported)
+        self._grade = Grade(fleet, scorer)
+        self._final = Options(scorer=scorer, final=True)
 
     def signature(self, pod: PodInfo) -> Hashable:
         asking = self._askings.of(pod)
@@ -99,14 +100,18 @@ class DeviceShare(Plugin):
         if kind == "Pod":
             if self._askings.of(old) is None:
                 return False
+            if A_RESERVATION_ALLOCATED in old.annotations:  # there is more room in a reservation that it may use
+                return True
             name = old.node_name or old.nominated_node
         else:
             name = new.metadata.name
         node = self._state.node(name) if name else None
         if node is None:
             return False
-        site = self.book.of(node)
-        return site is None or bool(site.tenants) or self._verdict(asking, node, site) is None
+        site, facts = self.book.of(node), self._judge.facts(node)
+        if self._judge.unfit(asking, facts) is not None:
+            return False
+        return site is None or bool(site.tenants) or self._judge.verdict(asking, site, facts) is None
 
     # Filter ------------------------------------------------------------------------------------------------------
 
@@ -144,7 +149,7 @@ class DeviceShare(Plugin):
             asking = self._askings.of(other)
             if not isinstance(asking, Asking):
                 return
-            found = Trial(site=site, asking=asking, facts=self._facts(node)).allocation()
+            found = Trial(site=site, asking=asking, facts=self._judge.facts(node)).allocation()
             if isinstance(found, Refusal):
                 return
             held = found.holdings
@@ -159,119 +164,33 @@ class DeviceShare(Plugin):
     def _site(self, kept: Kept, node: NodeInfo) -> Site | None:
         return kept.sites.get(node.name) or self.book.of(node)
 
-    def _facts(self, node: NodeInfo) -> NodeFacts:
-        facts = self._state.table.coded("device facts", _facts_of)
-        live = self._state.table.nodes[node.row] if node.row < self._state.table.size else None
-        if live is None or live.node is not node.node:
-            return node_facts(node.labels)
-        found: NodeFacts = facts.words[facts.codes[node.row]]
-        return found
-
     def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
         kept = self._kept(cycle, pod)
         if not isinstance(kept, Kept):
             return kept
-        asking, facts = kept.asking, self._facts(node)
-        unfit = eligible(asking.demand, facts, self._unsupported)
+        asking, facts = kept.asking, self._judge.facts(node)
+        unfit = self._judge.unfit(asking, facts)
         if unfit is not None:
-            return rejection(unfit)
+            return unfit
         site = self._site(kept, node)
         if site is None:  # nobody told of its devices: its own device plugin will give them
             return None
         reserved = cycle.reserved.get(node.name, ())
         if not reserved:
-            return self._judged(asking, site, facts)
+            return self._judge.verdict(asking, site, facts)
         found = Trial(site=site, asking=asking, facts=facts, reserved=reserved, required=asking.required).placed()
         return rejection(found) if isinstance(found, Refusal) else None
-
-    def _verdict(self, asking: Asking, node: NodeInfo, site: Site) -> Reject | None:
-        facts = self._facts(node)
-        unfit = eligible(asking.demand, facts, self._unsupported)
-        return rejection(unfit) if unfit is not None else self._judged(asking, site, facts)
-
-    def _judged(self, asking: Asking, site: Site, facts: NodeFacts) -> Reject | None:
-        """Worked out once for all sites in the same situation."""
-        key = (site.situation, facts)
-        try:
-            return asking.verdicts[key]
-        except KeyError:
-            found = Trial(site=site, asking=asking, facts=facts).allocation()
-            verdict = rejection(found) if isinstance(found, Refusal) else None
-            asking.remember(key, verdict)
-            return verdict
 
     def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
         kept = self._kept(cycle, pod)
         size = len(table.alive[rows])
         if not isinstance(kept, Kept):
             return np.full(size, 0 if kept is None else 1, np.int32)
-        fleet, asking = self._fleet, kept.asking
-        fleet.refresh()
-        codes = self._ineligible(asking, table, rows, size)
-        there = fleet.known[rows] & (codes == 0)
-        if asking.counts is None:
-            exact = there
-        else:
-            exact = there & self._special(asking, table, rows)
-            counted = there & ~exact
-            self._count(asking, rows, counted, codes)
-            if not asking.settled:
-                exact |= counted & (codes == 0)
         numbers = np.arange(table.size)[rows]
-        self._choose(asking, table, numbers, np.flatnonzero(exact), codes)
+        codes = self._judge.codes(kept.asking, rows, numbers)
         if cycle.reserved or kept.sites:
             self._ask(cycle, pod, kept, table, numbers, codes)
         return codes
-
-    def _ineligible(self, asking: Asking, table: NodeTable, rows: Rows, size: int) -> Codes:
-        if asking.demand.gpu is None or not asking.demand.gpu.shared:
-            return np.zeros(size, np.int32)
-
-        def code(facts: NodeFacts) -> int:
-            unfit = eligible(asking.demand, facts, self._unsupported)
-            return 0 if unfit is None else asking.code(rejection(unfit))
-
-        return table.coded("device facts", _facts_of).spread(rows, code).astype(np.int32)
-
-    def _special(self, asking: Asking, table: NodeTable, rows: Rows) -> Bools:
-        """Where it matters which cards fit, not only how many."""
-        fleet, demand = self._fleet, asking.demand
-        special = np.zeros(len(fleet.known[rows]), np.bool_)
-        if demand.gpu is not None and not demand.gpu.shared:
-            told = table.coded("device facts", _facts_of).spread(rows, lambda facts: int(facts.honours_partitions))
-            special |= fleet.parted[rows] | (~fleet.tabled[rows] & (told != 0))
-        if demand.trusts_plan:
-            special |= fleet.planned[rows]
-        if demand.gpu is not None and demand.hint(wire.GPU).scope:
-            special |= ~fleet.placed[rows]
-        return special
-
-    def _count(self, asking: Asking, rows: Rows, counted: Bools, codes: Codes) -> None:
-        """The words are those of the allocator, which looks at the types in the same order."""
-        assert asking.counts is not None
-        fleet, demand = self._fleet, asking.demand
-        if not counted.any():
-            return
-        for kind in demand.requests:
-            code = asking.code(Reject((insufficient(kind),), resolvable=False))
-            codes[counted & (codes == 0) & (fleet.types[kind].count[rows] == 0)] = code
-        for kind, (each, count) in asking.counts.items():
-            short = counted & (codes == 0) & (fleet.types[kind].fitting(rows, each) < count)
-            if not short.any():
-                continue
-            if kind == wire.GPU and not (demand.gpu is not None and demand.gpu.shared and count > 1):
-                text = NO_GPU_IN_SCOPE if demand.hint(kind).scope else NO_GPU
-                codes[short & fleet.placed[rows]] = asking.code(Reject((text,)))
-                short &= ~fleet.placed[rows]
-            codes[short] = asking.code(Reject((insufficient(kind),)))
-
-    def _choose(self, asking: Asking, table: NodeTable, rows: RowList, places: RowList, codes: Codes) -> None:
-        if not len(places):
-            return
-        told = table.coded("device facts", _facts_of)
-        codes[places] = self._fleet.by_situation(
-            rows[places], told, lambda site, facts: asking.code(self._judged(asking, site, facts))
-        )
 
     def _ask(self, cycle: Cycle, pod: PodInfo, kept: Kept, table: NodeTable, rows: RowList, codes: Codes) -> None:
         """One by one about nodes with reservations for such pods, or that are seen as they might be."""
@@ -295,39 +214,14 @@ class DeviceShare(Plugin):
         site = self._site(kept, node)
         if site is None:
             return 0
-        return self._score(kept.asking, site)
-
-    def _score(self, asking: Asking, site: Site) -> int:
-        key = ("score", asking.number)
-        known: int | None = site.memo.get(key)
-        if known is None:
-            terms = Terms(reusable=site.counted_twice())
-            known = site.memo[key] = node_score(site.ledger, asking.demand, self._scorer, terms)
-        return known
+        return self._grade.of(kept.asking, site)
 
     def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
         kept = self._kept(cycle, pod)
         size = len(table.alive[rows])
         if not isinstance(kept, Kept):
             return np.zeros(size, np.int64)
-        asking, fleet = kept.asking, self._fleet
-        fleet.refresh()
-        if asking.counts is None or asking.demand.trusts_plan:
-            return self._score_each(asking, table, np.arange(table.size)[rows])
-        scores = np.zeros(size, np.int64)
-        complete = fleet.known[rows]
-        for kind, (each, _) in asking.counts.items():
-            cards = fleet.types[kind]
-            scores += cards.scores(rows, each, self._scorer)
-            complete = complete & (cards.count[rows] > 0)
-        return scores * complete
-
-    def _score_each(self, asking: Asking, table: NodeTable, rows: RowList) -> Scores:
-        there = np.flatnonzero(self._fleet.known[rows])
-        told = table.coded("device facts", _facts_of)
-        scores = np.zeros(len(rows), np.int64)
-        scores[there] = self._fleet.by_situation(rows[there], told, lambda site, _: self._score(asking, site))
-        return scores
+        return self._grade.column(kept.asking, rows, np.arange(table.size)[rows], self._judge.told())
 
     # After the choice --------------------------------------------------------------------------------------------
 
@@ -342,7 +236,7 @@ class DeviceShare(Plugin):
         found = Trial(
             site=site,
             asking=asking,
-            facts=self._facts(node),
+            facts=self._judge.facts(node),
             reserved=() if nominated is None else (nominated,),
             required=nominated is not None and (asking.required or nominated.policy == RESTRICTED),
             options=self._final,
@@ -359,8 +253,13 @@ class DeviceShare(Plugin):
         promise = self.book.promises.get(pod.uid)
         if promise is None:
             return None
-        site = self.book.sites.get(node_name)
-        return mark_of(promise.allocation, None if site is None else site.inventory, node_name)
+        site, node = self.book.sites.get(node_name), self._state.node(node_name)
+        allocations = given(promise.allocation, None if site is None else site.inventory, node_name)
+        if isinstance(allocations, Fault):
+            return allocations
+        if self._vendors is None or site is None or node is None:
+            return mark_of(allocations)
+        return self._vendors.work(allocations, site.inventory, pod, node)
 
     # Among plugins -----------------------------------------------------------------------------------------------
 
@@ -394,19 +293,10 @@ class DeviceShare(Plugin):
         return Trial(
             site=site,
             asking=asking,
-            facts=self._facts(node),
+            facts=self._judge.facts(node),
             reserved=cycle.reserved.get(node.name, ()),
             required=asking.required,
         )
-
-    # For those who ask -------------------------------------------------------------------------------------------
-
-    def inventories(self) -> Iterable[DeviceInventory]:
-        return (site.inventory for site in self.book.sites.values())
-
-
-def _facts_of(node: NodeInfo) -> NodeFacts:
-    return node_facts(node.labels)
 
 
 def _hints(trial: Trial) -> Hints | Reject | None:

@@ -1,0 +1,45 @@
+"""How well the devices of nodes suit a pod: one node, or all of them as a column. Not yet stretched to 100."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from koord.policy.device.node_score import node_score
+from koord.policy.device.score import Scorer
+from koord.policy.device.view import Terms
+from koord.scheduler.framework.plugin import Scores
+from koord.scheduler.plugins.device_share.asking import Asking
+from koord.scheduler.plugins.device_share.cards import Fleet
+from koord.scheduler.plugins.device_share.site import Site
+from koord.scheduler.state.column import Coded
+from koord.scheduler.state.table import RowList, Rows
+
+
+class Grade:
+    def __init__(self, fleet: Fleet, scorer: Scorer) -> None:
+        self._fleet = fleet
+        self._scorer = scorer
+
+    def of(self, asking: Asking, site: Site) -> int:
+        key = ("score", asking.number)
+        known: int | None = site.memo.get(key)
+        if known is None:
+            terms = Terms(reusable=site.counted_twice())
+            known = site.memo[key] = node_score(site.ledger, asking.demand, self._scorer, terms)
+        return known
+
+    def column(self, asking: Asking, rows: Rows, numbers: RowList, told: Coded) -> Scores:
+        """`numbers`: the rows as a list. `told`: what nodes say of themselves, which sets no two sites apart here."""
+        fleet = self._fleet
+        fleet.refresh()
+        scores = np.zeros(len(numbers), np.int64)
+        if asking.counts is None or asking.demand.trusts_plan:
+            there = np.flatnonzero(fleet.known[rows])
+            scores[there] = fleet.by_situation(numbers[there], told, lambda site, _: self.of(asking, site))
+            return scores
+        complete = fleet.known[rows]
+        for kind, (each, _) in asking.counts.items():
+            cards = fleet.types[kind]
+            scores += cards.scores(rows, each, self._scorer)
+            complete = complete & (cards.count[rows] > 0)
+        return scores * complete
