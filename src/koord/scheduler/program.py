@@ -137,7 +137,7 @@ class Scheduler:
             self.state.derived(UnderWay),
             failed=self._think_again,
         )
-        self.handle.desk.counter = ProgramCounter(self.room, self.queue, clock, self._wake)
+        self.handle.desk.counter = ProgramCounter(self.room, self.queue, clock, self._wake, self.reporter.report)
         recorder = next(iter(self._recorders.values()))
         self.duties = hire(
             self.profiles.values(),

@@ -33,7 +33,7 @@ POINTS: tuple[Point, ...] = (
         "pre_filter",
         "preFilter",
         "PreFilterPlugin",
-        ("pre_filter", "before_pre_filter", "after_pre_filter", "admit", "find_one_node", "prefer_nodes"),
+        ("pre_filter", "begin", "before_pre_filter", "after_pre_filter", "admit", "find_one_node", "prefer_nodes"),
     ),
     Point("filter", "filter", "FilterPlugin", ("filter", "before_filter")),
     Point("post_filter", "postFilter", "PostFilterPlugin", ("post_filter", "after_post_filter")),

@@ -19,7 +19,9 @@ class Counter(Protocol):
 
     def allow(self, uid: str, plugin: str) -> bool: ...
 
-    def refuse(self, uid: str, plugin: str, message: str) -> bool: ...
+    def refuse(self, uid: str, plugin: str, message: str, *, quiet: bool) -> bool: ...
+
+    def remark(self, key: str, uid: str, message: str) -> None: ...
 
     def activate(self, uids: Iterable[str]) -> None: ...
 
@@ -42,9 +44,18 @@ class Desk:
         """On behalf of the plugin that made the pod wait. False when no such pod waits."""
         return self.counter is not None and self.counter.allow(uid, plugin)
 
-    def refuse(self, uid: str, plugin: str, message: str) -> bool:
-        """Send a waiting pod back. False when no such pod waits."""
-        return self.counter is not None and self.counter.refuse(uid, plugin, message)
+    def refuse(self, uid: str, plugin: str, message: str, *, quiet: bool = False) -> bool:
+        """Send a waiting pod back. False when no such pod waits.
+
+        `quiet` is for room that nobody was refused for want of, because nobody was tried while it was held: to those
+        who sleep its release is no news.
+        """
+        return self.counter is not None and self.counter.refuse(uid, plugin, message, quiet=quiet)
+
+    def remark(self, key: str, uid: str, message: str) -> None:
+        """Tell the owner of a pod (namespace/name) that was not tried itself why it is unschedulable."""
+        if self.counter is not None:
+            self.counter.remark(key, uid, message)
 
     def activate(self, uids: Iterable[str]) -> None:
         """Try these again at once if they sleep in the queue and PreEnqueue lets them pass; others are left alone."""

@@ -90,6 +90,7 @@ class Engine:
         self._chance = np.random.default_rng(seed)
         self._classes: OrderedDict[Hashable, Evaluation] = OrderedDict()
         self._ties: Scores = np.zeros(0, np.int64)
+        self._beginning = profile.at("begin")
         self._admits = bool(profile.at("admit"))
         self._picks = bool(profile.at("find_one_node") or profile.at("prefer_nodes"))
         self.lap: Lap | None = None  # told when a point is over, by whoever measures
@@ -117,6 +118,11 @@ class Engine:
             return Unschedulable(0, ())
         for plugin in self.profile.timed:
             plugin.catch_up()
+        for plugin in self._beginning:
+            answer = plugin.begin(pod)
+            if answer is not None:
+                self._latest = _Latest(pod.uid, self._state.table.position, Cycle(self._state), None)
+                return self._stopped(Stopped(plugin.name, answer))
         key = self.profile.class_of(pod)
         ground = self.profile.ground(self._state)
         kept = self._classes.get(key)

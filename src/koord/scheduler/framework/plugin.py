@@ -178,6 +178,11 @@ class Plugin:
 
     # Around the points: called where the plugin is enabled at the point that is named, in its order ----------------
 
+    def begin(self, pod: PodInfo) -> Reject | Fault | None:
+        """preFilter: an attempt at this very pod begins. Asked of every pod before anything else, even before what is
+        kept for its like is used."""
+        return None
+
     def next_pod(self) -> str | None:
         """Asked before every pod is taken from the queue: the uid of one that must come first. Needs no point.
 

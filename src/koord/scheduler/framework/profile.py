@@ -29,6 +29,7 @@ POINTS = (
     "next_pod",
     "failed",
     "nominate",
+    "begin",
     "before_pre_filter",
     "after_pre_filter",
     "admit",

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.balanced_allocation import BalancedAllocation
+from koord.scheduler.plugins.coscheduling import Coscheduling, coscheduling
 from koord.scheduler.plugins.default_binder import DefaultBinder
 from koord.scheduler.plugins.default_pre_bind import DefaultPreBind
 from koord.scheduler.plugins.default_preemption import DefaultPreemption
@@ -27,6 +28,7 @@ from koord.scheduler.plugins.node_unschedulable import NodeUnschedulable
 from koord.scheduler.plugins.pod_topology_spread import PodTopologySpread
 from koord.scheduler.plugins.pod_topology_spread.listed import ListedOwners
 from koord.scheduler.plugins.priority_sort import PrioritySort
+from koord.scheduler.plugins.reservation import ReservationPlugin
 from koord.scheduler.plugins.scheduling_gates import SchedulingGates
 from koord.scheduler.plugins.taint_toleration import TaintToleration
 from koord.scheduler.plugins.volumes.binding import VolumeBinding
@@ -72,9 +74,11 @@ REGISTRY: Mapping[str, Factory] = {
     DefaultBinder.name: lambda args, handle: DefaultBinder(),
     DefaultPreBind.name: lambda args, handle: DefaultPreBind(),
     LoadAwareScheduling.name: load_aware,
+    Coscheduling.name: coscheduling,
     NodeNUMAResource.name: NodeNUMAResource,
     DeviceShare.name: DeviceShare,
     ElasticQuota.name: ElasticQuota,
+    ReservationPlugin.name: ReservationPlugin,
 }
 
 

@@ -14,6 +14,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from koord.kube.client import Client
 from koord.kube.outage import OUTAGE
 from koord.kube.refused import Refused
@@ -82,6 +84,11 @@ class Binder:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def let_out(self) -> None:
+        """Until those who were just refused at Permit have given back their room: the next decision is to see it."""
+        while self._room.leaving:  # noqa: ASYNC110 - a turn or two of the loop: their answer is there already
+            await asyncio.sleep(0)
+
     @property
     def has_room(self) -> bool:
         return self.on_the_way < BACKLOG
@@ -109,7 +116,8 @@ class Binder:
                 self._room.leave(bond.pod.uid)
             self._waited("Success" if refusal is None else "Unschedulable", self._clock.monotonic() - began)
             if refusal is not None:
-                self._undone(bond, of_refusal(refusal.plugin, "Permit", Reject((refusal.message,))))
+                refused = of_refusal(refusal.plugin, "Permit", Reject((refusal.message,)))
+                self._undone(bond, msgspec.structs.replace(refused, quiet=refusal.quiet))
                 return
             self._depart(bond)
         try:
@@ -182,9 +190,10 @@ class Binder:
                 fault = await self._run(work)
                 if fault is not None:
                     return of_refusal(plugin.name, "PreBind", fault)
-            elif isinstance(work, Reject | Fault):
+                work = work.mark
+            if isinstance(work, Reject | Fault):
                 return of_refusal(plugin.name, "PreBind", work)
-            elif work is not None:
+            if work is not None:
                 annotations.update(work.annotations)
                 labels.update(work.labels)
         return self._agreed(bond, Mark(annotations, labels)) if annotations or labels else None

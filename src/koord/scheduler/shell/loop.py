@@ -80,7 +80,7 @@ class Loop:
         while True:
             self._work.clear()
             turn = 0
-            while (queued := self._next()) is not None:
+            while (queued := await self._next(binder)) is not None:
                 self._rush = turn >= _CALM
                 self.attempt(queued)
                 turn += 1
@@ -90,12 +90,17 @@ class Loop:
                     await binder.wait_for_room()
             await self._rest()
 
-    def _next(self) -> QueuedPod | None:
+    async def _next(self, binder: Binder) -> QueuedPod | None:
+        """Whom a plugin wants next, else the queue's first, when those refused at Permit have given back their room."""
         now = self._clock.monotonic()
-        if self._chooser is not None and (uid := self._chooser.next_pod()) is not None:
+        before = ""
+        while self._chooser is not None and (uid := self._chooser.next_pod()) not in (None, before):
+            assert uid is not None
+            before = uid
             chosen = self._queue.take(uid, now)
             if chosen is not None:
                 return chosen
+        await binder.let_out()
         return self._queue.pop(now)
 
     async def _rest(self) -> None:
@@ -241,7 +246,7 @@ class Loop:
         """The pod did not get where it was sent: its room is free again, and those who waited for room are told."""
         room = self._state.placed(bond.pod.uid)
         self._undo(bond)
-        if room is not None:
+        if room is not None and not failure.quiet:
             now = self._clock.monotonic()
             self._queue.happened(Happened(_POD_DELETED, old=room), now, but=bond.pod.uid if failure.rejected else "")
         self._teller.undone(bond, failure)

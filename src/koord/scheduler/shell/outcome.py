@@ -20,6 +20,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     rejected: frozenset[str] = NOBODY
     pending: frozenset[str] = NOBODY
     nominate: str | None = None  # a node to promise to the pod, "" to take a promise back, None to leave it
+    quiet: bool = False  # the room that it gives back is no news to those who wait for room
 
     @property
     def reason(self) -> str:

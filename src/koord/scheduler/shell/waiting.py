@@ -16,6 +16,7 @@ from koord.values import duration
 class Refusal(msgspec.Struct, frozen=True):
     plugin: str
     message: str
+    quiet: bool = False
 
 
 class Guest:
@@ -38,9 +39,12 @@ class Guest:
         if not self._deadlines and not self._answer.done():
             self._answer.set_result(None)
 
-    def refuse(self, plugin: str, message: str) -> None:
-        if not self._answer.done():
-            self._answer.set_result(Refusal(plugin, message))
+    def refuse(self, plugin: str, message: str, *, quiet: bool = False) -> bool:
+        """False when its word is spoken already."""
+        if self._answer.done():
+            return False
+        self._answer.set_result(Refusal(plugin, message, quiet))
+        return True
 
     async def word(self, clock: Clock, waits: Mapping[str, float]) -> Refusal | None:
         """None: go on. `waits` are the times that the plugins asked for, to name in the refusal of one who forgot."""
@@ -63,12 +67,14 @@ class Guest:
 class WaitingRoom:
     def __init__(self) -> None:
         self._guests: dict[str, Guest] = {}
+        self.leaving: set[str] = set()  # refused, and about to give back their room
 
     def enter(self, guest: Guest) -> None:
         self._guests[guest.pod.uid] = guest
 
     def leave(self, uid: str) -> None:
         self._guests.pop(uid, None)
+        self.leaving.discard(uid)
 
     def get(self, uid: str) -> Guest | None:
         return self._guests.get(uid)
@@ -80,10 +86,10 @@ class WaitingRoom:
             guest.allow(plugin)
         return guest is not None
 
-    def refuse(self, uid: str, plugin: str, message: str) -> bool:
+    def refuse(self, uid: str, plugin: str, message: str, *, quiet: bool = False) -> bool:
         guest = self._guests.get(uid)
-        if guest is not None:
-            guest.refuse(plugin, message)
+        if guest is not None and guest.refuse(plugin, message, quiet=quiet):
+            self.leaving.add(uid)
         return guest is not None
 
     def __iter__(self) -> Iterator[Guest]:

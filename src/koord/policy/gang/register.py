@@ -1,0 +1,292 @@
+"""Which gangs there are, who is in them, and how far each member is: a reducer over what the watch shows and what the
+scheduler does. Everything but the three facts of a group below can be made anew from the live objects.
+
+    seen, gone, pod_group  (the watch)          hold, release, bind  (the scheduler)
+
+                 hold                 bind, or the watch shows a node
+      pending ---------->  waiting  ---------------------------------->  bound
+         ^                    |
+         +---- release -------+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from koord.policy.gang.declaration import Member, Settings
+
+
+class Gang:
+    __slots__ = (
+        "author",
+        "bound",
+        "held",
+        "id",
+        "labelled",
+        "members",
+        "outlived",
+        "pending",
+        "pod_group",
+        "settings",
+        "waiting",
+    )
+
+    def __init__(self, gang_id: str) -> None:
+        self.id = gang_id
+        self.pod_group: Settings | None = None
+        self.settings: Settings | None = None  # None: nobody has said yet what it asks for
+        self.author = ""  # the member whose annotations say it, by uid
+        self.labelled = 0  # members that name a PodGroup
+        self.outlived = 0  # members that have ended on a node
+        self.members: dict[str, Member] = {}  # by uid, those that have ended included
+        self.pending: dict[str, Member] = {}  # can be tried
+        self.held: dict[str, Member] = {}  # without a node, and cannot be tried
+        self.waiting: dict[str, str] = {}  # uid -> the node that it has and waits to be bound to
+        self.bound: dict[str, str] = {}
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        return self.settings.group if self.settings is not None else (self.id,)
+
+    @property
+    def group_id(self) -> str:
+        return ",".join(self.group)
+
+    @property
+    def collected(self) -> int:
+        """Members that are there and could start, or have."""
+        return len(self.pending) + len(self.waiting) + len(self.bound)
+
+    @property
+    def complete(self) -> bool:
+        return self.settings is not None and self.collected >= self.settings.minimum
+
+
+class Group:
+    """Gangs that stand and fall together; most have one. Its three facts are of this scheduler's own past."""
+
+    __slots__ = ("binding", "gangs", "id", "joined", "ready", "representative", "satisfied")
+
+    def __init__(self, group_id: str, gangs: tuple[str, ...]) -> None:
+        self.id = group_id
+        self.gangs = gangs
+        self.joined = 0  # gangs that say they are in it
+        self.ready = False  # all its gangs are complete
+        self.satisfied = False  # some member has been bound: it stays so
+        self.representative = ""  # the member that queues for all of them, by uid
+        self.binding: frozenset[str] = frozenset()  # those that were let go together and are not all bound yet
+
+
+class News(msgspec.Struct, frozen=True):
+    """Something for those who wait: a group has become ready or satisfied, or lost a member that may have led it."""
+
+    group: str
+    what: Literal["ready", "satisfied", "left"]
+
+
+class Gangs:
+    def __init__(self) -> None:
+        self.gangs: dict[str, Gang] = {}
+        self.groups: dict[str, Group] = {}
+        self._of: dict[str, str] = {}  # uid -> gang
+        self._listing: dict[str, set[str]] = {}  # gang -> the groups that name it
+        self._joined: dict[str, str] = {}  # gang -> the group that it is in
+
+    # What the watch shows ----------------------------------------------------------------------------------------
+
+    def seen(self, member: Member) -> list[News]:
+        news: list[News] = []
+        if self._of.get(member.uid, member.gang) != member.gang:
+            news += self.gone(member.uid)
+        gang = self.gangs.get(member.gang)
+        if gang is None:
+            gang = self.gangs[member.gang] = Gang(member.gang)
+        elif gang.members.get(member.uid) == member:
+            return news
+        lost = self._drop(gang, member.uid, keep_wait=not member.node and not member.ended)
+        self._of[member.uid] = gang.id
+        gang.members[member.uid] = member
+        gang.labelled += member.labelled
+        gang.outlived += member.ended and bool(member.node)
+        self._place(gang, member)
+        self._settle_settings(gang, member.uid)
+        stays = member.uid in gang.pending or member.uid in gang.bound
+        return news + self._stirred(gang, left=lost and not stays)
+
+    def gone(self, uid: str) -> list[News]:
+        gang = self.gangs.get(self._of.pop(uid, ""))
+        if gang is None:
+            return []
+        lost = self._drop(gang, uid, keep_wait=False)
+        self._settle_settings(gang, uid)
+        return self._stirred(gang, left=lost)
+
+    def pod_group(self, gang_id: str, settings: Settings | None) -> list[News]:
+        """None: there is no such PodGroup (any more)."""
+        gang = self.gangs.get(gang_id)
+        if gang is None:
+            if settings is None:
+                return []
+            gang = self.gangs[gang_id] = Gang(gang_id)
+        if gang.pod_group == settings:
+            return []
+        gang.pod_group = settings
+        self._settle_settings(gang, "")
+        return self._stirred(gang)
+
+    # What the scheduler does -------------------------------------------------------------------------------------
+
+    def hold(self, uid: str, node: str) -> bool:
+        """The member has a node and waits for the others. False when it is not pending."""
+        gang = self.of(uid)
+        if gang is None or gang.pending.pop(uid, None) is None:
+            return False
+        gang.waiting[uid] = node
+        return True
+
+    def release(self, uid: str) -> None:
+        """It lost that node; whatever has become of it meanwhile."""
+        gang = self.of(uid)
+        if gang is None or gang.waiting.pop(uid, None) is None:
+            return
+        self._place(gang, gang.members[uid])
+        self._calm(gang)
+
+    def bind(self, uid: str, node: str) -> list[News]:
+        gang = self.of(uid)
+        if gang is None or gang.members[uid].ended:
+            return []
+        gang.pending.pop(uid, None)
+        gang.held.pop(uid, None)
+        gang.waiting.pop(uid, None)
+        gang.bound[uid] = node
+        return self._stirred(gang)
+
+    # Reading -----------------------------------------------------------------------------------------------------
+
+    def of(self, uid: str) -> Gang | None:
+        return self.gangs.get(self._of.get(uid, ""))
+
+    def group_of(self, gang: Gang) -> Group:
+        return self.groups[self._joined[gang.id]]
+
+    def of_group(self, group: Group) -> Iterator[Gang]:
+        """Those of its gangs that exist."""
+        for gang_id in group.gangs:
+            gang = self.gangs.get(gang_id)
+            if gang is not None:
+                yield gang
+
+    def waiting(self, group: Group) -> list[str]:
+        return [uid for gang in self.of_group(group) for uid in gang.waiting]
+
+    def pending(self, group: Group) -> list[Member]:
+        """In the order in which they are tried: gang by gang."""
+        return [m for gang in self.of_group(group) for m in sorted(gang.pending.values(), key=lambda m: m.order)]
+
+    # Inside ------------------------------------------------------------------------------------------------------
+
+    def _place(self, gang: Gang, member: Member) -> None:
+        uid = member.uid
+        if member.ended:
+            return
+        if member.node or uid in gang.bound:  # a view from before the binding does not undo it
+            gang.waiting.pop(uid, None)
+            gang.bound[uid] = member.node or gang.bound[uid]
+        elif uid not in gang.waiting:
+            (gang.pending if member.free else gang.held)[uid] = member
+
+    def _drop(self, gang: Gang, uid: str, *, keep_wait: bool) -> bool:
+        """Whether it was one of those who are tried."""
+        before = gang.members.pop(uid, None)
+        if before is None:
+            return False
+        gang.labelled -= before.labelled
+        gang.outlived -= before.ended and bool(before.node)
+        tried = gang.pending.pop(uid, None) is not None
+        gang.held.pop(uid, None)
+        if not keep_wait:
+            tried = gang.waiting.pop(uid, None) is not None or tried
+            gang.bound.pop(uid, None)
+        return tried
+
+    def _settle_settings(self, gang: Gang, uid: str) -> None:
+        """A PodGroup's word holds where there is one or must be one; else that of the oldest member who says it."""
+        if gang.pod_group is not None or gang.labelled:
+            gang.author, gang.settings = "", gang.pod_group
+            return
+        author, member = gang.members.get(gang.author), gang.members.get(uid)
+        if author is None or author.stated is None or gang.author == uid:
+            stating = (m for m in gang.members.values() if m.stated is not None)
+            author = min(stating, key=_seniority, default=None)
+        elif member is not None and member.stated is not None and _seniority(member) < _seniority(author):
+            author = member
+        gang.author = author.uid if author is not None else ""
+        gang.settings = author.stated if author is not None else None
+
+    def _stirred(self, gang: Gang, *, left: bool = False) -> list[News]:
+        """After any change of a gang: bring the groups that it is in or named by up to date, and tell the news."""
+        self._join(gang)
+        news: list[News] = []
+        own = self._joined.get(gang.id)
+        touched = {*self._listing.get(gang.id, ()), *(() if own is None else (own,))}
+        for group_id in sorted(touched):
+            group = self.groups[group_id]
+            was, group.ready = group.ready, self._is_ready(group)
+            if group.ready and not was:
+                news.append(News(group_id, "ready"))
+            if group_id != own:
+                continue
+            if not group.satisfied and (gang.bound or gang.outlived):
+                group.satisfied = True
+                news.append(News(group_id, "satisfied"))
+            if self._lost_representative(group) or (left and group.ready):
+                news.append(News(group_id, "left"))
+        self._calm(gang)
+        return news
+
+    def _lost_representative(self, group: Group) -> bool:
+        if not group.representative or any(group.representative in gang.pending for gang in self.of_group(group)):
+            return False
+        group.representative = ""
+        return True
+
+    def _calm(self, gang: Gang) -> None:
+        group = self.groups.get(self._joined.get(gang.id, ""))
+        if group is not None and group.binding and not any(other.waiting for other in self.of_group(group)):
+            group.binding = frozenset()
+
+    def _is_ready(self, group: Group) -> bool:
+        found = [self.gangs.get(gang_id) for gang_id in group.gangs]
+        return all(gang is not None and gang.complete for gang in found)
+
+    def _join(self, gang: Gang) -> None:
+        exists = bool(gang.members) or gang.pod_group is not None
+        now, before = gang.group_id if exists else None, self._joined.get(gang.id)
+        if now == before:
+            return
+        if before is not None:
+            del self._joined[gang.id]
+            group = self.groups[before]
+            group.joined -= 1
+            if not group.joined:
+                for named in self.groups.pop(before).gangs:
+                    self._listing[named].discard(before)
+                    if not self._listing[named]:
+                        del self._listing[named]
+        if now is None:
+            del self.gangs[gang.id]
+            return
+        self._joined[gang.id] = now
+        if now not in self.groups:
+            self.groups[now] = Group(now, gang.group)
+            for named in gang.group:
+                self._listing.setdefault(named, set()).add(now)
+        self.groups[now].joined += 1
+
+
+def _seniority(member: Member) -> tuple[float, str]:
+    return member.created, member.key

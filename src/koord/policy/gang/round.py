@@ -1,0 +1,82 @@
+"""One go at a whole group of gangs: whom it has tried, who is next, and whether it can still come to a good end.
+
+    first member popped -> it and then its fellows, one after another, each gets a node and waits
+        | enough of every gang wait          -> all are let go together
+        | too few are left to be enough      -> those who wait are sent back at once, and nobody else is tried
+        | nobody is left to be tried         -> those who wait are sent back
+Nothing else is scheduled between the first and the last step, so no two groups ever hold room that the other needs.
+"""
+
+from __future__ import annotations
+
+from koord.api.annotations.gang import ONCE_SATISFIED, ONLY_WAITING, WAITING_AND_RUNNING
+from koord.policy.gang.declaration import Defaults
+from koord.policy.gang.register import Gang, Gangs, Group
+
+
+class Round:
+    __slots__ = ("_line", "attempted", "began", "disturbed", "failure", "first", "group", "plan")
+
+    def __init__(self, group: str, first: str, began: float = 0.0) -> None:
+        self.group = group
+        self.first = first  # uids
+        self.attempted = {first}
+        self.began = began
+        self.disturbed = False  # somebody else was tried meanwhile
+        self.failure = ""  # why it cannot succeed any more
+        self.plan: dict[str, str] | None = None  # uid -> node, where all are planned at once
+        self._line: list[str] | None = None
+
+    def next(self, gangs: Gangs) -> str | None:
+        """The next member to try; it counts as tried."""
+        group = gangs.groups.get(self.group)
+        if group is None:
+            return None
+        for _ in range(2):  # once more for those who came after the line was made
+            while self._line:
+                uid = self._line.pop()
+                gang = gangs.of(uid)
+                if uid not in self.attempted and gang is not None and uid in gang.pending:
+                    self.attempted.add(uid)
+                    return uid
+            self._line = [m.uid for m in reversed(gangs.pending(group)) if m.uid not in self.attempted]
+        return None
+
+
+def policy_of(gang: Gang, defaults: Defaults) -> str:
+    return (gang.settings.policy if gang.settings is not None else None) or defaults.policy
+
+
+def goes_alone(gang: Gang, group: Group, defaults: Defaults) -> bool:
+    """Its minimum has started once, and that is all that was asked for: members are pods like any others now."""
+    return group.satisfied and policy_of(gang, defaults) == ONCE_SATISFIED
+
+
+def is_enough(gang: Gang, group: Group, defaults: Defaults, more: int = 0) -> bool:
+    """Whether those of a gang who wait may go, if so many more were to wait with them."""
+    if gang.settings is None:
+        return False
+    policy = policy_of(gang, defaults)
+    there = len(gang.waiting) + more
+    if policy == WAITING_AND_RUNNING:
+        there += len(gang.bound)
+    elif policy != ONLY_WAITING and group.satisfied:
+        return True
+    return there >= gang.settings.minimum
+
+
+def may_go(gangs: Gangs, group: Group, defaults: Defaults) -> bool:
+    found = [gangs.gangs.get(gang_id) for gang_id in group.gangs]
+    return all(gang is not None and is_enough(gang, group, defaults) for gang in found)
+
+
+def can_succeed(gangs: Gangs, group: Group, round_: Round, defaults: Defaults) -> bool:
+    """Whether those not yet tried could make every gang of the group enough."""
+    for gang_id in group.gangs:
+        gang = gangs.gangs.get(gang_id)
+        if gang is None:
+            return False
+        left = sum(1 for uid in gang.pending if uid not in round_.attempted)
+        if not is_enough(gang, group, defaults, left):
+            return False
+    return True

@@ -1,0 +1,64 @@
+"""What a pod of a gang is told, word for word as users of Koordinator know it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from koord.policy.gang.register import Gang, Gangs, Group
+from koord.values.quotation import quoted
+
+GANG_GONE = "gang is nil, may be already deleted"
+ALL_TRIED = "all pending pods is already been attempted"
+SUCCEEDED = "gang is already succeed"
+
+
+def unknown(gang_id: str, pod: str) -> str:
+    return f"can't find gang, gangName: {gang_id}, podName: {pod}"
+
+
+def unsettled(gang_id: str, pod: str) -> str:
+    return f"gang has not init, gangName: {gang_id}, podName: {pod}"
+
+
+def incomplete(gangs: Gangs, group: Group, gang: Gang, pod: str) -> str:
+    """Why the gangs of a group cannot be tried yet; "" when they can."""
+    missing = [gang_id for gang_id in group.gangs if gang_id not in gangs.gangs]
+    unset = [other.id for other in gangs.of_group(group) if other.settings is None]
+    parts = []
+    if missing:
+        parts.append(f"memberGangs {_listed(missing)} doesn't exists")
+    if unset:
+        parts.append(f"memberGangs {_listed(unset)} has not init")
+    if any(other.settings is not None and not other.complete for other in gangs.of_group(group)):
+        parts.append(f"memberGangs {_listed(group.gangs)} child pod not collect enough")
+    if not parts:
+        return ""
+    whole = _listed(group.gangs)
+    return f"gangGroup {whole} basic check: {', '.join(parts)}, current gang: {gang.id}, podName: {pod}"
+
+
+def being_tried(group_id: str) -> str:
+    return f"gangGroup {group_id} is scheduling and this pod has not been attempted"
+
+
+def represented(representative: str, group_id: str) -> str:
+    return f"representative pod {representative} of gangGroupID {group_id} already exists"
+
+
+def not_pending(pod: str) -> str:
+    return f"pod {pod} is not exists in gangCache"
+
+
+def failed(group_id: str, pod: str, reason: str, waiting: int) -> str:
+    return (
+        f"GangGroup {quoted(group_id)} gets rejected due to member Pod {quoted(pod)} is unschedulable with reason "
+        f"{quoted(reason)}, alreadyWaitForBound: {waiting}"
+    )
+
+
+def unreserved(gang_id: str, pod: str) -> str:
+    return f"Gang {quoted(gang_id)} gets rejected due to Pod {quoted(pod)} in Unreserve"
+
+
+def _listed(ids: Iterable[str]) -> str:
+    return f"[{' '.join(ids)}]"

@@ -1,0 +1,131 @@
+"""The one register of gangs of a program with the round that is under way, shared by the plugins of all profiles.
+
+Keeps the register in line with what the watch shows, and wakes a member when that is news to its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from koord.api.annotations.gang import ONCE_SATISFIED, gang_id
+from koord.api.custom import POD_GROUPS
+from koord.api.sigs_scheduling import PodGroup
+from koord.policy.gang import wording
+from koord.policy.gang.declaration import Defaults, stated_by_pod_group
+from koord.policy.gang.register import Gangs, Group, News
+from koord.policy.gang.round import Round, policy_of
+from koord.scheduler.framework.desk import Desk
+from koord.scheduler.framework.handle import Handle
+from koord.scheduler.plugins.coscheduling.membership import member_of
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.wire import PODS, Pod
+
+# The names under which Koordinator's users see a member sent back, and by which its nomination is kept or not.
+REJECTOR = "JobRejectPlugin"
+
+Ended = Callable[[str, int, float], None]  # why, how many members were tried, seconds
+
+
+class Company:
+    """Get it with `state.derived(Company)`, then `join`."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.gangs = Gangs()
+        self.round: Round | None = None
+        self.defaults = Defaults()
+        self.culprits: dict[str, str] = {}  # group -> the member for whose sake its last round failed, by uid
+        self.failures: dict[str, str] = {}  # group -> why its last round failed, until one succeeds
+        self.stranded: dict[str, str] = {}  # uid -> the node that a member lost after its gang was let go
+        self.watchers: list[Ended] = []
+        self._desk = Desk()
+        self._now: Callable[[], float] = lambda: 0.0
+        self._joined = False
+
+    def join(self, handle: Handle, defaults: Defaults) -> None:
+        if self._joined:
+            return
+        self._joined = True
+        self.defaults = defaults
+        self._desk = handle.desk
+        self._now = handle.now
+        handle.lister(POD_GROUPS).on_change(self._on_pod_group)
+        handle.lister(PODS).on_change(self._on_pod)
+
+    # What the watch shows ----------------------------------------------------------------------------------------
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and (new is None or old.metadata.uid != new.metadata.uid):
+            self.stranded.pop(old.metadata.uid, None)
+            self.hear(self.gangs.gone(old.metadata.uid))
+        if new is None:
+            return
+        member = member_of(new)
+        self.hear(self.gangs.seen(member) if member is not None else self.gangs.gone(new.metadata.uid))
+
+    def _on_pod_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        seen = new or old
+        assert seen is not None
+        meta = seen.metadata
+        settings = stated_by_pod_group(new) if new is not None else None
+        self.hear(self.gangs.pod_group(gang_id(meta.namespace, meta.name), settings))
+
+    def hear(self, news: Iterable[News]) -> None:
+        """Wake whom it concerns. One member speaks for the others, except where each is on its own now."""
+        for item in news:
+            group = self.gangs.groups.get(item.group)
+            if group is None:
+                self.culprits.pop(item.group, None)
+                self.failures.pop(item.group, None)
+            elif item.what == "satisfied":
+                self._desk.activate(
+                    [
+                        uid
+                        for gang in self.gangs.of_group(group)
+                        if policy_of(gang, self.defaults) == ONCE_SATISFIED
+                        for uid in gang.pending
+                    ]
+                )
+            elif self.round is None or self.round.group != group.id:
+                self.wake(group)
+
+    def wake(self, group: Group) -> None:
+        """Have some member queue for all, if nobody does: rather the one that did not fit the last time."""
+        if not group.ready or group.representative:
+            return
+        culprit = self.culprits.get(group.id, "")
+        line = sorted(self.gangs.pending(group), key=lambda member: member.uid != culprit)
+        for member in line:
+            self._desk.activate((member.uid,))  # if it is in the queue it asks to be the one, and is
+            if self._is_represented(group):
+                return
+
+    def _is_represented(self, group: Group) -> bool:
+        return bool(group.representative)
+
+    # The round ---------------------------------------------------------------------------------------------------
+
+    def start(self, group: Group, first: str) -> Round:
+        group.representative = ""
+        self.round = Round(group.id, first, self._now())
+        return self.round
+
+    def running(self, group: Group) -> Round | None:
+        return self.round if self.round is not None and self.round.group == group.id else None
+
+    def send_back(self, group: Group, message: str) -> None:
+        """Those of the group who wait give back their nodes."""
+        round_ = self.running(group)
+        quiet = round_ is not None and not round_.disturbed
+        for uid in self.gangs.waiting(group):
+            self._desk.refuse(uid, REJECTOR, message, quiet=quiet)
+
+    def end(self, reason: str) -> None:
+        round_, self.round = self.round, None
+        if round_ is None:
+            return
+        if reason == wording.SUCCEEDED:
+            self.culprits.pop(round_.group, None)
+            self.failures.pop(round_.group, None)
+        took = self._now() - round_.began
+        for watcher in self.watchers:
+            watcher(reason, len(round_.attempted), took)

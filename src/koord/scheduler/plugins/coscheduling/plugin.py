@@ -1,0 +1,220 @@
+"""Give the members of a gang their nodes together or not at all. What follows from what is in `koord.policy.gang`."""
+
+from __future__ import annotations
+
+from koord.api.config.scheduler.coscheduling import CoschedulingArgs
+from koord.api.protocol import (
+    A_BIND_GANG_GROUP_ID,
+    A_BIND_GANG_GROUP_ID_DEPRECATED,
+    A_BIND_GANG_MEMBER_COUNT,
+    A_BIND_GANG_MEMBER_COUNT_DEPRECATED,
+)
+from koord.policy.gang import wording
+from koord.policy.gang.declaration import Defaults, gang_of
+from koord.policy.gang.register import Gang, Group
+from koord.policy.gang.round import can_succeed, goes_alone, may_go
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.handle import Handle
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.refused import Refused
+from koord.scheduler.framework.verdict import Reject, Wait, reject, unresolvable
+from koord.scheduler.framework.work import Errand, Mark, Takeover, Work, Write
+from koord.scheduler.plugins.coscheduling.company import Company
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.wire import PODS
+from koord.values import duration
+
+_MARKS = (
+    A_BIND_GANG_GROUP_ID,
+    A_BIND_GANG_MEMBER_COUNT,
+    A_BIND_GANG_GROUP_ID_DEPRECATED,
+    A_BIND_GANG_MEMBER_COUNT_DEPRECATED,
+)
+
+
+class Coscheduling(Plugin):
+    name = "Coscheduling"
+    # Nothing in the cluster wakes a member that is held for its gang's sake: the register does, when its gang can go.
+    wakes_on = ()
+
+    def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
+        """Takes defaulted arguments."""
+        wait_s = duration.parse_seconds(args.default_timeout or "600s")
+        self._defaults = Defaults(wait_s, args.default_match_policy or Defaults.policy)
+        self._desk = handle.desk
+        self.company = handle.state.derived(Company)
+        self.company.join(handle, self._defaults)
+        self._gangs = self.company.gangs
+
+    # Queue -------------------------------------------------------------------------------------------------------
+
+    def pre_enqueue(self, pod: PodInfo) -> Reject | None:
+        gang = self._gangs.of(pod.uid)
+        if gang is None or gang.settings is None:
+            return self._stranger(pod, gang)
+        group = self._gangs.group_of(gang)
+        if goes_alone(gang, group, self._defaults) or pod.gates:
+            return None  # a pod with gates is held by them, and must not queue for the others
+        if not group.ready:
+            return self._incomplete(group, gang, pod)
+        round_ = self.company.running(group)
+        if round_ is not None and pod.uid not in round_.attempted:
+            return unresolvable(wording.being_tried(group.id))
+        if pod.uid not in gang.pending:
+            return unresolvable(wording.not_pending(pod.key))
+        if group.representative in ("", pod.uid):
+            group.representative = pod.uid
+            return None
+        other = self._gangs.of(group.representative)
+        assert other is not None, "a representative is pending"
+        return unresolvable(wording.represented(other.pending[group.representative].key, group.id))
+
+    def _stranger(self, pod: PodInfo, gang: Gang | None) -> Reject | None:
+        """A pod of no gang, or of one of which nothing is known yet."""
+        if gang is not None:
+            return unresolvable(wording.unsettled(gang.id, pod.key))
+        gang_id = gang_of(pod.namespace, pod.labels, pod.annotations)
+        return None if gang_id is None else unresolvable(wording.unknown(gang_id, pod.key))
+
+    def _incomplete(self, group: Group, gang: Gang, pod: PodInfo) -> Reject:
+        if group.representative == pod.uid:
+            group.representative = ""
+        return unresolvable(wording.incomplete(self._gangs, group, gang, pod.key))
+
+    def next_pod(self) -> str | None:
+        round_ = self.company.round
+        if round_ is None:
+            return None
+        uid = round_.next(self._gangs)
+        if uid is not None:
+            return uid
+        group = self._gangs.groups.get(round_.group)
+        if group is None:
+            self.company.end(wording.GANG_GONE)
+        else:
+            self.company.send_back(group, wording.ALL_TRIED)
+            self.company.end(wording.ALL_TRIED)
+        return None
+
+    # An attempt --------------------------------------------------------------------------------------------------
+
+    def begin(self, pod: PodInfo) -> Reject | None:
+        company = self.company
+        gang = self._gangs.of(pod.uid)
+        if gang is None or gang.settings is None:
+            self._disturb()
+            return self._stranger(pod, gang)
+        group = self._gangs.group_of(gang)
+        if goes_alone(gang, group, self._defaults):
+            self._disturb()
+            return None
+        if not group.ready:
+            return self._incomplete(group, gang, pod)
+        round_ = company.running(group)
+        if round_ is None:
+            self._give_up()
+            company.start(group, pod.uid)
+        else:
+            round_.attempted.add(pod.uid)
+        return None
+
+    def _disturb(self) -> None:
+        if self.company.round is not None:
+            self.company.round.disturbed = True
+
+    def _give_up(self) -> None:
+        """Another group's turn has come, whatever became of the round before."""
+        round_ = self.company.round
+        group = self._gangs.groups.get(round_.group) if round_ is not None else None
+        if group is not None:
+            self.company.send_back(group, wording.ALL_TRIED)
+        self.company.end(wording.ALL_TRIED)
+
+    def after_post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> None:
+        """A member fits nowhere. If that leaves too few, the whole group fails with it, and is told so once."""
+        gang = self._gangs.of(pod.uid)
+        if gang is None or gang.settings is None:
+            return
+        group = self._gangs.group_of(gang)
+        early = refused.decision.pre_filter
+        if goes_alone(gang, group, self._defaults) or (early is not None and early[0] == self.name):
+            return
+        round_ = self.company.running(group)
+        if round_ is not None and can_succeed(self._gangs, group, round_, self._defaults):
+            return
+        reason = refused.decision.message()
+        message = wording.failed(group.id, pod.key, reason, len(self._gangs.waiting(group)))
+        self.company.culprits[group.id] = pod.uid
+        self.company.failures[group.id] = message
+        self.company.send_back(group, message)
+        told = f"0/{refused.decision.node_count} nodes are available: {message}."
+        for member in self._gangs.pending(group):
+            if round_ is not None and member.uid not in round_.attempted:
+                self._desk.remark(member.key, member.uid, told)
+        self.company.end(message)
+
+    # After the choice --------------------------------------------------------------------------------------------
+
+    def permit(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Wait | None:
+        gang = self._gangs.of(pod.uid)
+        if gang is None:
+            stranger = gang_of(pod.namespace, pod.labels, pod.annotations)
+            return None if stranger is None else reject("Gang not found")
+        group = self._gangs.group_of(gang)
+        self._gangs.hold(pod.uid, node.name)
+        if not may_go(self._gangs, group, self._defaults):
+            stated = gang.settings.wait_s if gang.settings is not None else 0.0
+            return Wait(self._defaults.wait_s if stated is None else stated)
+        waiting = self._gangs.waiting(group)
+        group.binding = group.binding or frozenset(waiting)
+        for uid in waiting:
+            if uid != pod.uid:
+                self._desk.allow(uid, self.name)
+        if self.company.running(group) is not None:
+            self.company.end(wording.SUCCEEDED)
+            self.company.wake(group)  # there may be more members than the minimum
+        return None
+
+    def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
+        gang = self._gangs.of(pod.uid)
+        if gang is None or gang.settings is None:
+            return
+        group = self._gangs.group_of(gang)
+        if pod.uid in group.binding and gang.waiting.get(pod.uid) == node_name:
+            self.company.stranded[pod.uid] = node_name
+        self._gangs.release(pod.uid)
+        if not gang.settings.strict or goes_alone(gang, group, self._defaults):
+            return
+        round_ = self.company.running(group)
+        if round_ is not None and can_succeed(self._gangs, group, round_, self._defaults):
+            return
+        message = wording.unreserved(gang.id, pod.name)
+        self.company.send_back(group, message)
+        if round_ is not None:
+            self.company.end(message)
+
+    def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | None:
+        """Those that start together are told how many they are."""
+        gang = self._gangs.of(pod.uid)
+        group = self._gangs.group_of(gang) if gang is not None else None
+        if group is not None and len(group.binding) > 1 and pod.uid in group.binding:
+            count = str(len(group.binding))
+            return Mark(dict(zip(_MARKS, (group.id, count, group.id, count), strict=True)))
+        stale = [key for key in _MARKS if key in pod.annotations]
+        if not stale:
+            return None
+        patch = {"metadata": {"uid": pod.uid, "annotations": dict.fromkeys(stale)}}
+        return Errand((Write(PODS, pod.namespace, pod.name, patch),), 0.0, lambda: True)
+
+    def post_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
+        self.company.hear(self._gangs.bind(pod.uid, node_name))
+
+    def failed(self, pod: PodInfo, message: str, rejectors: frozenset[str]) -> Takeover | None:
+        """A member whose binding broke while its fellows start keeps a claim to its node: they need it."""
+        node = self.company.stranded.pop(pod.uid, None)
+        return Takeover(nominate=node) if node is not None and not rejectors else None
+
+
+def coscheduling(args: CoschedulingArgs, handle: Handle) -> Coscheduling:
+    return Coscheduling(args, handle)

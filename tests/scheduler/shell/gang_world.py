@@ -1,0 +1,76 @@
+"""Gangs in a whole cluster: pods and PodGroups by the few words that matter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from koord.api.builtin import PODS
+from koord.api.custom import POD_GROUPS
+from koord.api.pod import Pod
+from koord.api.protocol import A_GANG_GROUPS, A_GANG_MIN_AVAILABLE, A_GANG_MODE, A_GANG_NAME, L_POD_GROUP
+from koord.kube.refused import Refused, ok
+from tests.scheduler.shell.trouble import Troubled
+
+
+async def add_group(
+    world: Troubled, name: str, minimum: int, *, mode: str = "", with_: Iterable[str] = (), timeout: int | None = None
+) -> None:
+    annotations = {}
+    if mode:
+        annotations[A_GANG_MODE] = mode
+    if with_:
+        annotations[A_GANG_GROUPS] = json.dumps([f"default/{other}" for other in with_])
+    spec: dict[str, Any] = {"minMember": minimum}
+    if timeout is not None:
+        spec["scheduleTimeoutSeconds"] = timeout
+    body = {"metadata": {"name": name, "namespace": "default", "annotations": annotations}, "spec": spec}
+    ok(await world.client.create(POD_GROUPS, body))
+
+
+async def add_member(world: Troubled, gang: str, name: str, cpu: str = "1", **more: Any) -> None:
+    container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}
+    meta = {"name": name, "namespace": "default", "labels": {L_POD_GROUP: gang}}
+    body = {"metadata": meta, "spec": {"schedulerName": "koord-scheduler", "containers": [container], **more}}
+    ok(await world.client.create(PODS, body))
+
+
+async def add_members(world: Troubled, gang: str, count: int, cpu: str = "1", first: int = 0, **more: Any) -> None:
+    for number in range(first, first + count):
+        await add_member(world, gang, f"{gang}-{number}", cpu, **more)
+
+
+async def add_free_member(world: Troubled, gang: str, name: str, minimum: int, cpu: str = "1", **notes: str) -> None:
+    """A pod that declares its gang by annotations alone."""
+    container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}
+    annotations = {A_GANG_NAME: gang, A_GANG_MIN_AVAILABLE: str(minimum), **notes}
+    meta = {"name": name, "namespace": "default", "annotations": annotations}
+    body = {"metadata": meta, "spec": {"schedulerName": "koord-scheduler", "containers": [container]}}
+    ok(await world.client.create(PODS, body))
+
+
+async def pods_of(world: Troubled, prefix: str) -> list[Pod]:
+    return [p for p in ok(await world.client.list(PODS)).items if p.metadata.name.startswith(prefix)]
+
+
+async def bound(world: Troubled, prefix: str) -> int:
+    return sum(1 for pod in await pods_of(world, prefix) if pod.spec.node_name)
+
+
+async def told(world: Troubled, name: str) -> str:
+    """What the pod's PodScheduled condition says; "" when it has none."""
+    conditions = (await world.pod(name)).status.conditions
+    return next((c.message for c in conditions if c.type == "PodScheduled" and c.status == "False"), "")
+
+
+def held(world: Troubled, name: str) -> str:
+    """Why the pod is held before the queue."""
+    queue = world.scheduler.queue
+    return next(q.gate_reason for q in queue.pods() if q.pod.name == name)
+
+
+async def phase(world: Troubled, name: str) -> str:
+    found = await world.client.get(POD_GROUPS, name, "default")
+    assert not isinstance(found, Refused)
+    return found.status.phase
