@@ -80,7 +80,7 @@ async def serve(plan: Plan, client: Client, clock: Clock, logs: Logs, stop: asyn
 def restore(plan: Plan) -> int:
     """Put every file in the journal back. The agent must not run meanwhile, or it writes again."""
     host = Host.here(plan.paths)
-    tree = open_tree(host)
+    tree = open_tree(host, kubepods=plan.settings.kubepods)
     if isinstance(tree, Undetected):
         return process.refuse(PROGRAM, [str(tree)])
     journal = Journal(host, f"{plan.settings.state_dir}/{JOURNAL}")

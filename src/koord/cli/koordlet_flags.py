@@ -51,6 +51,7 @@ SERVER = (
     Flag("feature-gates", GATES, "Feature gates of the agent and its hooks, as name=true,other=false"),
     _taken("qos-extension-plugins", GATES, "Extension plugins", None, _NO_EXTENSIONS),
     Flag("safe-mode", BOOLEAN, "Observe and report only: write no file, evict nobody"),
+    Flag("kubepods-cgroup", TEXT, "The cgroup of all pods, such as kubelet/kubepods; empty: it is searched for"),
     Flag("state-dir", TEXT, "Folder of the journal of all writes. Default: koordlet in the var-run root"),
 )
 PATHS = tuple(
@@ -259,6 +260,7 @@ def planned(values: Values, environ: Mapping[str, str]) -> Plan | str:
         gates=on,
         state_dir=values.text("state-dir") or f"{paths.var_run}/koordlet",
         address=address,
+        kubepods=values.text("kubepods-cgroup"),
         refresh_s=float(values.number("resource-force-update-seconds")),
         safe_mode=values.switch("safe-mode"),
         audit=_audit(values),

@@ -1,7 +1,7 @@
 """What strategies need of a machine besides samples: its shape, the present values of its files, and writing them.
 
-The real one is `koord.koordlet.host_machine`; simulated nodes have their own. Nothing here waits or raises for what a node
-may do: an absent file reads as None, and every write gets its result.
+The real one is `koord.koordlet.host_machine`; simulated nodes have their own. Nothing here waits, or raises for what a
+node may do: an absent file reads as None, and every write gets its result.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class Koordlet:
         while True:
             node = self.outlook.node
             port = None if node is None else node.status.daemon_endpoints.kubelet_endpoint.port
-            found = open_tree(self._host, port or None)
+            found = open_tree(self._host, port or None, self._settings.kubepods)
             if not isinstance(found, Undetected):
                 _LOG.info("cgroup v%d, pods are below %s", found.version, found.layout.kubepods)
                 self._searched = ""

@@ -30,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     gates: frozenset[str]
     state_dir: str = "/var/run/koordlet"  # gone after a reboot, as cgroups are
     address: tuple[str, int] | None = ("", PORT)
+    kubepods: str = ""  # the cgroup of all pods, where it cannot be found by itself
     refresh_s: float = 60.0  # after that a file is looked at again, whatever is known of it
     safe_mode: bool = False
     audit: AuditSettings = AuditSettings()

@@ -65,7 +65,21 @@ def detect(host: Host, kubelet_port: int | None = None) -> Found | Undetected:
     return Found(Layout(kubelet.driver, kubelet.root), f"the kubelet (pid {kubelet.pid}) runs with {kubelet.how}")
 
 
-def open_tree(host: Host, kubelet_port: int | None = None) -> Tree | Undetected:
+def layout_named(kubepods: str) -> Layout | None:
+    """The layout in which the group of all pods has this path; None when no layout has."""
+    *names, last = kubepods.strip("/").split("/")
+    layout = _layout(tuple(names), last)
+    return layout if layout is not None and layout.kubepods == kubepods.strip("/") else None
+
+
+def open_tree(host: Host, kubelet_port: int | None = None, kubepods: str = "") -> Tree | Undetected:
+    """`kubepods` is the group of all pods where the operator names it: then nothing is searched."""
+    if kubepods:
+        layout = layout_named(kubepods)
+        path = f"{host.paths.cgroup if cgroup_version(host) == 2 else f'{host.paths.cgroup}/cpu'}/{kubepods.strip('/')}"
+        if layout is None or not host.is_folder(path):
+            return Undetected((path,))
+        return Tree(host, cgroup_version(host), layout)
     found = detect(host, kubelet_port)
     return found if isinstance(found, Undetected) else Tree(host, cgroup_version(host), found.layout)
 
