@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from koord.koordlet.apply.result import Status
@@ -10,6 +11,7 @@ from koord.koordlet.contention.moment import Wish
 from koord.koordlet.contention.sampling import record, record_performance
 from koord.koordlet.machine import Machine
 from koord.koordlet.plan import WriteCgroup
+from koord.koordlet.pod import ContainerView
 from koord.koordlet.series import kind
 from koord.koordlet.series.store import Store
 from koord.koordlet.strategies import file
@@ -176,3 +178,16 @@ def test_samples_are_those_of_collectors() -> None:
     assert cycles is not None
     assert instructions is not None
     assert 1 < cycles / instructions < 1.4
+
+
+def test_a_container_that_comes_later_and_is_restarted_gets_groups_of_its_own() -> None:
+    one = machine()
+    web = service("web")
+    waiting = msgspec.structs.replace(web, containers=(ContainerView(name="app"),))
+    one.house((waiting,))
+    assert one.below(web.group) == ()
+    one.house((web,))
+    again = msgspec.structs.replace(web.containers[0], id="containerd://second", group=f"{web.group}/second")
+    one.house((msgspec.structs.replace(web, containers=(again,)),))
+    assert one.below(web.group) == (f"{web.group}/second",)
+    assert one.step(1, 1, {"containerd://second": Wish(500, GIB)}, SYSTEM).used_milli == 700

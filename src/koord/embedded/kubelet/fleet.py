@@ -24,11 +24,11 @@ from koord.embedded.kubelet.address import Addresses, PodBlock
 from koord.embedded.kubelet.heartbeat import LEASE_PERIOD_S, STATUS_PERIOD_S, Heartbeats
 from koord.embedded.kubelet.host import Failure, Host, NodeUsage, Tenant
 from koord.embedded.kubelet.machine import PRESSURES, Machine
-from koord.embedded.kubelet.podlife import rebooted
+from koord.embedded.kubelet.podlife import killed, rebooted
 from koord.embedded.kubelet.profile import Pool
 from koord.embedded.kubelet.reporter import Reporter
 from koord.embedded.kubelet.tenancy import Tenancy
-from koord.embedded.kubelet.usage import Points, Usage
+from koord.embedded.kubelet.usage import NOTHING, Points, Usage
 from koord.embedded.kubelet.view import NodeView, PodView
 from koord.kube.cache import Change
 from koord.kube.client import Client
@@ -129,6 +129,10 @@ class Fleet:
     # Nodes -------------------------------------------------------------------------------------------------------
 
     @property
+    def seed(self) -> int:
+        return self._seed
+
+    @property
     def hosts(self) -> Mapping[str, Host]:
         return self._hosts
 
@@ -191,6 +195,17 @@ class Fleet:
         await self._clock.sleep(after_s)
         self.heal(node)
 
+    def kill(self, uid: str, container: str, reason: str = "OOMKilled") -> None:
+        """A container of a pod dies now; its kubelet restarts it as the pod says."""
+        tenant = self._tenants.get(uid)
+        if tenant is None or tenant.run is None or tenant.plan is None:
+            return
+        names = [one.name for one in tenant.template.containers]
+        if container in names:
+            orders = self._tenancy.orders(tenant, tenant.plan)
+            tenant.run = killed(tenant.run, orders, names.index(container), self._clock.time(), reason)
+            self._queue.add(uid)
+
     def press(self, node: str, condition: str, on: bool = True) -> None:
         """Put a node under MemoryPressure, DiskPressure or PIDPressure, or relieve it."""
         if condition not in PRESSURES:
@@ -246,7 +261,7 @@ class Fleet:
     def pod_usage(self, uid: str, t: float) -> Usage | None:
         """What a pod gets at `t` beside its neighbours; None for pods that are not on these nodes."""
         tenant = self._tenants.get(uid)
-        return None if tenant is None else tenant.host.usage(t, self._seed).pods[uid]
+        return None if tenant is None else tenant.host.usage(t, self._seed).pods.get(uid, NOTHING)
 
     # Pods --------------------------------------------------------------------------------------------------------
 

@@ -107,14 +107,22 @@ class Host:
         self.failure: Failure | None = None
         self.failed_at = 0.0
         self.pressures: dict[str, tuple[bool, float]] = {}
+        self.measured: NodeUsage | None = None  # by a node agent whose machine knows cgroups
 
     @property
     def name(self) -> str:
         return self.machine.name
 
+    def wishes(self, t: float, seed: int) -> dict[str, Usage]:
+        """What each pod would use at `t` if it had the node to itself."""
+        return {uid: tenant.usage(t, seed) for uid, tenant in self.tenants.items()}
+
     def usage(self, t: float, seed: int) -> NodeUsage:
+        """What an agent measured last, where one runs; else wishes, cut to what there is."""
         system = NOTHING if self.failure == "machine" else self.system
-        wanted = {uid: tenant.usage(t, seed) for uid, tenant in self.tenants.items()}
+        if self.measured is not None and self.failure is None:
+            return self.measured
+        wanted = self.wishes(t, seed)
         pods = fair_share(wanted, max(0, self.cpu_milli - system.cpu_milli))
         total = system
         for used in pods.values():

@@ -154,6 +154,15 @@ def rebooted(run: Run, orders: Orders, died_at: float, back_at: float) -> Run:
     return _settled(run, orders, back_at)
 
 
+def killed(run: Run, orders: Orders, index: int, at: float, reason: str) -> Run:
+    """A main container that runs at `at` was killed there; it is restarted as its pod says."""
+    run = advance(run, orders, at)
+    state = run.main[index].state
+    if run.over or not isinstance(state, Running):
+        return run
+    return _settled(_ended(run, orders, "main", index, Exited(KILLED, reason, state.since, at)), orders, at)
+
+
 def _crashed(
     container: ContainerRun, orders: Orders, group: _Group, index: int, died_at: float, back_at: float
 ) -> ContainerRun:

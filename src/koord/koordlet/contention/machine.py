@@ -124,7 +124,7 @@ class SimulatedMachine:
     def _admit(self, pod: PodView, known: PodView | None) -> None:
         if known is None or known.requests != pod.requests or known.limits != pod.limits:
             self._files.make(pod.group, placement.beginning(pod.requests, placement.pod_limits(pod)))
-        before = {one.group: one for one in known.containers} if known is not None else {}
+        before = {one.group: one for one in known.containers if one.group} if known is not None else {}
         now = {one.group: one for one in pod.containers if one.group}
         for group in before.keys() - now.keys():
             self._drop(group)

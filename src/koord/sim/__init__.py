@@ -1,0 +1,1 @@
+"""Clusters that run the real programs on simulated machines, in virtual time."""

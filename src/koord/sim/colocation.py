@@ -1,0 +1,190 @@
+"""A day of co-location: services on their daily curves and batch jobs that fill what the services leave. Data only."""
+
+from __future__ import annotations
+
+import json
+import math
+from random import Random
+from typing import Any
+
+import msgspec
+
+from koord.embedded.kubelet.profile import Pool, Reserved, System
+from koord.embedded.kubelet.usage import DAY_S, Points, Usage
+
+Obj = dict[str, Any]
+
+NODES, CPUS, MEMORY_GIB = 20, 16, 64
+SERVICES, JOBS = "shop", "analytics"  # namespaces
+SALE = "sale"  # the trace of a service that half an hour of the evening belongs to
+SALE_HOUR = 20.0
+COLOCATED = "koordinator.sh/enable-colocation"
+_MIB = 1 << 20
+
+
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """`cpu` are the least and the most milli-cores that one replica uses in a day."""
+
+    name: str
+    replicas: int
+    request_milli: int
+    memory_mib: int
+    cpu: tuple[int, int] = (0, 0)
+    peak_hour: float = 14.0
+
+
+# They ask for 55 % of the cluster and use 17 % of it on average; the system's daemons use one more.
+FLEET = (
+    Service(name="frontend", replicas=24, request_milli=2000, memory_mib=3072, cpu=(250, 1300), peak_hour=14.0),
+    Service(name="search", replicas=16, request_milli=3000, memory_mib=6144, cpu=(350, 1850), peak_hour=20.0),
+    Service(name="checkout", replicas=12, request_milli=2000, memory_mib=3072, cpu=(200, 1100), peak_hour=19.0),
+    Service(name="catalog", replicas=12, request_milli=1500, memory_mib=4096, cpu=(150, 850), peak_hour=13.0),
+    Service(name=SALE, replicas=12, request_milli=3000, memory_mib=2048),
+)
+
+
+def pool(nodes: int = NODES) -> Pool:
+    return Pool(
+        name="node",
+        count=nodes,
+        cpu=CPUS,
+        memory=f"{MEMORY_GIB}Gi",
+        zones=("zone-a", "zone-b"),
+        reserved=Reserved(cpu="500m", memory="1Gi"),
+        system=System(cpu="250m", memory="2Gi"),
+    )
+
+
+def traces() -> dict[str, Points]:
+    """The sale: next to nothing all day, everything at once at its hour."""
+    times, usages = [], []
+    for minute in range(0, 24 * 60, 2):
+        passed = minute / 60 - SALE_HOUR
+        crowd = math.exp(-((passed - 0.3) ** 2) / 0.02) if passed >= 0 else 0.0
+        times.append(minute * 60.0)
+        usages.append(Usage(round(120 + 3400 * crowd), 1400 * _MIB))
+    return {SALE: Points(times=tuple(times), usages=tuple(usages))}
+
+
+def objects(services: tuple[Service, ...] = FLEET) -> list[Obj]:
+    """Everything that is there before the day begins, in the order of creation."""
+    labels = {COLOCATED: "true"}
+    profile = {
+        "apiVersion": "config.koordinator.sh/v1alpha1",
+        "kind": "ClusterColocationProfile",
+        "metadata": {"name": "analytics-in-the-gaps"},
+        "spec": {
+            "namespaceSelector": {"matchLabels": labels},
+            "selector": {"matchLabels": labels},
+            "qosClass": "BE",
+            "priorityClassName": "koord-batch",
+            "koordinatorPriority": 1000,
+            "schedulerName": "koord-scheduler",
+        },
+    }
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SERVICES}},
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": JOBS, "labels": labels}},
+        profile,
+        *(_deployment(one) for one in services),
+    ]
+
+
+def slo_documents() -> dict[str, str]:
+    """slo-controller-config: what may be lent, when BE work is held back, and when it has to go."""
+    documents = {
+        "colocation-config": {"enable": True, "cpuReclaimThresholdPercent": 70, "memoryReclaimThresholdPercent": 70},
+        "resource-threshold-config": {
+            "clusterStrategy": {
+                "enable": True,
+                "cpuSuppressThresholdPercent": 70,
+                "cpuEvictBESatisfactionLowerPercent": 50,
+                "cpuEvictBESatisfactionUpperPercent": 70,
+                "cpuEvictBEUsageThresholdPercent": 80,
+                "cpuEvictTimeWindowSeconds": 120,
+                "memoryEvictThresholdPercent": 80,
+            }
+        },
+        "resource-qos-config": {
+            "clusterStrategy": {
+                "lsClass": {"cpuQOS": {"enable": True, "groupIdentity": 2}},
+                "beClass": {"cpuQOS": {"enable": True, "groupIdentity": -1}},
+            }
+        },
+        "cpu-burst-config": {"clusterStrategy": {"policy": "auto"}},
+    }
+    return {name: json.dumps(document) for name, document in documents.items()}
+
+
+GATES = frozenset({"BECPUSuppress", "CPUBurst", "BECPUEvict", "BEMemoryEvict", "GroupIdentity", "CgroupReconcile"})
+
+
+def job(number: int, chance: Random) -> Obj:
+    """As users write them: plain CPU and memory. The profile makes batch work of their pods."""
+    cpus = chance.choice((1, 2, 2, 3, 4))
+    minutes = chance.triangular(10, 90, 30)
+    uses = {"model": "constant", "cpu": f"{chance.randint(85, 100)}%", "memory": f"{chance.randint(50, 85)}%"}
+    amounts = {"cpu": str(cpus), "memory": f"{2 * cpus}Gi"}
+    name = f"{chance.choice(('etl', 'train', 'report', 'encode'))}-{number}"
+    pod = {
+        "metadata": {
+            "labels": {COLOCATED: "true", "app": name},
+            "annotations": {
+                "sim.koord.sh/usage": json.dumps(uses),
+                "sim.koord.sh/run-seconds": str(round(60 * minutes)),
+            },
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [{"name": "work", "image": "work", "resources": {"requests": amounts, "limits": amounts}}],
+        },
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": JOBS},
+        "spec": {"backoffLimit": 6, "template": pod},
+    }
+
+
+def _deployment(service: Service) -> Obj:
+    uses: Obj = {"model": "trace", "name": SALE}
+    if service.cpu != (0, 0):
+        low, high = service.cpu
+        uses = {
+            "model": "daily",
+            "cpu": [f"{low}m", f"{high}m"],
+            "memory": ["55%", "75%"],
+            "peakHour": service.peak_hour,
+            "noise": 0.15,
+        }
+    amounts = {"cpu": f"{service.request_milli}m", "memory": f"{service.memory_mib}Mi"}
+    labels = {"app": service.name, "koordinator.sh/qosClass": "LS"}
+    container = {"name": "app", "image": service.name, "resources": {"requests": amounts, "limits": _doubled(service)}}
+    template = {
+        "metadata": {"labels": labels, "annotations": {"sim.koord.sh/usage": json.dumps(uses)}},
+        "spec": {
+            "priorityClassName": "koord-prod",
+            "schedulerName": "koord-scheduler",
+            "containers": [container],
+        },
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": service.name, "namespace": SERVICES},
+        "spec": {
+            "replicas": service.replicas,
+            "selector": {"matchLabels": {"app": service.name}},
+            "template": template,
+        },
+    }
+
+
+def _doubled(service: Service) -> Obj:
+    return {"cpu": f"{2 * service.request_milli}m", "memory": f"{2 * service.memory_mib}Mi"}
+
+
+def hour(at_s: float) -> float:
+    """Of the virtual day."""
+    return at_s % DAY_S / 3600

@@ -1,0 +1,146 @@
+"""What a run of simulated nodes comes to: the load of nodes and cluster now, over the day, and what services lacked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from koord.api.qos_class import BEST_EFFORT
+from koord.api.resource_name import BATCH_CPU
+from koord.koordlet.contention.machine import GROUPS
+from koord.koordlet.contention.sampling import slowest
+from koord.koordlet.facts import Facts
+from koord.koordlet.strategies import suppress
+from koord.koordlet.strategies.file import CPUSET
+from koord.sim.agent import Agent, Step
+from koord.values.cpuset import CPUSet
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Milli-cores. `suppressed_to` is how many CPUs BE may use; None while it may use all."""
+
+    name: str
+    capacity_milli: int
+    services_milli: float
+    batch_milli: float
+    system_milli: float
+    lent_milli: int  # batch-cpu allocatable
+    batch_pods: int
+    service_pods: int
+    suppressed_to: int | None
+    short_milli: float
+    latency: float
+    why: str = ""  # what suppression last said
+
+    @property
+    def used_milli(self) -> float:
+        return self.services_milli + self.batch_milli + self.system_milli
+
+
+class ClusterState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    at_s: float
+    nodes: tuple[NodeState, ...]
+
+    @property
+    def capacity_milli(self) -> int:
+        return sum(node.capacity_milli for node in self.nodes)
+
+    def percent(self, *fields: str) -> float:
+        """Of the cluster's CPU; fields are those of NodeState."""
+        total = sum(float(getattr(node, name)) for node in self.nodes for name in fields)
+        return 100 * total / max(self.capacity_milli, 1)
+
+    @property
+    def suppressed(self) -> int:
+        return sum(node.suppressed_to is not None for node in self.nodes)
+
+
+class Totals(msgspec.Struct, kw_only=True, rename="camel"):
+    """Sums over a stretch of the run, in seconds and milli-core-seconds."""
+
+    seconds: float = 0.0
+    capacity: float = 0.0
+    services: float = 0.0  # with the system's daemons
+    batch: float = 0.0
+    lent: float = 0.0
+    short: float = 0.0
+    suppressed_node_s: float = 0.0
+    slowest: float = 1.0
+
+    def add(self, state: ClusterState, step_s: float) -> None:
+        self.seconds += step_s
+        self.capacity += state.capacity_milli * step_s
+        for node in state.nodes:
+            self.services += (node.services_milli + node.system_milli) * step_s
+            self.batch += node.batch_milli * step_s
+            self.lent += node.lent_milli * step_s
+            self.short += node.short_milli * step_s
+            self.suppressed_node_s += (node.suppressed_to is not None) * step_s
+            self.slowest = max(self.slowest, node.latency)
+
+    @property
+    def services_percent(self) -> float:
+        return 100 * self.services / self.capacity if self.capacity else 0.0
+
+    @property
+    def used_percent(self) -> float:
+        return 100 * (self.services + self.batch) / self.capacity if self.capacity else 0.0
+
+
+class Observation:
+    """Told of every step; keeps the present, a history in slots of `slot_s`, and sums since jobs began."""
+
+    def __init__(self, step_s: float, slot_s: float = 1200.0) -> None:
+        self._step_s = step_s
+        self._slot_s = slot_s
+        self._slot: Totals = Totals()
+        self.history: list[Totals] = []
+        self.before = Totals()  # until there is any batch work
+        self.during = Totals()
+        self.state: ClusterState | None = None
+
+    def look(self, at_s: float, agents: Mapping[str, Agent], facts: Mapping[str, Facts]) -> ClusterState:
+        """All nodes have moved on."""
+        nodes = tuple(_node(agent, facts[name]) for name, agent in agents.items() if agent.last is not None)
+        self.state = ClusterState(at_s=at_s, nodes=nodes)
+        began = self.during.seconds > 0 or any(node.batch_pods for node in nodes)
+        (self.during if began else self.before).add(self.state, self._step_s)
+        self._slot.add(self.state, self._step_s)
+        if self._slot.seconds >= self._slot_s:
+            self.history.append(self._slot)
+            self._slot = Totals()
+        return self.state
+
+    def slots(self, field: str) -> Sequence[float]:
+        """Percent of the cluster's CPU, slot by slot: services, batch or lent."""
+        return [100 * getattr(slot, field) / slot.capacity for slot in self.history if slot.capacity]
+
+
+def _node(agent: Agent, facts: Facts) -> NodeState:
+    step = agent.last
+    assert step is not None
+    moment, machine = step.moment, agent.machine
+    batch = {pod.uid for pod in facts.pods if pod.is_best_effort}
+    services = frozenset(pod.uid for pod in facts.pods if pod.uid not in batch)
+    cpus = len(machine.shape.processors)
+    held = len(CPUSet.parse(machine.knob(GROUPS[BEST_EFFORT], CPUSET) or ""))
+    node = facts.node
+    return NodeState(
+        name=agent.name,
+        capacity_milli=1000 * cpus,
+        services_milli=sum(fare.got_milli for fare in moment.fares.values() if fare.pod in services),
+        batch_milli=sum(fare.got_milli for fare in moment.fares.values() if fare.pod in batch),
+        system_milli=moment.system_milli,
+        lent_milli=0 if node is None else node.allocatable.get(BATCH_CPU, 0),
+        batch_pods=len(batch),
+        service_pods=len(services),
+        suppressed_to=held if 0 < held < cpus else None,
+        short_milli=moment.short_milli(services),
+        latency=slowest(moment.fares, services),
+        why=_why(step),
+    )
+
+
+def _why(step: Step) -> str:
+    return next((ran.plan.why for ran in step.ran if ran.strategy == suppress.OWNER), "")
