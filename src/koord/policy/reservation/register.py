@@ -6,13 +6,15 @@ makes the same from those alone. `handle` is the one way to change it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
+from koord.api.meta import OwnerReference
 from koord.policy.reservation.holding import Holding
-from koord.policy.reservation.owner import Key, keys_of
+from koord.policy.reservation.owner import ANYONE, Key, keys_of
 from koord.policy.reservation.seeker import Counts, Seeker
 from koord.policy.reservation.standing import Standing
 
@@ -56,6 +58,9 @@ class Eased(msgspec.Struct, frozen=True):
     cause: Event
 
 
+_NO_PARTS: Mapping[str, Occupant] = {}
+
+
 class Register:
     def __init__(self) -> None:
         self._holdings: dict[str, Holding] = {}
@@ -65,6 +70,8 @@ class Register:
         self._on_node: dict[str, dict[str, Standing]] = {}
         self._index: dict[Key, set[str]] = {}
         self._names: dict[str, str] = {}
+        self._kinds: Counter[str] = Counter()  # of keys in the index
+        self.index_version = 0  # moves when a pod may find other reservations than before
 
     @staticmethod
     def of(holdings: Iterable[Holding], occupants: Iterable[Occupant]) -> Register:
@@ -88,6 +95,8 @@ class Register:
                     self._names[holding.name] = holding.uid
                     for key in _keys(holding):
                         self._index.setdefault(key, set()).add(holding.uid)
+                        self._kinds[key[0]] += 1
+                    self.index_version += 1
                     self._settle(holding.uid)
                     nodes = {held.node for held in (before, holding) if held is not None}
             case Gone(uid):
@@ -124,9 +133,11 @@ class Register:
         holding = self._holdings.pop(uid, None)
         if holding is None:
             return
+        self.index_version += 1
         for key in _keys(holding):
             found = self._index[key]
             found.discard(uid)
+            self._kinds[key[0]] -= 1
             if not found:
                 del self._index[key]
         if self._names.get(holding.name) == uid:
@@ -146,12 +157,7 @@ class Register:
         if holding is None or not holding.available or not holding.node:
             return
         parts = [part for part in self._parts.get(uid, {}).values() if part.node == holding.node]
-        allocated: dict[str, int] = {}
-        for part in parts:
-            for name, amount in part.requests.items():
-                if name in holding.reserved:
-                    allocated[name] = allocated.get(name, 0) + amount
-        standing = Standing(holding=holding, allocated=allocated, assigned=len(parts))
+        standing = _standing(holding, parts)
         self._standings[uid] = standing
         self._on_node.setdefault(holding.node, {})[uid] = standing
 
@@ -166,6 +172,42 @@ class Register:
 
     def occupant(self, pod: str) -> Occupant | None:
         return self._occupants.get(pod)
+
+    def parts(self, uid: str) -> Mapping[str, Occupant]:
+        """Who has a part of a reservation, by the uid of the pod; also on other nodes, and when it is gone."""
+        return self._parts.get(uid, _NO_PARTS)
+
+    def holding(self, uid: str) -> Holding | None:
+        """Any reservation that is known, whether or not it holds something now."""
+        return self._holdings.get(uid)
+
+    def with_parts(self, standing: Standing, there: Container[str]) -> Standing:
+        """The reservation as it would be with only those of its owners that are there."""
+        parts = self.parts(standing.holding.uid)
+        node = standing.holding.node
+        left = [part for pod, part in parts.items() if part.node == node and pod in there]
+        return standing if len(left) == standing.assigned else _standing(standing.holding, left)
+
+    def reached_by(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Whether pods with these labels may find some reservation by them."""
+        index = self._index
+        if not index:
+            return False
+        if ANYONE in index or ("namespace", namespace) in index:
+            return True
+        return bool(self._kinds["label"]) and any(("label", key, value) in index for key, value in labels.items())
+
+    def reached_in_person(self, uid: str, name: str) -> bool:
+        """Whether some reservation is for a pod of this very name or uid."""
+        kinds, index = self._kinds, self._index
+        return bool((kinds["name"] and ("name", name) in index) or (kinds["uid"] and ("uid", uid) in index))
+
+    def reached_through(self, owners: Iterable[OwnerReference]) -> bool:
+        """Whether some reservation is for the pods of one of these controllers."""
+        kinds, index = self._kinds, self._index
+        if not kinds["controller"] and not kinds["controller-uid"]:
+            return False
+        return any(("controller", o.name) in index or ("controller-uid", o.uid) in index for o in owners)
 
     @property
     def standings(self) -> Mapping[str, Standing]:
@@ -211,6 +253,15 @@ class Register:
         if standing is None:
             return "cannot find target reservation"
         return "target reservation is terminating" if standing.holding.terminating else None
+
+
+def _standing(holding: Holding, parts: Sequence[Occupant]) -> Standing:
+    allocated: dict[str, int] = {}
+    for part in parts:
+        for name, amount in part.requests.items():
+            if name in holding.reserved:
+                allocated[name] = allocated.get(name, 0) + amount
+    return Standing(holding=holding, allocated=allocated, assigned=len(parts))
 
 
 def _keys(holding: Holding) -> set[Key]:

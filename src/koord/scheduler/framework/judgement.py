@@ -159,7 +159,7 @@ class Judgement:
         return self._judge_seen() | any(flips) if across else False
 
     def _judge_seen(self) -> bool:
-        """Columns tell what everyone sees: judge the rows anew that this class sees otherwise. True if there are any."""
+        """Columns tell what everyone sees: judge the rows anew that this class sees otherwise, if there are any."""
         rows = self.views.rows() if self.views is not None else ()
         for row in rows:
             self._judge_one(row)

@@ -19,9 +19,7 @@ from koord.scheduler.state.reserve import standing_for
 from koord.scheduler.state.wire import Pod
 from koord.telemetry.clock import Clock
 
-_EVENTS = {
-    kind: Event("Reservation", action) for kind, action in (("added", ADD), ("updated", UPDATE), ("deleted", DELETE))
-}
+_ACTIONS = {"added": ADD, "updated": UPDATE, "deleted": DELETE}
 _POD_ADDED, _POD_DELETED = Event("Pod", ADD), Event("Pod", DELETE)
 
 
@@ -70,11 +68,8 @@ class ReserveIntake:
         if ended:
             self._gone(uid)
             self._state.drop_pod(uid)
-        self._tell(
-            _EVENTS[change.kind],
-            None if change.old is None and not deleted else change.old or reservation,
-            None if deleted else reservation,
-        )
+        old, new = (reservation, None) if deleted else (change.old, reservation)
+        self._tell(Event("Reservation", _ACTIONS[change.kind]), old, new)
         after = self._state.placed(uid)
         if before is not None and (after is None or after.node_name != before.node_name):
             self._tell(_POD_DELETED, before, None)

@@ -61,7 +61,8 @@ class Teller:
     def bound(self, bond: Bond) -> None:
         pod, queued = bond.pod, bond.queued
         self._reporter.drop(pod.uid)
-        note = f"Successfully assigned {pod.annotations[A_RESERVATION_NAME] if pod.reserve else pod.key} to {bond.node_name}"
+        who = pod.annotations[A_RESERVATION_NAME] if pod.reserve else pod.key
+        note = f"Successfully assigned {who} to {bond.node_name}"
         self._announcer.announce(lambda: self._event(pod, "Normal", "Scheduled", note, "Binding"))
         now = self._clock.monotonic()
         since = queued.first_attempt if queued.first_attempt is not None else queued.queued_at

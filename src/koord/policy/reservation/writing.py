@@ -1,0 +1,26 @@
+"""The change of a Reservation's status as a merge patch, with nothing left behind of what is no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koord.api.koord_scheduling import ReservationStatus
+
+
+def status_patch(before: ReservationStatus, after: ReservationStatus) -> dict[str, Any]:
+    """Whole lists, and null for amounts that go."""
+    return {
+        "phase": after.phase,
+        "nodeName": after.node_name,
+        "conditions": msgspec.to_builtins(after.conditions),
+        "currentOwners": msgspec.to_builtins(after.current_owners),
+        "allocatable": _replaced(before.allocatable, after.allocatable),
+        "allocated": _replaced(before.allocated, after.allocated),
+    }
+
+
+def _replaced(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    return {**dict.fromkeys(before, None), **after}

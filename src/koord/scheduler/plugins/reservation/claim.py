@@ -1,0 +1,62 @@
+"""What one class of pods has to do with reservations, worked out before PreFilter and kept for the class."""
+
+from __future__ import annotations
+
+import msgspec
+
+from koord.policy.reservation.fit import fits
+from koord.policy.reservation.nomination import nominate, score
+from koord.policy.reservation.register import Register
+from koord.policy.reservation.room import Ignored, Room
+from koord.policy.reservation.seeker import Seeker
+from koord.policy.reservation.standing import Standing
+from koord.scheduler.plugins.reservation.interest import Interest
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+
+
+class Claim:
+    """A pod that may use reservations. Nodes come as the pod sees them: without those who hold room for it."""
+
+    __slots__ = ("_ignored", "_register", "interest", "seeker")
+
+    def __init__(self, interest: Interest, pod: PodInfo, register: Register, ignored: Ignored) -> None:
+        self.interest = interest
+        self.seeker: Seeker = msgspec.structs.replace(interest.seeker, requests=pod.requests)
+        self._register = register
+        self._ignored = ignored
+
+    def matched(self, node: NodeInfo) -> tuple[Standing, ...]:
+        """With those of their owners that are on the node: in a what-if some are not."""
+        found = self.interest.by_node.get(node.name, ())
+        return tuple(self._register.with_parts(standing, node.pods) for standing in found)
+
+    def room(self, node: NodeInfo, matched: tuple[Standing, ...]) -> Room:
+        return Room(
+            node=node.name,
+            allocatable=node.allocatable,
+            used=node.requested,
+            pods=len(node.pods),
+            max_pods=node.allowed_pods,
+            standings=matched,
+        )
+
+    def nominated(self, node: NodeInfo) -> Standing | None:
+        """The reservation that such a pod takes on the node."""
+        matched = self.matched(node)
+        if not matched or self.seeker.ignores:
+            return None
+        room = self.room(node, matched)
+
+        def suits(standing: Standing) -> bool:
+            return not any(fits(self.seeker, standing, room, ignored=self._ignored))
+
+        return nominate(self.seeker, matched, suits, lambda standing: score(self.seeker, standing))
+
+
+class Reserving(msgspec.Struct, frozen=True):
+    """A pod that is to hold room itself: what it stands for names a node, or not, and has a policy."""
+
+    pinned: str
+    policy: str
+    invalid: str = ""

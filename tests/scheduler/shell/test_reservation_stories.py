@@ -1,0 +1,411 @@
+"""Reservations in a running scheduler: they get a node like pods, hold it for owners, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from koord.api.builtin import NODES
+from koord.api.config.plugin_set import Plugin as Named
+from koord.api.config.plugin_set import PluginSet
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, PluginConfig, Plugins, Profile
+from koord.api.custom import RESERVATIONS
+from koord.api.koord_scheduling import Reservation
+from koord.api.pod_resources import amounts
+from koord.kube.refused import Refused, ok
+from koord.kube.transport import Request
+from koord.scheduler.assembly import Assembly
+from koord.scheduler.plugins.registry import REGISTRY
+from koord.scheduler.plugins.reservation import ReservationPlugin
+from koord.scheduler.plugins.reservation.book import Book
+from koord.telemetry.clock import LoopClock, run_virtual
+from tests.scheduler.shell.trouble import Fate, Troubled, troubled
+
+AFFINITY = "scheduling.koordinator.sh/reservation-affinity"
+ALLOCATED = "scheduling.koordinator.sh/reservation-allocated"
+OWNER = [{"labelSelector": {"matchLabels": {"app": "owner"}}}]
+
+
+def assembled(**args: Any) -> Assembly:
+    everywhere = Plugins(
+        multi_point=PluginSet(enabled=(Named(name=ReservationPlugin.name),)),
+        bind=PluginSet(
+            enabled=(Named(name=ReservationPlugin.name), Named(name="DefaultBinder")), disabled=(Named(name="*"),)
+        ),
+        post_filter=PluginSet(
+            enabled=(Named(name=ReservationPlugin.name), Named(name="DefaultPreemption")), disabled=(Named(name="*"),)
+        ),
+    )
+    profile = Profile(
+        scheduler_name="default-scheduler",
+        plugins=everywhere,
+        plugin_config=(PluginConfig(name=ReservationPlugin.name, args=args),) if args else (),
+    )
+    made = Assembly.of(KubeSchedulerConfiguration(profiles=(profile,)), REGISTRY)
+    assert isinstance(made, Assembly), made
+    return made
+
+
+def run(story: Callable[[Troubled], Any], **args: Any) -> None:
+    async def main(clock: LoopClock) -> None:
+        async with troubled(clock, assembled(**args)) as world:
+            await world.add_node("n0")
+            await story(world)
+            await check(world)
+
+    run_virtual(main)
+
+
+async def check(world: Troubled) -> None:
+    """Whatever happened: nothing stays promised, and what is free is what live objects say."""
+    state = world.scheduler.state
+    book = state.derived(Book)
+    live = {r.metadata.uid: r for r in ok(await world.client.list(RESERVATIONS)).items}
+    holding = {uid: r for uid, r in live.items() if r.status.phase == "Available"}
+    pods = {p.metadata.uid: p for p in ok(await world.client.list(world_pods())).items}
+    bound = {uid: p.spec.node_name for uid, p in pods.items() if p.spec.node_name}
+    assert not [p for p in state.pods() if state.is_assumed(p.uid)], "nothing stays assumed"
+    expected = bound | {uid: r.status.node_name for uid, r in holding.items()}
+    assert {p.uid: p.node_name for p in state.pods()} == expected
+    waiting = {uid for uid, p in pods.items() if not p.spec.node_name}
+    waiting |= {uid for uid, r in live.items() if r.status.phase in ("", "Pending")}
+    assert {q.uid for q in world.scheduler.queue.pods()} == waiting
+    assert set(book.register.standings) == set(holding)
+    for node in state.nodes():
+        used: dict[str, int] = {}
+        for uid, pod in pods.items():
+            if bound.get(uid) == node.name:
+                for name, amount in state.placed(uid).requests.items():  # type: ignore[union-attr]
+                    used[name] = used.get(name, 0) + amount
+                assert pod.spec.node_name == node.name
+        for uid, reservation in holding.items():
+            if reservation.status.node_name == node.name:
+                owners = [p for p in pods.values() if p.spec.node_name == node.name and owner_of(p) == uid]
+                for name, amount in amounts(reservation.status.allocatable).items():
+                    taken = sum(state.placed(p.metadata.uid).requests.get(name, 0) for p in owners)  # type: ignore[union-attr]
+                    used[name] = used.get(name, 0) + max(0, amount - taken)
+        assert {n: v for n, v in node.requested.items() if v} == {n: v for n, v in used.items() if v}, (
+            "R30: free = allocatable - used - unconsumed reservations"
+        )
+
+
+def world_pods() -> Any:
+    from koord.api.builtin import PODS
+
+    return PODS
+
+
+def owner_of(pod: Any) -> str:
+    text = pod.metadata.annotations.get(ALLOCATED)
+    return json.loads(text)["uid"] if text else ""
+
+
+async def reserve(world: Troubled, name: str, cpu: str = "2", **spec: Any) -> None:
+    container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}
+    meta = spec.pop("metadata", {})
+    template = spec.pop("template", {})
+    body = {
+        "metadata": {"name": name, **meta},
+        "spec": {"template": {"spec": {"containers": [container], **template}}, "owners": OWNER, "ttl": "24h", **spec},
+    }
+    ok(await world.client.create(RESERVATIONS, body))
+
+
+async def reservation(world: Troubled, name: str) -> Reservation:
+    return ok(await world.client.get(RESERVATIONS, name))
+
+
+async def phase(world: Troubled, name: str) -> str:
+    return (await reservation(world, name)).status.phase
+
+
+async def owner(world: Troubled, name: str, cpu: str = "1", affinity: Any = None, **labels: str) -> None:
+    container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}
+    annotations = {AFFINITY: json.dumps(affinity)} if affinity is not None else {}
+    body = {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "labels": {"app": "owner", **labels},
+            "annotations": annotations,
+        },
+        "spec": {"containers": [container]},
+    }
+    ok(await world.client.create(world_pods(), body))
+
+
+async def allocated(world: Troubled, name: str) -> str:
+    text = (await world.pod(name)).metadata.annotations.get(ALLOCATED)
+    return json.loads(text)["name"] if text else ""
+
+
+async def told(world: Troubled, name: str) -> str:
+    return next(c.message for c in (await world.pod(name)).status.conditions if c.type == "PodScheduled")
+
+
+def test_a_reservation_keeps_its_room_from_strangers_and_gives_it_to_its_owner() -> None:
+    async def story(world: Troubled) -> None:
+        await reserve(world, "r", cpu="3")
+        await world.clock.sleep(1)
+        there = await reservation(world, "r")
+        assert (there.status.phase, there.status.node_name) == ("Available", "n0")
+        assert amounts(there.status.allocatable) == {"cpu": 3000}
+        assert {(c.type, c.status, c.reason) for c in there.status.conditions} == {
+            ("Scheduled", "True", "Scheduled"),
+            ("Ready", "True", "Available"),
+        }
+        await world.add_pod("stranger", cpu="2")
+        await world.add_pod("small", cpu="1")
+        await world.clock.sleep(1)
+        assert await world.node_of("stranger") == ""
+        assert await world.node_of("small") == "n0"
+        await owner(world, "mine", cpu="3")
+        await world.clock.sleep(2)
+        assert await world.node_of("mine") == "n0"
+        assert await allocated(world, "mine") == "r"
+        done = await reservation(world, "r")
+        assert done.status.phase == "Succeeded"
+        assert [o.name for o in done.status.current_owners] == ["mine"]
+
+    run(story)
+
+
+def test_a_shared_reservation_serves_owners_until_it_is_used_up_and_takes_back_what_they_leave() -> None:
+    async def story(world: Troubled) -> None:
+        await reserve(world, "r", cpu="2", allocateOnce=False)
+        await world.clock.sleep(1)
+        for name in ("a", "b", "c"):
+            await owner(world, name)
+            await world.clock.sleep(1)
+        assert [await allocated(world, name) for name in ("a", "b", "c")] == ["r", "r", "r"]
+        there = await reservation(world, "r")
+        assert amounts(there.status.allocated) == {"cpu": 3000}, "more than reserved: the rest came from the node"
+        await world.add_pod("stranger", cpu="1")
+        await world.clock.sleep(1)
+        assert await world.node_of("stranger") == "n0"
+        await world.remove_pod("a")
+        await world.remove_pod("b")
+        await world.add_pod("late", cpu="1")
+        await world.clock.sleep(1)
+        assert await world.node_of("late") == "n0", "one of the two gave back what it had of the node"
+        await world.add_pod("later", cpu="1")
+        await world.clock.sleep(60)
+        assert await world.node_of("later") == "", "the other gave back what it had of the reservation"
+        await owner(world, "d")
+        await world.clock.sleep(1)
+        assert await allocated(world, "d") == "r"
+
+    run(story)
+
+
+def test_an_owner_that_waits_wakes_when_a_reservation_for_it_comes() -> None:
+    async def story(world: Troubled) -> None:
+        await owner(world, "mine", cpu="1", affinity={"name": "r"})
+        await world.clock.sleep(1)
+        assert "node(s) no reservations match reservation affinity" in await told(world, "mine")
+        await reserve(world, "r", cpu="1")
+        await world.clock.sleep(15)
+        assert await allocated(world, "mine") == "r"
+
+    run(story)
+
+
+def test_a_pod_that_waits_for_room_wakes_when_a_reservation_expires() -> None:
+    async def story(world: Troubled) -> None:
+        await reserve(world, "r", cpu="4", ttl="1m")
+        await world.clock.sleep(1)
+        await world.add_pod("stranger", cpu="2")
+        await world.clock.sleep(30)
+        assert await world.node_of("stranger") == ""
+        await world.clock.sleep(60)
+        there = await reservation(world, "r")
+        assert there.status.phase == "Failed"
+        assert {c.type: c.reason for c in there.status.conditions}["Ready"] == "Expired"
+        assert await world.node_of("stranger") == "n0"
+        await world.clock.sleep(24 * 3600)
+        assert isinstance(await world.client.get(RESERVATIONS, "r"), Refused), "collected after a day"
+
+    run(story)
+
+
+def test_a_reservation_without_room_says_so_on_itself_and_comes_when_there_is_room() -> None:
+    async def story(world: Troubled) -> None:
+        await world.add_pod("big", cpu="4")
+        await world.clock.sleep(1)
+        await reserve(world, "r", cpu="2")
+        await world.clock.sleep(5)
+        there = await reservation(world, "r")
+        assert there.status.phase in ("", "Pending")
+        (said,) = there.status.conditions
+        assert (said.type, said.status, said.reason) == ("Scheduled", "False", "Unschedulable")
+        assert said.message == "0/1 nodes are available: 1 Insufficient cpu."
+        revision = there.metadata.resource_version
+        await world.clock.sleep(600)
+        assert (await reservation(world, "r")).metadata.resource_version == revision, "written when it changes"
+        await world.remove_pod("big")
+        await world.clock.sleep(60)
+        assert await phase(world, "r") == "Available"
+
+    run(story)
+
+
+@pytest.mark.parametrize("fate", ["lost", "lost-after", "409", "429", "500", "500-after", "503"])
+def test_no_trouble_on_the_wire_leaves_anything_behind(fate: Fate) -> None:
+    """Bind failure: of the Reservation's status and of the owner's binding."""
+
+    async def story(world: Troubled) -> None:
+        struck: dict[str, int] = {}
+
+        def strike(request: Request) -> Fate:
+            path = request.path
+            if request.method in ("PATCH", "POST") and ("/reservations/" in path or path.endswith("/binding")):
+                struck[path] = struck.get(path, 0) + 1
+                return fate if struck[path] <= 2 else "well"
+            return "well"
+
+        world.wire.fate = strike
+        await reserve(world, "r", cpu="3")
+        await world.settle()
+        assert await phase(world, "r") == "Available"
+        await owner(world, "mine", cpu="3")
+        await world.settle()
+        assert await allocated(world, "mine") == "r"
+        assert await phase(world, "r") == "Succeeded"
+        assert struck
+
+    run(story)
+
+
+def test_deletion_at_any_moment_gives_the_room_back() -> None:
+    async def story(world: Troubled) -> None:
+        for pause in (0.0, 0.001, 0.01, 0.1, 1.0):
+            await reserve(world, "r", cpu="4")
+            await world.clock.sleep(pause)
+            await owner(world, "mine", cpu="2")
+            await world.clock.sleep(pause)
+            ok(await world.client.delete(RESERVATIONS, "r"))
+            await world.add_pod("stranger", cpu="2")
+            await world.clock.sleep(60)
+            assert await world.node_of("mine") == "n0"
+            assert await world.node_of("stranger") == "n0"
+            await check(world)
+            await world.remove_pod("mine")
+            await world.remove_pod("stranger")
+            await world.clock.sleep(5)
+
+    run(story)
+
+
+def test_a_new_leader_sees_the_same() -> None:
+    """Failover: everything is read from live objects, owners by their annotation."""
+
+    async def story(world: Troubled) -> None:
+        await reserve(world, "r", cpu="3", allocateOnce=False)
+        await world.clock.sleep(1)
+        await owner(world, "mine", cpu="1")
+        await world.clock.sleep(1)
+        before = {n.name: dict(n.requested) for n in world.scheduler.state.nodes()}
+        async with troubled_again(world) as again:
+            after = {n.name: dict(n.requested) for n in again.state.nodes()}
+            assert after == before
+            assert (
+                again.state.derived(Book).register.standings == world.scheduler.state.derived(Book).register.standings
+            )
+
+    run(story)
+
+
+def troubled_again(world: Troubled) -> Any:
+    from contextlib import asynccontextmanager
+
+    from koord.kube.informers import Informers
+    from koord.scheduler.program import Scheduler
+
+    @asynccontextmanager
+    async def standby() -> Any:
+        informers = Informers(world.client, world.clock, seed=2)
+        scheduler = Scheduler(world.client, informers, world.clock, assembled(), seed=2)
+        await scheduler.start()
+        informers.start()
+        await scheduler.synced()
+        try:
+            yield scheduler
+        finally:
+            await scheduler.stop()
+            await informers.stop()
+
+    return standby()
+
+
+def test_a_node_that_goes_ends_its_reservations() -> None:
+    async def story(world: Troubled) -> None:
+        await world.add_node("n1", cpu="8")
+        await reserve(world, "r", cpu="6")
+        await world.clock.sleep(1)
+        assert (await reservation(world, "r")).status.node_name == "n1"
+        ok(await world.client.delete(NODES, "n1"))
+        await world.clock.sleep(40)
+        gone = await world.client.get(RESERVATIONS, "r")
+        assert isinstance(gone, Refused), "it failed, and without its node it is not kept"
+
+    run(story)
+
+
+def test_a_stated_moment_ends_a_reservation() -> None:
+    async def story(world: Troubled) -> None:
+        soon = datetime.fromtimestamp(world.clock.time(), UTC) + timedelta(seconds=20)
+        await reserve(world, "r", cpu="2", expires=soon.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        await world.clock.sleep(10)
+        assert await phase(world, "r") == "Available"
+        await world.clock.sleep(15)
+        assert await phase(world, "r") == "Failed"
+
+    run(story)
+
+
+def test_nobody_is_evicted_for_a_reservation_unless_that_is_allowed() -> None:
+    async def story(world: Troubled) -> None:
+        await world.add_pod("low", cpu="3")
+        await world.clock.sleep(1)
+        await reserve(world, "r", cpu="2")
+        await world.clock.sleep(30)
+        assert await world.node_of("low") == "n0"
+        assert await phase(world, "r") in ("", "Pending")
+
+    run(story)
+
+
+def test_a_reservation_may_evict_where_that_is_allowed() -> None:
+    async def story(world: Troubled) -> None:
+        await world.add_pod("low", cpu="3")
+        await world.clock.sleep(1)
+        await reserve(world, "r", cpu="2")
+        await world.clock.sleep(60)
+        gone = await world.client.get(world_pods(), "low", "default")
+        assert isinstance(gone, Refused) or gone.metadata.deletion_timestamp is not None
+        await world.remove_pod("low")
+        await world.clock.sleep(30)
+        assert await phase(world, "r") == "Available"
+
+    run(story, enablePreemption=True)
+
+
+def test_pods_are_not_evicted_for_room_that_goes_back_to_a_reservation() -> None:
+    """R21: whoever is evicted leaves room for the one it was done for. An owner's room is its reservation's."""
+
+    async def story(world: Troubled) -> None:
+        await reserve(world, "r", cpu="4", allocateOnce=False)
+        await world.clock.sleep(1)
+        await owner(world, "mine", cpu="4")
+        await world.clock.sleep(1)
+        await world.add_pod("high", cpu="2", priority=None, priorityClassName="system-node-critical")
+        await world.clock.sleep(30)
+        assert await world.node_of("mine") == "n0"
+        assert (await world.pod("mine")).metadata.deletion_timestamp is None
+        assert await world.node_of("high") == ""
+
+    run(story)
