@@ -139,8 +139,9 @@ class Collection:
             self._cache.sample(at_s, now_s)
         if self._expiry.due(at_s):
             self._store.expire(now_s)
+            late_s = self._clock.monotonic()  # counters were read after this tick began, and are not of the future
             for one in (self._node, self._pods, self._best_effort, self._applications):
-                one.expire(at_s)
+                one.expire(late_s)
 
 
 def _names(settings: Settings) -> tuple[str, ...]:
