@@ -22,5 +22,5 @@ def status_patch(before: ReservationStatus, after: ReservationStatus) -> dict[st
     }
 
 
-def _replaced(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    return {**dict.fromkeys(before, None), **after}
+def _replaced(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any] | None:
+    return {**dict.fromkeys(before, None), **after} if after else None
