@@ -31,6 +31,10 @@ class Scorer(msgspec.Struct, frozen=True):
         """The one for NUMA nodes has its type from its own strategy, but its weights from the node's."""
         return Scorer(zone_strategy.type == MOST_ALLOCATED, _weights(strategy.resources))
 
+    def counted(self, pod: Amounts) -> list[tuple[str, int]]:
+        """The resources that have a say in the score of such a pod, with their weights."""
+        return [(name, weight) for name, weight in self.weights if pod.get(name) or name in _ALWAYS_COUNTED]
+
     def score(self, requested: Amounts, allocatable: Amounts, pod: Amounts) -> int:
         """The weighted mean; a resource that is not there, or is special and not asked for, has no say."""
         total = weights = 0

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from koord.policy.topology.refusal import Short
+from koord.policy.topology.score import MAX_SCORE, Scorer
 from koord.scheduler.framework.verdict import Reject
 from koord.scheduler.plugins.node_numa_resource.book import Book
 from koord.scheduler.plugins.node_numa_resource.demand import Demand
-from koord.scheduler.plugins.node_numa_resource.site import Site
+from koord.scheduler.state.node import NodeInfo
 
 PASSES = 0
 
 
 class Case:
-    """`books` are of nodes as they might be; a node that is not in it is as it is. `known` are verdicts on nodes, each
-    with the site and the book that it is of."""
+    """`books` are of nodes as they might be; a node that is not in it is as it is. `quiet`: such pods ask for nothing,
+    and no node asks anything of them."""
 
-    __slots__ = ("_codes", "books", "demand", "known", "scores", "words")
+    __slots__ = ("_codes", "_counted", "_scorer", "books", "demand", "quiet", "words")
 
-    def __init__(self, demand: Demand) -> None:
+    def __init__(self, demand: Demand, scorer: Scorer) -> None:
         self.demand = demand
+        self.quiet = False
         self.books: dict[str, Book] = {}
-        self.known: dict[str, tuple[Site, Book, object, Reject | None]] = {}
-        self.scores: dict[str, tuple[Site, Book, object, int]] = {}
         self.words: list[Reject | None] = [None]
         self._codes: dict[Reject, int] = {}
+        self._scorer = scorer
+        self._counted = [(name, demand.amounts.get(name, 0), weight) for name, weight in scorer.counted(demand.amounts)]
 
     def copy(self) -> Case:
-        other = Case(self.demand)
+        other = Case(self.demand, self._scorer)
+        other.quiet = self.quiet
         other.books = dict(self.books)
         return other
 
@@ -38,6 +41,21 @@ class Case:
             code = self._codes[verdict] = len(self.words)
             self.words.append(verdict)
         return code
+
+    def score_quietly(self, node: NodeInfo) -> int:
+        """By the node's totals. Every placement of a plain pod comes by here."""
+        if self._scorer.fills_up:
+            return self._scorer.score(node.requested, node.allocatable, self.demand.amounts)
+        allocatable, requested = node.allocatable, node.requested
+        total = weights = 0
+        for name, asked, weight in self._counted:
+            there = allocatable.get(name)
+            if there:
+                left = there - requested.get(name, 0) - asked
+                if left > 0:
+                    total += left * MAX_SCORE // there * weight
+                weights += weight
+        return total // weights if weights else 0
 
 
 def rejected(short: Short) -> Reject:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from koord.policy.topology.score import MAX_SCORE, Scorer
 from koord.scheduler.framework.plugin import Scores
-from koord.scheduler.plugins.scalar_resource import BUILT_IN
 from koord.scheduler.state.table import Ints, NodeTable, Rows
 
 # As long as a hundredfold is exact as a float, cutting a quotient of floats gives what dividing whole numbers gives.
@@ -19,13 +18,13 @@ _EXACT = (1 << 53) // MAX_SCORE
 
 def score_totals(scorer: Scorer, amounts: Mapping[str, int], table: NodeTable, rows: Rows) -> Scores:
     """As `Scorer.score` says of each node."""
-    counted = [(name, weight) for name, weight in scorer.weights if amounts.get(name) or name in BUILT_IN]
+    counted = scorer.counted(amounts)
     size = len(table.alive[rows])
     total: npt.NDArray[np.float64] = np.zeros(size)
     weights, missing = 0, []
     for name, weight in counted:
         there = table.allocatable(name)[rows]
-        share = _share(scorer, there, table.requested(name)[rows], amounts.get(name, 0))
+        share = percent(scorer, there, table.requested(name)[rows], amounts.get(name, 0))
         if np.count_nonzero(there) != (table.live if isinstance(rows, slice) else size):
             missing.append((there == 0, weight))
         total += share if weight == 1 else share * weight
@@ -41,14 +40,14 @@ def score_totals(scorer: Scorer, amounts: Mapping[str, int], table: NodeTable, r
     return (total / np.maximum(present, 1)).astype(np.int64)
 
 
-def _share(scorer: Scorer, there: Ints, taken: Ints, asked: int) -> npt.NDArray[np.float64]:
+def percent(scorer: Scorer, there: Ints, taken: Ints, asked: int) -> npt.NDArray[np.float64]:
     """In percent, cut to whole ones; nothing where there is none of it."""
     if scorer.fills_up:
         part = np.minimum(taken + asked, there)
     else:
         part = np.maximum(there - taken - asked, 0)
     part *= MAX_SCORE
-    if len(there) and int(there.max()) > _EXACT:
+    if there.size and int(there.max()) > _EXACT:
         found: npt.NDArray[np.float64] = (part // np.maximum(there, 1)).astype(np.float64)
         return found
     share: npt.NDArray[np.float64] = part / np.maximum(there, 1)

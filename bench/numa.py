@@ -1,0 +1,160 @@
+"""CPUs and NUMA nodes from the engine alone, one core: LSR pods on 1,000 nodes of 128 CPUs, decided and promised.
+
+`distinct` pods differ in what they ask for, so each is judged on every node anew. `single_numa_node` is the same on
+nodes whose policy wants each pod within one NUMA node. `plain` pods ask for none of it: with the plugin and without.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from koord.api import custom
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
+from koord.api.model import convert
+from koord.api.node import Node
+from koord.api.resource import Resource
+from koord.api.topology import NodeResourceTopology
+from koord.scheduler.assembly import Assembly
+from koord.scheduler.assembly.rehearsal import BlankHandle, NoObjects
+from koord.scheduler.framework.decision import Chosen
+from koord.scheduler.framework.engine import Engine
+from koord.scheduler.framework.profile import Profile
+from koord.scheduler.plugins.registry import REGISTRY
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.wire import Pod
+
+NODES, CPUS, ZONES = 1_000, 128, 2
+_DETAIL = [{"id": n, "core": n // 2, "socket": n // 64, "node": n // 64} for n in range(CPUS)]
+
+
+class Machines(NoObjects[NodeResourceTopology]):
+    def __init__(self, names: list[str]) -> None:
+        self._held = {name: _topology(name) for name in names}
+
+    def get(self, namespace: str, name: str) -> NodeResourceTopology | None:
+        return self._held.get(name)
+
+
+class Shown(BlankHandle):
+    def __init__(self, state: ClusterState, machines: Machines) -> None:
+        super().__init__()
+        self.state = state
+        self._machines = machines
+
+    def lister(self, resource: Resource[Any]) -> Any:
+        return self._machines if resource is custom.NODE_RESOURCE_TOPOLOGIES else NoObjects()
+
+
+def _topology(name: str) -> NodeResourceTopology:
+    room = {"cpu": str(CPUS // ZONES), "memory": "256Gi"}
+    listed = [{"name": n, "capacity": v, "allocatable": v, "available": v} for n, v in room.items()]
+    zones = [{"name": f"node-{n}", "type": "Node", "resources": listed} for n in range(ZONES)]
+    written = {"node.koordinator.sh/cpu-topology": json.dumps({"detail": _DETAIL})}
+    body = {"metadata": {"name": name, "annotations": written}, "topologyPolicies": ["None"], "zones": zones}
+    return convert(body, NodeResourceTopology)
+
+
+def _node(i: int, policy: str) -> Node:
+    room = {"cpu": str(CPUS), "memory": "512Gi", "pods": "250"}
+    labels = {"node.koordinator.sh/numa-topology-policy": policy} if policy else {}
+    return convert({"metadata": {"name": f"node-{i}", "labels": labels}, "status": {"allocatable": room}}, Node)
+
+
+def _pod(i: int, cpu: str, memory: str, qos: str, spec: str = "") -> Pod:
+    container = {"name": "c", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+    labels = {"koordinator.sh/qosClass": qos, "koordinator.sh/priority-class": "koord-prod"} if qos else {}
+    written = {"scheduling.koordinator.sh/resource-spec": spec} if spec else {}
+    meta = {"name": f"p-{i}", "namespace": "default", "uid": f"uid-{i}", "labels": labels, "annotations": written}
+    return convert({"metadata": meta, "spec": {"containers": [container]}}, Pod)
+
+
+def _distinct() -> Iterator[Pod]:
+    i = 0
+    while True:
+        yield _pod(i, str(2 + 2 * (i % 4)), f"{256 + i}Mi", "LSR")
+        i += 1
+
+
+def _required() -> Iterator[Pod]:
+    i = 0
+    while True:
+        yield _pod(i, str(2 + 2 * (i % 4)), f"{256 + i}Mi", "LSR", '{"requiredCPUBindPolicy":"FullPCPUs"}')
+        i += 1
+
+
+def _equal() -> Iterator[Pod]:
+    i = 0
+    while True:
+        yield _pod(i, "4", "1Gi", "LSR")
+        i += 1
+
+
+def _plain_distinct() -> Iterator[Pod]:
+    i = 0
+    while True:
+        yield _pod(i, f"{100 + i}m", "256Mi", "")
+        i += 1
+
+
+def _plain_equal() -> Iterator[Pod]:
+    i = 0
+    while True:
+        yield _pod(i, "100m", "256Mi", "")
+        i += 1
+
+
+def _profile(handle: Shown, *, numa: bool) -> Profile:
+    """Kubernetes' default plugins, and this one beside them."""
+    plugins = {"multiPoint": {"enabled": [{"name": "NodeNUMAResource"}] if numa else []}}
+    config = convert(
+        {"profiles": [{"schedulerName": "default-scheduler", "plugins": plugins}]}, KubeSchedulerConfiguration
+    )
+    assembly = Assembly.of(config, REGISTRY)
+    assert isinstance(assembly, Assembly), assembly
+    (profile,) = assembly.profiles(handle)
+    return profile
+
+
+def _drained(pods: Callable[[], Iterator[Pod]], count: int, *, policy: str = "", numa: bool = True) -> float:
+    """Decisions a second, with what was given kept: later pods find fuller nodes."""
+    state = ClusterState()
+    handle = Shown(state, Machines([f"node-{i}" for i in range(NODES)]))
+    for i in range(NODES):
+        state.set_node(_node(i, policy))
+    profile = _profile(handle, numa=numa)
+    engine = Engine(profile, state, seed=1)
+    infos = [state.info(pod) for pod, _ in zip(pods(), range(count), strict=False)]
+    gc.collect()
+    gc.freeze()
+    started = time.process_time()
+    for info in infos:
+        decision = engine.decide(info)
+        assert isinstance(decision, Chosen), decision
+        state.assume(info, decision.node)
+        node = state.table.index[decision.node]
+        for plugin in profile.at("reserve"):
+            answer = plugin.reserve(engine.cycle, info, node)
+            assert answer is None, answer
+    return count / (time.process_time() - started)
+
+
+def run() -> dict[str, Any]:
+    results: dict[str, Any] = {"nodes": NODES, "cpus_per_node": CPUS, "numa_nodes": ZONES}
+    results["lsr_decisions_per_second"] = {
+        "equal": _drained(_equal, 2_000),
+        "distinct": _drained(_distinct, 2_000),
+        "distinct_required_full_cores": _drained(_required, 2_000),
+        "distinct_single_numa_node": _drained(_distinct, 400, policy="SingleNUMANode"),
+    }
+    for name, pods, count in (("equal", _plain_equal, 5_000), ("distinct", _plain_distinct, 2_000)):
+        without, with_it = (max(_drained(pods, count, numa=numa) for _ in range(3)) for numa in (False, True))
+        results[f"plain_{name}"] = {
+            "decisions_per_second_without": without,
+            "decisions_per_second_with": with_it,
+            "slower_percent": 100 * (without / with_it - 1),
+        }
+    return results

@@ -1,0 +1,206 @@
+"""A small cluster with topologies for the tests of NodeNUMAResource: nodes and pods in few words, decided as live."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from koord.api.config.scheduler.catalog import typed_args
+from koord.api.config.scheduler.numa import NodeNUMAResourceArgs
+from koord.api.model import convert
+from koord.api.node import Node
+from koord.api.resource import Resource
+from koord.api.topology import NodeResourceTopology
+from koord.policy.topology.ledger import Allocation
+from koord.scheduler.framework.decision import Chosen
+from koord.scheduler.framework.desk import Desk
+from koord.scheduler.framework.engine import Engine
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.verdict import Fault, Reject
+from koord.scheduler.framework.work import Mark
+from koord.scheduler.plugins.node_numa_resource import NodeNUMAResource
+from koord.scheduler.plugins.node_numa_resource.books import Books
+from koord.scheduler.plugins.node_resources_fit import NodeResourcesFit
+from koord.scheduler.shell.outcome import of_decision
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.wire import Pod
+from tests.policy.topology.machine import rows, zone
+from tests.scheduler.equality import profile_of
+from tests.scheduler.handles import Listed
+
+DOMAIN = "scheduling.koordinator.sh"
+NODE_DOMAIN = "node.koordinator.sh"
+SPEC, STATUS, NUMA = f"{DOMAIN}/resource-spec", f"{DOMAIN}/resource-status", f"{DOMAIN}/numa-topology-spec"
+GI = 1 << 30
+
+
+class Seen:
+    """A handle whose only lister is of topologies."""
+
+    def __init__(self, state: ClusterState, topologies: Listed) -> None:
+        self.state = state
+        self.desk = Desk()
+        self._topologies = topologies
+
+    def lister(self, resource: Resource[Any]) -> Any:
+        assert resource.plural == "noderesourcetopologies"
+        return self._topologies
+
+    def now(self) -> float:
+        return 0.0
+
+
+def args(**fields: Any) -> NodeNUMAResourceArgs:
+    found = typed_args("NodeNUMAResource", fields or None)
+    assert isinstance(found, NodeNUMAResourceArgs), found
+    return found
+
+
+def node(name: str, cpu: int = 16, memory: str = "32Gi", *, labels: Any = None, annotations: Any = None) -> Node:
+    meta = {
+        "name": name,
+        "labels": {"kubernetes.io/hostname": name, **{_key(k): v for k, v in (labels or {}).items()}},
+        "annotations": {_key(k): _text(v) for k, v in (annotations or {}).items()},
+    }
+    room = {"cpu": str(cpu), "memory": memory, "pods": "110"}
+    return convert({"metadata": meta, "status": {"allocatable": room}}, Node)
+
+
+def topology(
+    name: str,
+    shape: tuple[int, int, int, int] = (1, 2, 4, 2),
+    *,
+    annotations: Mapping[str, Any] | None = None,
+    zones: Sequence[Mapping[str, Any]] | None = None,
+    policies: Sequence[str] = ("None",),
+) -> NodeResourceTopology:
+    written = {"node.koordinator.sh/cpu-topology": {"detail": rows(*shape)}, **(annotations or {})}
+    per_zone = shape[2] * shape[3]
+    listed = zones if zones is not None else [zone(f"node-{n}", cpu=per_zone) for n in range(shape[0] * shape[1])]
+    return convert(
+        {
+            "metadata": {"name": name, "annotations": {_key(k): _text(v) for k, v in written.items()}},
+            "topologyPolicies": list(policies),
+            "zones": list(listed),
+        },
+        NodeResourceTopology,
+    )
+
+
+def pod(
+    name: str,
+    cpu: object = 4,
+    *,
+    qos: str = "LSR",
+    memory: str = "1Gi",
+    spec: Any = None,
+    numa: Any = None,
+    annotations: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
+    node_name: str = "",
+    priority: int | None = None,
+) -> Pod:
+    written = {_key(k): _text(v) for k, v in (annotations or {}).items()}
+    for key, value in ((SPEC, spec), (NUMA, numa)):
+        if value is not None:
+            written[key] = _text(value)
+    marks = {"koordinator.sh/qosClass": qos, "koordinator.sh/priority-class": "koord-prod"} if qos else {}
+    asked = {"cpu": str(cpu), "memory": memory} if cpu is not None else {}
+    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "labels": {**marks, **(labels or {})}}
+    body = {
+        "containers": [{"name": "c", "resources": {"requests": asked}}],
+        "nodeName": node_name,
+        "priority": priority,
+    }
+    return convert({"metadata": {**meta, "annotations": written}, "spec": body}, Pod)
+
+
+class Cluster:
+    """Decides pods one after another, and lets the test say what becomes of each: bound, forgotten, gone."""
+
+    def __init__(self, *others: Plugin, fit: bool = True, **fields: Any) -> None:
+        self.state = ClusterState()
+        self.topologies = Listed()
+        self.plugin = NodeNUMAResource(args(**fields), Seen(self.state, self.topologies))
+        self.books: Books = self.state.derived(Books)
+        fits = [NodeResourcesFit(typed_args("NodeResourcesFit", None))] if fit else []
+        self.engine = Engine(profile_of([*fits, self.plugin, *others]), self.state, seed=1)
+        self.pods: dict[str, Pod] = {}  # as the server has them
+
+    def add(self, *nodes: Node) -> Cluster:
+        for one in nodes:
+            self.state.set_node(one)
+        return self
+
+    def describe(self, *found: NodeResourceTopology) -> Cluster:
+        for one in found:
+            self.topologies.put(one)
+        return self
+
+    # One pod -----------------------------------------------------------------------------------------------------
+
+    def info(self, one: Pod) -> PodInfo:
+        return self.state.info(one)
+
+    def place(self, one: Pod) -> str:
+        """Its CPUs and NUMA nodes, or why it gets none; it is assumed then, and its mark is kept for `bind`."""
+        given = self.decide(one)
+        if isinstance(given, str):
+            return given
+        return told(self.books.book_of(given[0]).entries[one.metadata.uid].given) if one.metadata.uid in self.promised else ""
+
+    @property
+    def promised(self) -> Mapping[str, object]:
+        return self.books.promises
+
+    def decide(self, one: Pod) -> tuple[str, Mark | None] | str:
+        """Node and mark, or the words of the refusal."""
+        info = self.info(one)
+        decision = self.engine.decide(info)
+        if not isinstance(decision, Chosen):
+            return of_decision(decision).message
+        self.state.assume(info, decision.node)
+        cycle = self.engine.cycle
+        answer = self.plugin.reserve(cycle, info, self.state.table.index[decision.node])
+        if isinstance(answer, Reject | Fault):
+            self.plugin.unreserve(cycle, info, decision.node)
+            self.state.forget(info.uid)
+            return f"reserve: {answer.text if isinstance(answer, Reject) else answer.message}"
+        mark = self.plugin.pre_bind(cycle, info, decision.node)
+        if isinstance(mark, Reject):
+            return f"prebind: {mark.text}"
+        assert mark is None or isinstance(mark, Mark)
+        self.pods[info.uid] = bound(one, decision.node, mark)
+        return decision.node, mark
+
+    def bind(self, uid: str) -> None:
+        """The watch shows the pod on its node."""
+        self.state.set_pod(self.pods[uid])
+
+    def forget(self, one: Pod, node_name: str) -> None:
+        self.plugin.unreserve(self.engine.cycle, self.info(one), node_name)
+        self.state.forget(one.metadata.uid)
+
+
+def bound(one: Pod, node_name: str, mark: Mark | None) -> Pod:
+    import msgspec
+
+    written = {**one.metadata.annotations, **(mark.annotations if mark is not None else {})}
+    meta = msgspec.structs.replace(one.metadata, annotations=written)
+    return msgspec.structs.replace(one, metadata=meta, spec=msgspec.structs.replace(one.spec, node_name=node_name))
+
+
+def told(given: Allocation) -> str:
+    """For example `0-3 {0: cpu 4000}`."""
+    zones = ", ".join(f"{n}: cpu {amounts.get('cpu', 0)}" for n, amounts in sorted(given.zones.items()))
+    return f"{given.cpus}" + (f" {{{zones}}}" if zones else "")
+
+
+def _key(key: str) -> str:
+    return key if "/" in key else f"{NODE_DOMAIN}/{key}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
