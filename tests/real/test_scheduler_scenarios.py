@@ -29,6 +29,7 @@ PATTERNS = {
     "": ("native-*",),
     "LoadAwareScheduling": ("load-*", "batch-*", "mid-*"),
     "DeviceShare": ("device-*",),
+    "Coscheduling": ("gang-*",),
 }
 
 

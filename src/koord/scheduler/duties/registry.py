@@ -6,5 +6,11 @@ from collections.abc import Mapping
 
 from koord.scheduler.duties.duty import Hiring
 from koord.scheduler.duties.elastic_quota import quota_duties
+from koord.scheduler.duties.pod_group import pod_group_duties
+from koord.scheduler.duties.reservation import keeper
 
-DUTIES: Mapping[str, Hiring] = {"ElasticQuota": quota_duties}  # by the name of the plugin
+DUTIES: Mapping[str, Hiring] = {
+    "Coscheduling": pod_group_duties,
+    "ElasticQuota": quota_duties,
+    "Reservation": keeper,
+}  # by the name of the plugin

@@ -42,6 +42,7 @@ class Coscheduling(Plugin):
         """Takes defaulted arguments."""
         wait_s = duration.parse_seconds(args.default_timeout or "600s")
         self._defaults = Defaults(wait_s, args.default_match_policy or Defaults.policy)
+        self.controller_workers = args.controller_workers or 1
         self._desk = handle.desk
         self.company = handle.state.derived(Company)
         self.company.join(handle, self._defaults)
