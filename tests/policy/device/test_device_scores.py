@@ -1,15 +1,14 @@
-"""Scores of devices and nodes, and the quick bound for columns."""
+"""Scores of devices and nodes."""
 
 from __future__ import annotations
 
 import pytest
 
-from koord.api.resource_name import FPGA, GPU, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
-from koord.policy.device.bound import COLUMNS, bound_of, could_fit, thresholds
+from koord.api.resource_name import FPGA, GPU, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from koord.policy.device.node_score import node_score
 from koord.policy.device.score import Scorer, stretched
 from koord.policy.device.view import Terms
-from tests.policy.device.machines import GI, LEAST, MOST, ask, busy, gpus, reference, whole_gpus
+from tests.policy.device.machines import LEAST, MOST, ask, busy, gpus, reference, whole_gpus
 
 RATIO_ONLY = ((GPU_MEMORY_RATIO, 1),)
 
@@ -57,40 +56,3 @@ def test_types_add_up_and_one_instance_counts() -> None:
 def test_what_others_give_up_counts_as_free() -> None:
     terms = Terms(reusable=whole_gpus(0, 1))
     assert node_score(busy(reference(), 0, 1), gpus(1), LEAST, terms) == node_score(reference(), gpus(1), LEAST)
-
-
-@pytest.mark.parametrize(
-    ("asked", "taken", "fits"),
-    [
-        pytest.param({GPU: 800}, (), True, id="all"),
-        pytest.param({GPU: 800}, (3,), False, id="one-short"),
-        pytest.param({GPU: 50}, tuple(range(8)), False, id="no-room-for-a-share"),
-        pytest.param({GPU: 50}, tuple(range(7)), True, id="room-for-a-share"),
-        pytest.param({GPU_MEMORY: 17 * GI}, (), False, id="larger-than-a-card"),
-        pytest.param({GPU_SHARED: 2, GPU_MEMORY_RATIO: 100}, tuple(range(7)), False, id="two-shares-on-one-card"),
-        pytest.param({RDMA: 500}, (), False, id="five-of-four-network-cards"),
-        pytest.param({RDMA: 400}, (), True, id="four-network-cards"),
-        pytest.param({FPGA: 100}, (), False, id="no-such-type"),
-    ],
-)
-def test_bound(asked: dict[str, int], taken: tuple[int, ...], fits: bool) -> None:
-    assert could_fit(bound_of(busy(reference(), *taken)), thresholds(ask(asked))) is fits
-
-
-def test_every_threshold_has_its_column() -> None:
-    assert tuple(bound_of(reference())) == COLUMNS
-    for asked in ({GPU: 100, RDMA: 1, FPGA: 300}, {GPU_SHARED: 2, GPU_MEMORY: 2}):
-        assert {t.column for t in thresholds(ask(asked))} <= set(COLUMNS)
-
-
-def test_planned_network_cards_are_not_counted() -> None:
-    full = reference().taken("a", {"rdma": {m: {RDMA: 100} for m in range(1, 5)}})
-    demanded = thresholds(ask({GPU: 100, RDMA: 1}, joint=("gpu", "rdma")))
-    assert could_fit(bound_of(full), demanded, well_planned=True)
-    assert not could_fit(bound_of(full), demanded)
-
-
-def test_a_plan_says_nothing_of_the_leading_gpus() -> None:
-    full = busy(reference(), *range(8))
-    demanded = thresholds(ask({GPU: 100, RDMA: 1}, joint=("gpu", "rdma")))
-    assert not could_fit(bound_of(full), demanded, well_planned=True)

@@ -114,7 +114,9 @@ def _counts(demand: Demand) -> dict[str, tuple[Amounts, int]] | None:
     """By type, in the order in which devices are chosen: what each card must have left, and how many such cards."""
     if demand.templates is not None or demand.partition is not None or wire.GPU in demand.joint[1:]:
         return None
-    hints = [demand.hint(device_type) for device_type in demand.requests]
+    need, hints = demand.gpu, [demand.hint(device_type) for device_type in demand.requests]
+    if need is not None and need.shared and need.count > 1 and demand.hint(wire.GPU).scope:
+        return None  # refused wherever it is
     if any(hint.selector is not None or hint.function_selector is not None for hint in hints):
         return None
     joint = demand.joint if len(demand.requests) > 1 else ()
