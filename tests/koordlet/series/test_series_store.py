@@ -194,3 +194,15 @@ def test_a_ring_equals_a_list(capacity: int, steps: list[tuple[int, float]]) -> 
         values, _, _ = ring.between(now - 25, now)
         assert list(values) == [old for at, old in model if at >= now - 25]
     assert len(ring) == len(model)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=12),
+    st.integers(0, 45),
+    st.integers(1, 5),
+)
+def test_the_latest_value_is_the_last_of_its_window(samples: list[tuple[int, int]], now: int, interval: int) -> None:
+    store = Store({}, default_keep_s=20, interval_s=interval)
+    for at, value in samples:
+        store.add(("k",), at, value)
+    assert store.latest(("k",), now) == store.window(("k",), now, 2 * interval).last

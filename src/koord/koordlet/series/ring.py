@@ -38,6 +38,11 @@ class Ring:
     def last_ms(self) -> int | None:
         return self._time(self._count - 1) if self._count else None
 
+    @property
+    def last(self) -> float:
+        """The newest value, of a series that has any."""
+        return self._values[(self._head + self._count - 1) % len(self._values)]
+
     def add(self, at_ms: int, value: float) -> None:
         """A sample at the time of the last one replaces it.
 

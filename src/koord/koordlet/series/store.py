@@ -74,7 +74,13 @@ class Store:
 
     def latest(self, key: Key, now_s: float) -> float | None:
         """The last value, if it came in one of the last two intervals: older ones say nothing about now."""
-        return self.window(key, now_s, 2 * self._interval_s).last
+        ring = self._series.get(key)
+        if ring is None:
+            return None
+        age_ms = round(now_s * 1000) - (ring.last_ms or 0)
+        if age_ms < 0:  # newer samples than now: look for the one that was the last then
+            return self.window(key, now_s, 2 * self._interval_s).last
+        return ring.last if age_ms <= round(min(2 * self._interval_s, self.keep_s(key[0])) * 1000) else None
 
     def keys(self, kind: str) -> Iterator[Key]:
         return (key for key in self._series if key[0] == kind)
