@@ -6,11 +6,13 @@ Each container needs two counters per CPU. When there are more containers than d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from koord.host import perf
 from koord.host.cgroup.tree import Tree
 from koord.host.fault import Fault
-from koord.host.perf import CpiCounter
+from koord.host.host import Host
+from koord.host.perf import Cpi
 from koord.koordlet.collect.condition import Conditions
 from koord.koordlet.collect.settings import Timer
 from koord.koordlet.pod import PodView
@@ -19,6 +21,20 @@ from koord.koordlet.series.store import Store
 
 CYCLES = "cycles"
 MOST_DESCRIPTORS = 4096
+
+
+class Counter(Protocol):
+    def read(self) -> Cpi | Fault: ...
+
+    def close(self) -> None: ...
+
+
+class Counting(Protocol):
+    """What `koord.host.perf` does."""
+
+    def available(self) -> Fault | None: ...
+
+    def open_cpi(self, host: Host, folder: str, cpus: list[int]) -> Counter | Fault: ...
 
 
 class CyclesCollector:
@@ -30,6 +46,7 @@ class CyclesCollector:
         every_s: float,
         window_s: float,
         most_descriptors: int = MOST_DESCRIPTORS,
+        counting: Counting = perf,
     ) -> None:
         self._tree = tree
         self._store = store
@@ -37,7 +54,8 @@ class CyclesCollector:
         self._timer = Timer(every_s)
         self._window_s = window_s
         self._most = most_descriptors
-        self._open: dict[str, CpiCounter] = {}
+        self._counting = counting
+        self._open: dict[str, Counter] = {}
         self._opened_s = 0.0
         self._turn = 0  # where the next round begins when not all fit
 
@@ -53,7 +71,7 @@ class CyclesCollector:
         self._open = {}
 
     def _begin(self, at_s: float, pods: Sequence[PodView], cpus: Sequence[int]) -> None:
-        refused = perf.available()
+        refused = self._counting.available()
         if refused is not None:
             self._conditions.fails(CYCLES, refused, for_good=True)
             return
@@ -65,7 +83,8 @@ class CyclesCollector:
             running = (running[start:] + running[:start])[:room]
         trouble: Fault | None = None
         for one in running:
-            counter = perf.open_cpi(self._tree.host, self._tree.group("perf_event", one.group), list(cpus))
+            folder = self._tree.group("perf_event", one.group)
+            counter = self._counting.open_cpi(self._tree.host, folder, list(cpus))
             if isinstance(counter, Fault):
                 trouble = trouble if counter.vanished else counter
             else:
