@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 
 from koord.api.config import gates as gate_text
-from koord.api.config.component import ClientConnection, LeaderElection
+from koord.api.config.component import ClientConnection
 from koord.api.config.field_error import FieldError
 from koord.api.config.gate_tables import SCHEDULER as GATES
 from koord.api.config.kubernetes_gates import KUBERNETES
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
+from koord.cli.election import with_election
 from koord.cli.flags import Values
 from koord.scheduler.assembly import Assembly, load, without_unbuilt
 from koord.scheduler.plugins.registry import ENTRY_POINTS, registered
-from koord.values import duration
 
 # Of kube-scheduler; a file says these things itself.
 _ONLY_WITHOUT_FILE = ("kube-api-burst", "kube-api-content-type", "kube-api-qps", "kubeconfig", "profiling")
@@ -47,7 +47,8 @@ def configured(values: Values) -> Configured | list[str]:
         config, missing = without_unbuilt(_with_deprecated(shipped.configuration(), values), factories)
         if missing:
             notes.append(f"the shipped profile runs without plugins that are still to come: {', '.join(missing)}")
-    made = Assembly.of(_with_election(config, values), factories, gates)
+    elected = msgspec.structs.replace(config, leader_election=with_election(config.leader_election, values))
+    made = Assembly.of(elected, factories, gates)
     if isinstance(made, list):
         return _listed(path, made)
     if made.unused:
@@ -86,23 +87,6 @@ def _with_deprecated(config: KubeSchedulerConfiguration, values: Values) -> Kube
         enable_profiling=profiling,
         enable_contention_profiling=contention,
     )
-
-
-def _with_election(config: KubeSchedulerConfiguration, values: Values) -> KubeSchedulerConfiguration:
-    """Flags about the lease win over a file, but only those that were given."""
-    stated: dict[str, bool | str] = {}
-    if values.given("leader-elect"):
-        stated["leader_elect"] = values.switch("leader-elect")
-    for field in ("lease_duration", "renew_deadline", "retry_period"):
-        name = f"leader-elect-{field.replace('_', '-')}"
-        if values.given(name):
-            stated[field] = duration.text(values.number(name))
-    for field in ("resource_lock", "resource_name", "resource_namespace"):
-        name = f"leader-elect-{field.replace('_', '-')}"
-        if values.given(name):
-            stated[field] = values.text(name)
-    election: LeaderElection = msgspec.structs.replace(config.leader_election, **stated)
-    return msgspec.structs.replace(config, leader_election=election)
 
 
 def _gates(values: Values) -> dict[str, bool] | list[str]:

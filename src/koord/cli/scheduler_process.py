@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import secrets
 import socket
@@ -20,6 +19,7 @@ import msgspec
 import yaml
 
 from koord.api.config.component import LeaderElection
+from koord.cli.election import lease_of
 from koord.cli.flags import Values
 from koord.cli.flags_logging import verbosity
 from koord.cli.flags_scheduler import PROGRAM
@@ -31,7 +31,6 @@ from koord.kube.election import Election
 from koord.kube.fence import FencedTransport
 from koord.kube.http import HttpTransport
 from koord.kube.informers import Informers
-from koord.kube.lease import LeaseConfig
 from koord.kube.malformed import Malformed
 from koord.kube.metered import MeteredTransport, RestMetrics
 from koord.scheduler import resource_metrics
@@ -53,7 +52,6 @@ from koord.telemetry.metrics import exposition
 from koord.telemetry.metrics.process import watch_process
 from koord.telemetry.metrics.registry import Registry
 from koord.telemetry.routing import Call, Reply
-from koord.values import duration
 
 _LOG = logging.getLogger(__name__)
 
@@ -265,14 +263,7 @@ class Process:
     def _elect(self, given: LeaderElection) -> Election | None:
         if not given.leader_elect:
             return None
-        config = LeaseConfig(
-            name=given.resource_name,
-            namespace=given.resource_namespace,
-            identity=self.identity,
-            duration_s=math.ceil(duration.parse_seconds(given.lease_duration or "15s")),  # the wire has whole seconds
-            renew_deadline_s=duration.parse_seconds(given.renew_deadline or "10s"),
-            retry_s=duration.parse_seconds(given.retry_period or "2s"),
-        )
+        config = lease_of(given, self.identity)
         status = self._plan.registry.gauge(
             "leader_election_master_status", "1 while this process leads, 0 while it stands by.", ("name",)
         ).labels(config.name)

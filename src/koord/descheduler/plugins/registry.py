@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from koord.descheduler.framework.plugin import Plugin
 from koord.descheduler.plugins.custom_priority import CustomPriority
@@ -24,3 +24,22 @@ REGISTRY: Mapping[str, Factory] = {
     FragmentationAware.name: FragmentationAware,
     ScaleDownBinPack.name: ScaleDownBinPack,
 }
+
+
+class Offer(Protocol):
+    """An entry point: its name is the plugin's, what it loads is a factory or a class that can be called as one."""
+
+    @property
+    def name(self) -> str: ...
+
+    def load(self) -> Factory: ...
+
+
+def registered(offers: Iterable[Offer]) -> Mapping[str, Factory]:
+    """This program's plugins and those of others. Raises ValueError when two have one name."""
+    found = dict(REGISTRY)
+    for offer in offers:
+        if offer.name in found:
+            raise ValueError(f"a plugin named {offer.name} already exists")
+        found[offer.name] = offer.load()
+    return found

@@ -1,0 +1,1 @@
+"""What surrounds a round: watching, carrying out, counting and telling."""

@@ -1,0 +1,104 @@
+"""Carries out what a round decided: evictions by the evict plugin's own means, cordons and annotations as patches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from koord.api.builtin import NODES
+from koord.descheduler.framework.effect import Annotate, Cordon, Effect, Evict
+from koord.descheduler.metrics import ERROR, SUCCESS
+from koord.descheduler.wire import PODS
+from koord.descheduler.world import World
+from koord.kube.outage import OUTAGE
+from koord.kube.recorder import reference
+from koord.kube.refused import Refused
+
+_LOG = logging.getLogger(__name__)
+
+
+class Means(Protocol):
+    """How an evict plugin makes pods leave. `start` begins its work in the background, if it has any."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def carry_out(self, proposal: Evict) -> str | None:
+        """None when it is done or under way; else why not."""
+
+
+class DirectEviction:
+    """Through the Eviction API, at once: the means of DefaultEvictor."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def start(self) -> None:
+        return None
+
+    async def stop(self) -> None:
+        return None
+
+    async def carry_out(self, proposal: Evict) -> str | None:
+        meta, metrics = proposal.pod.metadata, self._world.metrics
+        refused = await self._world.client.evict(meta.namespace, meta.name, uid=meta.uid)
+        if refused is not None and not refused.not_found:
+            metrics.evicted(ERROR, proposal.plugin, meta.namespace, proposal.node)
+            return str(refused)
+        metrics.evicted(SUCCESS, proposal.plugin, meta.namespace, proposal.node)
+        note = f"pod evicted by {proposal.reason or proposal.plugin}"
+        about = reference(PODS, proposal.pod)
+        self._world.recorder.record(about, "Normal", "Descheduled", note, action="Evicting")
+        return None
+
+
+class Executor:
+    def __init__(self, world: World, means: Mapping[str, Means]) -> None:
+        """`means` by the name of the evict plugin."""
+        self._world = world
+        self._means = means
+
+    async def carry_out(self, effects: Sequence[Effect]) -> None:
+        """One after another. What fails is told and left to the next round; nothing here retries."""
+        for effect in effects:
+            if effect.dry_run:
+                _LOG.info("dry run: %s", described(effect))
+                continue
+            try:
+                failed = await self._one(effect)
+            except OUTAGE as outage:
+                failed = str(outage)
+            if failed is None:
+                _LOG.info("%s", described(effect))
+            else:
+                _LOG.warning("%s came to nothing: %s", described(effect), failed)
+
+    async def _one(self, effect: Effect) -> str | None:
+        if isinstance(effect, Evict):
+            return await self._means[effect.evictor].carry_out(effect)
+        client = self._world.client
+        answer: object
+        if isinstance(effect, Cordon):
+            patch = {"spec": {"unschedulable": True if effect.unschedulable else None}}
+            answer = await client.patch(NODES, effect.node, patch, kind="merge")
+        else:
+            meta = effect.pod.metadata
+            change = {"metadata": {"uid": meta.uid, "annotations": effect.annotations}}
+            answer = await client.patch(PODS, meta.name, change, meta.namespace, kind="merge")
+        return str(answer) if isinstance(answer, Refused) else None
+
+
+def described(effect: Effect) -> str:
+    if isinstance(effect, Cordon):
+        what = f"{'cordon' if effect.unschedulable else 'uncordon'} {effect.node}"
+    elif isinstance(effect, Annotate):
+        what = f"annotate {_pod(effect)} with {effect.annotations}"
+    else:
+        what = f"evict {_pod(effect)} from {effect.node}"
+    return f"{effect.plugin}: {what}: {effect.reason}"
+
+
+def _pod(effect: Evict | Annotate) -> str:
+    return f"{effect.pod.metadata.namespace}/{effect.pod.metadata.name}"

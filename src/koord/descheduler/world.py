@@ -1,0 +1,23 @@
+"""What everything impure in the descheduler is made from."""
+
+from __future__ import annotations
+
+import msgspec
+
+from koord.descheduler.metrics import Metrics
+from koord.kube.client import Client
+from koord.kube.informers import Informers
+from koord.kube.recorder import Recorder
+from koord.telemetry.clock import Clock
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """`identity` marks the jobs of this process: those of another are left to it, or to the scavenger."""
+
+    client: Client
+    informers: Informers
+    clock: Clock
+    recorder: Recorder
+    metrics: Metrics
+    identity: str
+    gates: frozenset[str] = frozenset()  # those that are on
