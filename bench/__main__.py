@@ -22,6 +22,7 @@ BENCHES = {
     "engine": "bench.engine",
     "load-aware": "bench.load_aware",
     "load-aware-cluster": "bench.load_aware_cluster",
+    "quota": "bench.quota",
     "scheduler": "bench.scheduler",
     "manager": "bench.manager",
     "webhook": "bench.webhook",

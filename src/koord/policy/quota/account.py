@@ -6,6 +6,8 @@ from koord.policy.quota.amount import Amounts, Counts, add_to
 from koord.policy.quota.definition import Quota
 from koord.policy.quota.share import Claim
 
+ENDLESS = 1 << 60  # more than any cluster has of anything
+
 
 class Account:
     """Sums of pods and of children, kept up to date by deltas. Amounts of zero are absent.
@@ -19,6 +21,7 @@ class Account:
         "asked",
         "children",
         "claims",
+        "endless",
         "guaranteed",
         "lends",
         "limited",
@@ -36,6 +39,7 @@ class Account:
         self.name = quota.name
         self.quota = quota
         self.lends = lends
+        self.endless = all(most >= ENDLESS for most in quota.max.values())  # its max limits nobody
         self.parent: Account | None = None
         self.children: list[Account] = []
         self.path: tuple[Account, ...] = ()  # from below the root down to this one; empty for what is not shared out
@@ -82,7 +86,8 @@ class Account:
         here: Account | None = self
         while here is not None:
             add_to(here.used, delta, sign)
-            add_to(here.np_used, fixed, sign)
+            if fixed:
+                add_to(here.np_used, fixed, sign)
             here = here.parent
 
     def add_allocated(self, delta: Counts, sign: int = 1) -> None:

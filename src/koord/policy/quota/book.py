@@ -7,10 +7,10 @@ and their namespace), so a change of the tree costs as many steps as there are a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from koord.api.protocol import DEFAULT_QUOTA
-from koord.policy.quota.account import Account
+from koord.policy.quota.account import ENDLESS, Account
 from koord.policy.quota.amount import Amounts, Counts, add_to, masked, minus
 from koord.policy.quota.claimant import Address, Claimant
 from koord.policy.quota.definition import Quota, Rules
@@ -32,6 +32,8 @@ from koord.policy.quota.forest import DEFAULT_TREE, Forest
 from koord.policy.quota.judgement import judge
 from koord.policy.quota.refusal import Refusal
 
+_LATE = 1024
+
 
 class _Bundle:
     """The pods of one address, added up."""
@@ -39,7 +41,7 @@ class _Bundle:
     __slots__ = ("home", "np_request", "np_used", "pods", "refusal", "request", "used")
 
     def __init__(self) -> None:
-        self.pods = 0
+        self.pods: dict[str, Claimant] = {}  # by uid
         self.request: Amounts = {}
         self.np_request: Amounts = {}
         self.used: Amounts = {}
@@ -58,6 +60,9 @@ class Book:
         self._bundles: dict[Address, _Bundle] = {}
         self._total: Counts = {}
         self._forest: Forest | None = None  # made anew when it is next needed
+        # Pods that got a place in a group apart and are not counted there yet: nothing depends on it before it is read.
+        self._late: list[tuple[_Bundle, Claimant]] = []
+        self._retotal = True  # what is left for the default tree has changed
         self._refused: dict[str, Refused] = {}
 
     @staticmethod
@@ -94,9 +99,9 @@ class Book:
             case Requested(pod):
                 eased = self._requested(pod)
             case Assigned(uid):
-                self._promise(uid)
+                self.assign(uid)
             case Unassigned(uid):
-                eased = self._withdraw(uid)
+                eased = self.unassign(uid)
             case Released(uid):
                 gone = self._pods.get(uid)
                 if gone is not None:
@@ -105,8 +110,7 @@ class Book:
             case TotalChanged(total):
                 eased = (DEFAULT_TREE,) if any(n > self._total.get(name, 0) for name, n in total.items()) else ()
                 self._total = total
-                if self._forest is not None:
-                    self._forest.set_total(total)
+                self._retotal = True
             case Refused():
                 self._refused[event.quota] = event
         return (Eased(frozenset(eased), event),) if eased else ()
@@ -123,7 +127,7 @@ class Book:
             return ()
         eased: Collection[str] = ()
         if known is not None and _claims_alike(known, pod):
-            self._pods[pod.uid] = pod
+            self._pods[pod.uid] = self._bundles[pod.address].pods[pod.uid] = pod
             if known.placed != pod.placed and pod.uid not in self._promised:
                 self._use(pod, 1 if pod.placed else -1)
                 return () if pod.placed else self._trees_of(pod)
@@ -140,15 +144,38 @@ class Book:
             self._use(pod, 1)
         return eased
 
-    def _promise(self, uid: str) -> None:
+    def assign(self, uid: str) -> bool:
+        """What Assigned does, without an event as every placement comes by here. False for a pod that is unknown."""
         pod = self._pods.get(uid)
-        if pod is None or uid in self._promised:
-            return
-        self._promised.add(uid)
-        if not pod.placed:
-            self._use(pod, 1)
+        if pod is None:
+            return False
+        if uid not in self._promised:
+            self.version += 1
+            self._promised.add(uid)
+            if not pod.placed:
+                bundle = self._bundles[pod.address]
+                if bundle.home is None or bundle.home.path:
+                    self._use(pod, 1)
+                else:
+                    self._late.append((bundle, pod))
+                    if len(self._late) > _LATE:
+                        self._catch_up()
+        return True
 
-    def _withdraw(self, uid: str) -> Collection[str]:
+    def _catch_up(self) -> None:
+        """Count those who came to a group apart, equal ones at once. Sums do not mind in which order they are made."""
+        alike: dict[tuple[int, int, bool], tuple[_Bundle, Claimant, int]] = {}
+        for bundle, pod in self._late:
+            key = (id(bundle), id(pod.requests), pod.preemptible)
+            known = alike.get(key)
+            alike[key] = (bundle, pod, 1 if known is None else known[2] + 1)
+        self._late.clear()
+        for bundle, pod, times in alike.values():
+            self._use_of(bundle, pod, times)
+
+    def unassign(self, uid: str) -> Collection[str]:
+        """What Unassigned does: the trees where it may help."""
+        self.version += 1
         pod = self._pods.get(uid)
         if pod is None or uid not in self._promised:
             return ()
@@ -171,7 +198,10 @@ class Book:
             bundle = self._bundles[pod.address] = _Bundle()
             if self._forest is not None:
                 bundle.home, bundle.refusal = self._house(pod.address, self._forest)
-        bundle.pods += sign
+        if sign > 0:
+            bundle.pods[pod.uid] = pod
+        else:
+            del bundle.pods[pod.uid]
         add_to(bundle.request, pod.requests, sign)
         if not pod.preemptible:
             add_to(bundle.np_request, pod.requests, sign)
@@ -182,15 +212,20 @@ class Book:
             del self._bundles[pod.address]
 
     def _use(self, pod: Claimant, sign: int) -> None:
-        bundle = self._bundles[pod.address]
+        self._use_of(self._bundles[pod.address], pod, sign)
+
+    def _use_of(self, bundle: _Bundle, pod: Claimant, sign: int) -> None:
         add_to(bundle.used, pod.requests, sign)
         if not pod.preemptible:
             add_to(bundle.np_used, pod.requests, sign)
         if self._forest is not None and bundle.home is not None:
-            own = masked(pod.requests, bundle.home.quota.max)
-            self._use_home(bundle.home, own, {} if pod.preemptible else own, sign)
-            if bundle.home.name in self._forest.apart:
-                self._forest.set_total(self._total)
+            home, own = bundle.home, pod.requests
+            most = home.quota.max
+            if not own.keys() <= most.keys():
+                own = masked(own, most)
+            self._use_home(home, own, {} if pod.preemptible else own, sign)
+            if not home.path:
+                self._retotal = True
 
     def _use_home(self, home: Account, own: Counts, fixed: Counts, sign: int = 1) -> None:
         home.add_used(own, fixed, sign)
@@ -199,6 +234,8 @@ class Book:
 
     def _grown(self) -> Forest:
         """The forest with every pod in its place."""
+        if self._late:
+            self._catch_up()
         if self._forest is None:
             forest = Forest(self._directory, self.rules)
             for address, bundle in self._bundles.items():
@@ -207,8 +244,11 @@ class Book:
                     most = bundle.home.quota.max
                     bundle.home.add_request(masked(bundle.request, most), masked(bundle.np_request, most))
                     self._use_home(bundle.home, masked(bundle.used, most), masked(bundle.np_used, most))
-            forest.set_total(self._total)
             self._forest = forest
+            self._retotal = True
+        if self._retotal:
+            self._retotal = False
+            self._forest.set_total(self._total)
         return self._forest
 
     def _house(self, address: Address, forest: Forest) -> tuple[Account | None, Refusal | None]:
@@ -257,6 +297,15 @@ class Book:
     def last_refusal(self, quota: str) -> Refused | None:
         return self._refused.get(quota)
 
+    def members(self, quota: str) -> Iterator[Claimant]:
+        """The pods that hold room in a quota itself, not below it."""
+        self._grown()
+        for bundle in self._bundles.values():
+            if bundle.home is not None and bundle.home.name == quota and bundle.refusal is None:
+                for pod in bundle.pods.values():
+                    if self._is_assigned(pod):
+                        yield pod
+
     def quota_of(self, pod: Claimant) -> str | None:
         """The quota whose member a pod is; None when it has none or names one that does not exist."""
         name = self._directory.home(pod.address, default=self.rules.default_group)
@@ -275,11 +324,14 @@ class Book:
 
         `without` are running pods that are imagined away; only their use is, not what they ask for.
         """
-        forest = self._grown()
+        forest = self._grown() if self._forest is None else self._forest
         bundle = self._bundles.get(pod.address)
         home, refusal = (bundle.home, bundle.refusal) if bundle is not None else self._house(pod.address, forest)
         if refusal is not None or home is None:
             return refusal
+        if not home.path and (home.endless or self._has_room(home, pod.requests)):
+            return None  # nothing is shared out here
+        forest = self._grown()
         known = self._pods.get(pod.uid)
         requested = masked(pod.requests, home.quota.max)
         gone = list(without)
@@ -299,6 +351,12 @@ class Book:
             home.add_request(requested, {}, -1)
             if former is not None:
                 former.add_request(before, {})
+
+    def _has_room(self, home: Account, requests: Counts) -> bool:
+        """Of a group apart, whose limit is its max."""
+        self._grown()
+        most, used = home.quota.max, home.used
+        return all(used.get(name, 0) + amount <= most.get(name, ENDLESS) for name, amount in requests.items())
 
     def _judged(
         self, forest: Forest, home: Account, pod: Claimant, requested: Amounts, gone: list[Claimant]

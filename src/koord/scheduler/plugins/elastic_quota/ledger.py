@@ -13,10 +13,9 @@ from typing import Literal
 from koord.api.custom import ELASTIC_QUOTAS
 from koord.api.sigs_scheduling import ElasticQuota
 from koord.policy.quota.book import Book
-from koord.policy.quota.claimant import Address, Claimant
+from koord.policy.quota.claimant import Claimant
 from koord.policy.quota.definition import Quota, Rules
 from koord.policy.quota.event import (
-    Assigned,
     Effect,
     QuotaGone,
     QuotaSeen,
@@ -24,7 +23,6 @@ from koord.policy.quota.event import (
     Released,
     Requested,
     TotalChanged,
-    Unassigned,
 )
 from koord.policy.quota.refusal import Refusal
 from koord.scheduler.framework.handle import Handle
@@ -48,8 +46,6 @@ class Ledger:
         self._state = handle.state
         self._book = Book(rules)
         self._total = Total(handle.state.table)
-        self._placed_at: dict[str, Address] = {}  # by uid
-        self._placed: dict[Address, set[str]] = {}
         self._pods = handle.lister(PODS)
         quotas = handle.lister(ELASTIC_QUOTAS)
         quotas.on_change(self._on_quota)
@@ -69,19 +65,21 @@ class Ledger:
     def claim(self, pod: PodInfo) -> Claimant:
         return self._book.pods.get(pod.uid) or claim_of(pod, with_overhead=self.with_overhead)
 
-    def check(self, pod: PodInfo, without: Iterable[PodInfo] = ()) -> Refusal | None:
-        """Whether the pod may start, if those pods were gone."""
-        return self.book.check(self.claim(pod), without=[self.claim(other) for other in without])
+    def check(self, pod: PodInfo) -> Refusal | None:
+        """Whether the pod may start."""
+        book = self.book
+        return book.check(book.pods.get(pod.uid) or self.claim(pod))
+
+    def check_without(self, pod: PodInfo, gone: Iterable[PodInfo]) -> Refusal | None:
+        """Whether it may if those pods were gone."""
+        return self.book.check(self.claim(pod), without=[self.claim(other) for other in gone])
 
     def members(self, quota: str) -> Iterator[PodInfo]:
-        """The pods that hold room in a quota, in the quota itself and not below it."""
-        default = self.rules.default_group
-        for address, uids in self._placed.items():
-            if self._book.quotas.home(address, default=default) == quota:
-                for uid in uids:
-                    pod = self._state.placed(uid)
-                    if pod is not None:
-                        yield pod
+        """The pods that hold room in a quota itself, not below it."""
+        for claim in self.book.members(quota):
+            pod = self._state.placed(claim.uid)
+            if pod is not None:
+                yield pod
 
     # What happens ------------------------------------------------------------------------------------------------
 
@@ -120,50 +118,21 @@ class Ledger:
                     effects += self._book.handle(Requested(claim_of(info, with_overhead=self.with_overhead)))
                 else:
                     effects += self._book.handle(Released(uid))
-                self._resettle(uid)
         if effects and self.on_eased is not None:
             self.on_eased()
 
     def _on_place(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
         uid, book = pod.uid, self._book
         if what == "add":
-            known = book.pods.get(uid)
-            if known is None:
-                if not is_counted(pod):
-                    return
-                known = claim_of(pod, with_overhead=self.with_overhead)
-                book.handle(Requested(known))
-            book.handle(Assigned(uid))
-            self._settle(uid, known.address)
+            if not book.assign(uid) and is_counted(pod):
+                book.handle(Requested(claim_of(pod, with_overhead=self.with_overhead)))
+                book.assign(uid)
             return
-        self._unsettle(uid)
         listed = self._pods.get(pod.namespace, pod.name)
         if listed is None or listed.metadata.uid != uid or is_terminal(listed):
             book.handle(Released(uid))
         else:
-            book.handle(Unassigned(uid))
-
-    # Who is where ------------------------------------------------------------------------------------------------
-
-    def _settle(self, uid: str, address: Address) -> None:
-        self._placed_at[uid] = address
-        self._placed.setdefault(address, set()).add(uid)
-
-    def _unsettle(self, uid: str) -> None:
-        address = self._placed_at.pop(uid, None)
-        if address is None:
-            return
-        left = self._placed[address]
-        left.discard(uid)
-        if not left:
-            del self._placed[address]
-
-    def _resettle(self, uid: str) -> None:
-        """A placed pod may have been given to another quota by its label."""
-        known = self._book.pods.get(uid)
-        if uid in self._placed_at and known is not None and self._placed_at[uid] != known.address:
-            self._unsettle(uid)
-            self._settle(uid, known.address)
+            book.unassign(uid)
 
 
 class Ledgers:

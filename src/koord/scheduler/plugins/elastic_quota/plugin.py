@@ -1,8 +1,8 @@
 """Let a pod start only when its quota has room for it; look for room within the quota when there is none.
 
 Who is entitled to what is the ledger's to say, where a placement counts from the moment that the state makes it and
-until the state takes it back: nothing is left to do at Reserve. A quota's verdict changes with every placement, so it is asked for each
-pod and kept for none; what nodes say of equal pods is kept all the same.
+until the state takes it back: nothing is left to do at Reserve. A quota's verdict changes with every placement, so it
+is asked for each pod and kept for none; what nodes say of equal pods is kept all the same.
 """
 
 from __future__ import annotations

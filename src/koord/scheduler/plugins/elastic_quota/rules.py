@@ -25,5 +25,5 @@ class WithinQuota(Rules):
         return may_preempt(ledger.book, claim, other, spare_default=self._spare_default)
 
     def objection(self, pod: PodInfo, gone: Collection[PodInfo]) -> Reject | None:
-        refusal = self._ledger.check(pod, without=gone)
+        refusal = self._ledger.check_without(pod, gone)
         return None if refusal is None else reject(refusal.text)
