@@ -1,0 +1,116 @@
+"""Which waiting jobs may start: an order among them, then each against the rules. Every round looks at all of them.
+
+newest job first; then by what its pod counts for; pods of one batch Job together, and first those of the
+Job that is already being moved
+    -> forbidden for good: the job fails
+    -> not just now:       it waits for the next round
+    -> else:               it passes, and counts for those after it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from koord.api.koord_scheduling import PodMigrationJob
+from koord.descheduler.migration.budget import Budget
+from koord.descheduler.migration.moves import Moves, counts_in_arbitration, move_of
+from koord.descheduler.migration.protection import Protection
+from koord.descheduler.plugins.pod_order import rank
+from koord.descheduler.plugins.standing import standing
+from koord.descheduler.snapshot import Snapshot
+from koord.descheduler.wire import Pod
+
+BATCH_JOB = "Job"
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """`forbidden` and `waits` are reasons; a job with neither passes."""
+
+    job: PodMigrationJob
+    forbidden: str = ""
+    waits: str = ""
+
+    @property
+    def passes(self) -> bool:
+        return not self.forbidden and not self.waits
+
+
+def pod_of(job: PodMigrationJob, snapshot: Snapshot) -> Pod | None:
+    ref = job.spec.pod_ref
+    return None if ref is None else snapshot.by_name.get((ref.namespace, ref.name))
+
+
+def arbitrate(
+    waiting: Sequence[PodMigrationJob], snapshot: Snapshot, protection: Protection, budget: Budget
+) -> list[Verdict]:
+    """In the order in which they were judged."""
+    moves = Moves(m for job in snapshot.jobs if counts_in_arbitration(job) and (m := move_of(job)) is not None)
+    found = []
+    for job in ordered(waiting, snapshot):
+        verdict = _judged(job, snapshot, moves, protection, budget)
+        move = move_of(job)
+        if verdict.passes and move is not None:
+            moves.add(move)
+        found.append(verdict)
+    return found
+
+
+def _judged(job: PodMigrationJob, snapshot: Snapshot, moves: Moves, protection: Protection, budget: Budget) -> Verdict:
+    pod = pod_of(job, snapshot)
+    if pod is None:  # the job itself finds out, and says so
+        return Verdict(job=job)
+    if (why := protection.refuses(pod, snapshot)) is not None:
+        return Verdict(job=job, forbidden=why)
+    if (why := budget.refuses(pod, snapshot, moves)) is not None:
+        return Verdict(job=job, waits=why)
+    return Verdict(job=job)
+
+
+def ordered(jobs: Iterable[PodMigrationJob], snapshot: Snapshot) -> list[PodMigrationJob]:
+    """Stable sorts, of which the last weighs most."""
+    found = sorted(jobs, key=_created, reverse=True)
+    found.sort(key=lambda job: _pod_rank(pod_of(job, snapshot)))
+    found = _together(found, snapshot)
+    moving = _moving(snapshot)
+    found.sort(key=lambda job: -moving.get(_batch_owner(pod_of(job, snapshot)), 0))
+    return found
+
+
+def _created(job: PodMigrationJob) -> int:
+    at = job.metadata.creation_timestamp
+    return 0 if at is None else int(at.timestamp())
+
+
+def _pod_rank(pod: Pod | None) -> tuple[bool, tuple[object, ...]]:
+    """Jobs without a pod first: they cost nothing."""
+    return (False, ()) if pod is None else (True, rank(standing(pod)))
+
+
+def _batch_owner(pod: Pod | None) -> str:
+    """The uid of the batch Job that controls it; empty for others."""
+    if pod is None:
+        return ""
+    owners = pod.metadata.owner_references
+    return next((owner.uid for owner in owners if owner.controller and owner.kind == BATCH_JOB), "")
+
+
+def _together(jobs: list[PodMigrationJob], snapshot: Snapshot) -> list[PodMigrationJob]:
+    """Jobs for pods of one batch Job move up to the first of them."""
+    places: dict[str, int] = {}
+    keys = []
+    for index, job in enumerate(jobs):
+        owner = _batch_owner(pod_of(job, snapshot))
+        keys.append(places.setdefault(owner, index) if owner else index)
+    return [jobs[index] for index in sorted(range(len(jobs)), key=lambda i: (keys[i], i))]
+
+
+def _moving(snapshot: Snapshot) -> dict[str, int]:
+    """By batch Job: how many of its pods are on the move."""
+    found: dict[str, int] = {}
+    for job in snapshot.jobs:
+        owner = _batch_owner(pod_of(job, snapshot)) if counts_in_arbitration(job) else ""
+        if owner:
+            found[owner] = found.get(owner, 0) + 1
+    return found

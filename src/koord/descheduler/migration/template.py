@@ -1,0 +1,75 @@
+"""The reservation that holds a pod's next place: made from the pod as it is, for its successor, anywhere but here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.api.protocol import DESCHEDULER_NAME, L_RESERVATION_ORDER
+
+CREATED_BY = "app.kubernetes.io/created-by"
+Plain = dict[str, Any]
+
+
+def reservation(job: Plain, pod: Plain, now_ms: int, *, drop_claims: bool = False) -> Plain:
+    """The object to create. `job` and `pod` as the server has them, with every field."""
+    options = job["spec"].get("reservationOptions") or {}
+    given = options.get("template") or {}
+    metadata: Plain = {**(given.get("metadata") or {})}
+    spec: Plain = {**(given.get("spec") or {})}
+    metadata.setdefault("name", job["metadata"]["uid"])
+    labels = {**(metadata.get("labels") or {}), CREATED_BY: DESCHEDULER_NAME, L_RESERVATION_ORDER: str(now_ms)}
+    metadata["labels"] = labels
+    if not spec.get("template"):
+        spec["template"] = _pod_template(pod, drop_claims=drop_claims)
+    if not spec.get("owners"):
+        spec["owners"] = _owners(pod)
+    spec["allocateOnce"] = True
+    ttl = job["spec"].get("ttl")
+    if not spec.get("ttl") and not spec.get("expires") and ttl:
+        spec["ttl"] = ttl
+    here = pod["spec"].get("nodeName", "")
+    template = {**spec["template"], "spec": {**(spec["template"].get("spec") or {})}}
+    template["spec"].pop("nodeName", None)
+    if here:
+        template["spec"]["affinity"] = _elsewhere(template["spec"].get("affinity") or {}, here)
+    spec["template"] = template
+    return {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Reservation",
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def _pod_template(pod: Plain, *, drop_claims: bool) -> Plain:
+    metadata = {key: value for key, value in pod["metadata"].items() if key != "managedFields"}
+    spec = {**pod["spec"]}
+    if drop_claims:
+        spec["volumes"] = [
+            v for v in spec.get("volumes") or () if "persistentVolumeClaim" not in v and "ephemeral" not in v
+        ]
+    return {"metadata": metadata, "spec": spec}
+
+
+def _owners(pod: Plain) -> list[Plain]:
+    """Whoever comes in its place; a pod that still waits for a node is its own successor."""
+    meta = pod["metadata"]
+    if not pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase", "Pending") == "Pending":
+        object_ref = {"kind": "Pod", "namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]}
+        return [{"object": object_ref}]
+    owner = next((o for o in meta.get("ownerReferences") or () if o.get("controller")), None)
+    if owner is None:
+        return [{"object": {"kind": "Pod", "namespace": meta["namespace"], "name": meta["name"]}}]
+    return [{"controller": {**owner, "namespace": meta["namespace"]}}]
+
+
+def _elsewhere(affinity: Plain, node: str) -> Plain:
+    """Every way to satisfy it excludes the node that the pod is on."""
+    node_affinity = {**(affinity.get("nodeAffinity") or {})}
+    key = "requiredDuringSchedulingIgnoredDuringExecution"
+    not_here = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
+    terms = (node_affinity.get(key) or {}).get("nodeSelectorTerms") or [{}]
+    node_affinity[key] = {
+        "nodeSelectorTerms": [{**term, "matchFields": [*(term.get("matchFields") or ()), not_here]} for term in terms]
+    }
+    return {**affinity, "nodeAffinity": node_affinity}
