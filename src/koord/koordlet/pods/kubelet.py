@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -41,6 +41,23 @@ class KubeletConfiguration(Model, frozen=True, kw_only=True):
     cgroup_driver: str = ""
 
 
+class Kubelet(Protocol):
+    """What the agent asks a kubelet."""
+
+    @property
+    def server(self) -> str:
+        """Its address, once it was asked."""
+        ...
+
+    async def pods(self) -> list[msgspec.Raw] | NoAnswer:
+        """Each pod as JSON text: most are the same as the last time, and need not be read again."""
+        ...
+
+    async def configuration(self) -> KubeletConfiguration | NoAnswer: ...
+
+    async def close(self) -> None: ...
+
+
 class _PodList(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw] | None = None
 
@@ -60,10 +77,13 @@ class KubeletClient:
         self._node = node
         self._on_request = on_request
         self._transport: HttpTransport | None = None
-        self.server = ""
+        self._reached = ""
+
+    @property
+    def server(self) -> str:
+        return self._reached
 
     async def pods(self) -> list[msgspec.Raw] | NoAnswer:
-        """Each pod as JSON text: most are the same as the last time, and need not be read again."""
         listed = await self._ask("/pods/", lambda raw: msgspec.json.decode(raw, type=_PodList))
         return listed if isinstance(listed, NoAnswer) else listed.items or []
 
@@ -75,7 +95,6 @@ class KubeletClient:
         if self._transport is not None:
             await self._transport.close()
             self._transport = None
-            self.server = ""
 
     async def _ask(self, path: str, read: Callable[[bytes], T]) -> T | NoAnswer:
         server = self._server()
@@ -112,9 +131,9 @@ class KubeletClient:
         return f"{'http' if settings.plain_http else 'https'}://{shown}:{port}"
 
     async def _reach(self, server: str) -> HttpTransport:
-        if self._transport is None or server != self.server:
+        if self._transport is None or server != self._reached:
             await self.close()
-            self.server = server
+            self._reached = server
             self._transport = HttpTransport(
                 self._connection(server),
                 self._clock,

@@ -19,7 +19,7 @@ from koord.host.cgroup.lifecycle import Event, Lifecycle
 from koord.host.cgroup.tree import Tree
 from koord.host.fault import Fault
 from koord.koordlet.pod import PodView
-from koord.koordlet.pods.kubelet import KubeletClient, NoAnswer
+from koord.koordlet.pods.kubelet import Kubelet, NoAnswer
 from koord.koordlet.pods.roster import Roster, Unread
 from koord.koordlet.pods.settings import Settings
 from koord.kube.client import Client
@@ -46,7 +46,7 @@ class PodSource:
         client: Client,
         clock: Clock,
         node_name: str,
-        kubelet: KubeletClient,
+        kubelet: Kubelet,
         settings: Settings = Settings(),  # noqa: B008 - a frozen value
     ) -> None:
         self._tree = tree

@@ -23,7 +23,7 @@ from koord.host.fault import Fault
 from koord.host.host import Host
 from koord.koordlet.collect.info import Info
 from koord.koordlet.pod import PodView
-from koord.koordlet.pods.kubelet import KubeletClient, KubeletConfiguration, NoAnswer
+from koord.koordlet.pods.kubelet import Kubelet, KubeletConfiguration, NoAnswer
 from koord.koordlet.report.share_pool import CpuState
 from koord.koordlet.report.status import Withheld
 from koord.koordlet.report.topology import (
@@ -72,7 +72,7 @@ class TopologyReporter:
         client: Client,
         clock: Clock,
         host: Host,
-        kubelet: KubeletClient,
+        kubelet: Kubelet,
         topologies: Informer[NodeResourceTopology],
         sight: Callable[[], Sight],
         settings: Settings = Settings(),  # noqa: B008 - a frozen value
