@@ -52,6 +52,7 @@ class CpuTopology(msgspec.Struct, frozen=True, kw_only=True):
     per_core: int
     per_zone: int
     per_socket: int
+    even: bool  # all cores have equally many CPUs
 
     def zone_mask(self, number: int) -> int:
         """The CPUs of a NUMA node; none when there is no such node."""
@@ -72,11 +73,6 @@ class CpuTopology(msgspec.Struct, frozen=True, kw_only=True):
     def zones_of(self, cpus: int) -> int:
         """All CPUs of the NUMA nodes that the given ones lie on."""
         return sum(zone.cpus for zone in self.zones if zone.cpus & cpus)
-
-    @property
-    def even(self) -> bool:
-        """Whether all cores have equally many CPUs."""
-        return all(core.bit_count() == self.per_core for core in self.cores)
 
     def core_count(self, cpus: int) -> int:
         """On how many cores the CPUs lie."""
@@ -171,4 +167,5 @@ def _grouped(
         per_core=count // len(cores),
         per_zone=count // len(pairs),
         per_socket=count // len(socket_numbers),
+        even=len({core.bit_count() for core in cores.values()}) == 1,
     )

@@ -25,7 +25,6 @@ from koord.policy.topology.status import read_allocation
 from koord.scheduler.framework.handle import Handle, Lister
 from koord.scheduler.plugins.node_numa_resource.book import Book, Entry
 from koord.scheduler.plugins.node_numa_resource.site import Site
-from koord.scheduler.state.changes import Changes
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
@@ -47,7 +46,6 @@ class Books:
         self._table = state.table
         self._books: dict[str, Book] = {}  # by node name, where something is given
         self._lister: Lister[NodeResourceTopology] | None = None
-        self.described = Changes()  # rows whose topology changed
         self.promises: dict[str, Promise] = {}  # by uid
         self.unread: dict[str, Malformed] = {}  # by uid: annotations of placed pods that cannot be read
         state.listen(self._placed)
@@ -82,7 +80,7 @@ class Books:
         node = self._table.index.get(found.metadata.name)
         if node is not None:
             self._table.note(node.row)
-            self.described.note(node.row)
+            self._table.node_changes.note(node.row)  # it describes the node as the node's own object does
 
     def _placed(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
         """The state has noted the row already."""

@@ -16,7 +16,7 @@ class Case:
     """`books` are of nodes as they might be; a node that is not in it is as it is. `quiet`: such pods ask for nothing,
     and no node asks anything of them."""
 
-    __slots__ = ("_codes", "_counted", "_scorer", "books", "demand", "quiet", "words")
+    __slots__ = ("_codes", "_counted", "_fills_up", "_scorer", "books", "demand", "quiet", "words")
 
     def __init__(self, demand: Demand, scorer: Scorer) -> None:
         self.demand = demand
@@ -25,6 +25,7 @@ class Case:
         self.words: list[Reject | None] = [None]
         self._codes: dict[Reject, int] = {}
         self._scorer = scorer
+        self._fills_up = scorer.fills_up
         self._counted = [(name, demand.amounts.get(name, 0), weight) for name, weight in scorer.counted(demand.amounts)]
 
     def copy(self) -> Case:
@@ -42,15 +43,14 @@ class Case:
             self.words.append(verdict)
         return code
 
-    def score_quietly(self, node: NodeInfo) -> int:
+    def by_totals(self, node: NodeInfo) -> int:
         """By the node's totals. Every placement of a plain pod comes by here."""
-        if self._scorer.fills_up:
+        if self._fills_up:
             return self._scorer.score(node.requested, node.allocatable, self.demand.amounts)
-        allocatable, requested = node.allocatable, node.requested
+        requested = node.requested
         total = weights = 0
         for name, asked, weight in self._counted:
-            there = allocatable.get(name)
-            if there:
+            if there := node.allocatable.get(name):
                 left = there - requested.get(name, 0) - asked
                 if left > 0:
                     total += left * MAX_SCORE // there * weight

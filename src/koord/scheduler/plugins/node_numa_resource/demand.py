@@ -90,8 +90,13 @@ class Demands:
         key = signature(pod)
         known = memo.get(key)
         if known is None:
-            known = memo[key] = _work_out(pod, self._default_policy)
+            known = memo[key] = _nothing(pod) if key is None else _work_out(pod, self._default_policy)
         return known
+
+
+def _nothing(pod: PodInfo) -> Demand:
+    amounts = pod.shape.requests
+    return Demand(amounts=amounts, wish=Wish(cpu_milli=amounts.get(CPU, 0)))
 
 
 def _work_out(pod: PodInfo, default_policy: str) -> Demand | Short:

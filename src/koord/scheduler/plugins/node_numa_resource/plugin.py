@@ -150,9 +150,9 @@ class NodeNUMAResource(Plugin):
 
     def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
         case = cycle.kept.get(NAME) or self._case(cycle, pod)
-        if isinstance(case, Short):
-            return 0
-        return case.score_quietly(node) if case.quiet else self._judge.score(cycle, case, pod, node)
+        if case.__class__ is Case:
+            return case.by_totals(node) if case.quiet else self._judge.score(cycle, case, pod, node)
+        return 0
 
     def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
         case = self._case(cycle, pod)

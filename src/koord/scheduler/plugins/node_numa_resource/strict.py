@@ -4,41 +4,39 @@ from __future__ import annotations
 
 import numpy as np
 
-from koord.scheduler.plugins.node_numa_resource.books import Books, Sites
+from koord.scheduler.plugins.node_numa_resource.books import Sites
 from koord.scheduler.state.column import grown
 from koord.scheduler.state.table import Bools, NodeTable
 
 
 class StrictRows:
-    """Asked for every pod, so it costs nothing while neither node objects nor topologies change."""
+    """Asked for every pod, so it costs next to nothing while neither node objects nor topologies change."""
 
-    def __init__(self, table: NodeTable, sites: Sites, books: Books) -> None:
+    def __init__(self, table: NodeTable, sites: Sites) -> None:
         self._table = table
+        self._log = table.node_changes
         self._sites = sites
-        self._logs = (table.node_changes, books.described)
-        self._seen = (-1, -1)
+        self._position = -1
         self._rows: Bools = np.zeros(0, np.bool_)
-        self._count = 0
+        self._any = False
 
     def any(self) -> bool:
-        self._refresh()
-        return self._count > 0
+        if self._position != self._log.position:
+            self._refresh()
+        return self._any
 
     def column(self) -> Bools:
         self._refresh()
         return self._rows
 
     def _refresh(self) -> None:
-        table, (nodes, topologies) = self._table, self._logs
-        seen = (nodes.position, topologies.position)
-        if seen == self._seen and len(self._rows) == table.size:
-            return
+        table = self._table
         if len(self._rows) != table.size:
             self._rows = grown(self._rows, table.size)
-        changed, described = nodes.since(self._seen[0]), topologies.since(self._seen[1])
-        self._seen = seen
-        for row in range(table.size) if changed is None or described is None else (*changed, *described):
+        changed = self._log.since(self._position)
+        self._position = self._log.position
+        for row in range(table.size) if changed is None else changed:
             node = table.nodes[row]
-            strict = node is not None and node.node is not None and self._sites.of(node).strict
-            self._count += int(strict) - int(self._rows[row])
-            self._rows[row] = strict
+            self._rows[row] = node is not None and node.node is not None and self._sites.of(node).strict
+        if changed is None or changed:
+            self._any = bool(self._rows.any())

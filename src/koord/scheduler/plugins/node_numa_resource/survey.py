@@ -19,7 +19,7 @@ from koord.scheduler.plugins.node_numa_resource.case import Case
 from koord.scheduler.plugins.node_numa_resource.judge import Judge
 from koord.scheduler.plugins.node_numa_resource.rooms import INVALID, NOT_ENOUGH, NOT_WHOLE, Rooms
 from koord.scheduler.plugins.node_numa_resource.strict import StrictRows
-from koord.scheduler.plugins.node_numa_resource.totals import score_totals
+from koord.scheduler.plugins.node_numa_resource.totals import Totals
 from koord.scheduler.plugins.node_numa_resource.zones import ZoneRooms
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
@@ -38,9 +38,10 @@ class Survey:
     def __init__(self, judge: Judge, table: NodeTable) -> None:
         self._judge = judge
         self._table = table
-        self.strict = StrictRows(table, judge.sites, judge.books)
+        self.strict = StrictRows(table, judge.sites)
         self._rooms = Rooms(table, judge.sites, judge.books)
         self._zones = ZoneRooms(table, judge.sites, judge.books)
+        self._totals = Totals(judge.scorer, table)
         self._scored = {name for name, _ in (*judge.scorer.weights, *judge.zone_scorer.weights)}
 
     def codes(self, cycle: Cycle, case: Case, pod: PodInfo, rows: Rows) -> Codes:
@@ -79,7 +80,7 @@ class Survey:
 
     def scores(self, cycle: Cycle, case: Case, pod: PodInfo, rows: Rows) -> Scores:
         demand, judge = case.demand, self._judge
-        scores = score_totals(judge.scorer, demand.amounts, self._table, rows)
+        scores = self._totals.scores(demand.amounts, rows)
         if case.quiet:
             return scores
         if demand.wish.binds:

@@ -146,7 +146,8 @@ class ZoneRooms:
 
     def fits(self, rows: Rows, demand: Demand) -> Bools:
         """Whether some NUMA node takes it, per row."""
-        return np.logical_or.reduce(self._takes(rows, demand), axis=0)
+        found: Bools = np.logical_or.reduce(self._takes(rows, demand), axis=0)
+        return found
 
     def _takes(self, rows: Rows, demand: Demand) -> npt.NDArray[np.bool_]:
         wish = demand.wish
