@@ -60,7 +60,7 @@ class AddTasks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     why: str
 
 
-class EvictionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class EvictionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename="camel"):
     """The line of the ledger: who evicted, by which rule, and why this pod of all."""
 
     actor: str

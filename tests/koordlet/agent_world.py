@@ -1,0 +1,167 @@
+"""A whole agent in virtual time: a fake machine whose counters move, and an API server in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from koord.api.builtin import NODES, PODS
+from koord.api.custom import NODE_METRICS, NODE_SLOS
+from koord.api.qos_class import BEST_EFFORT, BURSTABLE
+from koord.embedded.cluster import Cluster
+from koord.embedded.cluster import Settings as ClusterSettings
+from koord.host.cgroup.layout import Layout
+from koord.koordlet.pods.settings import Settings as PodSettings
+from koord.koordlet.program import Koordlet
+from koord.koordlet.reporting.prediction import Settings as PredictionSettings
+from koord.koordlet.settings import AuditSettings, Settings, default_gates
+from koord.kube.client import Client
+from koord.kube.refused import Refused
+from koord.telemetry.clock import LoopClock, run_virtual
+from koord.telemetry.routing import Call
+from tests.host.kernel import Kernel
+from tests.host.tree import Machine
+
+NODE = "n1"
+CPUS = 4
+GI = 2**30
+TOP = "kubepods/besteffort"
+MEMINFO = "MemTotal: 16777216 kB\nMemFree: {free} kB\nMemAvailable: {free} kB\n"
+
+
+class AgentWorld:
+    def __init__(self, root: Path, clock: LoopClock) -> None:
+        self.root = root
+        self.clock = clock
+        self.machine = Machine(root, 2, Layout("cgroupfs"))
+        self.kernel = Kernel(self.machine.paths, 2)
+        self.machine.put("proc/sys/kernel/random/boot_id", "boot-one\n")
+        self.machine.put("sys/devices/system/cpu/online", f"0-{CPUS - 1}\n")
+        self.machine.put("sys/devices/system/node/node0/cpulist", f"0-{CPUS - 1}\n")
+        self.machine.put("proc/cpuinfo", "processor: 0\nvendor_id: GenuineIntel\nmodel name: Test\nflags: sse\n")
+        self.cluster = Cluster(ClusterSettings(http=False), clock=clock)
+        self.used_cores = 1.0
+        self.used_kb = 4 * 1024 * 1024
+        self._ticks = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._beat()
+
+    @property
+    def client(self) -> Client:
+        assert self.cluster.client is not None
+        return self.cluster.client
+
+    def agent(self, gates: frozenset[str] = frozenset(), **changes: Any) -> Koordlet:
+        assert self.cluster.informers is not None
+        settings = Settings(
+            node=NODE,
+            gates=(default_gates() - {"RdtResctrl"}) | {"AuditEvents", "AuditEventsHTTPHandler"} | gates,
+            state_dir=str(self.root / "state"),
+            address=None,
+            audit=AuditSettings(folder=str(self.root / "audit")),
+            pods=PodSettings(source="apiserver"),
+            prediction=PredictionSettings(folder=str(self.root / "prediction")),
+        )
+        settings = msgspec.structs.replace(settings, **changes)
+        return Koordlet(self.client, self.cluster.informers, self.clock, settings, self.kernel)
+
+    async def furnish(self) -> None:
+        amounts = {"cpu": str(CPUS), "memory": "16Gi", "pods": "110"}
+        await made(self.client.create(NODES, {"metadata": {"name": NODE}}))
+        status = {"status": {"capacity": amounts, "allocatable": amounts}}
+        await made(self.client.patch(NODES, NODE, status, kind="merge", subresource="status"))
+        await made(self.client.create(NODE_METRICS, {"metadata": {"name": NODE}, "spec": {}}))
+
+    async def order(self, spec: dict[str, Any]) -> None:
+        body = {
+            "apiVersion": "slo.koordinator.sh/v1alpha1",
+            "kind": "NodeSLO",
+            "metadata": {"name": NODE},
+            "spec": spec,
+        }
+        await made(self.client.apply(NODE_SLOS, body, field_manager="test", force=True))
+
+    async def run_pod(self, name: str, qos: str, *, memory_bytes: int = 0, labels: dict[str, str] | None = None) -> str:
+        """Its group."""
+        pod = await made(
+            self.client.create(
+                PODS,
+                {
+                    "metadata": {
+                        "name": name,
+                        "namespace": "default",
+                        "labels": {"koordinator.sh/qosClass": qos, **(labels or {})},
+                    },
+                    "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "scratch"}]},
+                },
+            )
+        )
+        kube_qos = BEST_EFFORT if qos == "BE" else BURSTABLE
+        group = self.machine.pod(kube_qos, pod.metadata.uid, f"containerd://{name}")
+        self.use_memory(group, memory_bytes)
+        running = {"name": "main", "image": "scratch", "imageID": "", "ready": True, "restartCount": 0}
+        running |= {"containerID": f"containerd://{name}", "state": {"running": {}}}
+        # A pod that is not ready counts for no disruption budget.
+        status = {"phase": "Running", "qosClass": kube_qos, "containerStatuses": [running]}
+        status["conditions"] = [{"type": "Ready", "status": "True"}]
+        await made(self.client.patch(PODS, name, {"status": status}, "default", kind="merge", subresource="status"))
+        return group
+
+    def use_memory(self, group: str, used: int) -> None:
+        text = (
+            f"anon {used}\nfile 0\ninactive_anon {used}\nactive_anon 0\ninactive_file 0\nactive_file 0\nunevictable 0\n"
+        )
+        (Path(self.machine.tree.group("", group)) / "memory.stat").write_text(text)
+
+    async def __aenter__(self) -> AgentWorld:
+        await self.cluster.start()
+        assert self.cluster.informers is not None
+        self.cluster.informers.start()
+        self._task = asyncio.create_task(self._move())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        await self.cluster.stop()
+
+    async def _move(self) -> None:
+        """The machine's counters go on, four times a second."""
+        while True:
+            await self.clock.sleep(0.25)
+            self._ticks += self.used_cores * 25
+            self._beat()
+
+    def _beat(self) -> None:
+        busy = int(self._ticks)
+        lines = [f"cpu {busy} 0 0 0 0 0 0 0", *(f"cpu{cpu} {busy // CPUS} 0 0 0 0 0 0 0" for cpu in range(CPUS))]
+        self.machine.put("proc/stat", "\n".join(lines) + "\n")
+        self.machine.put("proc/meminfo", MEMINFO.format(free=16 * 1024 * 1024 - self.used_kb))
+
+
+async def made(answer: Awaitable[Any]) -> Any:
+    found = await answer
+    assert not isinstance(found, Refused), found
+    return found
+
+
+async def ask(agent: Koordlet, path: str, **headers: str) -> bytes:
+    """What the agent's port would answer."""
+    plain, _, query = path.partition("?")
+    pairs = dict(part.partition("=")[::2] for part in query.split("&") if part)
+    call = Call(method="GET", path=plain, query={key: (value,) for key, value in pairs.items()}, headers=headers)
+    reply = await agent.endpoint.answer(call)
+    assert reply.status == 200, reply
+    return reply.body
+
+
+def in_virtual_time(root: Path, story: Callable[[AgentWorld], Awaitable[None]]) -> None:
+    async def main(clock: LoopClock) -> None:
+        async with AgentWorld(root, clock) as world:
+            await story(world)
+
+    run_virtual(main)

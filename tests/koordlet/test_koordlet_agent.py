@@ -1,0 +1,231 @@
+"""The agent as a whole, in virtual time: what it waits for, what it holds, whom it evicts, what it tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from koord.api.builtin import EVENTS_EVENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
+from koord.api.custom import NODE_METRICS, NODE_SLOS
+from koord.koordlet.strategies import file
+from koord.kube.refused import Refused
+from tests.koordlet.agent_world import GI, NODE, TOP, AgentWorld, ask, in_virtual_time, made
+
+QUOTA_ORDER = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
+
+
+def quota(world: AgentWorld) -> str:
+    value = world.machine.tree.value(file.CPU_QUOTA, TOP)
+    assert isinstance(value, str)
+    return value
+
+
+def test_it_starts_with_nothing_and_takes_up_each_thing_as_it_comes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(world: AgentWorld) -> None:
+        cgroups = tmp_path / "sys/fs/cgroup/kubepods"
+        cgroups.rename(tmp_path / "later")
+        agent = world.agent()
+        await agent.start()
+        await world.clock.sleep(30)
+        state = json.loads(await ask(agent, "/apis/v1/state"))
+        assert "cannot tell the cgroup layout" in state["cgroups"]
+        assert (state["nodeSeen"], state["nodeSLOSeen"]) == (False, False)
+        (tmp_path / "later").rename(cgroups)
+        await world.clock.sleep(30)
+        assert agent.engine is not None
+        await world.furnish()
+        await world.run_pod("batch", "BE")
+        await world.clock.sleep(30)
+        assert quota(world) == "-1"
+        await world.order(QUOTA_ORDER)
+        await world.clock.sleep(5)
+        # 65% of 4 cores, less the 1 core that the machine uses.
+        assert abs(int(quota(world)) - 160_000) <= 4_000
+        state = json.loads(await ask(agent, "/apis/v1/state"))
+        assert (state["nodeSeen"], state["nodeSLOSeen"], state["pods"]) == (True, True, 1)
+        await agent.stop()
+
+    with caplog.at_level("INFO", logger="koord"):
+        in_virtual_time(tmp_path, story)
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count("strategy CPUSuppresss waits for a NodeSLO") == 1
+    assert said.count("strategy CPUSuppresss runs") == 1
+
+
+def test_a_deleted_node_slo_lets_go_and_an_ending_agent_does_not(tmp_path: Path) -> None:
+    async def story(world: AgentWorld) -> None:
+        await world.furnish()
+        await world.run_pod("batch", "BE")
+        await world.order(QUOTA_ORDER)
+        agent = world.agent()
+        await agent.start()
+        await world.clock.sleep(20)
+        held = quota(world)
+        assert held != "-1"
+        await agent.stop()
+        await world.clock.sleep(5)
+        assert quota(world) == held
+        again = world.agent()
+        await again.start()
+        await world.clock.sleep(20)
+        assert quota(world) != "-1"
+        await made(world.client.delete(NODE_SLOS, NODE))
+        await world.clock.sleep(5)
+        assert quota(world) == "-1"
+        await again.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+def test_safe_mode_reports_and_writes_nothing(tmp_path: Path) -> None:
+    async def story(world: AgentWorld) -> None:
+        await world.furnish()
+        await world.run_pod("batch", "BE")
+        await world.order(QUOTA_ORDER)
+        before = world.machine.snapshot()
+        agent = world.agent(frozenset({"CgroupReconcile", "BEMemoryEvict"}), safe_mode=True)
+        await agent.start()
+        await world.clock.sleep(200)
+        assert world.machine.snapshot() == before
+        assert world.kernel.writes == []
+        metric = await made(world.client.get(NODE_METRICS, NODE))
+        assert metric.status.node_metric is not None
+        doings = json.loads(await ask(agent, "/apis/v1/strategies"))["strategies"]
+        assert next(one for one in doings if one["strategy"] == "CPUSuppresss")["effects"] > 0
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+MEMORY_ORDER = {
+    "resourceUsedThresholdWithBE": {"enable": True, "memoryEvictThresholdPercent": 70, "memoryEvictLowerPercent": 60}
+}
+
+
+def test_memory_pressure_evicts_through_the_api_and_is_explained(tmp_path: Path) -> None:
+    async def story(world: AgentWorld) -> None:
+        await world.furnish()
+        await world.order(MEMORY_ORDER)
+        await world.run_pod("small", "BE", memory_bytes=GI)
+        await world.run_pod("large", "BE", memory_bytes=3 * GI)
+        agent = world.agent(frozenset({"BEMemoryEvict"}))
+        await agent.start()
+        await world.clock.sleep(30)
+        world.used_kb = 12 * 1024 * 1024
+        await world.clock.sleep(20)
+        gone = await made(world.client.get(PODS, "large", "default"))
+        assert gone.metadata.deletion_timestamp is not None
+        kept = await made(world.client.get(PODS, "small", "default"))
+        assert kept.metadata.deletion_timestamp is None
+        entries = json.loads(await ask(agent, "/apis/v1/evictions?namespace=default&name=large"))["evictions"]
+        assert [entry["outcome"] for entry in entries] == ["evicted"]
+        record = entries[0]["record"]
+        assert (record["rule"], record["threshold"]) == ("BEMemoryEvict", "70%, down to 60%")
+        assert "uses 3221225472 bytes" in record["whyThisPod"]
+        events = await made(world.client.list(EVENTS_EVENTS, "default"))
+        notes = [(event.reason, event.note) for event in events.items if event.regarding.name == "large"]
+        assert len(notes) == 1
+        assert notes[0][0] == "evictPodSuccess"
+        assert notes[0][1].startswith(
+            "evict Pod:default/large, reason: evicted,"
+            " message: trigger by koordlet feature BEMemoryEvict, kill pod: large ("
+        )
+        audit = (await ask(agent, "/events?size=2000")).decode()
+        assert '"reason":"evicted"' in audit
+        metrics = (await ask(agent, "/metrics")).decode()
+        assert f'koordlet_pod_eviction{{node="{NODE}",reason="evicted"}} 1' in metrics
+        assert 'koordlet_pod_eviction_detail{node="n1",pod_name="large",pod_namespace="default"' in metrics
+        world.used_kb = 4 * 1024 * 1024
+        await world.clock.sleep(400)
+        assert "koordlet_pod_eviction_detail{" not in (await ask(agent, "/metrics")).decode()
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+def test_a_disruption_budget_keeps_a_pod_and_the_next_one_goes(tmp_path: Path) -> None:
+    async def story(world: AgentWorld) -> None:
+        await world.furnish()
+        await world.order(MEMORY_ORDER)
+        await world.run_pod("kept", "BE", memory_bytes=3 * GI, labels={"app": "kept"})
+        await world.run_pod("taken", "BE", memory_bytes=2 * GI)
+        await protect(world, "kept")
+        agent = world.agent(frozenset({"BEMemoryEvict"}))
+        await agent.start()
+        await world.clock.sleep(30)
+        world.used_kb = 12 * 1024 * 1024
+        await world.clock.sleep(20)
+        kept = await made(world.client.get(PODS, "kept", "default"))
+        taken = await made(world.client.get(PODS, "taken", "default"))
+        assert kept.metadata.deletion_timestamp is None
+        assert taken.metadata.deletion_timestamp is not None
+        outcomes = {
+            entry["name"]: entry["outcome"] for entry in json.loads(await ask(agent, "/apis/v1/evictions"))["evictions"]
+        }
+        assert outcomes == {"kept": "refused", "taken": "evicted"}
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+async def protect(world: AgentWorld, app: str) -> None:
+    budget = {
+        "metadata": {"name": app, "namespace": "default"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}},
+    }
+    await made(world.client.create(POD_DISRUPTION_BUDGETS, budget))
+    status = {
+        "disruptionsAllowed": 0,
+        "currentHealthy": 1,
+        "desiredHealthy": 1,
+        "expectedPods": 1,
+        "observedGeneration": 1,
+    }
+    answer = await world.client.patch(
+        POD_DISRUPTION_BUDGETS, app, {"status": status}, "default", kind="merge", subresource="status"
+    )
+    assert not isinstance(answer, Refused)
+
+
+def test_capabilities_are_conditions_of_the_node(tmp_path: Path) -> None:
+    async def story(world: AgentWorld) -> None:
+        await world.furnish()
+        agent = world.agent(frozenset({"CgroupReconcile"}))
+        await agent.start()
+        await world.clock.sleep(30)
+        node = await made(world.client.get(NODES, NODE))
+        found = {one.type: (one.status, one.reason) for one in node.status.conditions}
+        assert found["koordinator.sh/CPUSuppresss"] == ("True", "Supported")
+        assert found["koordinator.sh/CgroupReconcile"] == ("True", "Degraded")
+        assert found["koordinator.sh/GroupIdentity"] == ("False", "Unsupported")
+        rows = json.loads(await ask(agent, "/apis/v1/capabilities"))["capabilities"]
+        by_knob = {row["knob"]: row for row in rows}
+        assert by_knob["cpu.cfs_quota_us"]["state"] == "supported"
+        assert by_knob["cpu.cfs_quota_us"]["strategies"] == ["CPUSuppresss", "CPUBurst"]
+        assert by_knob["cpu.bvt_warp_ns"]["state"] == "off"
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+def test_events_are_paged_as_koordlets_are(tmp_path: Path) -> None:
+    async def story(world: AgentWorld) -> None:
+        await world.furnish()
+        await world.run_pod("batch", "BE")
+        await world.order({"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cpuset"}})
+        agent = world.agent()
+        await agent.start()
+        await world.clock.sleep(20)
+        page = json.loads(await ask(agent, "/events?size=1", Accept="application/json"))
+        assert len(page["Events"]) == 1
+        assert page["NextPageToken"] != ""
+        rest = json.loads(await ask(agent, f"/events?pageToken={page['NextPageToken']}", Accept="application/json"))
+        assert rest["NextPageToken"] == ""
+        assert rest["Events"] != []
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
