@@ -28,9 +28,9 @@ from koord.telemetry.clock import Clock
 
 # Hearts of nodes that never fail need not beat every ten seconds of a day that lasts minutes.
 _CALM = FleetSettings(lease_period_s=30.0, status_period_s=3600.0)
-STEP_S = 20.0
-JOB_EVERY_S = 15.0
-BACKLOG = 12
+STEP_S = 30.0
+JOB_EVERY_S = 20.0
+BACKLOG = 4
 CALM_S = 1800.0  # services alone, to see what they use
 _KINDS: dict[str, Resource[Any]] = {
     "Namespace": NAMESPACES,

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
+from click.core import ParameterSource
 
-from koord.cli import local_scheduler
+from koord.cli import demo, local_scheduler
 from koord.cli.component import COMPONENTS, chosen
 from koord.cli.program import loop_factory
 from koord.embedded.apiserver.http import NotLoopback
 from koord.embedded.apiserver.store import JournalFailed
 from koord.embedded.cluster import Cluster, Maker, Settings
 from koord.telemetry import collector
+from koord.values.duration import DurationError, parse_seconds
 
 STOP_S = 5
 NEXT = """
@@ -85,7 +87,19 @@ def _settings_of(pairs: tuple[str, ...]) -> dict[str, str]:
 @click.option("--components", default="all", show_default=True, metavar="A,B,C", help=f"Of: {', '.join(COMPONENTS)}.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Setting of a program: scheduler.config=FILE.")
 @click.option("--seed", type=int, help="Seed for simulated behaviour. Default: a new one each time.")
+@click.option(
+    "--demo",
+    "demonstration",
+    type=click.Choice(demo.DEMOS),
+    help="Instead of a cluster to use: watch one live, time-lapsed.",
+)
+@click.option("--duration", metavar="TIME", help="With --demo: how much virtual time to show. Default: 24h.")
+@click.option("--speed", type=click.FloatRange(min=1), help="With --demo: times faster than life. Default: all it can.")
+@click.option("-o", "--output", type=click.Choice(("table", "json")), help="With --demo: a live table, or JSON lines.")
+@click.option("--screenshot", type=click.Path(path_type=Path), help="With --demo: save the last picture as SVG here.")
+@click.pass_context
 def up(
+    context: click.Context,
     nodes: int,
     profile: Path | None,
     listen: str,
@@ -96,11 +110,23 @@ def up(
     components: str,
     sets: tuple[str, ...],
     seed: int | None,
+    demonstration: str | None,
+    duration: str | None,
+    speed: float | None,
+    output: str | None,
+    screenshot: Path | None,
 ) -> None:
     """Run a whole cluster in this process: API server, workload controllers, simulated nodes and koord-scheduler.
 
-    Prints one line when it is ready and runs until Ctrl-C.
+    Prints one line when it is ready and runs until Ctrl-C. With --demo colocation a day of services and batch work on
+    20 simulated nodes passes in minutes before your eyes.
     """
+    if demonstration is not None:
+        _demonstrate(context, duration, speed, output, screenshot)
+        return
+    for name, value in (("duration", duration), ("speed", speed), ("output", output), ("screenshot", screenshot)):
+        if value is not None:
+            _fail(f"--{name} goes with --demo")
     host, port = _address(listen)
     if durable and data_dir is None:
         _fail("--durable needs --data-dir: there is nothing to make durable in memory")
@@ -121,6 +147,37 @@ def up(
         _fail(str(error))
     except OSError as error:
         _fail(f"cannot listen on {listen}: {error.strerror or error}; choose another address with --listen")
+
+
+# What a demonstration settles by itself.
+_NOT_WITH_DEMO = ("profile", "listen", "allow_remote", "data_dir", "durable", "kubeconfig", "components", "sets")
+
+
+def _demonstrate(
+    context: click.Context, duration: str | None, speed: float | None, output: str | None, screenshot: Path | None
+) -> None:
+    given = ParameterSource.COMMANDLINE
+    for name in _NOT_WITH_DEMO:
+        if context.get_parameter_source(name) is given:
+            _fail(f"--{'set' if name == 'sets' else name.replace('_', '-')} does not go with --demo")
+    try:
+        seconds = parse_seconds(duration or "24h")
+    except DurationError as error:
+        _fail(f"--duration {duration}: {error}")
+    if seconds <= 0:
+        _fail(f"--duration {duration}: must be more than nothing")
+    nodes = context.params["nodes"] if context.get_parameter_source("nodes") is given else demo.NODES
+    seed = context.params["seed"]
+    demo.run(
+        demo.Wish(
+            hours=seconds / 3600,
+            speed=speed,
+            nodes=nodes,
+            seed=demo.DEFAULT_SEED if seed is None else seed,
+            output=output or "table",
+            screenshot=screenshot,
+        )
+    )
 
 
 def _remarks(components: Sequence[tuple[str, Maker]], sets: tuple[str, ...]) -> list[str]:

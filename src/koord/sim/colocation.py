@@ -93,7 +93,12 @@ def objects(services: tuple[Service, ...] = FLEET) -> list[Obj]:
 def slo_documents() -> dict[str, str]:
     """slo-controller-config: what may be lent, when BE work is held back, and when it has to go."""
     documents = {
-        "colocation-config": {"enable": True, "cpuReclaimThresholdPercent": 70, "memoryReclaimThresholdPercent": 70},
+        "colocation-config": {
+            "enable": True,
+            "metricReportIntervalSeconds": 120,
+            "cpuReclaimThresholdPercent": 70,
+            "memoryReclaimThresholdPercent": 70,
+        },
         "resource-threshold-config": {
             "clusterStrategy": {
                 "enable": True,
@@ -116,7 +121,7 @@ def slo_documents() -> dict[str, str]:
     return {name: json.dumps(document) for name, document in documents.items()}
 
 
-GATES = frozenset({"BECPUSuppress", "CPUBurst", "BECPUEvict", "BEMemoryEvict", "GroupIdentity", "CgroupReconcile"})
+GATES = frozenset({"BECPUSuppress", "CPUBurst", "BECPUEvict", "BEMemoryEvict", "GroupIdentity"})
 
 
 def job(number: int, chance: Random) -> Obj:

@@ -17,8 +17,11 @@ from koord.sim.agent import Agent, Step
 from koord.values.cpuset import CPUSet
 
 
+LEAST_HELD_MILLI = 100.0  # less is no suppression worth a word
+
+
 class NodeState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Milli-cores. `suppressed_to` is how many CPUs BE may use; None while it may use all."""
+    """Milli-cores. `cpus_for_batch` is how many CPUs BE may use; `held_back` is what it wanted beyond them."""
 
     name: str
     capacity_milli: int
@@ -28,7 +31,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     lent_milli: int  # batch-cpu allocatable
     batch_pods: int
     service_pods: int
-    suppressed_to: int | None
+    cpus_for_batch: int
+    held_back_milli: float
     short_milli: float
     latency: float
     why: str = ""  # what suppression last said
@@ -36,6 +40,10 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def used_milli(self) -> float:
         return self.services_milli + self.batch_milli + self.system_milli
+
+    @property
+    def is_suppressed(self) -> bool:
+        return self.held_back_milli > LEAST_HELD_MILLI
 
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -53,7 +61,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def suppressed(self) -> int:
-        return sum(node.suppressed_to is not None for node in self.nodes)
+        """Nodes on which BE work gets less than it wants."""
+        return sum(node.is_suppressed for node in self.nodes)
 
 
 class Totals(msgspec.Struct, kw_only=True, rename="camel"):
@@ -76,7 +85,7 @@ class Totals(msgspec.Struct, kw_only=True, rename="camel"):
             self.batch += node.batch_milli * step_s
             self.lent += node.lent_milli * step_s
             self.short += node.short_milli * step_s
-            self.suppressed_node_s += (node.suppressed_to is not None) * step_s
+            self.suppressed_node_s += node.is_suppressed * step_s
             self.slowest = max(self.slowest, node.latency)
 
     @property
@@ -135,7 +144,8 @@ def _node(agent: Agent, facts: Facts) -> NodeState:
         lent_milli=0 if node is None else node.allocatable.get(BATCH_CPU, 0),
         batch_pods=len(batch),
         service_pods=len(services),
-        suppressed_to=held if 0 < held < cpus else None,
+        cpus_for_batch=held or cpus,
+        held_back_milli=moment.short_milli(frozenset(batch)),
         short_milli=moment.short_milli(services),
         latency=slowest(moment.fares, services),
         why=_why(step),

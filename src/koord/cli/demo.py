@@ -1,0 +1,188 @@
+"""`koord up --demo`: a day of co-location in minutes, shown as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from koord.cli.access import fail
+from koord.telemetry import collector
+from koord.telemetry.clock import LoopClock, run_virtual
+
+if TYPE_CHECKING:
+    from koord.cli.demo_cluster import DemoCluster
+    from koord.cli.demo_view import DemoView
+
+DEMOS = ("colocation",)
+DEFAULT_SEED = 1
+NODES = 20
+REFRESH_S = 0.25
+LINE_S = 600.0  # of virtual time between two lines of JSON
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """`speed` is how many virtual seconds pass in a second at most; None is as many as the machine can."""
+
+    hours: float = 24.0
+    speed: float | None = None
+    nodes: int = NODES
+    seed: int = DEFAULT_SEED
+    output: str = "table"
+    screenshot: Path | None = None
+
+
+class Pace:
+    """Keeps virtual time from running ahead of `speed`; behind, it runs as fast as it can."""
+
+    def __init__(self, speed: float | None, clock: LoopClock) -> None:
+        self._speed = speed
+        self._clock = clock
+        self._virtual = clock.monotonic()
+        self._wall = time.monotonic()
+
+    @property
+    def wall_s(self) -> float:
+        return time.monotonic() - self._wall
+
+    def keep(self) -> None:
+        if self._speed is not None:
+            ahead = (self._clock.monotonic() - self._virtual) / self._speed - self.wall_s
+            if ahead > 0:
+                time.sleep(ahead)
+
+
+def run(wish: Wish) -> None:
+    show = _lines() if wish.output == "json" else _screen(wish)
+    collector.relax()
+    last = run_virtual(lambda clock: _play(clock, wish, show.step))
+    show.close(last)
+
+
+class _Show:
+    """How a run is shown: `step` after every round, `close` with the last moment."""
+
+    def __init__(self, step: Callable[[DemoView], None], close: Callable[[DemoView | None], None]) -> None:
+        self.step = step
+        self.close = close
+
+
+def _lines() -> _Show:
+    from koord.cli.demo_view import line_of
+
+    due: list[float] = []
+
+    def step(view: DemoView) -> None:
+        if not due or view.state.at_s >= due[0]:
+            due[:] = [view.state.at_s + LINE_S]
+            click.echo(json.dumps(line_of(view)))
+
+    def close(view: DemoView | None) -> None:
+        if view is not None:
+            click.echo(json.dumps({"summary": msgspec.to_builtins(view.summary)}))
+
+    return _Show(step, close)
+
+
+def _screen(wish: Wish) -> _Show:
+    try:
+        from rich.console import Console
+        from rich.live import Live
+    except ImportError:
+        fail("the demonstration needs the package rich (pip install 'koord[cli]'); -o json works without it")
+    from koord.cli.demo_picture import WIDTH, closing, picture
+
+    console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH)
+    live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+    drawn: list[float] = []
+
+    def step(view: DemoView) -> None:
+        at = time.monotonic()
+        if live is not None and (not drawn or at - drawn[0] >= REFRESH_S):
+            if not drawn:
+                live.start()
+            drawn[:] = [at]
+            live.update(picture(view), refresh=True)
+
+    def close(view: DemoView | None) -> None:
+        if live is not None and drawn:
+            live.stop()
+        if view is None:
+            return
+        console.print(picture(view))
+        console.print(closing(view.summary))
+        if wish.screenshot is not None:
+            _save(wish.screenshot, view)
+
+    return _Show(step, close)
+
+
+def _save(path: Path, view: DemoView) -> None:
+    from rich.console import Console
+
+    from koord.cli.demo_picture import WIDTH, closing, picture
+
+    console = Console(
+        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor", highlight=False
+    )
+    console.print(picture(view))
+    console.print(closing(view.summary))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        console.save_svg(str(path), title="koord up --demo colocation")
+    except OSError as error:
+        fail(f"cannot write {path}: {error.strerror}")
+
+
+async def _play(clock: LoopClock, wish: Wish, show: Callable[[DemoView], None]) -> DemoView | None:
+    from koord.cli.demo_cluster import DemoCluster
+    from koord.cli.demo_view import Jobs, view_of
+
+    pace = Pace(wish.speed, clock)
+    started_s = clock.time()
+    last: list[DemoView] = []
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+
+    def on_round() -> None:
+        submitter = demo.submitter
+        jobs = Jobs(
+            submitted=submitter.submitted,
+            done=submitter.done,
+            failed=submitter.failed,
+            running=submitter.running,
+            waiting=submitter.waiting,
+        )
+        evictions = demo.agents.ledger.entries()
+        view = view_of(demo.observation, jobs, evictions, started_s=started_s, wall_s=pace.wall_s)
+        if view is not None:
+            last[:] = [view]
+            show(view)
+        pace.keep()
+
+    demo: DemoCluster = DemoCluster(clock, seed=wish.seed, nodes=wish.nodes, on_round=on_round)
+    await demo.start()
+    try:
+        await _until(clock, wish.hours * 3600, stopped)
+    finally:
+        await demo.stop()
+    return last[0] if last else None
+
+
+async def _until(clock: LoopClock, seconds: float, stopped: asyncio.Event) -> None:
+    """The end of the run, or the user's Ctrl-C."""
+    wait: asyncio.Task[Any] = asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait({wait}, timeout=seconds)
+    finally:
+        wait.cancel()

@@ -1,0 +1,160 @@
+"""The co-location demonstration as one screen of 100 columns: the day so far, every node, and what was evicted."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from koord.cli.demo_chart import BATCH, LENT, SERVICES, areas, bar
+from koord.cli.demo_view import DemoView, Summary
+from koord.koordlet.eviction.ledger import Entry
+from koord.sim.observation import NodeState
+
+WIDTH = 100
+SLOTS = 72  # of 20 minutes: a day
+_TOP_PERCENT, _ROWS = 80.0, 8
+_BAR = 18
+
+
+def picture(view: DemoView) -> RenderableType:
+    return Group(_head(view), _day(view), _nodes(view), _foot(view))
+
+
+def _head(view: DemoView) -> RenderableType:
+    grid = Table.grid(expand=True)
+    grid.add_column()
+    grid.add_column(justify="right")
+    left = Text.assemble(
+        (" koord ", "bold black on #f2a33a"),
+        ("  co-location", "bold"),
+        (f"  {view.summary.nodes} simulated nodes, {view.summary.cores} cores", "grey62"),
+    )
+    right = Text.assemble((f"day {view.day} ", "grey62"), (view.time, "bold"), (f"  x{view.speed:,.0f} ", "grey62"))
+    grid.add_row(left, right)
+    return grid
+
+
+def _day(view: DemoView) -> RenderableType:
+    state = view.state
+    services, batch = state.percent("services_milli", "system_milli"), state.percent("batch_milli")
+    chart = areas(_padded(view.services), _padded(view.batch), _padded(_ceiling(view), -1.0), _TOP_PERCENT, _ROWS)
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(justify="right", style="grey62", width=4)
+    grid.add_column(width=SLOTS)
+    grid.add_column(width=15)
+    legend = _legend(services, batch, state.percent("lent_milli"))
+    for row, line in enumerate(chart):
+        percent = _TOP_PERCENT - row * _TOP_PERCENT / _ROWS
+        label = f"{percent:.0f}%" if row % 2 == 0 else ""
+        grid.add_row(label, line, legend[row] if row < len(legend) else "")
+    hours = "".join(f"{hour:02d}:00".ljust(SLOTS // 8) for hour in range(0, 24, 3))
+    grid.add_row("", Text(hours, "grey62"), "")
+    return Panel(grid, title="cluster CPU", title_align="left", border_style="grey37", box=box.ROUNDED, width=WIDTH)
+
+
+def _ceiling(view: DemoView) -> list[float]:
+    """How high the load could go if everything that is lent were used."""
+    return [services + lent for services, lent in zip(view.services, view.lent, strict=True)]
+
+
+def _legend(services: float, batch: float, lent: float) -> list[Text]:
+    return [
+        Text.assemble((f"{services + batch:5.1f}%", "bold"), " in use"),
+        Text(""),
+        Text.assemble(("█ ", BATCH), (f"{batch:.1f}%", "bold")),
+        Text("  batch", "grey62"),
+        Text.assemble(("█ ", SERVICES), (f"{services:.1f}%", "bold")),
+        Text("  services", "grey62"),
+        Text.assemble(("╌ ", LENT), (f"{lent:.1f}%", "bold")),
+        Text("  lent to batch", "grey62"),
+    ]
+
+
+def _nodes(view: DemoView) -> RenderableType:
+    nodes = view.state.nodes
+    half = -(-len(nodes) // 2)
+    grid = Table.grid(padding=(0, 1), expand=True)
+    for _ in range(2):
+        grid.add_column(width=7, style="grey70", no_wrap=True)
+        grid.add_column(width=_BAR, no_wrap=True)
+        for width in (4, 4, 4, 5):
+            grid.add_column(width=width, justify="right", no_wrap=True)
+    heading = ("", "", "cpu", "lent", "pods", "held")
+    grid.add_row(*(Text(word, "grey50") for word in (*heading, *heading)))
+    for row in range(half):
+        cells = _node(nodes[row])
+        cells += _node(nodes[row + half]) if row + half < len(nodes) else [""] * len(heading)
+        grid.add_row(*cells)
+    return Panel(grid, title="nodes", title_align="left", border_style="grey37", box=box.ROUNDED, width=WIDTH)
+
+
+def _node(node: NodeState) -> list[RenderableType]:
+    capacity = node.capacity_milli
+    services = (node.services_milli + node.system_milli) / capacity
+    return [
+        node.name,
+        bar(services, node.batch_milli / capacity, _BAR),
+        Text(f"{100 * node.used_milli / capacity:.0f}%", "bold"),
+        Text(f"{node.lent_milli / 1000:.1f}", LENT),
+        Text(str(node.batch_pods), BATCH),
+        Text(f"to {node.cpus_for_batch}" if node.is_suppressed else "", "bold #ffd166"),
+    ]
+
+
+def _foot(view: DemoView) -> RenderableType:
+    jobs, summary = view.jobs, view.summary
+    short = summary.short_core_seconds
+    first = Text.assemble(
+        ("jobs ", "grey62"), (f"{jobs.done:,}", "bold"), (" done  ", "grey62"),
+        (f"{jobs.running}", "bold"), (" running  ", "grey62"),
+        (f"{jobs.waiting}", "bold"), (" waiting   held back on ", "grey62"),
+        (f"{view.state.suppressed}", "bold"), (" nodes   evicted ", "grey62"),
+        (f"{view.evicted}", "bold"), ("   services lack ", "grey62"),
+        (f"{short:.1f} core s", "bold #40b36b" if short == 0 else "bold red"),
+    )  # fmt: skip
+    lines = [first, *(_eviction(entry) for entry in view.evictions)]
+    lines += [Text("")] * (5 - len(lines))
+    return Panel(
+        Group(*lines), title="what happened", title_align="left", border_style="grey37", box=box.ROUNDED, width=WIDTH
+    )
+
+
+def _eviction(entry: Entry) -> Text:
+    record = entry.record
+    text = Text.assemble(
+        (entry.at[11:16], "grey62"), " ", (entry.node, "grey70"), " evicted ", (entry.name, "bold"), " ",
+        (f"{record.rule}: {record.measured}", "grey62"),
+    )  # fmt: skip
+    text.truncate(WIDTH - 4, overflow="ellipsis")
+    return text
+
+
+def closing(summary: Summary) -> RenderableType:
+    """The last word."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="grey62")
+    grid.add_column(style="bold", justify="right")
+    grid.add_column(style="grey62")
+    times = summary.used_percent / summary.services_percent if summary.services_percent else 0.0
+    lack = "no service lacked CPU at any time" if summary.short_core_seconds == 0 else "services lacked CPU"
+    rows = (
+        ("cluster CPU, services alone", f"{summary.services_percent:.1f} %", f"of {summary.cores} cores"),
+        ("cluster CPU, with batch work", f"{summary.used_percent:.1f} %", f"{times:.1f} times as much"),
+        ("lent to batch on average", f"{summary.lent_percent:.1f} %", "follows the services minute by minute"),
+        ("jobs done", f"{summary.jobs_done:,}", f"{summary.evictions} pods evicted, {summary.jobs_failed} jobs failed"),
+        ("services lacked", f"{summary.short_core_seconds:.1f} core-s", lack),
+        ("slowest service", f"x{summary.slowest_service:.2f}", "latency beside batch work, 1 is an idle machine"),
+        ("batch held back", f"{100 * summary.suppressed_share:.1f} %", "of the time of all nodes"),
+        ("a run of", f"{summary.hours:.1f} h", f"in {summary.wall_s:.0f} s"),
+    )
+    for row in rows:
+        grid.add_row(*row)
+    return Panel(grid, title="summary", title_align="left", border_style=BATCH, box=box.ROUNDED, width=WIDTH)
+
+
+def _padded(values: object, filling: float = 0.0) -> list[float]:
+    shown = list(values)[-SLOTS:]  # type: ignore[call-overload]
+    return [*shown, *([filling] * (SLOTS - len(shown)))]
