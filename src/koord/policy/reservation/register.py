@@ -70,8 +70,9 @@ class Register:
         self._on_node: dict[str, dict[str, Standing]] = {}
         self._index: dict[Key, set[str]] = {}
         self._names: dict[str, str] = {}
-        self._kinds: Counter[str] = Counter()  # of keys in the index
-        self.index_version = 0  # moves when a pod may find other reservations than before
+        # How many keys of the index are of one pod, of whoever comes, of a controller's pods.
+        self._personal = self._public = self._controlled = 0
+        self._labels: dict[str, Counter[str]] = {}  # key -> values, of those among them that are labels
 
     @staticmethod
     def of(holdings: Iterable[Holding], occupants: Iterable[Occupant]) -> Register:
@@ -95,8 +96,7 @@ class Register:
                     self._names[holding.name] = holding.uid
                     for key in _keys(holding):
                         self._index.setdefault(key, set()).add(holding.uid)
-                        self._kinds[key[0]] += 1
-                    self.index_version += 1
+                        self._count(key, 1)
                     self._settle(holding.uid)
                     nodes = {held.node for held in (before, holding) if held is not None}
             case Gone(uid):
@@ -133,16 +133,31 @@ class Register:
         holding = self._holdings.pop(uid, None)
         if holding is None:
             return
-        self.index_version += 1
         for key in _keys(holding):
             found = self._index[key]
             found.discard(uid)
-            self._kinds[key[0]] -= 1
+            self._count(key, -1)
             if not found:
                 del self._index[key]
         if self._names.get(holding.name) == uid:
             del self._names[holding.name]
         self._settle(uid, holding.node)
+
+    def _count(self, key: Key, sign: int) -> None:
+        kind = key[0]
+        if kind in ("name", "uid"):
+            self._personal += sign
+        elif kind in ("controller", "controller-uid"):
+            self._controlled += sign
+        elif kind != "label":
+            self._public += sign
+        else:
+            values = self._labels.setdefault(key[1], Counter())
+            values[key[2]] += sign
+            if not values[key[2]]:
+                del values[key[2]]
+                if not values:
+                    del self._labels[key[1]]
 
     def _settle(self, uid: str, last_node: str = "") -> None:
         """Bring what is derived from one reservation up to date."""
@@ -188,24 +203,27 @@ class Register:
         left = [part for pod, part in parts.items() if part.node == node and pod in there]
         return standing if len(left) == standing.assigned else _standing(standing.holding, left)
 
-    def reached_by(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether pods with these labels may find some reservation by them."""
-        index = self._index
-        if not index:
-            return False
-        if ANYONE in index or ("namespace", namespace) in index:
-            return True
-        return bool(self._kinds["label"]) and any(("label", key, value) in index for key, value in labels.items())
-
     def reached_in_person(self, uid: str, name: str) -> bool:
         """Whether some reservation is for a pod of this very name or uid."""
-        kinds, index = self._kinds, self._index
-        return bool((kinds["name"] and ("name", name) in index) or (kinds["uid"] and ("uid", uid) in index))
+        if not self._personal:
+            return False
+        return ("name", name) in self._index or ("uid", uid) in self._index
 
-    def reached_through(self, owners: Iterable[OwnerReference]) -> bool:
-        """Whether some reservation is for the pods of one of these controllers."""
-        kinds, index = self._kinds, self._index
-        if not kinds["controller"] and not kinds["controller-uid"]:
+    def reached_by(self, namespace: str, labels: Mapping[str, str], owners: tuple[OwnerReference, ...]) -> bool:
+        """Whether pods like this may find some reservation. Every pod is asked about, so it looks up little."""
+        known = self._labels
+        if known:
+            if len(known) < len(labels):
+                if any(labels.get(key) in values for key, values in known.items()):
+                    return True
+            else:
+                for key, value in labels.items():
+                    if key in known and value in known[key]:
+                        return True
+        index = self._index
+        if self._public and (ANYONE in index or ("namespace", namespace) in index):
+            return True
+        if not self._controlled:
             return False
         return any(("controller", o.name) in index or ("controller-uid", o.uid) in index for o in owners)
 

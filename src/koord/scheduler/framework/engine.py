@@ -292,14 +292,13 @@ class Engine:
 
         Must follow `decide` with nothing in between.
         """
-        plugins = self.profile.at("nominate")
-        if not plugins:
+        if self.cycle.restored is None:  # there is nothing for it to take but room
             return None
         node = self._state.table.index[node_name]
         judgement = self._latest.judgement if self._latest is not None else None
         if judgement is not None and judgement.views is not None:
             node = judgement.views.node(node.row) or node
-        for plugin in plugins:
+        for plugin in self.profile.at("nominate"):
             answer = plugin.nominate(self.cycle, pod, node)
             if answer is not None:
                 return plugin.name, answer

@@ -116,6 +116,11 @@ class Plugin:
         """The verdict that a code of `filter_columns` stands for."""
         raise NotImplementedError
 
+    def near_miss(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> tuple[float, str] | None:
+        """Of a node that this plugin refuses: how much of what the pod asks for is missing, from 0 to 1, and in words
+        what is. For explanations: a few nodes are asked about."""
+        return None
+
     def relent(self, cycle: Cycle, pod: PodInfo, rows: RowList) -> tuple[int, str] | None:
         """No node takes the pod, and on these rows nobody but this plugin objects: the row that takes it after all,
         and why in words."""
@@ -142,7 +147,8 @@ class Plugin:
 
     def nominate(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
         """Before the pod is counted on the node that was chosen, and before Reserve: what it is to take there
-        (`cycle.nominated`). The node comes as the pod sees it. Needs no point."""
+        (`cycle.nominated`). The node comes as the pod sees it. Needs no point; not called for a pod that sees what
+        everyone sees."""
         return None
 
     def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:

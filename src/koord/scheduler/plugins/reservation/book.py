@@ -25,6 +25,7 @@ from koord.api.protocol import (
     A_RESERVATION_AFFINITY,
     A_RESERVATION_ALLOCATED,
     L_OPERATING_MODE,
+    L_RESERVATION_IGNORED,
 )
 from koord.policy.reservation.holding import Holding
 from koord.policy.reservation.operating import holding_of, occupant_of
@@ -43,7 +44,6 @@ from koord.values.resources import PODS as PLACES
 
 INTERESTS_KEPT = 512
 _LOG_LIMIT = 1 << 15
-_MEMO = "Reservation"
 
 Changed = Callable[[str], None]
 
@@ -235,24 +235,16 @@ class Book:
 
     def interest(self, pod: PodInfo) -> Interest | None:
         """What reservations may mean to a pod; None for the plain pod, at the cost of a few look-ups."""
-        register, peers = self.register, pod.peers
-        memo: tuple[int, bool, bool] | None = peers.memo.get(_MEMO)
-        if memo is None or memo[0] != register.index_version:
-            memo = self._reach(pod)
-        _, reached, ignores = memo
+        register, labels, notes = self.register, pod.labels, pod.annotations
         person = register.reached_in_person(pod.uid, pod.name)
-        wants = A_RESERVATION_AFFINITY in pod.annotations
-        if not (reached or person or ignores or wants or (pod.owners and register.reached_through(pod.owners))):
-            return None
-        return self._interest(pod, person)
-
-    def _reach(self, pod: PodInfo) -> tuple[int, bool, bool]:
-
-        register = self.register
-        found = register.reached_by(pod.namespace, pod.labels)
-        memo = (register.index_version, found, ignores_reservations(pod.labels))
-        pod.peers.memo[_MEMO] = memo
-        return memo
+        if (
+            person
+            or register.reached_by(pod.namespace, labels, pod.owners)
+            or (notes and A_RESERVATION_AFFINITY in notes)
+            or (labels and L_RESERVATION_IGNORED in labels and ignores_reservations(labels))
+        ):
+            return self._interest(pod, person)
+        return None
 
     def _interest(self, pod: PodInfo, person: bool) -> Interest:
         exact = pod.annotations.get(A_EXACT_MATCH_RESERVATION)
