@@ -77,7 +77,8 @@ def _miss(miss: Miss) -> str:
     short = ", ".join(
         f"{wording.amount(name, amount)} {wording.short(name)}" for name, amount in sorted(miss.lacking.items())
     )
-    return f"{miss.node}: {', '.join(miss.reasons)}{f' (short of {short})' if short else ''}"
+    said = f"{miss.node}: {', '.join(miss.reasons)}{f' (short of {short})' if short else ''}"
+    return "; ".join((said, *miss.details))
 
 
 def _ranking(ranking: Sequence[Ranked]) -> Table:

@@ -43,6 +43,12 @@ class Nearest(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
     @property
+    def missing(self) -> float:
+        """The part of the wanted devices that the node cannot give, from 0 to 1."""
+        there = self.best if self.group and self.fitting >= self.wanted else self.fitting
+        return max(self.wanted - there, 0) / max(self.wanted, 1)
+
+    @property
     def sentence(self) -> str:
         text = f"{self.fitting} of the {self.wanted} {self.device_type} devices wanted would fit"
         if self.group and self.fitting >= self.wanted:

@@ -45,6 +45,7 @@ class Miss(msgspec.Struct, frozen=True):
     node: str
     reasons: tuple[str, ...]
     lacking: Mapping[str, int]  # by resource
+    details: tuple[str, ...] = ()  # what plugins have to say besides
 
 
 class Search(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.decision import PRE_FILTER
-from koord.scheduler.framework.plugin import Codes, Plugin
+from koord.scheduler.framework.plugin import Codes, Plugin, overrides
 from koord.scheduler.framework.profile import Filter, Profile
 from koord.scheduler.framework.verdict import ALWAYS, CLUSTER, ROW, Reject, unresolvable
 from koord.scheduler.framework.view import Views
@@ -299,6 +299,16 @@ class Judgement:
         for codes in self._codes:
             counts += codes[rows] != 0
         return counts
+
+    def near_misses(self, node: NodeInfo) -> list[tuple[float, str]]:
+        """What those who refuse a node say of how near it came, as far as they say anything."""
+        found = []
+        for i, judge in enumerate(self.filters):
+            if overrides(judge.plugin, "near_miss") and self._codes[i][node.row]:
+                miss = judge.plugin.near_miss(self._cycle, self._pod, node)
+                if miss is not None:
+                    found.append(miss)
+        return found
 
     def codes_of(self, plugin: str) -> Codes:
         """What a filter said of every row that PreFilter left in: 0 passes."""

@@ -6,8 +6,11 @@ import numpy as np
 
 from koord.scheduler.framework.decision import Miss
 from koord.scheduler.framework.judgement import Judgement
+from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.table import NodeTable
+
+_CLOSER_LOOKS = 8
 
 
 def nearest(judgement: Judgement, table: NodeTable, pod: PodInfo) -> Miss | None:
@@ -23,10 +26,21 @@ def nearest(judgement: Judgement, table: NodeTable, pod: PodInfo) -> Miss | None
         short = np.maximum(amount - (table.allocatable(name)[rows] - table.requested(name)[rows]), 0)
         lacking[name] = short
         share += short / amount
-    best = int(np.argmin(share))
+    ties = np.flatnonzero(share == share.min())[:_CLOSER_LOOKS]
+    best, details = _closest(judgement, [(int(tie), table.nodes[rows[tie]]) for tie in ties])
     row = int(rows[best])
     node = table.nodes[row]
     assert node is not None
-    return Miss(
-        node.name, judgement.objections(row), {name: int(short[best]) for name, short in lacking.items() if short[best]}
-    )
+    short_of = {name: int(short[best]) for name, short in lacking.items() if short[best]}
+    return Miss(node.name, judgement.objections(row), short_of, details)
+
+
+def _closest(judgement: Judgement, ties: list[tuple[int, NodeInfo | None]]) -> tuple[int, tuple[str, ...]]:
+    """Of nodes that lack equally much, the one of which plugins say that the least is missing, and their words."""
+    found: list[tuple[float, int, tuple[str, ...]]] = []
+    for place, node in ties:
+        assert node is not None
+        misses = judgement.near_misses(node)
+        found.append((sum(share for share, _ in misses), place, tuple(words for _, words in misses)))
+    _, place, details = min(found, key=lambda miss: miss[0])
+    return place, details

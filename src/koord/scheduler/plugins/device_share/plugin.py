@@ -17,7 +17,7 @@ from koord.api.custom import DEVICES
 from koord.api.protocol import A_RESERVATION_ALLOCATED
 from koord.policy.device.allocator import Options
 from koord.policy.device.numa_hint import device_hints
-from koord.policy.device.refusal import Refusal
+from koord.policy.device.refusal import Nearest, Refusal
 from koord.policy.device.score import scorer_of
 from koord.policy.topology.hint import Hint, Hints
 from koord.scheduler.framework.cycle import Cycle
@@ -200,6 +200,17 @@ class DeviceShare(Plugin):
             if node is not None and node.node is not None and node.row in places:
                 codes[places[node.row]] = kept.asking.code(self.filter(cycle, pod, node))
 
+    def near_miss(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> tuple[float, str] | None:
+        trial = self._trial(cycle, pod, node)
+        if not isinstance(trial, Trial) or trial.reserved:
+            return None
+        key = ("near miss", trial.asking.number, trial.facts)
+        if key not in trial.site.memo:
+            found = trial.allocation()
+            trial.site.memo[key] = found.nearest if isinstance(found, Refusal) else None
+        nearest: Nearest | None = trial.site.memo[key]
+        return None if nearest is None else (nearest.missing, nearest.sentence)
+
     def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
         kept = self._kept(cycle, pod)
         assert kept is not None
@@ -264,7 +275,7 @@ class DeviceShare(Plugin):
     # Among plugins -----------------------------------------------------------------------------------------------
 
     def numa_hints(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Hints | Reject | None:
-        trial = self._trial(cycle, pod, node)
+        trial = self._trial(cycle, pod, node) if self._aligns else None
         if not isinstance(trial, Trial):
             return trial
         if trial.reserved or trial.site is not self.book.of(node):
@@ -276,14 +287,14 @@ class DeviceShare(Plugin):
         return found
 
     def numa_fits(self, cycle: Cycle, pod: PodInfo, node: NodeInfo, zones: BitMask | None) -> Reject | None:
-        trial = self._trial(cycle, pod, node)
+        trial = self._trial(cycle, pod, node) if self._aligns else None
         if not isinstance(trial, Trial):
             return trial
         found = trial.placed(zones)
         return rejection(found) if isinstance(found, Refusal) else None
 
     def _trial(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Trial | Reject | None:
-        kept = self._kept(cycle, pod) if self._aligns else None
+        kept = self._kept(cycle, pod)
         if not isinstance(kept, Kept):
             return kept
         site = self._site(kept, node)
