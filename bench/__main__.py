@@ -23,6 +23,7 @@ BENCHES = {
     "load-aware": "bench.load_aware",
     "load-aware-cluster": "bench.load_aware_cluster",
     "quota": "bench.quota",
+    "reservation": "bench.reservation",
     "scheduler": "bench.scheduler",
     "manager": "bench.manager",
     "webhook": "bench.webhook",

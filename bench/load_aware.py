@@ -20,6 +20,7 @@ from koord.api.resource import Resource
 from koord.policy.load.wire import NodeMetric
 from koord.scheduler.assembly import Assembly
 from koord.scheduler.framework.decision import Chosen
+from koord.scheduler.framework.desk import Desk
 from koord.scheduler.framework.engine import Engine
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.state.cluster import ClusterState
@@ -65,6 +66,7 @@ class Reports:
 class Handle:
     def __init__(self, state: ClusterState) -> None:
         self.state = state
+        self.desk = Desk()
         self.reports = Reports()
 
     def lister(self, resource: Resource[Any]) -> Any:
