@@ -18,7 +18,7 @@ from koord.scheduler.state.table import NodeTable, RowList
 class Refused:
     """Valid until the cluster state changes."""
 
-    __slots__ = ("chance", "cycle", "decision", "judgement", "nominator", "pod", "table", "trials")
+    __slots__ = ("barred_by", "chance", "cycle", "decision", "judgement", "nominator", "pod", "table", "trials")
 
     def __init__(
         self,
@@ -39,6 +39,9 @@ class Refused:
         self.chance = chance  # seeded: choices that may be arbitrary are the same in every run
         self.table: NodeTable = cycle.state.table
         self.trials = Trials(profile, cycle, pod)
+        early = decision.pre_filter
+        # Who did not let this very pod in, whatever nodes say: room on a node is of no use to it then.
+        self.barred_by = early[0] if early and any(p.name == early[0] for p in profile.at("admit")) else ""
 
     def nominated_node(self) -> str:
         """Where the pod was promised room before."""

@@ -60,6 +60,8 @@ def find(refused: Refused, rules: Rules, budgets: Budgets, enough: Enough, among
     rows = refused.resolvable_rows() if among is None else among
     if not len(rows):
         return Found(0, (), {})
+    if refused.barred_by and refused.barred_by != rules.name:
+        return Found(len(rows), (), {NO_VICTIMS: len(rows)})  # nobody is sent away in vain
     rows = np.roll(rows, -int(refused.chance.integers(len(rows))))
     return _Search(refused, rules, budgets, rows).run(enough.of(len(rows)))
 

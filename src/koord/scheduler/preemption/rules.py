@@ -19,7 +19,7 @@ class Rules:
     Another kind of preemption overrides `may_take` and, if need be, `importance` and `objection`.
     """
 
-    name = "preemption"  # in whose name `objection` is raised
+    name = ""  # of the plugin whose refusal of the pod itself `objection` tells about
 
     def __init__(self, may_evict: Callable[[PodInfo], bool] | None = None) -> None:
         self._may_evict = may_evict
