@@ -8,6 +8,7 @@ from koord.cli.lazy import LazyGroup
 
 COMMANDS = {
     "pod": ("koord.cli.explain_pod", "pod", "Why a pod is where it is, or nowhere."),
+    "eviction": ("koord.cli.explain_eviction", "eviction", "Who evicted a pod, by which rule and on which numbers."),
     "node": ("koord.cli.explain_node", "node", "Why a node lends what it lends to batch and mid pods."),
 }
 

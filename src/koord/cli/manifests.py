@@ -11,13 +11,14 @@ import yaml
 
 from koord import __version__
 from koord.api.config import gates
-from koord.api.config.gate_tables import MANAGER
+from koord.api.config.gate_tables import KOORDLET, MANAGER, RUNTIME_HOOKS
 from koord.api.config.scheduler import shipped
 from koord.api.crd import crd_manifests
-from koord.cli import manifest_program
+from koord.cli import manifest_koordlet, manifest_program
 from koord.cli.manifest_object import default_config, namespace_object, priority_classes
 from koord.cli.manifest_rbac import rbac, service_account
 from koord.cli.manifest_webhook import webhook_configurations
+from koord.koordlet import right as koordlet_rights
 from koord.manager import program
 from koord.manager.world import NAMESPACE
 from koord.scheduler.assembly import Assembly, without_unbuilt, written
@@ -26,7 +27,7 @@ from koord.scheduler.right import BOUND_ROLES, RIGHTS
 
 Obj = dict[str, Any]
 
-COMPONENTS = ("namespace", "crds", "settings", "manager", "scheduler")
+COMPONENTS = ("namespace", "crds", "settings", "manager", "scheduler", "koordlet")
 IMAGE = f"koord:{__version__}"
 CONFIG_NAME = "slo-controller-config"
 
@@ -36,11 +37,15 @@ def manifests(
     image: str = IMAGE,
     components: tuple[str, ...] = COMPONENTS,
     feature_gates: str = "",
+    koordlet_gates: str = "",
 ) -> list[Obj] | str:
     """The objects in an order in which they can be applied, or what is wrong with the gates."""
     switched = gates.parse(feature_gates, MANAGER)
     if isinstance(switched, list):
         return f"--feature-gates: {'; '.join(map(str, switched))}"
+    agents = gates.parse(koordlet_gates, {**KOORDLET, **RUNTIME_HOOKS})
+    if isinstance(agents, list):
+        return f"--koordlet-feature-gates: {'; '.join(map(str, agents))}"
     made: list[Obj] = []
     if "namespace" in components:
         made.append(namespace_object(namespace))
@@ -57,6 +62,10 @@ def manifests(
         made.append(service_account("koord-scheduler", namespace))
         made += rbac("koord-scheduler", namespace, RIGHTS, BOUND_ROLES)
         made += manifest_program.scheduler(namespace, image, scheduler_config(namespace))
+    if "koordlet" in components:
+        made.append(service_account(manifest_koordlet.NAME, namespace))
+        made += rbac(manifest_koordlet.NAME, namespace, koordlet_rights.RIGHTS)
+        made += manifest_koordlet.koordlet(namespace, image, koordlet_gates)
     return made
 
 
@@ -82,12 +91,15 @@ def scheduler_config(namespace: str) -> str:
     help="Only this part; may be given several times. Default: all.",
 )
 @click.option("--feature-gates", default="", help="Of koord-manager; they also decide which webhooks are registered.")
-def manifests_command(namespace: str, image: str, components: tuple[str, ...], feature_gates: str) -> None:
+@click.option("--koordlet-feature-gates", default="", help="Of koordlet and its hooks.")
+def manifests_command(
+    namespace: str, image: str, components: tuple[str, ...], feature_gates: str, koordlet_feature_gates: str
+) -> None:
     """Print all objects that install koord on a Kubernetes cluster as YAML.
 
     Install with: koord manifests --image IMAGE | kubectl apply --server-side --force-conflicts -f -
     """
-    made = manifests(namespace, image, components or COMPONENTS, feature_gates)
+    made = manifests(namespace, image, components or COMPONENTS, feature_gates, koordlet_feature_gates)
     if isinstance(made, str):
         click.echo(f"koord: {made}", err=True)
         sys.exit(1)

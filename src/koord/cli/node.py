@@ -7,7 +7,13 @@ import click
 from koord.cli.lazy import LazyGroup
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "devices": ("koord.cli.node_devices", "devices", "Who holds which device of a node."),
     "cpus": ("koord.cli.node_cpus", "cpus", "Who holds which CPU of a node."),
+    "capabilities": (
+        "koord.cli.node_capabilities",
+        "capabilities",
+        "Which kernel files work on a node, and which do not.",
+    ),
 }
 
 

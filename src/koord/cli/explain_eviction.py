@@ -1,0 +1,142 @@
+"""`koord explain eviction`: who evicted a pod, by which rule, on which numbers, and why this pod of all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from koord.api.builtin import EVENTS_EVENTS, PODS
+from koord.api.events import Event
+from koord.cli import access, koordlet_access
+from koord.cli.printing import show
+from koord.koordlet.eviction.evictor import FAILURE, SUCCESS
+from koord.koordlet.eviction.ledger import Entry
+from koord.koordlet.settings import PORT
+from koord.kube.client import Client
+from koord.kube.refused import Refused
+from koord.telemetry.clock import Clock
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+INSTANCE = "koordlet-qosManager-"  # then the node, in events
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What an event says of an eviction."""
+
+    at: str
+    node: str
+    reason: str
+    note: str
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    namespace: str
+    name: str
+    entries: tuple[Entry, ...] = ()
+    events: tuple[Told, ...] = ()
+    silent: tuple[str, ...] = ()  # agents that could not be asked, and why
+
+
+@click.command()
+@click.argument("pod", metavar="[NAMESPACE/]NAME")
+@click.option("-n", "--namespace", default="", help="The pod's namespace, if it is not part of its name.")
+@click.option("--koordlet-namespace", default=access.NAMESPACE, show_default=True, help="Where koordlet runs.")
+@click.option("--koordlet-port", default=PORT, show_default=True, help="The port of its --addr.")
+@access.output
+@access.options
+def eviction(
+    pod: str, namespace: str, koordlet_namespace: str, koordlet_port: int, output: str, kubeconfig: str, context: str
+) -> None:
+    """Say who evicted a pod and why.
+
+    Asked of the koordlet that did it: from the ledger it keeps, and from the events that stay when it is restarted.
+    """
+    space, _, name = pod.rpartition("/")
+    space = space or namespace or "default"
+
+    async def main(client: Client, clock: Clock) -> None:
+        found = await account(client, space, name, koordlet_namespace, koordlet_port)
+        if not found.entries and not found.events:
+            silent = f"; not asked: {'; '.join(found.silent)}" if found.silent else ""
+            access.fail(f"no koordlet tells of an eviction of {space}/{name}{silent}")
+        show(found, output, lambda out: print_account(out, found))
+
+    access.run(main, kubeconfig, context)
+
+
+async def account(client: Client, namespace: str, name: str, koordlet_namespace: str, port: int) -> Account:
+    events = await _events(client, namespace, name)
+    pod = await client.get(PODS, name, namespace)
+    nodes = {one.node for one in events}
+    if not isinstance(pod, Refused) and pod.spec.node_name:
+        nodes.add(pod.spec.node_name)
+    entries: list[Entry] = []
+    silent: list[str] = []
+    # Without a trace of where it ran, every agent may be the one.
+    for node in sorted(nodes) or [""]:
+        agents = await koordlet_access.agents(client, koordlet_namespace, node)
+        if isinstance(agents, str):
+            silent.append(agents)
+            continue
+        for agent in agents:
+            query = {"namespace": namespace, "name": name}
+            answer = await koordlet_access.ask(client, agent, port, "/apis/v1/evictions", query)
+            if isinstance(answer, str):
+                silent.append(answer)
+            else:
+                entries += msgspec.convert(answer.get("evictions", []), list[Entry])
+    return Account(namespace=namespace, name=name, entries=tuple(entries), events=tuple(events), silent=tuple(silent))
+
+
+async def _events(client: Client, namespace: str, name: str) -> list[Told]:
+    listed = await client.list(EVENTS_EVENTS, namespace)
+    if isinstance(listed, Refused):
+        return []
+    mine = [
+        event
+        for event in listed.items
+        if event.regarding.kind == "Pod" and event.regarding.name == name and event.reason in (SUCCESS, FAILURE)
+    ]
+    return [_told(event) for event in mine]
+
+
+def _told(event: Event) -> Told:
+    when = event.event_time or event.metadata.creation_timestamp
+    return Told(
+        at="" if when is None else str(when),
+        node=event.reporting_instance.removeprefix(INSTANCE),
+        reason=event.reason,
+        note=event.note,
+    )
+
+
+def print_account(out: Console, found: Account) -> None:
+    for entry in found.entries:
+        record = entry.record
+        out.print(f"{entry.at}  {record.actor} on {entry.node}: {entry.outcome} {entry.namespace}/{entry.name}")
+        for title, text in (
+            ("rule", record.rule),
+            ("measured", record.measured),
+            ("threshold", record.threshold),
+            ("to free", _amounts(dict(record.release))),
+            ("already going", _amounts(dict(record.credited))),
+            ("this pod frees", _amounts(dict(record.frees))),
+            ("why this pod", record.why_this_pod),
+            ("answer", entry.detail),
+        ):
+            if text:
+                out.print(f"  {title + ':':<16}{text}")
+    if not found.entries:
+        for told in found.events:
+            out.print(f"{told.at}  koordlet on {told.node}, from an event: {told.reason}")
+            out.print(f"  {told.note}")
+    for line in found.silent:
+        out.print(f"not asked: {line}")
+
+
+def _amounts(amounts: dict[str, int]) -> str:
+    return ", ".join(f"{name.rpartition('/')[2]} {amount}" for name, amount in sorted(amounts.items()))

@@ -1,0 +1,42 @@
+"""How commands of a person reach the agent of a node: through the API server, by the pod that runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koord.api.builtin import PODS
+from koord.api.pod import Pod
+from koord.kube.client import Client
+from koord.kube.refused import Refused
+from koord.kube.transport import Request, Unreachable
+
+
+async def agents(client: Client, namespace: str, node: str = "") -> list[Pod] | str:
+    """The running agents, of one node or of all; or why they cannot be listed."""
+    fields = f"spec.nodeName={node}" if node else ""
+    pods = await client.list(PODS, namespace, labels="koord-app=koordlet", fields=fields)
+    if isinstance(pods, Refused):
+        return f"the pods of koordlet cannot be listed: {pods.message}"
+    return [pod for pod in pods.items if pod.status.phase == "Running"]
+
+
+async def ask(
+    client: Client, agent: Pod, port: int, path: str, query: Mapping[str, str] | None = None
+) -> dict[str, Any] | str:
+    """What the agent answers at a path, or why it does not."""
+    meta = agent.metadata
+    where = f"/api/v1/namespaces/{meta.namespace}/pods/http:{meta.name}:{port}/proxy{path}"
+    try:
+        answer = await client.raw(Request(method="GET", path=where, query=query or {}))
+    except Unreachable as gone:
+        return f"{meta.name}: {gone}"
+    if not answer.ok:
+        return f"{meta.name} answered {answer.status}: {answer.body.raw()[:200].decode(errors='replace').strip()}"
+    try:
+        found: dict[str, Any] = msgspec.json.decode(answer.body.raw(), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        return f"{meta.name}: its answer is not JSON: {error}"
+    return found

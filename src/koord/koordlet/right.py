@@ -1,0 +1,16 @@
+"""What koordlet may do on an API server: read its node, its orders and its pods, report, and evict."""
+
+from __future__ import annotations
+
+from koord.api.right import READ, Right
+
+RIGHTS: tuple[Right, ...] = (
+    Right("", ("nodes", "pods"), READ),
+    Right("", ("nodes/status",), ("patch",)),  # conditions that tell what the kernel can do
+    Right("", ("nodes/proxy",), ("get",)),  # the kubelet's /pods and /configz
+    Right("", ("pods/eviction",), ("create",)),
+    Right("events.k8s.io", ("events",), ("create", "patch", "update")),
+    Right("slo.koordinator.sh", ("nodeslos", "nodemetrics"), READ),
+    Right("slo.koordinator.sh", ("nodemetrics/status",), ("patch",)),
+    Right("topology.node.k8s.io", ("noderesourcetopologies",), (*READ, "create", "patch")),
+)
