@@ -132,7 +132,7 @@ class NodeMetricReporter:
         )
 
     async def _wait(self, wait_s: float) -> None:
-        """A shorter interval counts from the last report on, not after the longer one is over."""
+        """Another interval counts from the last report on, not only after the present one is over."""
         started = self._clock.monotonic()
         while (left := wait_s - (self._clock.monotonic() - started)) > 0:
             self._changed.clear()
@@ -141,7 +141,7 @@ class NodeMetricReporter:
                     await self._changed.wait()
             except TimeoutError:
                 return
-            wait_s = min(wait_s, float(self.policy.report_s))
+            wait_s = float(self.policy.report_s)
 
     def _noticed(self, change: Change[NodeMetric]) -> None:
         if change.old is None or change.old.spec != change.object.spec:

@@ -93,7 +93,6 @@ class TopologyReporter:
         self._configuration: KubeletConfiguration | None = None
         self._asked_s: float | None = None
         self._based_on: tuple[Any, ...] = ()
-        self._written: NodeResourceTopology | None = None  # what the server answered, until the informer shows it
         self.latest: Topology | None = None
 
     @property
@@ -217,27 +216,18 @@ class TopologyReporter:
         if not self._topologies.synced:
             self._standing.fails("the API server has not told yet whether there is one")
             return
-        there = self._there(node.metadata.name)
+        there = self._topologies.get("", node.metadata.name)
         try:
             answer = await self._write(node, wanted, there)
         except OUTAGE as failure:
             self._standing.fails(str(failure))
             return
         if isinstance(answer, Refused):
-            if not (answer.conflict or answer.already_exists or answer.too_many):  # those are over at the next look
+            # Somebody was faster, or the informer has not heard of our own write: the next look knows more.
+            if not (answer.conflict or answer.already_exists or answer.too_many):
                 self._standing.fails(str(answer))
-            self._written = None
             return
-        if answer is not None:
-            self._written = answer
         self._standing.works()
-
-    def _there(self, name: str) -> NodeResourceTopology | None:
-        """The newest that is known: the informer may not have heard of our own last write yet."""
-        found, own = self._topologies.get("", name), self._written
-        if own is not None and (found is None or _version(found) >= _version(own)):
-            self._written = own = None if found is not None else own
-        return own if own is not None else found
 
     async def _write(
         self, node: Node, wanted: Topology, there: NodeResourceTopology | None
@@ -303,11 +293,6 @@ def _new(node: Node, wanted: Topology) -> dict[str, Any]:
 
 def _plain(zone: Zone) -> dict[str, Any]:
     return to_dict(zone)
-
-
-def _version(found: NodeResourceTopology) -> int:
-    text = found.metadata.resource_version
-    return int(text) if text.isdecimal() else 0
 
 
 def _same_json(one: str, other: str | None) -> bool:
