@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from koord.api.builtin import CORE_EVENTS, PODS
 from koord.api.custom import POD_GROUPS
 from koord.api.protocol import A_BIND_GANG_GROUP_ID, A_BIND_GANG_MEMBER_COUNT, A_GANG_GROUPS
+from koord.cli import local_scheduler
+from koord.embedded.apiserver.inprocess import InProcessTransport
+from koord.kube.client import Client
+from koord.kube.informers import Informers
 from koord.kube.refused import ok
+from koord.kube.transport import Request
 from koord.scheduler.plugins.coscheduling.company import Company
+from koord.scheduler.program import Leading, Scheduler
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.scheduler.shell.gang_world import (
     add_free_member,
@@ -20,10 +29,11 @@ from tests.scheduler.shell.gang_world import (
     add_members,
     bound,
     held,
+    phase,
     pods_of,
     told,
 )
-from tests.scheduler.shell.trouble import Troubled, troubled
+from tests.scheduler.shell.trouble import WRITES, Troubled, troubled
 
 
 def run(story: Callable[[Troubled], Any]) -> None:
@@ -43,6 +53,27 @@ async def check(world: Troubled) -> None:
     assert not company.stranded
     assert not [uid for group in company.gangs.groups.values() for uid in company.gangs.waiting(group)]
     assert not [group for group in company.gangs.groups.values() if group.binding]
+
+
+@asynccontextmanager
+async def successor(world: Troubled) -> AsyncIterator[Scheduler]:
+    """Another scheduler takes over, with nothing but what the server shows."""
+    assert world.cluster.server is not None
+    client = Client(
+        InProcessTransport(world.cluster.server, "system:kube-scheduler"), clock=world.clock, qps=0, burst=0
+    )
+    informers = Informers(client, world.clock)
+    assembly = local_scheduler.assembled()
+    assert not isinstance(assembly, str)
+    leading = Leading(Scheduler(client, informers, world.clock, assembly, seed=2))
+    await leading.start()
+    informers.start()
+    await leading.scheduler.synced()
+    try:
+        yield leading.scheduler
+    finally:
+        await leading.stop()
+        await informers.stop()
 
 
 def test_a_gang_is_bound_together_and_each_member_told_how_many_they_are() -> None:
@@ -291,10 +322,215 @@ def test_a_member_with_a_scheduling_gate_is_not_collected_yet() -> None:
         await add_member(world, "g", "g-1", schedulingGates=[{"name": "example.com/wait"}])
         await world.settle(10)
         assert await bound(world, "g-") == 0
-        from koord.api.builtin import PODS
-
         ok(await world.client.patch(PODS, "g-1", {"spec": {"schedulingGates": None}}, "default", kind="merge"))
         await world.settle(10)
         assert await bound(world, "g-") == 2
 
     run(story)
+
+
+# Faults ----------------------------------------------------------------------------------------------------------
+
+
+def binding_of(name: str) -> Callable[[Request], bool]:
+    return lambda request: request.method == "POST" and request.path.endswith(f"/pods/{name}/binding")
+
+
+@pytest.mark.parametrize("fate", ["500", "429", "lost", "lost-after", "500-after", "409"])
+def test_a_binding_that_fails_in_the_middle_leaves_no_partial_gang_R18(fate: Any) -> None:
+    """Another pod wants the room that the member loses for a moment: it must not get it."""
+
+    async def story(world: Troubled) -> None:
+        await world.add_node("n0", cpu="4")
+        await add_group(world, "g", 4)
+        failures = iter([fate])
+        unlucky = binding_of("g-2")
+        world.wire.fate = lambda request: next(failures, "well") if unlucky(request) else "well"
+        await add_members(world, "g", 4)
+        await world.add_pod("greedy", cpu="1", schedulerName="koord-scheduler")
+        await world.settle(60)
+        assert await bound(world, "g-") == 4
+        assert await world.node_of("greedy") == ""
+
+    run(story)
+
+
+def test_a_binding_that_never_succeeds_keeps_the_others_and_goes_on_trying() -> None:
+    async def story(world: Troubled) -> None:
+        await world.add_node("n0", cpu="4")
+        await add_group(world, "g", 3)
+        unlucky = binding_of("g-1")
+        world.wire.fate = lambda request: "500" if unlucky(request) else "well"
+        await add_members(world, "g", 3)
+        await world.settle(30)
+        assert await bound(world, "g-") == 2
+        world.wire.fate = lambda request: "well"
+        await world.settle(60)
+        assert await bound(world, "g-") == 3
+
+    run(story)
+
+
+def test_a_member_deleted_while_its_gang_waits_sends_the_others_back() -> None:
+    """Its fellows wait at Permit because one cannot be tried: it is on its way to a node that does not answer."""
+
+    async def story(world: Troubled) -> None:
+        await world.add_node("n0", cpu="4")
+        await add_group(world, "g", 3)
+        await add_members(world, "g", 2)
+        await world.settle(5)
+        company = world.scheduler.state.derived(Company)
+        gang = company.gangs.gangs["default/g"]
+        await add_member(world, "g", "g-2")
+        await world.remove_pod("g-0")
+        await world.settle(30)
+        assert len(gang.waiting) == 0
+        counts = await bound(world, "g-")
+        assert counts in (0, 2), "either the gang was complete when it was tried, or nobody is bound"
+        await add_member(world, "g", "g-3")
+        await world.settle(30)
+        assert await bound(world, "g-") == 3
+
+    run(story)
+
+
+def test_a_new_leader_in_the_middle_of_a_gang_counts_the_bound_from_live_pods() -> None:
+    async def main(clock: LoopClock) -> None:
+        async with troubled(clock) as world:
+            await world.add_node("n0", cpu="4")
+            await add_group(world, "g", 4)
+            allowed = iter(["well", "well"])
+            world.wire.fate = lambda request: (
+                next(allowed, "lost") if request.method == "POST" and request.path.endswith("/binding") else "well"
+            )
+            await add_members(world, "g", 4)
+            await world.settle(0.01)
+            assert await bound(world, "g-") == 2
+            world.wire.cut = True  # the old leader is gone with what it had in mind
+            async with successor(world) as next_one:
+                await clock.sleep(60)
+                assert await bound(world, "g-") == 4
+                company = next_one.state.derived(Company)
+                assert len(company.gangs.gangs["default/g"].bound) == 4
+                assert company.round is None
+
+    run_virtual(main)
+
+
+def test_the_pod_group_is_deleted_in_the_middle_and_made_again() -> None:
+    async def story(world: Troubled) -> None:
+        await world.add_node("n0", cpu="1")
+        await add_group(world, "g", 2)
+        await add_members(world, "g", 2)
+        await world.settle(20)
+        ok(await world.client.delete(POD_GROUPS, "g", "default"))
+        await world.add_node("n1", cpu="4")
+        await world.settle(30)
+        assert await bound(world, "g-") == 0
+        assert held(world, "g-1") == "gang has not init, gangName: default/g, podName: default/g-1"
+        await add_group(world, "g", 2)
+        await world.settle(400)
+        assert await bound(world, "g-") == 2
+
+    run(story)
+
+
+def test_the_status_follows_the_members_and_is_written_only_when_it_changes_R15() -> None:
+    async def story(world: Troubled) -> None:
+        await world.add_node("n0", cpu="4")
+        await add_group(world, "g", 2)
+        await world.settle(5)
+        assert await phase(world, "g") == "Pending"
+        await add_members(world, "g", 2)
+        await world.settle(5)
+        assert await phase(world, "g") == "Scheduled"
+        for expected, state in (("Running", "Running"), ("Finished", "Succeeded")):
+            for name in ("g-0", "g-1"):
+                patch = {"status": {"phase": state}}
+                ok(await world.client.patch(PODS, name, patch, "default", kind="merge", subresource="status"))
+            await world.settle(5)
+            assert await phase(world, "g") == expected
+
+        def writes() -> int:
+            paths = (r.path for r in world.wire.requests if r.method == "PATCH")
+            return sum(1 for path in paths if "/podgroups/" in path)
+
+        before = writes()
+        assert before <= 5
+        for name in ("g-0", "g-1"):
+            await world.remove_pod(name)
+        await world.settle(30)
+        assert (await phase(world, "g"), writes()) == ("Finished", before), "what is over is over"
+
+    run(story)
+
+
+@pytest.mark.parametrize("fate", ["500", "lost", "lost-after", "409"])
+def test_a_status_that_could_not_be_written_is_written_later(fate: Any) -> None:
+    async def story(world: Troubled) -> None:
+        await world.add_node("n0", cpu="4")
+        failures = iter([fate] * 3)
+        world.wire.fate = lambda request: (
+            next(failures, "well") if request.method == "PATCH" and "/podgroups/" in request.path else "well"
+        )
+        await add_group(world, "g", 2)
+        await add_members(world, "g", 2)
+        await world.settle(60)
+        assert await phase(world, "g") == "Scheduled"
+        await world.remove_pod("g-1")
+        await world.settle(60)
+        assert await phase(world, "g") == "Scheduling"
+
+    run(story)
+
+
+def test_owners_learn_of_a_failed_round_from_an_event_of_the_pod_group_P6() -> None:
+    async def story(world: Troubled) -> None:
+        await world.add_node("n0", cpu="1")
+        await add_group(world, "g", 2)
+        await world.settle(5)
+        await add_members(world, "g", 2)
+        await world.settle(60)
+        events = ok(await world.client.list(CORE_EVENTS, namespace="default")).items
+        told_ = {(e.reason, e.message) for e in events if e.involved_object.kind == "PodGroup"}
+        assert ("Pending", "0 of at least 2 members are there") in told_
+        (failure,) = (message for reason, message in told_ if reason == "FailedScheduling")
+        assert 'due to member Pod "default/g-1" is unschedulable' in failure
+
+    run(story)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_strict_gang_stays_bound_in_part_whatever_happens_R18(seed: int) -> None:
+    """Gangs come, lose members and get new ones, nodes come, and the wire fails; then the wire is well."""
+
+    async def main(clock: LoopClock) -> None:
+        chance = random.Random(seed)
+        async with troubled(clock, seed=seed) as world:
+            fates: tuple[Any, ...] = ("well",) * 12 + ("500", "lost", "lost-after", "429", "500-after")
+            world.wire.fate = lambda request: chance.choice(fates) if request.method in WRITES else "well"
+            await world.add_node("n0", cpu="6")
+            for number in range(4):
+                await add_group(world, f"g{number}", 3, mode=chance.choice(["", "NonStrict"]))
+            for step in range(24):
+                gang = f"g{chance.randrange(4)}"
+                if chance.random() < 0.2:
+                    await world.remove_pod(f"{gang}-{chance.randrange(6)}")
+                elif chance.random() < 0.1:
+                    await world.add_node(f"more{step}", cpu="1")
+                else:
+                    name = f"{gang}-{chance.randrange(6)}"
+                    if not await pods_of(world, name):
+                        await add_member(world, gang, name)
+                await clock.sleep(chance.choice([0.0, 0.0, 0.3, 3.0]))
+            world.wire.fate = lambda request: "well"
+            await world.add_node("last", cpu="24")
+            for number in range(4):
+                for member in range(6):
+                    if not await pods_of(world, f"g{number}-{member}"):
+                        await add_member(world, f"g{number}", f"g{number}-{member}")
+            await world.settle(900)
+            assert [await bound(world, f"g{number}-") for number in range(4)] == [6] * 4
+            await check(world)
+
+    run_virtual(main)

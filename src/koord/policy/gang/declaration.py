@@ -85,6 +85,6 @@ def _settings(own_id: str, annotations: Mapping[str, str], minimum: int, wait_s:
         strict=gang.mode(annotations) != NON_STRICT,
         policy=gang.match_policy(annotations, "") or None,
         wait_s=wait_s,
-        group=gang.groups(annotations, own_id),
+        group=tuple(sorted({own_id, *gang.groups(annotations, own_id)})),  # nobody is in a group without itself
         topology=None if isinstance(topology, Malformed) else topology,
     )

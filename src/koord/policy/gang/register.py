@@ -145,6 +145,7 @@ class Gangs:
         if gang is None or gang.pending.pop(uid, None) is None:
             return False
         gang.waiting[uid] = node
+        self._lost_representative(self.group_of(gang))
         return True
 
     def release(self, uid: str) -> None:
@@ -271,6 +272,8 @@ class Gangs:
         if before is not None:
             del self._joined[gang.id]
             group = self.groups[before]
+            if self._of.get(group.representative) == gang.id:
+                group.representative = ""
             group.joined -= 1
             if not group.joined:
                 for named in self.groups.pop(before).gangs:

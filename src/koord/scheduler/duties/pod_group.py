@@ -85,7 +85,7 @@ class PodGroupKeeper:
         except OUTAGE as outage:
             return Requeue(str(outage))
         if isinstance(answer, Refused):
-            return Done() if answer.not_found or answer.conflict else Requeue(answer.message)
+            return Done() if answer.not_found else Requeue(answer.message)
         self.writes += 1
         if wanted.phase != found.status.phase:
             self._tell_of_phase(found, wanted)

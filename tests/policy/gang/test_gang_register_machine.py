@@ -1,0 +1,148 @@
+"""Any events in any order leave the register as one made anew from what is there now."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from koord.policy.gang.declaration import Member, Settings
+from koord.policy.gang.register import Gangs
+
+# 5,000 events in a usual run; KOORD_SOAK=20 makes it 100,000.
+SOAK = int(os.environ.get("KOORD_SOAK", "1"))
+
+GANGS = tuple(f"ns/{letter}" for letter in "abc")
+UIDS = tuple(f"p{number}" for number in range(7))
+
+
+def stated(group: tuple[str, ...], minimum: int) -> Settings:
+    return Settings(minimum=minimum, total=minimum, group=group)
+
+
+said = st.none() | st.builds(stated, st.sampled_from([(), ("ns/b",), ("ns/b", "ns/c"), ("ns/x",)]), st.integers(0, 3))
+
+
+def of_gang(settings_: Settings | None, gang: str) -> Settings | None:
+    """Every gang is in its own group."""
+    if settings_ is None:
+        return None
+    return stated(tuple(sorted({gang, *settings_.group})), settings_.minimum)
+
+
+pods = st.fixed_dictionaries(
+    {
+        "gang": st.sampled_from(GANGS),
+        "labelled": st.booleans(),
+        "stated": said,
+        "node": st.sampled_from(["", "", "", "n"]),
+        "free": st.sampled_from([True, True, True, False]),
+        "ended": st.sampled_from([False, False, False, True]),
+        "created": st.integers(0, 3).map(float),
+    }
+)
+
+
+def picture(gangs: Gangs) -> dict[str, Any]:
+    """All that does not depend on what this scheduler did: who waits or was seen to bind is laid aside."""
+    return {
+        "gangs": {
+            g.id: (g.settings, g.author, sorted(g.members), sorted(g.held), g.collected) for g in gangs.gangs.values()
+        },
+        "groups": {g.id: (g.gangs, g.ready, g.joined) for g in gangs.groups.values()},
+    }
+
+
+class Register(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gangs = Gangs()
+        self.live: dict[str, Member] = {}
+        self.pod_groups: dict[str, Settings] = {}
+
+    @rule(uid=st.sampled_from(UIDS), how=pods)
+    def pod_is_seen(self, uid: str, how: dict[str, Any]) -> None:
+        before = self.live.get(uid)
+        if before is not None and before.node:  # nobody loses a node that the server has shown
+            how = {**how, "node": before.node, "gang": before.gang}
+        if before is not None and before.ended:
+            how = {**how, "ended": True}
+        how = {**how, "stated": of_gang(how["stated"], how["gang"])}
+        member = Member(uid=uid, key=f"ns/{uid}", **how)
+        self.live[uid] = member
+        self._hear(self.gangs.seen(member))
+
+    @rule(uid=st.sampled_from(UIDS))
+    def pod_is_gone(self, uid: str) -> None:
+        self.live.pop(uid, None)
+        self._hear(self.gangs.gone(uid))
+
+    @rule(gang=st.sampled_from(GANGS), settings_=said)
+    def pod_group_is_seen(self, gang: str, settings_: Settings | None) -> None:
+        settings_ = of_gang(settings_, gang)
+        if settings_ is None:
+            self.pod_groups.pop(gang, None)
+        else:
+            self.pod_groups[gang] = settings_
+        self._hear(self.gangs.pod_group(gang, settings_))
+
+    @rule(uid=st.sampled_from(UIDS))
+    def member_waits(self, uid: str) -> None:
+        gang = self.gangs.of(uid)
+        pending = gang is not None and uid in gang.pending
+        assert self.gangs.hold(uid, "n") is pending
+
+    @rule(uid=st.sampled_from(UIDS))
+    def member_gives_back(self, uid: str) -> None:
+        self.gangs.release(uid)
+
+    @rule(uid=st.sampled_from(UIDS))
+    def member_is_bound(self, uid: str) -> None:
+        gang = self.gangs.of(uid)
+        if gang is not None and uid in gang.waiting:
+            self._hear(self.gangs.bind(uid, "n"))
+            self.live[uid] = Member(**{f: getattr(self.live[uid], f) for f in Member.__struct_fields__} | {"node": "n"})
+
+    @rule(uid=st.sampled_from(UIDS))
+    def member_queues_for_all(self, uid: str) -> None:
+        gang = self.gangs.of(uid)
+        if gang is not None and uid in gang.pending:
+            self.gangs.group_of(gang).representative = uid
+
+    def _hear(self, news: Any) -> None:
+        for item in news:
+            group = self.gangs.groups.get(item.group)
+            if group is not None and item.what == "ready":
+                assert group.ready
+
+    @invariant()
+    def it_equals_one_made_anew(self) -> None:
+        fresh = Gangs()
+        for gang, settings_ in reversed(self.pod_groups.items()):
+            fresh.pod_group(gang, settings_)
+        for member in reversed(self.live.values()):
+            fresh.seen(member)
+        assert picture(self.gangs) == picture(fresh)
+        for group in fresh.groups.values():
+            assert not group.satisfied or self.gangs.groups[group.id].satisfied, "what has started has started"
+
+    @invariant()
+    def every_member_is_in_one_place(self) -> None:
+        for gang in self.gangs.gangs.values():
+            places = [*gang.pending, *gang.held, *gang.waiting, *gang.bound]
+            living = [uid for uid, member in gang.members.items() if not member.ended]
+            assert sorted(places) == sorted(living)
+            assert gang.members or gang.pod_group is not None, "nothing is kept of a gang that is gone"
+        for group in self.gangs.groups.values():
+            if group.representative:
+                speaks_for = self.gangs.of(group.representative)
+                assert speaks_for is not None
+                assert group.representative in speaks_for.pending
+                assert self.gangs.group_of(speaks_for) is group
+
+
+TestRegister = Register.TestCase
+TestRegister.settings = settings(max_examples=100 * SOAK, stateful_step_count=50, deadline=None)
