@@ -13,15 +13,25 @@ from koord.descheduler.assembly import Assembly
 from koord.descheduler.framework.effect import Evict
 from koord.descheduler.framework.plugin import Plugin
 from koord.descheduler.framework.round import Outcome, decide
+from koord.descheduler.plugins.migration_controller import MigrationController
 from koord.descheduler.shell.executor import DirectEviction, Executor, Means
+from koord.descheduler.shell.migration.controller import Migration
 from koord.descheduler.shell.view import View
 from koord.descheduler.world import World
 
 _LOG = logging.getLogger(__name__)
 
+
+def _migration(world: World, view: View, plugin: Plugin) -> Means:
+    if not isinstance(plugin, MigrationController):
+        raise TypeError(f"{plugin.name} is {type(plugin).__name__}")
+    return Migration(world, view, plugin)
+
+
 # By the name of the evict plugin: the means to carry its evictions out.
 MEANS: Mapping[str, Callable[[World, View, Plugin], Means]] = {
     "DefaultEvictor": lambda world, view, plugin: DirectEviction(world),
+    MigrationController.name: _migration,
 }
 
 

@@ -9,6 +9,7 @@ from koord.descheduler.framework.plugin import Plugin
 from koord.descheduler.plugins.custom_priority import CustomPriority
 from koord.descheduler.plugins.fragmentation_aware import FragmentationAware
 from koord.descheduler.plugins.low_node_load import LowNodeLoad
+from koord.descheduler.plugins.migration_controller import MigrationController
 from koord.descheduler.plugins.scale_down_bin_pack import ScaleDownBinPack
 
 # From arguments: typed and defaulted ones where their shape is known, else plain data, None if there are none. A list
@@ -19,6 +20,7 @@ Factory = Callable[[Any], Plugin | list[str]]
 ENTRY_POINTS = "koord.descheduler.plugins"
 
 REGISTRY: Mapping[str, Factory] = {
+    MigrationController.name: MigrationController,
     LowNodeLoad.name: LowNodeLoad,
     CustomPriority.name: CustomPriority,
     FragmentationAware.name: FragmentationAware,

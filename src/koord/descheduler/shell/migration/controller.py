@@ -1,0 +1,297 @@
+"""MigrationController at work: makes jobs of proposals, and walks every job to its end.
+
+    proposal -> job -> arbitration -> step, step, step ... -> Succeeded or Failed -> cleared away
+
+Steps are decided in koord.descheduler.migration.step from what is known at that moment, so a process that was killed
+in the middle goes on where the objects say it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import Any
+
+from koord.api.custom import POD_MIGRATION_JOBS, RESERVATIONS
+from koord.api.koord_scheduling import PodMigrationJob, Reservation
+from koord.api.model import to_dict
+from koord.api.protocol import A_EVICT_REASON, A_EVICT_TRIGGER, A_JOB_CREATED_BY
+from koord.descheduler.framework.effect import Evict
+from koord.descheduler.migration.moves import has_passed, is_alive
+from koord.descheduler.migration.protection import controller_uid
+from koord.descheduler.migration.status import FALSE, RESERVATION_CREATED, with_condition
+from koord.descheduler.migration.step import (
+    Action,
+    CreateReservation,
+    EvictPod,
+    Facts,
+    NamePod,
+    OrderReservation,
+    Told,
+    step,
+)
+from koord.descheduler.plugins.migration_controller import MigrationController
+from koord.descheduler.shell.migration.arbiter import Arbiter
+from koord.descheduler.shell.migration.departure import Departures
+from koord.descheduler.shell.migration.scavenger import Scavenger
+from koord.descheduler.shell.migration.writing import Pen
+from koord.descheduler.shell.view import View
+from koord.descheduler.wire import PODS, Pod
+from koord.descheduler.world import World
+from koord.kube.cache import Change
+from koord.kube.controller import Controller, Done, Outcome, Requeue, Retry
+from koord.kube.recorder import reference
+from koord.kube.refused import Refused
+from koord.kube.workqueue import WorkQueue
+
+_LOG = logging.getLogger(__name__)
+
+_POD, _RESERVATION = "pod", "reservation"  # indexes over jobs
+STEPS_AT_ONCE = 12  # more than any job has; a job that needs more waits for its next turn
+
+
+class Migration:
+    """The means of MigrationController."""
+
+    def __init__(self, world: World, view: View, plugin: MigrationController) -> None:
+        self._world = world
+        self._view = view
+        self._plugin = plugin
+        self._reservations = world.informers.of(RESERVATIONS)
+        self._pen = Pen(world)
+        self._departures = Departures(world, plugin.args)
+        self._queue: WorkQueue[str] = WorkQueue(world.clock, name="migration")
+        self._controller = Controller(
+            "migration", self._queue, self.reconcile, workers=plugin.args.max_concurrent_reconciles or 1
+        )
+        self.arbiter = Arbiter(world, view, plugin, self._pen, self._let_through)
+        self._scavenger = Scavenger(world, view, self._pen)
+        self._latest: dict[str, PodMigrationJob] = {}  # by name: our last write, until the watch has caught up
+        self._orphans: dict[str, str] = {}  # by name of a deleted job: the reservation that was its own
+        self._made: dict[str, str] = {}  # by uid of the pod: the job made for it, until the watch shows that
+        self._tasks: list[asyncio.Task[None]] = []
+        view.jobs.add_index(_POD, _pods_of)
+        view.jobs.add_index(_RESERVATION, lambda job: [_reservation_of(job)])
+        view.jobs.on(self._on_job)
+        view.pods.on(self._on_pod)
+        self._reservations.on(self._on_reservation)
+
+    async def start(self) -> None:
+        runs = (self._controller.run(), self.arbiter.run(), self._scavenger.run())
+        self._tasks = [asyncio.create_task(run) for run in runs]
+
+    async def stop(self) -> None:
+        self._queue.shutdown(drain=False)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # Jobs of proposals -------------------------------------------------------------------------------------------
+
+    async def carry_out(self, proposal: Evict) -> str | None:
+        if self._plugin.args.dry_run:
+            return None
+        args, meta = self._plugin.args, proposal.pod.metadata
+        spec: dict[str, Any] = {
+            "podRef": {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid},
+            "mode": args.default_job_mode,
+            "ttl": args.default_job_ttl,
+        }
+        options = proposal.delete_options
+        if options is None and args.default_delete_options is not None:
+            options = to_dict(args.default_delete_options)
+        if options is not None:
+            spec["deleteOptions"] = options
+        annotations = {
+            A_EVICT_REASON: proposal.reason,
+            A_EVICT_TRIGGER: proposal.plugin,
+            A_JOB_CREATED_BY: self._world.identity,
+        }
+        earlier = self._made.get(meta.uid)
+        if earlier is not None and self._view.jobs.get("", earlier) is None:
+            return f"job {earlier} was made for it, and the watch has not shown it yet"
+        name = str(uuid.uuid4())
+        job = {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
+        made = await self._world.client.create(POD_MIGRATION_JOBS, job)
+        if isinstance(made, Refused):
+            return str(made)
+        self._made[meta.uid] = name
+        return None
+
+    # What happens around -----------------------------------------------------------------------------------------
+
+    def _on_job(self, change: Change[PodMigrationJob]) -> None:
+        job = change.object
+        if job.spec.pod_ref is not None:
+            self._made.pop(job.spec.pod_ref.uid, None)
+        if change.kind == "deleted":
+            self.arbiter.forget(job)
+            self._latest.pop(job.metadata.name, None)
+            if name := _reservation_of(job):
+                self._orphans[job.metadata.name] = name
+                self._queue.add(job.metadata.name)
+        elif not is_alive(job):
+            self.arbiter.forget(job)
+            self._latest.pop(job.metadata.name, None)
+        elif has_passed(job):
+            self._queue.add(job.metadata.name)
+        else:
+            self.arbiter.await_turn(job)
+
+    def _let_through(self, job: PodMigrationJob) -> None:
+        self._latest[job.metadata.name] = job
+        self._queue.add(job.metadata.name)
+
+    def _on_pod(self, change: Change[Pod]) -> None:
+        """The pod of a job, or its successor, changed: the job may go on."""
+        meta = change.object.metadata
+        self._wake(_POD, f"{meta.namespace}/{meta.name}")
+
+    def _on_reservation(self, change: Change[Reservation]) -> None:
+        self._wake(_RESERVATION, change.object.metadata.name)
+
+    def _wake(self, index: str, value: str) -> None:
+        for job in self._view.jobs.by_index(index, value):
+            if is_alive(job) and has_passed(job):
+                self._queue.add(job.metadata.name)
+
+    # One job -----------------------------------------------------------------------------------------------------
+
+    async def reconcile(self, name: str) -> Outcome:
+        job = self._known(name)
+        if job is None:
+            return await self._bury(name)
+        if not is_alive(job) or not has_passed(job):
+            return Done()
+        for _ in range(STEPS_AT_ONCE):
+            facts = await self._facts(job)
+            if isinstance(facts, Refused):
+                return Requeue(str(facts))
+            now = step(job, facts)
+            if now.action is not None:
+                done = await self._act(job, now.action)
+                if isinstance(done, str):
+                    return Requeue(done)
+                job = done or job
+            if now.status is not None and now.status != job.status:
+                written = await self._pen.status(job, now.status)
+                if isinstance(written, Refused):
+                    return Done() if written.not_found else Requeue(str(written))
+                job = written
+            self._latest[name] = job
+            if now.told is not None:
+                self._tell(job, now.told)
+            if now.wait_s is not None:
+                return Retry(now.wait_s)
+            if now.action is None and now.status is None:
+                break
+        return Done()
+
+    async def _bury(self, name: str) -> Outcome:
+        """The job is gone: nobody else would remove the place that was held for its pod."""
+        orphan = self._orphans.get(name)
+        refused = await self._pen.drop(orphan) if orphan is not None else None
+        if refused is not None:
+            return Requeue(str(refused))
+        self._orphans.pop(name, None)
+        return Done()
+
+    def _known(self, name: str) -> PodMigrationJob | None:
+        """The newest that we know: what we wrote ourselves may be ahead of the watch."""
+        seen, ours = self._view.jobs.get("", name), self._latest.get(name)
+        if ours is None or seen is None or ours.metadata.uid != seen.metadata.uid:
+            return seen
+        newer = _revision(ours) > _revision(seen)
+        if not newer:
+            self._latest.pop(name, None)
+        return ours if newer else seen
+
+    async def _facts(self, job: PodMigrationJob) -> Facts | Refused:
+        """What the watch does not show is asked for: an absence must be certain before anything follows from it."""
+        client, ref = self._world.client, job.spec.pod_ref
+        pod: Pod | None = None
+        if ref is not None and ref.namespace and ref.name:
+            pod = self._view.pods.get(ref.namespace, ref.name)
+            if pod is None:
+                asked = await client.get(PODS, ref.name, ref.namespace)
+                if isinstance(asked, Refused) and not asked.not_found:
+                    return asked
+                pod = None if isinstance(asked, Refused) else asked
+        name, reservation = _reservation_of(job), None
+        if name:
+            reservation = self._reservations.get("", name)
+            if reservation is None:
+                found = await client.get(RESERVATIONS, name)
+                if isinstance(found, Refused) and not found.not_found:
+                    return found
+                reservation = None if isinstance(found, Refused) else found
+        successor = job.status.pod_ref
+        limited = self._plugin.limiter.refuses(pod, self._world.clock.time()) if pod is not None else None
+        return Facts(
+            now_s=self._world.clock.time(),
+            default_mode=self._plugin.args.default_job_mode,
+            pod=pod,
+            reservation=reservation,
+            successor=self._view.pods.get(successor.namespace, successor.name) if successor is not None else None,
+            limited=limited or "",
+        )
+
+    async def _act(self, job: PodMigrationJob, action: Action) -> PodMigrationJob | str | None:
+        """The job as it is afterwards, None when it is as before; or why the action came to nothing."""
+        if isinstance(action, EvictPod):
+            return await self._evict(job, action.pod)
+        if isinstance(action, NamePod):
+            written = await self._pen.pod_uid(job, action.uid)
+            return str(written) if isinstance(written, Refused) else written
+        if isinstance(action, CreateReservation):
+            written = await self._pen.reserve(job)
+            if isinstance(written, Refused):
+                return await self._unreserved(job, written)
+            return written
+        refused = await (
+            self._pen.order(action.name) if isinstance(action, OrderReservation) else self._pen.drop(action.name)
+        )
+        return None if refused is None else str(refused)
+
+    async def _unreserved(self, job: PodMigrationJob, refused: Refused) -> str:
+        text = str(refused)
+        status = with_condition(
+            job.status, self._world.clock.time(), RESERVATION_CREATED, FALSE, "FailedCreateReservation", text
+        )
+        if status is not job.status:
+            await self._pen.status(job, status)
+            self._tell(job, Told("Warning", "FailedCreateReservation", text))
+        return text
+
+    async def _evict(self, job: PodMigrationJob, pod: Pod) -> str | None:
+        failed = await self._departures.send(job, pod)
+        if failed is not None:
+            name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+            self._tell(job, Told("Warning", "Evicting", f'Failed evict Pod "{name}" caused by {failed}'))
+            return failed
+        workload = self._view.workloads().get(controller_uid(pod))
+        self._plugin.limiter.evicted(pod, workload, self._world.clock.time())
+        return None
+
+    def _tell(self, job: PodMigrationJob, told: Told) -> None:
+        about = reference(POD_MIGRATION_JOBS, job)
+        kind: Any = told.type
+        self._world.recorder.record(about, kind, told.reason, told.message, action="Migrating")
+
+
+def _pods_of(job: PodMigrationJob) -> list[str]:
+    """The pod that is moved, and its successor."""
+    refs = (job.spec.pod_ref, job.status.pod_ref)
+    return [f"{ref.namespace}/{ref.name}" for ref in refs if ref is not None]
+
+
+def _reservation_of(job: PodMigrationJob) -> str:
+    options = job.spec.reservation_options
+    ref = options.reservation_ref if options is not None else None
+    return ref.name if ref is not None else ""
+
+
+def _revision(job: PodMigrationJob) -> int:
+    text = job.metadata.resource_version
+    return int(text) if text.isdigit() else 0
