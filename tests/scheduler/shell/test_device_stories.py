@@ -31,6 +31,7 @@ from tests.policy.device.machines import REFERENCE_GPUS, REFERENCE_RDMA
 from tests.scheduler.shell.trouble import WRITES, Fate, Troubled, troubled
 
 GPU = "koordinator.sh/gpu"
+SPEC = {"terminationGracePeriodSeconds": 0}  # no kubelet is here to end pods
 ROOM = {"cpu": "128", "memory": "64Gi", "pods": "200", GPU: "800", "koordinator.sh/rdma": "400"}
 
 
@@ -66,7 +67,7 @@ async def ask(world: Troubled, name: str, gpu: int, hint: Any = None, **spec: An
     container = {"name": "c", "image": "app", "resources": {"requests": requests, "limits": {GPU: str(gpu)}}}
     noted = {} if hint is None else {A_DEVICE_ALLOCATE_HINT: json.dumps(hint)}
     meta = {"name": name, "namespace": "default", "annotations": noted}
-    return ok(await world.client.create(PODS, {"metadata": meta, "spec": {"containers": [container], **spec}}))
+    return ok(await world.client.create(PODS, {"metadata": meta, "spec": {"containers": [container], **SPEC, **spec}}))
 
 
 def minors(pod: Pod) -> list[int]:
