@@ -215,7 +215,7 @@ def test_what_is_left_out_of_the_shipped_profile_is_told() -> None:
     assembly = Assembly.of(config, REGISTRY)
     assert isinstance(assembly, Assembly), assembly
     (found,) = assembly.profiles(BlankHandle())
-    assert names(found, "bind") == ["DefaultBinder"]
+    assert names(found, "bind") == ["Reservation", "DefaultBinder"]
     assert not assembly.unused
 
 

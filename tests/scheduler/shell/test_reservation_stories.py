@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from koord.api.builtin import NODES
+from koord.api.builtin import NODES, PODS
 from koord.api.config.plugin_set import Plugin as Named
-from koord.api.config.plugin_set import PluginSet
-from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, PluginConfig, Plugins, Profile
+from koord.api.config.plugin_set import PluginConfig, PluginSet
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, Plugins, Profile
 from koord.api.custom import RESERVATIONS
 from koord.api.koord_scheduling import Reservation
 from koord.api.pod_resources import amounts
+from koord.kube.informers import Informers
 from koord.kube.refused import Refused, ok
 from koord.kube.transport import Request
 from koord.scheduler.assembly import Assembly
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.plugins.reservation import ReservationPlugin
 from koord.scheduler.plugins.reservation.book import Book
+from koord.scheduler.program import Scheduler
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.scheduler.shell.trouble import Fate, Troubled, troubled
 
@@ -66,7 +69,7 @@ async def check(world: Troubled) -> None:
     book = state.derived(Book)
     live = {r.metadata.uid: r for r in ok(await world.client.list(RESERVATIONS)).items}
     holding = {uid: r for uid, r in live.items() if r.status.phase == "Available"}
-    pods = {p.metadata.uid: p for p in ok(await world.client.list(world_pods())).items}
+    pods = {p.metadata.uid: p for p in ok(await world.client.list(PODS)).items}
     bound = {uid: p.spec.node_name for uid, p in pods.items() if p.spec.node_name}
     assert not [p for p in state.pods() if state.is_assumed(p.uid)], "nothing stays assumed"
     expected = bound | {uid: r.status.node_name for uid, r in holding.items()}
@@ -77,26 +80,29 @@ async def check(world: Troubled) -> None:
     assert set(book.register.standings) == set(holding)
     for node in state.nodes():
         used: dict[str, int] = {}
-        for uid, pod in pods.items():
-            if bound.get(uid) == node.name:
-                for name, amount in state.placed(uid).requests.items():  # type: ignore[union-attr]
-                    used[name] = used.get(name, 0) + amount
-                assert pod.spec.node_name == node.name
+        for uid in (uid for uid, name in bound.items() if name == node.name):
+            add(used, requests(world, uid))
         for uid, reservation in holding.items():
             if reservation.status.node_name == node.name:
-                owners = [p for p in pods.values() if p.spec.node_name == node.name and owner_of(p) == uid]
-                for name, amount in amounts(reservation.status.allocatable).items():
-                    taken = sum(state.placed(p.metadata.uid).requests.get(name, 0) for p in owners)  # type: ignore[union-attr]
-                    used[name] = used.get(name, 0) + max(0, amount - taken)
+                left = amounts(reservation.status.allocatable)
+                for pod in pods.values():
+                    if pod.spec.node_name == node.name and owner_of(pod) == uid:
+                        add(left, requests(world, pod.metadata.uid), -1)
+                add(used, {name: max(0, amount) for name, amount in left.items()})
         assert {n: v for n, v in node.requested.items() if v} == {n: v for n, v in used.items() if v}, (
             "R30: free = allocatable - used - unconsumed reservations"
         )
 
 
-def world_pods() -> Any:
-    from koord.api.builtin import PODS
+def requests(world: Troubled, uid: str) -> dict[str, int]:
+    placed = world.scheduler.state.placed(uid)
+    assert placed is not None
+    return placed.requests
 
-    return PODS
+
+def add(total: dict[str, int], more: dict[str, int], sign: int = 1) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + sign * amount
 
 
 def owner_of(pod: Any) -> str:
@@ -135,7 +141,7 @@ async def owner(world: Troubled, name: str, cpu: str = "1", affinity: Any = None
         },
         "spec": {"containers": [container]},
     }
-    ok(await world.client.create(world_pods(), body))
+    ok(await world.client.create(PODS, body))
 
 
 async def allocated(world: Troubled, name: str) -> str:
@@ -309,7 +315,7 @@ def test_a_new_leader_sees_the_same() -> None:
         await owner(world, "mine", cpu="1")
         await world.clock.sleep(1)
         before = {n.name: dict(n.requested) for n in world.scheduler.state.nodes()}
-        async with troubled_again(world) as again:
+        async with standby(world) as again:
             after = {n.name: dict(n.requested) for n in again.state.nodes()}
             assert after == before
             assert (
@@ -319,26 +325,19 @@ def test_a_new_leader_sees_the_same() -> None:
     run(story)
 
 
-def troubled_again(world: Troubled) -> Any:
-    from contextlib import asynccontextmanager
-
-    from koord.kube.informers import Informers
-    from koord.scheduler.program import Scheduler
-
-    @asynccontextmanager
-    async def standby() -> Any:
-        informers = Informers(world.client, world.clock, seed=2)
-        scheduler = Scheduler(world.client, informers, world.clock, assembled(), seed=2)
-        await scheduler.start()
-        informers.start()
-        await scheduler.synced()
-        try:
-            yield scheduler
-        finally:
-            await scheduler.stop()
-            await informers.stop()
-
-    return standby()
+@asynccontextmanager
+async def standby(world: Troubled) -> AsyncIterator[Scheduler]:
+    """Another scheduler that sees the same objects."""
+    informers = Informers(world.client, world.clock, seed=2)
+    scheduler = Scheduler(world.client, informers, world.clock, assembled(), seed=2)
+    await scheduler.start()
+    informers.start()
+    await scheduler.synced()
+    try:
+        yield scheduler
+    finally:
+        await scheduler.stop()
+        await informers.stop()
 
 
 def test_a_node_that_goes_ends_its_reservations() -> None:
@@ -385,7 +384,7 @@ def test_a_reservation_may_evict_where_that_is_allowed() -> None:
         await world.clock.sleep(1)
         await reserve(world, "r", cpu="2")
         await world.clock.sleep(60)
-        gone = await world.client.get(world_pods(), "low", "default")
+        gone = await world.client.get(PODS, "low", "default")
         assert isinstance(gone, Refused) or gone.metadata.deletion_timestamp is not None
         await world.remove_pod("low")
         await world.clock.sleep(30)

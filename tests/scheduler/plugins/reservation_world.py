@@ -1,0 +1,238 @@
+"""A cluster with reservations for tests: live objects in, decisions out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from koord.api.config.scheduler import reservation as config
+from koord.api.config.scheduler.in_tree import InterPodAffinityArgs, NodeResourcesFitArgs, defaulted_fit
+from koord.api.config.scheduler.reservation import ReservationArgs
+from koord.api.koord_scheduling import Reservation
+from koord.api.model import convert
+from koord.api.node import Node
+from koord.api.protocol import (
+    A_RESERVATION_AFFINITY,
+    A_RESERVATION_ALLOCATED,
+    A_RESERVATION_NAME,
+)
+from koord.api.resource import Resource
+from koord.scheduler.framework.decision import Chosen, Decision, Unschedulable
+from koord.scheduler.framework.desk import Desk
+from koord.scheduler.framework.engine import Engine, Evaluation
+from koord.scheduler.framework.profile import Profile
+from koord.scheduler.plugins.inter_pod_affinity import InterPodAffinity
+from koord.scheduler.plugins.node_ports import NodePorts
+from koord.scheduler.plugins.node_resources_fit import NodeResourcesFit
+from koord.scheduler.plugins.reservation import ReservationPlugin
+from koord.scheduler.plugins.reservation.book import Book
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.reserve import standing_for
+from koord.scheduler.state.wire import Pod
+from tests.scheduler.clusters import make_pod
+from tests.scheduler.equality import profile_of
+from tests.scheduler.handles import Listed
+from tests.scheduler.plugins.affinity_clusters import namespace_index
+
+OWNER = {"app": "owner"}
+
+
+class Objects:
+    """The live objects, as handles list them."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.state = state
+        self.desk = Desk()
+        self.listed: dict[str, Listed] = {}
+
+    def lister(self, resource: Resource[Any]) -> Any:
+        return self.listed.setdefault(resource.kind, Listed())
+
+    def now(self) -> float:
+        return 1_000_000.0
+
+
+class World:
+    """One scheduler's view. `args` are of the plugin."""
+
+    def __init__(self, *nodes: Node, **args: Any) -> None:
+        self.state = ClusterState()
+        self.handle = Objects(self.state)
+        made = config.defaulted(ReservationArgs(**args))
+        self.plugin = ReservationPlugin(made, self.handle)
+        self.profile: Profile = profile_of(
+            (NodePorts(), _fit(), _apart(self.state), self.plugin), {"Reservation": 5000}
+        )
+        self.engine = Engine(self.profile, self.state, seed=1)
+        for node in nodes:
+            self.state.set_node(node)
+
+    @property
+    def book(self) -> Book:
+        return self.plugin.book
+
+    # Live objects ------------------------------------------------------------------------------------------------
+
+    def put(self, reservation: Reservation) -> Reservation:
+        self.handle.listed["Reservation"].put(reservation)
+        return reservation
+
+    def drop(self, name: str) -> None:
+        self.handle.listed["Reservation"].drop(name)
+
+    def bind(self, pod: Pod) -> None:
+        """A pod that the watch shows on a node."""
+        self.handle.listed["Pod"].put(pod)
+        self.state.set_pod(pod)
+
+    def unbind(self, pod: Pod) -> None:
+        self.handle.listed["Pod"].drop(pod.metadata.name, pod.metadata.namespace)
+        self.state.drop_pod(pod.metadata.uid)
+
+    # Decisions ---------------------------------------------------------------------------------------------------
+
+    def decide(self, pod: Pod | PodInfo) -> Decision:
+        info = pod if isinstance(pod, PodInfo) else self.state.info(pod)
+        decision = self.engine.decide(info)
+        return self.engine.post_filter(info, decision) if isinstance(decision, Unschedulable) else decision
+
+    def node_for(self, pod: Pod) -> str:
+        decision = self.decide(pod)
+        return decision.node if isinstance(decision, Chosen) else ""
+
+    def message(self, pod: Pod) -> str:
+        decision = self.decide(pod)
+        assert not isinstance(decision, Chosen), decision
+        return decision.message() if isinstance(decision, Unschedulable) else decision.message
+
+    def promise(self, pod: Pod) -> tuple[str, str]:
+        """Decide, assume and Reserve: the node, and the reservation that it takes there; "" where there is none."""
+        info = self.state.info(pod)
+        decision = self.engine.decide(info)
+        if not isinstance(decision, Chosen):
+            return "", ""
+        assert self.engine.nominate(info, decision.node) is None
+        self.state.assume(info, decision.node)
+        taken = self.engine.cycle.nominated.get(info.uid)
+        for plugin in self.profile.at("reserve"):
+            assert plugin.reserve(self.engine.cycle, info, self.state.table.index[decision.node]) is None
+        self.engine.cycle.nominated.pop(info.uid, None)
+        return decision.node, taken.name if taken is not None else ""
+
+    def undo(self, pod: Pod) -> None:
+        self.plugin.unreserve(self.engine.cycle, self.state.info(pod), "")
+        self.state.forget(pod.metadata.uid)
+
+    def bound_as_promised(self, pod: Pod) -> Pod:
+        """The pod as the watch shows it once the promise came true."""
+        uid = pod.metadata.uid
+        placed = self.state.placed(uid)
+        assert placed is not None
+        part = self.book.register.occupant(uid)
+        holding = self.book.register.holding(part.reservation) if part is not None else None
+        return bound(pod, placed.node_name, (holding.name, holding.uid) if holding is not None else None)
+
+    # What is true ------------------------------------------------------------------------------------------------
+
+    def free(self, node: str, resource: str = "cpu") -> int:
+        info = self.state.table.index[node]
+        return info.allocatable.get(resource, 0) - info.requested.get(resource, 0)
+
+    def sums(self) -> dict[str, Any]:
+        return {
+            n.name: (n.requested, n.nonzero_cpu, n.nonzero_memory, n.ports, set(n.pods))
+            for n in self.state.table.index.values()
+            if n.node is not None or n.pods
+        }
+
+    def said(self, pod: Pod) -> dict[str, Any] | str:
+        """Every node's verdict and score for a pod; or why nodes were not looked at."""
+        evaluation = self.engine.evaluate(self.state.info(pod))
+        if not isinstance(evaluation, Evaluation):
+            return repr(evaluation)
+        return {
+            node.name: (evaluation.judgement.verdict(node.row), int(evaluation.scoring.total[node.row]))
+            for node in self.state.nodes()
+        }
+
+
+def _fit() -> NodeResourcesFit:
+    return NodeResourcesFit(defaulted_fit(NodeResourcesFitArgs()))
+
+
+def _apart(state: ClusterState) -> InterPodAffinity:
+    return InterPodAffinity(InterPodAffinityArgs(hard_pod_affinity_weight=1), state, namespace_index())
+
+
+def reservation(
+    name: str,
+    node: str = "",
+    *,
+    phase: str = "",
+    cpu: str = "4",
+    memory: str = "",
+    more: Mapping[str, str] | None = None,
+    owners: Sequence[Any] | None = None,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    template: Mapping[str, Any] | None = None,
+    **spec: Any,
+) -> Reservation:
+    room = {k: v for k, v in (("cpu", cpu), ("memory", memory)) if v} | dict(more or {})
+    container = {"name": "c", "image": "app", "resources": {"requests": {k: v for k, v in room.items() if k != "pods"}}}
+    pod_template = {"spec": {"containers": [container], "schedulerName": "test"}}
+    for part, value in (template or {}).items():
+        pod_template.setdefault(part, {}).update(value)
+    status = {"phase": phase or "Available", "nodeName": node, "allocatable": room} if node else {"phase": phase}
+    return convert(
+        {
+            "metadata": {
+                "name": name,
+                "uid": f"uid-{name}",
+                "labels": dict(labels or {}),
+                "annotations": dict(annotations or {}),
+            },
+            "spec": {
+                "template": pod_template,
+                "owners": list(owners) if owners is not None else [{"labelSelector": {"matchLabels": OWNER}}],
+                "ttl": "24h",
+                "allocateOnce": False,
+                **spec,
+            },
+            "status": status,
+        },
+        Reservation,
+    )
+
+
+def owner(name: str = "o", *, affinity: Any = None, **words: Any) -> Pod:
+    """A pod that reservations here are for, unless they say otherwise."""
+    annotations = dict(words.pop("annotations", {}))
+    if affinity is not None:
+        annotations[A_RESERVATION_AFFINITY] = json.dumps(affinity)
+    labels = {**OWNER, **words.pop("labels", {})}
+    return make_pod(name, labels=labels, annotations=annotations, schedulerName="test", **words)
+
+
+def stranger(name: str = "s", **words: Any) -> Pod:
+    return make_pod(name, schedulerName="test", **words)
+
+
+def bound(pod: Pod, node: str, taken: tuple[str, str] | None = None) -> Pod:
+    meta = pod.metadata
+    if taken is not None:
+        told = {**meta.annotations, A_RESERVATION_ALLOCATED: json.dumps({"name": taken[0], "uid": taken[1]})}
+        meta = msgspec.structs.replace(meta, annotations=told)
+    return msgspec.structs.replace(
+        pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=node), shape=None
+    )
+
+
+def reserve_pod(reservation: Reservation) -> Pod:
+    pod = standing_for(reservation)
+    assert pod.metadata.annotations[A_RESERVATION_NAME] == reservation.metadata.name
+    return pod
