@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from koord.api.protocol import DEFAULT_QUOTA
 from koord.policy.quota.event import Released, Requested
+from koord.scheduler.framework.decision import Chosen
 from koord.scheduler.framework.event import DELETE, Event, Happened
 from koord.scheduler.state.wire import Pod
 from tests.scheduler.clusters import make_node
@@ -84,7 +85,7 @@ class ClusterWithQuotas(RuleBasedStateMachine):
             uid = f"uid-{n}-{self.lives}"
         else:
             uid, namespace = known.metadata.uid, known.metadata.namespace
-            cpu = int(known.spec.containers[0].resources.requests.get("cpu", 0))  # type: ignore[union-attr]
+            cpu = int(known.spec.containers[0].resources.requests.get("cpu", 0))
             node = known.spec.node_name or node
             if self.scene.state.is_assumed(uid):
                 node = ""
@@ -113,9 +114,9 @@ class ClusterWithQuotas(RuleBasedStateMachine):
         info = state.info(known)
         refused = self.scene.ledger.check(info) is not None
         decision = self.scene.engine.decide(info)
-        if type(decision).__name__ == "Chosen":
+        if isinstance(decision, Chosen):
             assert not refused
-            state.assume(info, decision.node)  # type: ignore[union-attr]
+            state.assume(info, decision.node)
 
     @rule(n=which)
     def bind_fails(self, n: int) -> None:

@@ -99,6 +99,11 @@ class ElasticQuota(Plugin):
     # Waking ------------------------------------------------------------------------------------------------------
 
     def might_help(self, pod: PodInfo, happened: Happened) -> bool:
+        """Exactly when the pod passes now; or when its words are no longer true, as its quota came or went."""
+        if happened.event.kind == "ElasticQuota" and happened.event.action != UPDATE:
+            quota = happened.old if happened.new is None else happened.new
+            if quota.metadata.name == pod.labels.get(L_QUOTA_NAME):
+                return True
         return self.ledger.check(pod) is None
 
     def _eased(self) -> None:
