@@ -81,7 +81,7 @@ class DemoCluster:
         documents = {"data": colocation.slo_documents()}
         settings = ManagerSettings(gates={})
         ok(await client.patch(CONFIG_MAPS, settings.config_name, documents, settings.config_namespace, kind="merge"))
-        for obj in colocation.objects():
+        for obj in colocation.objects(self._nodes):
             ok(await client.create(_KINDS[obj["kind"]], obj))
 
     async def stop(self) -> None:
@@ -106,7 +106,7 @@ class DemoCluster:
             Random(f"{self._seed} jobs"),
             colocation.job,
             namespace=colocation.JOBS,
-            every_s=JOB_EVERY_S,
+            every_s=JOB_EVERY_S * colocation.NODES / max(self._nodes, 1),
             backlog=BACKLOG,
             after_s=CALM_S,
         )

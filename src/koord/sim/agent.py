@@ -11,6 +11,7 @@ import msgspec
 
 from koord.api.resource_name import CPU, MEMORY
 from koord.api.slo import NodeMetricSpec, NodeMetricStatus
+from koord.koordlet.contention.files import MAINLINE
 from koord.koordlet.contention.machine import Hardware, SimulatedMachine
 from koord.koordlet.contention.moment import Moment, Wish
 from koord.koordlet.contention.sampling import record
@@ -36,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     gates: frozenset[str]
     step_s: float = 10.0
+    files: frozenset[str] = MAINLINE  # that kernels of the nodes have
     cold_start_s: float = 24 * 3600.0  # pods younger than that lend nothing of what they asked for
 
 

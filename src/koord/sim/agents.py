@@ -25,7 +25,7 @@ from koord.embedded.kubelet.fleet import Fleet
 from koord.embedded.kubelet.host import Host, NodeUsage
 from koord.embedded.kubelet.usage import Usage
 from koord.koordlet.contention.machine import LAYOUT, Hardware
-from koord.koordlet.contention.moment import Wish
+from koord.koordlet.contention.moment import Moment, Wish
 from koord.koordlet.eviction.evictor import Evictor
 from koord.koordlet.eviction.ledger import Ledger
 from koord.koordlet.facts import Facts, node_facts, slo_facts
@@ -49,6 +49,7 @@ _LOG = logging.getLogger(__name__)
 
 DISK = Disks(numbers={"/dev/vda": "253:0"})  # every simulated machine has one disk
 LEDGER = 5000
+_ENOUGH = 0.99  # of what was wanted: less slows work down
 
 
 class _Node:
@@ -195,6 +196,8 @@ class Agents:
                 "%s: container %s of pod %s was killed: %s", node.host.name, killed.container, killed.uid, killed.why
             )
             self._fleet.kill(killed.uid, killed.container)
+        for uid, lost_s in _lost(step.moment).items():
+            self._fleet.delay(uid, lost_s)
         for victim in step.evictions:
             self._spawn(self._evicting, self._evict(node, victim))
         if self._is_due(node, now_s):
@@ -265,6 +268,7 @@ class Agents:
             ),
             memory_bytes=shape.memory_bytes,
             disks=DISK,
+            files=self._settings.files,
         )
         system = Wish(host.system.cpu_milli, host.system.memory_bytes)
         evictor = Evictor(
@@ -284,6 +288,16 @@ def view_of(pod: Pod) -> PodView:
     group = LAYOUT.pod_dir(pod_qos(pod), pod.metadata.uid)
     ids = [one.container_id for one in pod.status.container_statuses if one.container_id]
     return pod_view(pod, group, {identity: f"{group}/{identity.rpartition('/')[2][:12]}" for identity in ids})
+
+
+def _lost(moment: Moment) -> dict[str, float]:
+    """By how much less than a whole step pods got on; the slowest of a pod's containers counts."""
+    found: dict[str, float] = {}
+    for fare in moment.fares.values():
+        if fare.got_milli < _ENOUGH * fare.wanted_milli:
+            lost = moment.step_s * (1 - fare.got_milli / fare.wanted_milli)
+            found[fare.pod] = max(found.get(fare.pod, 0.0), lost)
+    return found
 
 
 def _measured(step: Step) -> NodeUsage:

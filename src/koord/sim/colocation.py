@@ -66,7 +66,12 @@ def traces() -> dict[str, Points]:
     return {SALE: Points(times=tuple(times), usages=tuple(usages))}
 
 
-def objects(services: tuple[Service, ...] = FLEET) -> list[Obj]:
+def services(nodes: int) -> tuple[Service, ...]:
+    """As many replicas as fit the size of the cluster in the same way."""
+    return tuple(msgspec.structs.replace(one, replicas=max(1, round(one.replicas * nodes / NODES))) for one in FLEET)
+
+
+def objects(nodes: int = NODES) -> list[Obj]:
     """Everything that is there before the day begins, in the order of creation."""
     labels = {COLOCATED: "true"}
     profile = {
@@ -86,7 +91,7 @@ def objects(services: tuple[Service, ...] = FLEET) -> list[Obj]:
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SERVICES}},
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": JOBS, "labels": labels}},
         profile,
-        *(_deployment(one) for one in services),
+        *(_deployment(one) for one in services(nodes)),
     ]
 
 

@@ -16,7 +16,6 @@ from koord.koordlet.strategies.file import CPUSET
 from koord.sim.agent import Agent, Step
 from koord.values.cpuset import CPUSet
 
-
 LEAST_HELD_MILLI = 100.0  # less is no suppression worth a word
 
 

@@ -24,7 +24,7 @@ from koord.embedded.kubelet.address import Addresses, PodBlock
 from koord.embedded.kubelet.heartbeat import LEASE_PERIOD_S, STATUS_PERIOD_S, Heartbeats
 from koord.embedded.kubelet.host import Failure, Host, NodeUsage, Tenant
 from koord.embedded.kubelet.machine import PRESSURES, Machine
-from koord.embedded.kubelet.podlife import killed, rebooted
+from koord.embedded.kubelet.podlife import delayed, killed, rebooted
 from koord.embedded.kubelet.profile import Pool
 from koord.embedded.kubelet.reporter import Reporter
 from koord.embedded.kubelet.tenancy import Tenancy
@@ -205,6 +205,12 @@ class Fleet:
             orders = self._tenancy.orders(tenant, tenant.plan)
             tenant.run = killed(tenant.run, orders, names.index(container), self._clock.time(), reason)
             self._queue.add(uid)
+
+    def delay(self, uid: str, seconds: float) -> None:
+        """A pod did not get the CPU that it wanted: work that has an end comes to it later."""
+        tenant = self._tenants.get(uid)
+        if tenant is not None and tenant.run is not None:
+            tenant.run = delayed(tenant.run, seconds)
 
     def press(self, node: str, condition: str, on: bool = True) -> None:
         """Put a node under MemoryPressure, DiskPressure or PIDPressure, or relieve it."""

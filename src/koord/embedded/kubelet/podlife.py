@@ -163,6 +163,17 @@ def killed(run: Run, orders: Orders, index: int, at: float, reason: str) -> Run:
     return _settled(_ended(run, orders, "main", index, Exited(KILLED, reason, state.since, at)), orders, at)
 
 
+def delayed(run: Run, seconds: float) -> Run:
+    """Its work takes that much longer: main containers that end by themselves do so later."""
+    main = tuple(
+        replace(one, state=replace(one.state, ends_at=one.state.ends_at + seconds))
+        if isinstance(one.state, Running) and one.state.ends_at is not None
+        else one
+        for one in run.main
+    )
+    return replace(run, main=main)
+
+
 def _crashed(
     container: ContainerRun, orders: Orders, group: _Group, index: int, died_at: float, back_at: float
 ) -> ContainerRun:
