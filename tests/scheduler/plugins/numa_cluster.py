@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from koord.api.config.scheduler.catalog import typed_args
 from koord.api.config.scheduler.numa import NodeNUMAResourceArgs
 from koord.api.model import convert
@@ -101,13 +103,14 @@ def pod(
     labels: Mapping[str, str] | None = None,
     node_name: str = "",
     priority: int | None = None,
+    more: Mapping[str, str] | None = None,
 ) -> Pod:
     written = {_key(k): _text(v) for k, v in (annotations or {}).items()}
     for key, value in ((SPEC, spec), (NUMA, numa)):
         if value is not None:
             written[key] = _text(value)
     marks = {"koordinator.sh/qosClass": qos, "koordinator.sh/priority-class": "koord-prod"} if qos else {}
-    asked = {"cpu": str(cpu), "memory": memory} if cpu is not None else {}
+    asked = {"cpu": str(cpu), "memory": memory, **(more or {})} if cpu is not None else {}
     meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "labels": {**marks, **(labels or {})}}
     body = {
         "containers": [{"name": "c", "resources": {"requests": asked}}],
@@ -125,7 +128,8 @@ class Cluster:
         self.topologies = Listed()
         self.plugin = NodeNUMAResource(args(**fields), Seen(self.state, self.topologies))
         self.books: Books = self.state.derived(Books)
-        fits = [NodeResourcesFit(typed_args("NodeResourcesFit", None))] if fit else []
+        fit_args: Any = typed_args("NodeResourcesFit", None)
+        fits = [NodeResourcesFit(fit_args)] if fit else []
         self.engine = Engine(profile_of([*fits, self.plugin, *others]), self.state, seed=1)
         self.pods: dict[str, Pod] = {}  # as the server has them
 
@@ -145,15 +149,13 @@ class Cluster:
         return self.state.info(one)
 
     def place(self, one: Pod) -> str:
-        """Its CPUs and NUMA nodes, or why it gets none; it is assumed then, and its mark is kept for `bind`."""
-        given = self.decide(one)
-        if isinstance(given, str):
-            return given
-        return told(self.books.book_of(given[0]).entries[one.metadata.uid].given) if one.metadata.uid in self.promised else ""
-
-    @property
-    def promised(self) -> Mapping[str, object]:
-        return self.books.promises
+        """Node, CPUs and NUMA nodes of a pod that is then bound, or why there are none."""
+        found = self.decide(one)
+        if isinstance(found, str):
+            return found
+        self.bind(one.metadata.uid)
+        entry = self.books.held().get(found[0], {}).get(one.metadata.uid)
+        return f"{found[0]} {told(entry.given)}".strip() if entry is not None else found[0]
 
     def decide(self, one: Pod) -> tuple[str, Mark | None] | str:
         """Node and mark, or the words of the refusal."""
@@ -170,6 +172,8 @@ class Cluster:
             return f"reserve: {answer.text if isinstance(answer, Reject) else answer.message}"
         mark = self.plugin.pre_bind(cycle, info, decision.node)
         if isinstance(mark, Reject):
+            self.plugin.unreserve(cycle, info, decision.node)
+            self.state.forget(info.uid)
             return f"prebind: {mark.text}"
         assert mark is None or isinstance(mark, Mark)
         self.pods[info.uid] = bound(one, decision.node, mark)
@@ -185,8 +189,6 @@ class Cluster:
 
 
 def bound(one: Pod, node_name: str, mark: Mark | None) -> Pod:
-    import msgspec
-
     written = {**one.metadata.annotations, **(mark.annotations if mark is not None else {})}
     meta = msgspec.structs.replace(one.metadata, annotations=written)
     return msgspec.structs.replace(one, metadata=meta, spec=msgspec.structs.replace(one.spec, node_name=node_name))

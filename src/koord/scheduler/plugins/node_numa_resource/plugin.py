@@ -65,15 +65,15 @@ class NodeNUMAResource(Plugin):
 
     def __init__(self, args: NodeNUMAResourceArgs, handle: Handle) -> None:
         """Takes defaulted arguments."""
-        self._demands = Demands(args.default_cpu_bind_policy or "")
-        self._books = Books.of(handle)
-        self._judge = Judge(args, self._books, handle.state)
-        self._survey = Survey(self._judge, handle.state.table)
+        self.demands = Demands(args.default_cpu_bind_policy or "")
+        self.books = Books.of(handle)
+        self.judge = Judge(args, self.books, handle.state)
+        self._survey = Survey(self.judge, handle.state.table)
         self._strict = self._survey.strict
-        self._waking = Waking(self._demands, self._judge, handle.state)
+        self._waking = Waking(self.demands, self.judge, handle.state)
 
     def meet(self, plugins: Sequence[Plugin]) -> None:
-        self._judge.meet([plugin for plugin in plugins if plugin is not self])
+        self.judge.meet([plugin for plugin in plugins if plugin is not self])
 
     def signature(self, pod: PodInfo) -> Hashable:
         return signature(pod)
@@ -100,15 +100,15 @@ class NodeNUMAResource(Plugin):
     def _case(self, cycle: Cycle, pod: PodInfo) -> Case | Short:
         known = cycle.kept.get(NAME)
         if known is None:
-            demand = self._demands.of(pod)
-            known = demand if isinstance(demand, Short) else Case(demand, self._judge.scorer)
+            demand = self.demands.of(pod)
+            known = demand if isinstance(demand, Short) else Case(demand, self.judge.scorer)
             cycle.keep(NAME, known)
         assert isinstance(known, Case | Short)
         return known
 
     def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
         case = self._case(cycle, pod)
-        return rejected(case) if isinstance(case, Short) else self._judge.verdict(cycle, case, pod, node)
+        return rejected(case) if isinstance(case, Short) else self.judge.verdict(cycle, case, pod, node)
 
     def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
         case = self._case(cycle, pod)
@@ -125,12 +125,12 @@ class NodeNUMAResource(Plugin):
         case = self._case(cycle, pod)
         if isinstance(case, Short) or node.node is None:
             return
-        site = self._judge.sites.of(node)
-        book = self._judge.book(case, site, node)
-        entry = self._books.book(site, node.name).entries.get(other.uid)
+        site = self.judge.sites.of(node)
+        book = self.judge.book(case, site, node)
+        entry = self.books.book(site, node.name).entries.get(other.uid)
         if entry is None:
-            demand = self._demands.of(other)
-            given = None if isinstance(demand, Short) else self._judge.expected(demand, site, book)
+            demand = self.demands.of(other)
+            given = None if isinstance(demand, Short) else self.judge.expected(demand, site, book)
             entry = None if given is None else Entry(given)
         if entry is not None:
             case.books[node.name] = book.put(other.uid, entry)
@@ -141,7 +141,7 @@ class NodeNUMAResource(Plugin):
             return
         if other.reserve and any(one.holder.uid == other.uid for one in reserved_on(cycle, node)):
             return  # what it holds for this pod is told apart from what is free for all
-        case.books[node.name] = self._judge.book(case, self._judge.sites.of(node), node).take(other.uid)
+        case.books[node.name] = self.judge.book(case, self.judge.sites.of(node), node).take(other.uid)
 
     # Score -------------------------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class NodeNUMAResource(Plugin):
     def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
         case = cycle.kept.get(NAME) or self._case(cycle, pod)
         if case.__class__ is Case:
-            return case.by_totals(node) if case.quiet else self._judge.score(cycle, case, pod, node)
+            return case.by_totals(node) if case.quiet else self.judge.score(cycle, case, pod, node)
         return 0
 
     def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
@@ -171,7 +171,7 @@ class NodeNUMAResource(Plugin):
             return None
         if node.node is None:
             return reject(f"node {node.name} is gone")
-        site = self._judge.sites.of(node)
+        site = self.judge.sites.of(node)
         terms = terms_of(demand, site)
         if isinstance(terms, Short):
             return rejected(terms)
@@ -179,10 +179,10 @@ class NodeNUMAResource(Plugin):
             return None
         if terms.binding is not None and isinstance(site.topology.cpu, Invalid):
             return unresolvable(INVALID_CPU_TOPOLOGY)
-        trial = Trial.of(demand, terms, site, self._books.book(site, node.name), reserved_on(cycle, node))
+        trial = Trial.of(demand, terms, site, self.books.book(site, node.name), reserved_on(cycle, node))
         mask: BitMask | None = None
         if terms.policy != NONE and demand.promised is None:
-            affinity = self._judge.admitted(cycle, pod, node, trial)
+            affinity = self.judge.admitted(cycle, pod, node, trial)
             if isinstance(affinity, Short):
                 return rejected(affinity)
             mask = affinity.mask
@@ -192,21 +192,21 @@ class NodeNUMAResource(Plugin):
             return rejected(given)
         cycle.zones[pod.uid] = mask
         entry = Entry(given, "" if nominated is None else nominated.holder.uid)
-        self._books.promise(pod.uid, Promise(node.name, entry, terms.binding))
+        self.books.promise(pod.uid, Promise(node.name, entry, terms.binding))
         return None
 
     def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
         cycle.zones.pop(pod.uid, None)
-        self._books.withdraw(pod.uid)
+        self.books.withdraw(pod.uid)
 
     def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Reject | Fault | None:
         cycle.zones.pop(pod.uid, None)
-        promise = self._books.promises.get(pod.uid)
+        promise = self.books.promises.get(pod.uid)
         if promise is None or promise.node_name != node_name or promise.entry.given.is_empty():
             return None
         given = promise.entry.given
         node = cycle.state.node(node_name)
-        usable = 0 if node is None else self._judge.sites.of(node).topology.usable
+        usable = 0 if node is None else self.judge.sites.of(node).topology.usable
         if given.cpus.bits & ~usable:  # the topology changed under way
             return reject(f"CPUs {given.cpus} are no longer all there on node {node_name}")
         marks = {A_RESOURCE_STATUS: resource_status.dump(status_of(given))}

@@ -1,0 +1,204 @@
+"""Whatever happens to pods, nodes and topologies: the books say what the live pods' annotations say, no CPU is given
+to two pods, what is given keeps to what was asked, and what is freed is what was taken."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from koord.api.annotations.codec import Malformed
+from koord.policy.topology.cpu_topology import CpuTopology
+from koord.policy.topology.ledger import Allocation
+from koord.policy.topology.status import read_allocation
+from koord.scheduler.plugins.node_numa_resource.book import Book, Entry
+from koord.scheduler.plugins.node_numa_resource.books import Books
+from koord.scheduler.plugins.node_numa_resource.demand import Demand
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.wire import Pod
+from tests.policy.topology.machine import zone
+from tests.scheduler.handles import Listed
+from tests.scheduler.plugins.numa_cluster import Cluster, Seen, node, pod, topology
+
+NAMES = ("a", "b")
+SHAPES = ((1, 2, 4, 2), (2, 1, 3, 2), (1, 2, 2, 2))
+
+
+class Life(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Cluster(fit=False).add(*(node(name, 64, "640Gi") for name in NAMES))
+        self.cluster.describe(*(topology(name, SHAPES[0]) for name in NAMES))
+        self.made = 0
+        self.waiting: dict[str, tuple[Pod, str]] = {}  # decided, not yet bound: pod and node
+        self.live: dict[str, Pod] = {}  # bound, as the server shows them
+        self.moved = False  # a topology changed since pods were placed: what was given may not fit it any more
+
+    # Nodes -------------------------------------------------------------------------------------------------------
+
+    @rule(name=st.sampled_from(NAMES), numa=st.sampled_from(("", "SingleNUMANode", "Restricted", "BestEffort")))
+    def node_comes_or_changes(self, name: str, numa: str) -> None:
+        self.cluster.add(node(name, 64, "640Gi", labels={"numa-topology-policy": numa} if numa else None))
+
+    @rule(name=st.sampled_from(NAMES))
+    def node_goes(self, name: str) -> None:
+        self.cluster.state.drop_node(name)
+
+    @rule(name=st.sampled_from(NAMES), shape=st.sampled_from(SHAPES), kept=st.sampled_from(("", "0-1")))
+    def topology_comes_or_changes(self, name: str, shape: tuple[int, int, int, int], kept: str) -> None:
+        self.moved = self.moved or bool(self.waiting or self.live)
+        annotations = {"kubelet.koordinator.sh/cpu-manager-policy": {"policy": "static", "reservedCPUs": kept}}
+        zones = [zone(f"node-{n}", cpu=shape[2] * shape[3], memory="64Gi") for n in range(shape[0] * shape[1])]
+        self.cluster.describe(topology(name, shape, zones=zones, annotations=annotations if kept else None))
+
+    @rule(name=st.sampled_from(NAMES))
+    def topology_goes(self, name: str) -> None:
+        if self.cluster.topologies.get("", name) is not None:
+            self.moved = self.moved or bool(self.waiting or self.live)
+            self.cluster.topologies.drop(name)
+
+    # Pods --------------------------------------------------------------------------------------------------------
+
+    @rule(
+        cpu=st.integers(1, 6),
+        spec=st.sampled_from(
+            (
+                None,
+                {"requiredCPUBindPolicy": "FullPCPUs"},
+                {"requiredCPUBindPolicy": "SpreadByPCPUs"},
+                {"preferredCPUBindPolicy": "SpreadByPCPUs", "preferredCPUExclusivePolicy": "PCPULevel"},
+                {"preferredCPUExclusivePolicy": "NUMANodeLevel"},
+            )
+        ),
+        qos=st.sampled_from(("LSR", "LSE", "LS")),
+    )
+    def pod_is_decided(self, cpu: int, spec: Any, qos: str) -> None:
+        one = pod(f"p{self.made}", cpu, qos=qos, spec=spec)
+        self.made += 1
+        before = self.cluster.books.held()
+        found = self.cluster.decide(one)
+        if isinstance(found, str):
+            assert self.cluster.books.held() == before, "a refusal leaves nothing behind"
+            return
+        self.waiting[one.metadata.uid] = (one, found[0])
+        entry = self.cluster.books.held().get(found[0], {}).get(one.metadata.uid)
+        self.keeps_to_what_was_asked(one, entry, found[0])
+
+    def keeps_to_what_was_asked(self, one: Pod, entry: Entry | None, name: str) -> None:
+        info = self.cluster.state.table.index[name]
+        site = self.cluster.plugin.judge.sites.of(info)
+        demand = self.cluster.plugin.demands.of(self.cluster.info(one))
+        assert isinstance(demand, Demand)
+        wish = demand.wish
+        if not wish.binds:
+            return
+        assert entry is not None
+        given = entry.given.cpus.bits
+        assert given.bit_count() == wish.count
+        assert not given & ~site.topology.usable, "only CPUs that are there and not reserved"
+        assert isinstance(site.topology.cpu, CpuTopology)
+        cores = site.topology.cpu.core_count(given)
+        if wish.required == "FullPCPUs":
+            assert 2 * cores == wish.count
+        if wish.required == "SpreadByPCPUs":
+            assert cores == wish.count
+
+    @precondition(lambda self: self.waiting)
+    @rule(pick=st.randoms(use_true_random=False))
+    def pod_is_bound(self, pick: random.Random) -> None:
+        uid = pick.choice(sorted(self.waiting))
+        del self.waiting[uid]
+        self.cluster.bind(uid)
+        self.live[uid] = self.cluster.pods[uid]
+
+    @precondition(lambda self: self.waiting)
+    @rule(pick=st.randoms(use_true_random=False))
+    def pod_is_forgotten(self, pick: random.Random) -> None:
+        uid = pick.choice(sorted(self.waiting))
+        one, name = self.waiting.pop(uid)
+        self.cluster.forget(one, name)
+        self.cluster.forget(one, name)  # more than once does no harm
+
+    @precondition(lambda self: self.live)
+    @rule(pick=st.randoms(use_true_random=False), ends=st.booleans())
+    def pod_ends_or_goes(self, pick: random.Random, ends: bool) -> None:
+        uid = pick.choice(sorted(self.live))
+        one = self.live.pop(uid)
+        if ends:
+            status = msgspec.structs.replace(one.status, phase="Succeeded")
+            self.cluster.state.set_pod(msgspec.structs.replace(one, status=status))
+        self.cluster.state.drop_pod(uid)
+
+    @precondition(lambda self: self.waiting)
+    @rule(pick=st.randoms(use_true_random=False))
+    def pod_goes_before_it_is_bound(self, pick: random.Random) -> None:
+        uid = pick.choice(sorted(self.waiting))
+        one, name = self.waiting.pop(uid)
+        self.cluster.state.drop_pod(uid)
+        self.cluster.forget(one, name)
+
+    # What always holds -------------------------------------------------------------------------------------------
+
+    @invariant()
+    def books_say_what_annotations_say(self) -> None:
+        expected: dict[str, dict[str, Allocation]] = {}
+        for uid, one in [*self.live.items(), *((uid, self.cluster.pods[uid]) for uid in self.waiting)]:
+            found = read_allocation(one.metadata.annotations)
+            assert not isinstance(found, Malformed)
+            if found is not None:
+                expected.setdefault(one.spec.node_name, {})[uid] = found
+        held = {n: {uid: e.given for uid, e in entries.items()} for n, entries in self.cluster.books.held().items()}
+        assert held == expected
+        assert set(self.cluster.books.promises) <= set(self.waiting)
+
+    @invariant()
+    def kept_books_are_what_new_ones_are(self) -> None:
+        state, topologies = ClusterState(), Listed()
+        for info in self.cluster.state.nodes():
+            assert info.node is not None
+            state.set_node(info.node)
+        for found in self.cluster.topologies.list():
+            topologies.put(found)
+        for one in self.live.values():
+            state.set_pod(one)
+        for uid in self.waiting:
+            state.set_pod(self.cluster.pods[uid])
+        fresh = Books.of(Seen(state, topologies))
+        assert fresh.held() == self.cluster.books.held()
+        for info in self.cluster.state.nodes():
+            site = self.cluster.plugin.judge.sites.of(info)
+            kept, anew = self.cluster.books.book(site, info.name), fresh.book(site, info.name)
+            assert _sums(kept) == _sums(anew)
+
+    @invariant()
+    def no_cpu_is_given_twice(self) -> None:
+        """Not even when a machine turns out to be another: pods keep the numbers that they were given."""
+        for entries in self.cluster.books.held().values():
+            taken = 0
+            for entry in entries.values():
+                assert not taken & entry.given.cpus.bits
+                taken |= entry.given.cpus.bits
+
+    @invariant()
+    def zones_are_not_overdrawn(self) -> None:
+        if self.moved:
+            return
+        for info in self.cluster.state.nodes():
+            site = self.cluster.plugin.judge.sites.of(info)
+            ledger = self.cluster.books.book(site, info.name).ledger
+            for one in site.topology.zones:
+                for name, amount in ledger.amounts.get(one.number, {}).items():
+                    assert amount <= one.amounts[name]
+
+
+def _sums(book: Book) -> object:
+    ledger = book.ledger
+    return ledger.held, ledger.pcpu, ledger.numa, ledger.amounts, ledger.inside, ledger.spanning, dict(book.guests)
+
+
+Life.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestLife = Life.TestCase
