@@ -22,6 +22,7 @@ BENCHES = {
     "engine": "bench.engine",
     "load-aware": "bench.load_aware",
     "load-aware-cluster": "bench.load_aware_cluster",
+    "devices": "bench.devices",
     "quota": "bench.quota",
     "reservation": "bench.reservation",
     "scheduler": "bench.scheduler",

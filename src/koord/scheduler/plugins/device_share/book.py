@@ -10,7 +10,7 @@ All of it follows from Device objects, placed pods and open promises; `rebuilt` 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -28,6 +28,7 @@ from koord.scheduler.plugins.device_share.site import Site
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.wire import signature
 
 _KINDS_KEPT = 20_000
 _RUNNING = "Running"  # the state holds no pod that is over
@@ -44,7 +45,7 @@ class Promise(msgspec.Struct, frozen=True):
 class Book:
     def __init__(self, state: ClusterState) -> None:
         self._state = state
-        self._kinds: dict[Hashable, int] = {}
+        self._kinds: dict[bytes, int] = {}
         self._kinds_made = 0
         self._devices: dict[str, Device] = {}  # as last seen
         self.sites: dict[str, Site] = {}  # by node name; of nodes that have or had a Device object
@@ -109,8 +110,7 @@ class Book:
             self._waiting[name] = waiting
 
     def _kind(self, inventory: DeviceInventory) -> int:
-        shown = (_frozen(inventory.cards), _frozen(inventory.partitions), inventory.honours_partitions)
-        key = (shown, inventory.vendor, inventory.model, inventory.well_planned)
+        key = _shown(inventory)
         known = self._kinds.get(key)
         if known is None:
             if len(self._kinds) >= _KINDS_KEPT:  # numbers are never used again, so nothing is mistaken for another
@@ -216,13 +216,13 @@ def _reservation_of(annotations: Mapping[str, str]) -> str:
     return "" if inside is None or isinstance(inside, Malformed) else inside.uid
 
 
-def _frozen(value: object) -> Hashable:
-    """Equal values give equal keys. Names of single cards count not: which card is meant is told by its minor."""
-    if isinstance(value, Mapping):
-        return tuple((key, _frozen(each)) for key, each in sorted(value.items()))
-    if isinstance(value, tuple | list):
-        return tuple(map(_frozen, value))
-    if isinstance(value, msgspec.Struct):
-        return tuple(_frozen(getattr(value, name)) for name in value.__struct_fields__ if name != "id")
-    assert isinstance(value, Hashable)
-    return value
+def _shown(inventory: DeviceInventory) -> bytes:
+    """Equal for inventories that give the same. Names of cards do not count: their minors tell which is meant."""
+    cards = [
+        (c.type, c.minor, c.healthy, c.total, c.labels, c.placed, c.numa, c.pcie, c.functions)
+        for minors in inventory.cards.values()
+        for c in minors.values()
+    ]
+    partitions = None if inventory.partitions is None else [*sorted(inventory.partitions.items())]
+    rest = (inventory.honours_partitions, inventory.vendor, inventory.model, inventory.well_planned)
+    return signature((cards, partitions, rest))
