@@ -20,6 +20,7 @@ from koord.koordlet.program import Koordlet
 from koord.koordlet.reporting.prediction import Settings as PredictionSettings
 from koord.koordlet.settings import AuditSettings, Settings, default_gates
 from koord.kube.client import Client
+from koord.kube.informers import Informers
 from koord.kube.refused import Refused
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.telemetry.routing import Call
@@ -43,6 +44,10 @@ class AgentWorld:
         self.machine.put("sys/devices/system/cpu/online", f"0-{CPUS - 1}\n")
         self.machine.put("sys/devices/system/node/node0/cpulist", f"0-{CPUS - 1}\n")
         self.machine.put("proc/cpuinfo", "processor: 0\nvendor_id: GenuineIntel\nmodel name: Test\nflags: sse\n")
+        self.machine.put("var/lib/kubelet/cpu_manager_state", '{"policyName":"none","defaultCpuSet":""}')
+        self.machine.put(
+            "sys/bus/node/devices/node0/meminfo", "Node 0 MemTotal: 16777216 kB\nNode 0 MemFree: 8388608 kB\n"
+        )
         self.cluster = Cluster(ClusterSettings(http=False), clock=clock)
         self.used_cores = 1.0
         self.used_kb = 4 * 1024 * 1024
@@ -55,8 +60,16 @@ class AgentWorld:
         assert self.cluster.client is not None
         return self.cluster.client
 
-    def agent(self, gates: frozenset[str] = frozenset(), **changes: Any) -> Koordlet:
-        assert self.cluster.informers is not None
+    def agent(
+        self,
+        gates: frozenset[str] = frozenset(),
+        *,
+        client: Client | None = None,
+        informers: Informers | None = None,
+        **changes: Any,
+    ) -> Koordlet:
+        informers = informers or self.cluster.informers
+        assert informers is not None
         settings = Settings(
             node=NODE,
             gates=(default_gates() - {"RdtResctrl"}) | {"AuditEvents", "AuditEventsHTTPHandler"} | gates,
@@ -67,7 +80,7 @@ class AgentWorld:
             prediction=PredictionSettings(folder=str(self.root / "prediction")),
         )
         settings = msgspec.structs.replace(settings, **changes)
-        return Koordlet(self.client, self.cluster.informers, self.clock, settings, self.kernel)
+        return Koordlet(client or self.client, informers, self.clock, settings, self.kernel)
 
     async def furnish(self) -> None:
         amounts = {"cpu": str(CPUS), "memory": "16Gi", "pods": "110"}

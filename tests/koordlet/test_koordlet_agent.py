@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -9,8 +10,14 @@ import pytest
 
 from koord.api.builtin import EVENTS_EVENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from koord.api.custom import NODE_METRICS, NODE_SLOS
+from koord.embedded.apiserver.inprocess import InProcessTransport
+from koord.embedded.cluster import ADMIN
+from koord.koordlet.collect.settings import Settings as CollectSettings
 from koord.koordlet.strategies import file
+from koord.kube.client import Client
+from koord.kube.informers import Informers
 from koord.kube.refused import Refused
+from koord.kube.transport import Answer, Request, Transport, Unreachable, WatchStream
 from tests.koordlet.agent_world import GI, NODE, TOP, AgentWorld, ask, in_virtual_time, made
 
 QUOTA_ORDER = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
@@ -226,6 +233,127 @@ def test_events_are_paged_as_koordlets_are(tmp_path: Path) -> None:
         rest = json.loads(await ask(agent, f"/events?pageToken={page['NextPageToken']}", Accept="application/json"))
         assert rest["NextPageToken"] == ""
         assert rest["Events"] != []
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+def test_what_is_looked_up_is_among_the_metrics(tmp_path: Path) -> None:
+    async def story(world: AgentWorld) -> None:
+        await world.furnish()
+        await world.run_pod("web", "LS")
+        await world.order({"hostApplications": [{"name": "nginx", "qos": "LS", "priority": "koord-prod"}]})
+        world.machine.make("host-latency-sensitive/nginx")
+        collect = CollectSettings(psi=True)
+        agent = world.agent(frozenset({"PSICollector", "NodeMetricPromMetrics", "PerCPUMetric"}), collect=collect)
+        await agent.start()
+        await world.clock.sleep(150)
+        text = (await ask(agent, "/metrics")).decode()
+        names = {line.split("{")[0] for line in text.splitlines() if line.startswith("koordlet_")}
+        assert names >= {
+            "koordlet_start_time",
+            "koordlet_node_used_cpu_cores",
+            "koordlet_node_used_memory_bytes",
+            "koordlet_be_suppress_be_used_cpu_cores",
+            "koordlet_collect_node_cpu_info_status",
+            "koordlet_cpuset_share_pool_cpu_cores",
+            "koordlet_cpuset_be_share_pool_cpu_cores",
+            "koordlet_cpuset_share_pool_info",
+            "koordlet_node_predicted_resource_reclaimable",
+            "koordlet_node_predicted_resource_peak",
+            "koordlet_node_metric_node_usage",
+            "koordlet_host_application_resource_usage",
+            "koordlet_node_resource_priority_reclaimable_status",
+            "koordlet_pod_psi",
+            "koordlet_container_psi",
+        }
+        assert f'koordlet_cpuset_share_pool_cpu_cores{{node="{NODE}"}} 4' in text
+        internal = (await ask(agent, "/internal-metrics")).decode()
+        external = (await ask(agent, "/external-metrics")).decode()
+        assert "koordlet_pod_psi{" in external
+        assert "koordlet_pod_psi{" not in internal
+        assert "koordlet_start_time{" not in external
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+class _Line:
+    """A transport whose line can be cut."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.cut = False
+
+    async def send(self, request: Request) -> Answer:
+        if self.cut:
+            raise Unreachable("the line is cut")
+        return await self._inner.send(request)
+
+    async def watch(self, request: Request) -> WatchStream | Answer:
+        if self.cut:
+            raise Unreachable("the line is cut")
+        return await self._inner.watch(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+def test_an_api_server_that_goes_away_changes_nothing_on_the_node(tmp_path: Path) -> None:
+    async def story(world: AgentWorld) -> None:
+        await world.furnish()
+        order = {**QUOTA_ORDER["resourceUsedThresholdWithBE"], **MEMORY_ORDER["resourceUsedThresholdWithBE"]}
+        await world.order({"resourceUsedThresholdWithBE": order})
+        await world.run_pod("batch", "BE", memory_bytes=3 * GI)
+        assert world.cluster.server is not None
+        line = _Line(InProcessTransport(world.cluster.server, ADMIN))
+        client = Client(line, clock=world.clock, qps=0, burst=0)
+        informers = Informers(client, world.clock, seed=1)
+        agent = world.agent(frozenset({"BEMemoryEvict"}), client=client, informers=informers)
+        informers.start()
+        await agent.start()
+        await world.clock.sleep(20)
+        quiet = int(quota(world))
+        line.cut = True
+        world.used_cores = 2.0
+        world.used_kb = 12 * 1024 * 1024
+        await world.clock.sleep(120)
+        # It goes on holding by its last orders, and an eviction that does not get through is no eviction.
+        assert int(quota(world)) < quiet
+        assert {entry.outcome for entry in agent.ledger.entries()} == {"failed"}
+        kept = await made(world.client.get(PODS, "batch", "default"))
+        assert kept.metadata.deletion_timestamp is None
+        line.cut = False
+        await world.clock.sleep(120)
+        gone = await made(world.client.get(PODS, "batch", "default"))
+        assert gone.metadata.deletion_timestamp is not None
+        await agent.stop()
+        await informers.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+def test_kernel_files_that_vanish_or_refuse_stop_nothing(tmp_path: Path) -> None:
+    async def story(world: AgentWorld) -> None:
+        await world.furnish()
+        await world.order({"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cpuset"}})
+        group = await world.run_pod("batch", "BE")
+        world.used_cores = 0.1
+        agent = world.agent(frozenset({"CgroupReconcile"}))
+        await agent.start()
+        await world.clock.sleep(20)
+        world.kernel.trouble = lambda path, text: errno.EBUSY if path.endswith("cpuset.cpus") else None
+        world.used_cores = 3.0
+        await world.clock.sleep(20)
+        assert agent.engine is not None
+        refused = {line for one in agent.engine.doings() for line in one.refused}
+        assert any("EBUSY" in line or "Device or resource busy" in line for line in refused)
+        world.machine.remove(group)
+        world.kernel.trouble = None
+        (Path(world.machine.tree.group("", TOP)) / "cpu.max").unlink()
+        await world.clock.sleep(200)
+        assert all(one.error == "" for one in agent.engine.doings())
+        assert agent.engine.machine.knob(TOP, file.CPUSET) is not None
         await agent.stop()
 
     in_virtual_time(tmp_path, story)

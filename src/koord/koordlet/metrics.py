@@ -25,8 +25,9 @@ _OWNED = ("pod_uid", "pod_name", "pod_namespace", "container_id", "container_nam
 
 
 class Metrics:
-    def __init__(self, node: str, *, per_node_metrics: bool) -> None:
-        """`per_node_metrics`: whether node_metric_* are served (gate NodeMetricPromMetrics)."""
+    """What is only looked up when asked for is in `koord.koordlet.readings`."""
+
+    def __init__(self, node: str) -> None:
         self.node = node
         self.internal = internal = Registry()
         self.external = external = Registry()
@@ -59,11 +60,6 @@ class Metrics:
         self.quota = internal.gauge(
             f"{p}container_scaled_cfs_quota_us", "Quota of a container that may burst", ("node", *_CONTAINER)
         )
-        self.applications = internal.gauge(
-            f"{p}host_application_resource_usage",
-            "What a host application uses",
-            ("node", "host_application_name", "resource", "priority_class", "qos"),
-        )
         self.update_ms = internal.histogram(
             f"{p}resource_update_duration_milliseconds",
             "Time that one write of a kernel file takes",
@@ -80,20 +76,6 @@ class Metrics:
             f"{p}strategy_errors",
             "Faults of the program in a strategy; each has a trace in the log",
             ("node", "strategy"),
-        )
-        self.node_usage = (
-            internal.gauge(
-                f"{p}node_metric_node_usage", "The node's use as last reported", ("node", "resource", "unit")
-            )
-            if per_node_metrics
-            else None
-        )
-        self.system_usage = (
-            internal.gauge(
-                f"{p}node_metric_system_usage", "The system's use as last reported", ("node", "resource", "unit")
-            )
-            if per_node_metrics
-            else None
         )
         self.allocatable = external.gauge(
             f"{p}node_resource_allocatable", "What the node lends to batch and mid pods", ("node", "resource", "unit")
@@ -139,6 +121,10 @@ class Metrics:
                 self._suppressed(one.plan.figures, policy)
             elif one.strategy == burst.OWNER:
                 self._burst(one, pods)
+
+    def looked(self, name: str, good: bool) -> None:
+        """One look at what seldom changes about the machine."""
+        self.info_status[name].labels(self.node, "succeeded" if good else "failed").inc()
 
     def forget(self, now_s: float) -> None:
         """Drop series about pods that were evicted long ago."""

@@ -28,6 +28,7 @@ from koord.koordlet.outlook import Outlook
 from koord.koordlet.plan import Evict
 from koord.koordlet.pods.kubelet import KubeletClient
 from koord.koordlet.pods.source import PodSource
+from koord.koordlet.readings import Readings
 from koord.koordlet.reports import Reports
 from koord.koordlet.series.kind import keep_s
 from koord.koordlet.series.store import Store
@@ -52,6 +53,8 @@ UPKEEP_S = 60.0
 PROBE_S = 600.0
 FLUSH_S = 5.0
 RESTART_S = 5.0
+# Metric by collector.
+_LOOKS = {"node_cpu_info": "node-info", "node_numa_info": "node-numa", "node_local_storage_info": "storage"}
 
 
 class Koordlet:
@@ -63,7 +66,7 @@ class Koordlet:
         self._settings = settings
         self._host = host
         self.store = Store(keep_s(), interval_s=settings.collect.interval_s)
-        self.metrics = Metrics(settings.node, per_node_metrics="NodeMetricPromMetrics" in settings.gates)
+        self.metrics = Metrics(settings.node)
         self.ledger = Ledger()
         self.outlook = Outlook(informers, settings.node)
         self.outlook.on_node(self.metrics.node_changed)
@@ -154,7 +157,7 @@ class Koordlet:
     async def _found_engine(self) -> Engine:
         """Wait for the machine's cgroups, then learn its pods."""
         tree = await self._found_tree()
-        self.engine = Engine(tree, self.store, self._clock, self._settings, self.metrics, self._audit_log)
+        engine = Engine(tree, self.store, self._clock, self._settings, self.metrics, self._audit_log)
         kubelet = KubeletClient(
             self._settings.pods, self._clock, lambda: self.outlook.node, on_request=self._asked_kubelet
         )
@@ -167,15 +170,28 @@ class Koordlet:
             self._settings,
             self._host,
             self.store,
-            self.engine,
+            engine,
             self.outlook,
             self.pods,
             kubelet,
         )
         for name, work in self.reports.tasks:
             self._keep(name, work)
-        self._keep("capabilities", lambda: self._publish(self._sure_engine()))
-        return self.engine
+        readings = Readings(
+            self._settings.node,
+            self.store,
+            self._clock,
+            engine,
+            self.reports,
+            self.outlook,
+            self.pods,
+            self._settings.gates,
+        )
+        self.metrics.internal.source(readings.internal)
+        self.metrics.external.source(readings.external)
+        self._keep("capabilities", lambda: self._publish(engine))
+        self.engine = engine
+        return engine
 
     async def _found_tree(self) -> Tree:
         while True:
@@ -229,6 +245,10 @@ class Koordlet:
             if self.engine is not None and self._clock.monotonic() - refreshed_s >= UPKEEP_S:
                 refreshed_s = self._clock.monotonic()
                 self.engine.machine.refresh()
+                for name, collector in _LOOKS.items():
+                    condition = self.engine.collection.conditions.get(collector)
+                    if condition is not None:
+                        self.metrics.looked(name, not condition.problem)
 
     async def _publish(self, engine: Engine) -> None:
         """What the kernel can do, tried out now and then, and told on the Node."""
@@ -310,11 +330,6 @@ class Koordlet:
 
     def _asked_kubelet(self, path: str, code: int, seconds: float) -> None:
         self.metrics.kubelet_s.labels("get", path, str(code)).observe(seconds)
-
-    def _sure_engine(self) -> Engine:
-        if self.engine is None:
-            raise RuntimeError("the machine was not found yet")
-        return self.engine
 
     async def _listen(self) -> None:
         """A port that is taken must not keep the agent from its work."""
