@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koord.api.protocol import A_MEMORY_QOS
+from koord.api.protocol import A_MEMORY_QOS, L_EVICTION_ENABLED, TRUE
 from koord.api.qos_class import BE
 from koord.api.resource_name import BATCH_CPU
 from koord.api.slo import NodeSLOSpec
@@ -28,6 +28,7 @@ from koord.koordlet.host_machine import HostMachine
 from koord.koordlet.machine import Shape
 from koord.koordlet.pod import PodView
 from koord.koordlet.round import Ran, Round
+from koord.koordlet.series import kind
 from koord.koordlet.strategies import file
 from koord.koordlet.strategies.disk import Disks
 from tests.koordlet.stage import (
@@ -344,3 +345,42 @@ class _WithDisk(HostMachine):
     @property
     def shape(self) -> Shape:
         return msgspec.structs.replace(super().shape, disks=Disks(numbers={"/dev/vda": "253:0"}))
+
+
+def test_be_work_that_starves_loses_its_least_important_pod(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, gates=GATES | {"BECPUEvict"})
+    spec = NodeSLOSpec(
+        resource_used_threshold_with_be=ResourceThresholdStrategy(
+            enable=True,
+            cpu_evict_be_satisfaction_lower_percent=30,
+            cpu_evict_be_satisfaction_upper_percent=40,
+            cpu_evict_time_window_seconds=10,
+        )
+    )
+    chosen: list[str] = []
+    for _ in range(25):
+        stage.measure(3_000, {"first": 500, "second": 450})
+        for name, milli in ((kind.BE_USAGE, 950), (kind.BE_REQUEST, 4_000), (kind.BE_REAL_LIMIT, 1_000)):
+            stage.store.add((kind.NODE_BE, name), stage.now_s, milli)
+        chosen += wanted(stage.tick(spec, pods=PODS))
+    # They may use 1000m of 4000m: below 30%, so 600m of requests must go, and the first pod asks for 1000m.
+    assert chosen == ["first"]
+
+
+def test_lending_nothing_for_a_moment_evicts_nobody(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, gates=GATES | {"CPUAllocatableEvict"})
+    spec = NodeSLOSpec(
+        resource_used_threshold_with_be=ResourceThresholdStrategy(
+            enable=True,
+            cpu_allocatable_evict_threshold_percent=100,
+            cpu_allocatable_evict_lower_percent=90,
+            allocatable_evict_priority_threshold=5_999,
+        )
+    )
+    agreed = tuple(msgspec.structs.replace(one, labels={**one.labels, L_EVICTION_ENABLED: TRUE}) for one in PODS)
+    chosen: list[str] = []
+    for second in range(100):
+        stage.measure(100, {"first": 10, "second": 10, "third": 10})
+        chosen += wanted(stage.tick(spec, pods=agreed))
+        assert second >= 59 or chosen == []  # a kubelet that registers anew shows nothing for a moment
+    assert sorted(chosen) == ["first", "second", "third"]
