@@ -30,6 +30,7 @@ PATTERNS = {
     "LoadAwareScheduling": ("load-*", "batch-*", "mid-*"),
     "DeviceShare": ("device-*",),
     "Coscheduling": ("gang-*",),
+    "Reservation": ("resv-*",),
 }
 
 
