@@ -172,6 +172,17 @@ class TestPods:
         assert node.latest(kind.POD_CPU, "gone") is None
         assert node.latest(kind.POD_CPU, "stays") == pytest.approx(0.5)
 
+    def test_a_layout_that_no_pod_is_in_is_told_after_a_while(self, node: FakeNode) -> None:
+        for name in ("a", "b"):
+            node.machine.remove(node.pod(name).group)
+        for second in range(40):
+            node.run()
+            assert bool(node.collection.conditions["pods"].problem) == (second >= 30), second
+        assert "none of 2 running pods" in node.collection.conditions["pods"].problem
+        node.pod("c")
+        node.run()
+        assert not node.collection.conditions["pods"].problem, "one that is there is enough"
+
     def test_memory_that_vanishes_in_the_middle_leaves_no_half_sample(self, node: FakeNode) -> None:
         pod = node.pod("a")
         node.sample()

@@ -132,6 +132,24 @@ def test_a_shorter_interval_counts_at_once() -> None:
     run(test)
 
 
+def test_series_reach_as_far_back_as_the_policy_asks() -> None:
+    async def test(world: World) -> None:
+        await world.create(aggregateDurationSeconds=600, nodeAggregatePolicy={"durations": ["1h"]})
+        await world.measure(2)
+        assert world.store.keep_s(kind.NODE_CPU) == 3600
+        assert world.store.keep_s(kind.POD_CPU) == 600
+        await world.measure(2000)
+        (window,) = (await world.status())["nodeMetric"]["aggregatedNodeUsages"]
+        assert window["duration"] == "1h0m0s"
+        assert window["usage"]["p95"]["resources"]["cpu"] == "4"
+        patch = {"spec": {"metricCollectPolicy": {"aggregateDurationSeconds": 10**6}}}
+        ok(await world.client.patch(NODE_METRICS, NODE, patch, kind="merge"))
+        await world.measure(2)
+        assert world.store.keep_s(kind.POD_CPU) == 1800, "there is an end to it"
+
+    run(test)
+
+
 def test_host_applications_and_predictions_are_part_of_it() -> None:
     async def test(world: World) -> None:
         await world.create()

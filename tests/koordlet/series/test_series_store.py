@@ -206,3 +206,17 @@ def test_the_latest_value_is_the_last_of_its_window(samples: list[tuple[int, int
     for at, value in samples:
         store.add(("k",), at, value)
     assert store.latest(("k",), now) == store.window(("k",), now, 2 * interval).last
+
+
+@pytest.mark.parametrize("before", [5, 40, 400])
+def test_series_that_are_kept_longer_from_now_on_lose_nothing(before: int) -> None:
+    store = Store({KEY[0]: 30})
+    for second in range(before):
+        store.add(KEY, 1000.0 + second, float(second))
+    assert store.keep_longer({KEY[0]: 100, "other": 20})
+    assert not store.keep_longer({KEY[0]: 50}), "never shorter"
+    for second in range(before, before + 200):
+        store.add(KEY, 1000.0 + second, float(second))
+        kept = min(31, before) + second - before + 1
+        window = store.window(KEY, 1000.0 + second, 1000)
+        assert (window.count, window.last) == (min(kept, 101), float(second))

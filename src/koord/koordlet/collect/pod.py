@@ -11,7 +11,7 @@ import msgspec
 
 from koord.host.cgroup.gauge import Gauge
 from koord.host.cgroup.tree import Tree
-from koord.host.fault import Fault
+from koord.host.fault import Fault, lacking
 from koord.host.held_file import Descriptors
 from koord.koordlet.collect.condition import Conditions
 from koord.koordlet.pod import PodView
@@ -22,6 +22,7 @@ from koord.telemetry.clock import Clock
 
 POD, THROTTLED = "pods", "throttled"
 NAMES = (POD, THROTTLED)
+_PATIENCE_S = 30.0  # that all running pods may lack their groups before it counts as a mistake
 _POD_KINDS = (kind.POD_CPU, kind.POD_MEMORY, kind.POD_THROTTLED, kind.POD_MEMORY_WITH_PAGE_CACHE)
 _CONTAINER_KINDS = (
     kind.CONTAINER_CPU,
@@ -84,6 +85,8 @@ class PodCollector:
         self._ceiling = 1.0
         self._fault: Fault | None = None
         self._throttle_fault: Fault | None = None
+        self._found = 0  # groups of pods that were there in this tick
+        self._lost_s: float | None = None  # since when none is there
         self.page_cache = page_cache
 
     def sample(self, now_s: float, pods: Sequence[PodView], cpus: int, numa_ids: tuple[int, ...]) -> PodsUse:
@@ -91,6 +94,7 @@ class PodCollector:
             self._follow(pods)
         self._ceiling = float(cpus) if cpus else float("inf")
         self._fault = self._throttle_fault = None
+        self._found = 0
         total = PodsUse()
         by_numa = dict.fromkeys(numa_ids, 0)
         for pod in self._known.values():
@@ -103,7 +107,7 @@ class PodCollector:
             for container in pod.containers.values():
                 self._measure(container, now_s)
         total.numa_bytes = by_numa or None
-        self._tell(POD, self._fault)
+        self._tell(POD, self._fault or self._lost())
         self._tell(THROTTLED, self._throttle_fault)
         return total
 
@@ -122,6 +126,7 @@ class PodCollector:
         if isinstance(usage_ns, Fault):
             self._note(usage_ns)
             return None
+        self._found += 1
         at_s = self._clock.monotonic()  # right after the read: the process may be held up between two groups
         cores = counters.rate(subject.cpu, at_s, usage_ns / 1e9, 2 * self._ceiling)
         self._throttling(subject, at_s, now_s)
@@ -160,6 +165,18 @@ class PodCollector:
         for node, held in found.items():
             if node in by_numa:
                 by_numa[node] += held
+
+    def _lost(self) -> Fault | None:
+        """One pod without a group is over or not begun; if all lack theirs, they are looked for in the wrong place."""
+        if self._found:
+            self._lost_s = None
+            return None
+        running = [pod.view for pod in self._known.values() if any(one.running for one in pod.view.containers)]
+        at_s = self._clock.monotonic()
+        self._lost_s = (at_s if self._lost_s is None else self._lost_s) if running else None
+        if self._lost_s is None or at_s - self._lost_s < _PATIENCE_S:
+            return None
+        return lacking(running[0].group, f"none of {len(running)} running pods has its cgroup; is the layout right?")
 
     def _note(self, fault: Fault) -> None:
         if not fault.vanished:

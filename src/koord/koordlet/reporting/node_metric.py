@@ -19,6 +19,7 @@ from koord.koordlet.pod import PodView
 from koord.koordlet.report.policy import ReportPolicy, report_policy
 from koord.koordlet.report.status import Gpu, ReportView, Withheld, build_node_metric
 from koord.koordlet.reporting.standing import Standing
+from koord.koordlet.series import kind as series_kind
 from koord.koordlet.series.store import Store
 from koord.kube.cache import Change
 from koord.kube.client import Client
@@ -30,6 +31,8 @@ from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 10.0  # after a failed write
+# Longer windows than these are answered as far as they go: pods are many, and their history is the users' memory.
+_LONGEST_NODE_S, _LONGEST_POD_S = 6 * 3600, 1800
 
 
 class Sight(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +134,14 @@ class NodeMetricReporter:
             )
         )
 
+    def _provide(self) -> None:
+        """See to it that series reach as far back as reports are to look."""
+        policy = self.policy
+        longest_s = min(int(policy.longest_s), _LONGEST_NODE_S)
+        self._store.keep_longer(
+            series_kind.keep_s(aggregate_s=min(policy.aggregate_s, _LONGEST_POD_S), longest_s=longest_s)
+        )
+
     async def _wait(self, wait_s: float) -> None:
         """Another interval counts from the last report on, not only after the present one is over."""
         started = self._clock.monotonic()
@@ -145,4 +156,5 @@ class NodeMetricReporter:
 
     def _noticed(self, change: Change[NodeMetric]) -> None:
         if change.old is None or change.old.spec != change.object.spec:
+            self._provide()
             self._changed.set()

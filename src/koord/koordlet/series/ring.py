@@ -65,6 +65,10 @@ class Ring:
         self._values[place] = value
         self._count += 1
 
+    def widen(self, capacity: int) -> None:
+        """Room for more samples from now on; never for fewer."""
+        self._capacity = max(capacity, self._capacity)
+
     def between(self, start_ms: int, end_ms: int) -> tuple[Sequence[float], int, int]:
         """The values of a closed stretch of time in order, and the times of the first and the last of them."""
         first, past = self._place_of(start_ms), self._place_of(end_ms + 1)

@@ -30,7 +30,7 @@ class Store:
         most_series: int = 20_000,
     ) -> None:
         """`interval_s` is the time between samples: with it, a time to keep becomes a number of places."""
-        self._keep_s = keep_s
+        self._keep_s = dict(keep_s)
         self._default_keep_s = default_keep_s
         self._interval_s = interval_s
         self._most_series = most_series
@@ -48,6 +48,20 @@ class Store:
     def keep_s(self, kind: str) -> int:
         return self._keep_s.get(kind, self._default_keep_s)
 
+    def keep_longer(self, keep_s: Mapping[str, int]) -> bool:
+        """Keep kinds as long as said where that is longer than now. Answers whether anything changed.
+
+        What is older than now is not here any more; windows fill up as time passes.
+        """
+        longer = {kind: seconds for kind, seconds in keep_s.items() if seconds > self.keep_s(kind)}
+        if not longer:
+            return False
+        self._keep_s |= longer
+        for key, ring in self._series.items():
+            if key[0] in longer:
+                ring.widen(self._places(key[0]))
+        return True
+
     def add(self, key: Key, at_s: float, value: float) -> bool:
         """Whether the sample was taken."""
         ring = self._series.get(key)
@@ -58,8 +72,7 @@ class Store:
             if len(self._series) >= self._most_series:
                 self.refused += 1
                 return False
-            # One place more than intervals: both ends of a window count.
-            ring = self._series[key] = Ring(math.ceil(self.keep_s(key[0]) / self._interval_s) + 1)
+            ring = self._series[key] = Ring(self._places(key[0]))
         ring.add(round(at_s * 1000), value)
         return True
 
@@ -103,3 +116,7 @@ class Store:
         for key in gone:
             del self._series[key]
         return len(gone)
+
+    def _places(self, kind: str) -> int:
+        """One more than intervals: both ends of a window count."""
+        return math.ceil(self.keep_s(kind) / self._interval_s) + 1
