@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,7 +33,7 @@ from tests.scheduler.shell.gang_world import (
     pods_of,
     told,
 )
-from tests.scheduler.shell.trouble import WRITES, Troubled, troubled
+from tests.scheduler.shell.trouble import WRITES, Fate, Troubled, troubled
 
 
 def run(story: Callable[[Troubled], Any]) -> None:
@@ -399,7 +399,7 @@ def test_a_new_leader_in_the_middle_of_a_gang_counts_the_bound_from_live_pods() 
         async with troubled(clock) as world:
             await world.add_node("n0", cpu="4")
             await add_group(world, "g", 4)
-            allowed = iter(["well", "well"])
+            allowed: Iterator[Fate] = iter(["well", "well"])
             world.wire.fate = lambda request: (
                 next(allowed, "lost") if request.method == "POST" and request.path.endswith("/binding") else "well"
             )

@@ -106,6 +106,9 @@ class Gangs:
             gang = self.gangs[member.gang] = Gang(member.gang)
         elif gang.members.get(member.uid) == member:
             return news
+        elif self._only_confirmed(gang, member):
+            gang.members[member.uid] = member
+            return news
         lost = self._drop(gang, member.uid, keep_wait=not member.node and not member.ended)
         self._of[member.uid] = gang.id
         gang.members[member.uid] = member
@@ -187,6 +190,13 @@ class Gangs:
     def pending(self, group: Group) -> list[Member]:
         """In the order in which they are tried: gang by gang."""
         return [m for gang in self.of_group(group) for m in sorted(gang.pending.values(), key=lambda m: m.order)]
+
+    def _only_confirmed(self, gang: Gang, member: Member) -> bool:
+        """The watch shows the node that was known already: thousands of times, and never any news."""
+        before = gang.members.get(member.uid)
+        if before is None or member.ended or gang.bound.get(member.uid) != member.node:
+            return False
+        return (before.labelled, before.stated, before.ended) == (member.labelled, member.stated, False)
 
     # Inside ------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from koord.scheduler.duties.duty import Duty, Post
 from koord.scheduler.plugins.coscheduling import Coscheduling
 from koord.scheduler.state.wire import PODS, Pod
 
-_MOMENT_S = 0.1
+_MOMENT_S = 0.25
 
 
 class PodGroupKeeper:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import msgspec
 
@@ -22,12 +21,13 @@ class Refusal(msgspec.Struct, frozen=True):
 class Guest:
     """One waiting pod. It goes on when every plugin that made it wait has allowed it, and back when one refuses."""
 
-    __slots__ = ("_answer", "_deadlines", "node_name", "pod")
+    __slots__ = ("_alarm", "_answer", "_deadlines", "node_name", "pod")
 
     def __init__(self, pod: PodInfo, node_name: str, deadlines: Mapping[str, float]) -> None:
         self.pod = pod
         self.node_name = node_name
         self._deadlines = dict(deadlines)
+        self._alarm: asyncio.TimerHandle | None = None
         self._answer: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -48,20 +48,24 @@ class Guest:
 
     async def word(self, clock: Clock, waits: Mapping[str, float]) -> Refusal | None:
         """None: go on. `waits` are the times that the plugins asked for, to name in the refusal of one who forgot."""
-        while not self._answer.done():
-            plugin = min(self._deadlines, key=self._deadlines.__getitem__)
-            left = self._deadlines[plugin] - clock.monotonic()
-            if left <= 0:
-                waited = duration.text(duration.from_seconds(waits[plugin]))
-                self.refuse(plugin, f"rejected due to timeout after waiting {waited} at plugin {plugin}")
-                break
-            timer = asyncio.create_task(clock.sleep(left))
-            try:
-                both: set[asyncio.Future[Any]] = {timer, self._answer}
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                timer.cancel()
-        return self._answer.result()
+        self._look(clock, waits)
+        try:
+            return await self._answer
+        finally:
+            if self._alarm is not None:
+                self._alarm.cancel()
+
+    def _look(self, clock: Clock, waits: Mapping[str, float]) -> None:
+        """Whether somebody's time is up; look again when the next one's is."""
+        if self._answer.done():
+            return
+        plugin = min(self._deadlines, key=self._deadlines.__getitem__)
+        left = self._deadlines[plugin] - clock.monotonic()
+        if left <= 0:
+            waited = duration.text(duration.from_seconds(waits[plugin]))
+            self.refuse(plugin, f"rejected due to timeout after waiting {waited} at plugin {plugin}")
+        else:
+            self._alarm = asyncio.get_running_loop().call_later(left, self._look, clock, waits)
 
 
 class WaitingRoom:

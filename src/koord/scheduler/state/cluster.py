@@ -15,10 +15,16 @@ always be rebuilt by replaying the present.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
 from koord.api.node import Node
+from koord.api.protocol import (
+    A_BIND_GANG_GROUP_ID,
+    A_BIND_GANG_GROUP_ID_DEPRECATED,
+    A_BIND_GANG_MEMBER_COUNT,
+    A_BIND_GANG_MEMBER_COUNT_DEPRECATED,
+)
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.peers import Crowd
 from koord.scheduler.state.pod import Held, PodInfo
@@ -209,6 +215,21 @@ def _same_claims(a: PodInfo, b: PodInfo) -> bool:
         a.shape is b.shape
         and a.requests == b.requests
         and a.peers is b.peers  # one object for equal labels of one namespace
-        and a.annotations == b.annotations
+        and _same_notes(a.annotations, b.annotations)
         and a.deleting == b.deleting
     )
+
+
+# Written with a binding for others to read; nothing is held or given because of it.
+_MARKS = frozenset(
+    (
+        A_BIND_GANG_GROUP_ID,
+        A_BIND_GANG_GROUP_ID_DEPRECATED,
+        A_BIND_GANG_MEMBER_COUNT,
+        A_BIND_GANG_MEMBER_COUNT_DEPRECATED,
+    )
+)
+
+
+def _same_notes(a: Mapping[str, str], b: Mapping[str, str]) -> bool:
+    return a == b or all(a.get(key) == b.get(key) for key in (a.keys() | b.keys()) - _MARKS)
