@@ -35,13 +35,16 @@ from koord.kube.malformed import Malformed
 from koord.kube.metered import MeteredTransport, RestMetrics
 from koord.scheduler import resource_metrics
 from koord.scheduler.assembly import Assembly, written
+from koord.scheduler.duties.elastic_quota.status import Status as QuotaStatus
 from koord.scheduler.explain import service
 from koord.scheduler.explain.live import Explainer
+from koord.scheduler.explain.quota import ledger_of
 from koord.scheduler.koordinator_metrics import KoordinatorMetrics
 from koord.scheduler.metrics import SchedulerMetrics
 from koord.scheduler.monitor import Late, Monitor
 from koord.scheduler.monitor import Settings as MonitorSettings
 from koord.scheduler.program import Scheduler
+from koord.scheduler.quota_metrics import watch_quotas
 from koord.telemetry import collector, health
 from koord.telemetry.certificate import ServingCertificate
 from koord.telemetry.clock import WallClock
@@ -103,6 +106,7 @@ class Process:
         )
         self._metrics.watch(self._scheduler.queue, self._scheduler.state, lambda: self._scheduler.binder.on_the_way)
         self._scheduler.loop.monitor = self._monitor = Monitor(self._late, _monitor_settings(plan.values))
+        self._watch_quotas()
         self._election = self._elect(config.leader_election)
         self._endpoint = self._serve()
 
@@ -284,6 +288,14 @@ class Process:
     def _misread(self, what: Malformed) -> None:
         _LOG.warning("%s %s/%s cannot be read and is left out: %s", what.kind, what.namespace, what.name, what.error)
         self._scheduler.misread(what)
+
+    def _watch_quotas(self) -> None:
+        ledger = ledger_of(self._scheduler.profiles.values())
+        if ledger is not None:
+            watch_quotas(self._plan.registry, ledger, lambda: self._leads)
+        for duty in self._scheduler.duties:
+            if isinstance(duty, QuotaStatus):
+                duty.took = self._extra.quota_status_s.observe
 
     def _late(self, late: Late) -> None:
         _LOG.warning("%s", late)

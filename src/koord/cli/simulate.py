@@ -82,19 +82,19 @@ def simulate(
         return
 
     async def main(client: Client, clock: Clock) -> None:
-        snapshot = await _live(client, assembly)
+        snapshot = await live(client, assembly)
         if save is not None:
             _save(snapshot, save)
-        filled: list[Plain] = []
+        ready: list[Plain] = []
         refused: list[Outcome] = []
         for pod in pods:
-            answer = await _filled(client, pod)
+            answer = await filled(client, pod)
             if isinstance(answer, Refused):
                 key = f"{pod['metadata']['namespace']}/{name_of(pod)}"
                 refused.append(Outcome(pod=key, scheduler="", message=f"the API server refuses it: {answer.message}"))
             else:
-                filled.append(answer)
-        _print([*refused, *_decided(assembly, snapshot, filled)], output)
+                ready.append(answer)
+        _print([*refused, *_decided(assembly, snapshot, ready)], output)
 
     access.run(main, kubeconfig, context)
 
@@ -107,7 +107,7 @@ def _save(snapshot: Snapshot, file: str) -> None:
         access.fail(f"--save {file}: {error.strerror}")
 
 
-async def _filled(client: Client, pod: Plain) -> Plain | Refused:
+async def filled(client: Client, pod: Plain) -> Plain | Refused:
     """The pod as the server would store it. One of the same name may exist: then it is tried under another."""
     answer = await client.plain.create(PODS, pod, dry_run=True)
     if isinstance(answer, Refused) and answer.already_exists:
@@ -116,7 +116,7 @@ async def _filled(client: Client, pod: Plain) -> Plain | Refused:
     return answer
 
 
-async def _live(client: Client, assembly: Assembly) -> Snapshot:
+async def live(client: Client, assembly: Assembly) -> Snapshot:
     resources: list[Resource[Any]] = [NODES, PODS, PRIORITY_CLASSES]
     for api_version, kind in reads(assembly):
         group, _, version = api_version.rpartition("/")

@@ -46,7 +46,6 @@ class KoordinatorMetrics:
             exponential(1e-6, 2, 24),
         )
         self.quota_spec = gauge("scheduler_elastic_quota_spec", "What a quota asks for.", _QUOTA_LABELS)
-        self.quota_status = gauge("scheduler_elastic_quota_status", "What a quota has.", _QUOTA_LABELS)
         self.quota_status_s = histogram(
             "scheduler_update_elastic_quota_status_duration_seconds",
             "Time of writing a quota's status.",

@@ -7,7 +7,12 @@ from typing import Any
 import msgspec
 
 from koord.scheduler.explain.account import Account, Facts, Waiting, account, of_attempt
+from koord.scheduler.explain.quota import ledger_of
+from koord.scheduler.plugins.device_share import DeviceShare
+from koord.scheduler.plugins.device_share.book import Book
+from koord.scheduler.plugins.elastic_quota.ledger import Ledger
 from koord.scheduler.program import Scheduler
+from koord.scheduler.shell.departure import Departure
 from koord.scheduler.state.node import NodeInfo
 from koord.telemetry.clock import Clock
 from koord.values.resources import materialise, to_wire
@@ -64,10 +69,31 @@ class Explainer:
         listed = sorted((p for p in pods if p is not None), key=lambda p: p.queued_at)[:1000]
         return {"counts": self._scheduler.queue.counts(), "pods": msgspec.to_builtins(listed)}
 
+    def devices(self) -> Book | None:
+        """Who holds which devices; None when no profile gives any."""
+        for profile in self._scheduler.profiles.values():
+            for plugin in profile.plugins():
+                if isinstance(plugin, DeviceShare):
+                    return plugin.book
+        return None
+
+    def name_of(self, uid: str) -> str | None:
+        """namespace/name of a pod on a node."""
+        pod = self._scheduler.state.placed(uid)
+        return None if pod is None else pod.key
+
     def node(self, name: str) -> dict[str, Any] | None:
         """As Koordinator's service shows a node; None when there is no such node."""
         info = self._scheduler.state.node(name)
         return _node(info) if info is not None else None
+
+    def quotas(self) -> Ledger | None:
+        """None where no profile has quotas."""
+        return ledger_of(self._scheduler.profiles.values())
+
+    def departures(self) -> list[Departure]:
+        """Pods that were made to leave, newest first."""
+        return list(self._scheduler.evictor.departures)
 
 
 def _node(info: NodeInfo) -> dict[str, Any]:

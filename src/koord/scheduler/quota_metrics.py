@@ -1,0 +1,55 @@
+"""Every quota's numbers as metrics, looked up when they are served: a quota that is gone has no series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from koord.api.protocol import (
+    A_QUOTA_ALLOCATED,
+    A_QUOTA_CHILD_REQUEST,
+    A_QUOTA_GUARANTEED,
+    A_QUOTA_NON_PREEMPTIBLE_REQUEST,
+    A_QUOTA_NON_PREEMPTIBLE_USED,
+    A_QUOTA_REQUEST,
+    A_QUOTA_RUNTIME,
+)
+from koord.policy.quota.amount import Counts
+from koord.policy.quota.publication import figures
+from koord.scheduler.plugins.elastic_quota.ledger import Ledger
+from koord.telemetry.metrics.registry import Reading, Registry
+
+NAME = "scheduler_elastic_quota_status"
+LABELS = ("name", "resource", "tree", "is_parent", "parent", "field")
+_FIELDS = {
+    A_QUOTA_RUNTIME: "runtime",
+    A_QUOTA_REQUEST: "request",
+    A_QUOTA_CHILD_REQUEST: "child-request",
+    A_QUOTA_GUARANTEED: "guaranteed",
+    A_QUOTA_ALLOCATED: "allocated",
+    A_QUOTA_NON_PREEMPTIBLE_REQUEST: "non-preemptible-request",
+    A_QUOTA_NON_PREEMPTIBLE_USED: "non-preemptible-used",
+}
+
+
+def watch_quotas(registry: Registry, ledger: Ledger, leads: Callable[[], bool]) -> None:
+    """Only the leader tells, so that a sum over replicas counts each quota once."""
+
+    def read() -> Iterator[Reading]:
+        values = [] if not leads() else list(_values(ledger))
+        yield Reading(NAME, "What a quota has: cpu in thousandths.", "gauge", LABELS, values)
+
+    registry.source(read)
+
+
+def _values(ledger: Ledger) -> Iterator[tuple[tuple[str, ...], float]]:
+    book = ledger.book
+    for account in book.forest.accounts():
+        quota, found = account.quota, figures(book, account.name)
+        assert found is not None
+        annotations, used = found
+        fields: dict[str, Counts] = {field: annotations[key] for key, field in _FIELDS.items()}
+        fields |= {"used": used, "min": quota.min, "max": quota.max, "sharedWeight": quota.weight}
+        for field, amounts in fields.items():
+            for resource, amount in amounts.items():
+                labels = (account.name, resource, quota.tree, str(quota.is_parent).lower(), quota.parent, field)
+                yield labels, float(amount)
