@@ -23,10 +23,12 @@ from koord.kube.refused import ok
 from koord.kube.transport import Request
 from koord.policy.device.holding import plus
 from koord.scheduler.assembly import Assembly
+from koord.scheduler.explain import device_service
 from koord.scheduler.explain.live import Explainer
 from koord.scheduler.plugins.device_share import DeviceShare
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.telemetry.clock import LoopClock, run_virtual
+from koord.telemetry.routing import Call
 from tests.policy.device.machines import REFERENCE_GPUS, REFERENCE_RDMA
 from tests.scheduler.shell.trouble import WRITES, Fate, Troubled, troubled
 
@@ -173,6 +175,28 @@ def test_the_nearest_miss_is_told_in_words() -> None:
         assert account.last.nearest.details == (
             "3 gpu devices would fit but no 2 share one PCIe switch (at most 1); 5 unhealthy",
         )
+
+    run(story)
+
+
+def test_summaries_are_served_as_koordinator_does() -> None:
+    async def story(world: Troubled) -> None:
+        await ask(world, "a", 200)
+        await world.clock.sleep(1)
+        routes: dict[str, Any] = dict(device_service.routes(Explainer(world.scheduler, world.clock)))
+        path = "/plugins/DeviceShare/nodeDeviceSummaries"
+        every = json.loads(routes[path](Call(method="GET", path=path)).body)
+        one = json.loads(routes[f"{path}/:name"](Call(method="GET", path=path, parameters={"name": "n0"})).body)
+        assert every == {"n0": one}
+        assert one["deviceFree"]["koordinator.sh/gpu-core"] == "600"
+        assert one["deviceUsed"] == {
+            "koordinator.sh/gpu-core": "200",
+            "koordinator.sh/gpu-memory": "32Gi",
+            "koordinator.sh/gpu-memory-ratio": "200",
+        }
+        assert list(one["allocateSet"]["gpu"]["default/a"]) == ["0", "1"]
+        missing = routes[f"{path}/:name"](Call(method="GET", path=path, parameters={"name": "n1"}))
+        assert missing.status == 404
 
     run(story)
 

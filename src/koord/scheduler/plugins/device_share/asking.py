@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 from koord.api import device as wire
 from koord.api.annotations.reservation_options import ignores_reservations, needs_pre_allocation
@@ -22,6 +23,8 @@ from koord.policy.device.want import per_device
 from koord.scheduler.framework.verdict import Reject
 from koord.scheduler.state.pod import PodInfo
 
+T = TypeVar("T")
+
 MEMO = "DeviceShare"
 _KEPT = 4096
 _VERDICTS_KEPT = 1 << 16
@@ -35,7 +38,18 @@ def rejection(refusal: Refusal) -> Reject:
 class Asking:
     """One demand. `counts` is None where counting cards that would fit does not tell whether the pod fits."""
 
-    __slots__ = ("_codes", "_words", "counts", "demand", "ignores", "number", "required", "settled", "verdicts")
+    __slots__ = (
+        "_codes",
+        "_words",
+        "counts",
+        "demand",
+        "ignores",
+        "number",
+        "required",
+        "settled",
+        "verdicts",
+        "zoned",
+    )
 
     def __init__(self, number: int, demand: Demand, *, required: bool, ignores: bool) -> None:
         self.number = number
@@ -48,6 +62,7 @@ class Asking:
             self.counts is not None and not demand.same_pcie and not any(h.scope for h in demand.hints.values())
         )
         self.verdicts: dict[Hashable, Reject | None] = {}  # by situation, with what the node's labels say
+        self.zoned: dict[Hashable, Any] = {}  # what was said of NUMA nodes, by situation
         self._words: list[Reject] = []
         self._codes: dict[Reject, int] = {}
 
@@ -67,6 +82,15 @@ class Asking:
         if len(self.verdicts) >= _VERDICTS_KEPT:
             self.verdicts.clear()
         self.verdicts[situation] = verdict
+
+    def once(self, key: Hashable, work: Callable[[], T]) -> T:
+        """Worked out for the first who asks of a situation."""
+        if key not in self.zoned:
+            if len(self.zoned) >= _VERDICTS_KEPT:
+                self.zoned.clear()
+            self.zoned[key] = work()
+        found: T = self.zoned[key]
+        return found
 
 
 class Askings:

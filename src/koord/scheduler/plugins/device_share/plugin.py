@@ -278,20 +278,17 @@ class DeviceShare(Plugin):
         trial = self._trial(cycle, pod, node) if self._aligns else None
         if not isinstance(trial, Trial):
             return trial
-        if trial.reserved or trial.site is not self.book.of(node):
+        if trial.reserved:
             return _hints(trial)
-        key = ("hints", trial.asking.number, trial.facts)
-        if key not in trial.site.memo:
-            trial.site.memo[key] = _hints(trial)
-        found: Hints | Reject | None = trial.site.memo[key]
-        return found
+        return trial.asking.once(("hints", trial.site.situation, trial.facts), lambda: _hints(trial))
 
     def numa_fits(self, cycle: Cycle, pod: PodInfo, node: NodeInfo, zones: BitMask | None) -> Reject | None:
         trial = self._trial(cycle, pod, node) if self._aligns else None
         if not isinstance(trial, Trial):
             return trial
-        found = trial.placed(zones)
-        return rejection(found) if isinstance(found, Refusal) else None
+        if trial.reserved:
+            return _fits(trial, zones)
+        return trial.asking.once((zones, trial.site.situation, trial.facts), lambda: _fits(trial, zones))
 
     def _trial(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Trial | Reject | None:
         kept = self._kept(cycle, pod)
@@ -308,6 +305,11 @@ class DeviceShare(Plugin):
             reserved=cycle.reserved.get(node.name, ()),
             required=asking.required,
         )
+
+
+def _fits(trial: Trial, zones: BitMask | None) -> Reject | None:
+    found = trial.placed(zones)
+    return rejection(found) if isinstance(found, Refusal) else None
 
 
 def _hints(trial: Trial) -> Hints | Reject | None:
