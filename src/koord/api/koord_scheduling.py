@@ -121,7 +121,7 @@ class PodMigrationJobSpec(Part, frozen=True, kw_only=True):
 
     paused: bool = False
     ttl: Duration | None = None
-    mode: Annotated[str, Rule(default=RESERVATION_FIRST)] = ""
+    mode: str = ""  # empty: the default of whoever carries it out
     pod_ref: Annotated[ObjectReference, REQUIRED] | None = None
     reservation_options: ReservationOptions | None = None
     delete_options: DeleteOptions | None = None

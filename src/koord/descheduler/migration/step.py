@@ -40,7 +40,6 @@ from koord.api.koord_scheduling import (
     Reservation,
 )
 from koord.api.part import ObjectReference
-from koord.api.protocol import L_RESERVATION_ORDER
 from koord.descheduler.migration.budget import is_available
 from koord.descheduler.migration.moves import ALIVE
 from koord.descheduler.migration.protection import EVICT
@@ -73,10 +72,11 @@ class CreateReservation(msgspec.Struct, frozen=True):
     """And name it in the job."""
 
 
-class OrderReservation(msgspec.Struct, frozen=True):
-    """Give it the label by which the scheduler puts it before others."""
+class TidyReservation(msgspec.Struct, frozen=True):
+    """Write its ttl as Kubernetes' own programs do, as upstream does with a reservation that a job names."""
 
     name: str
+    ttl: str
 
 
 class DropReservation(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class NamePod(msgspec.Struct, frozen=True):
     uid: str
 
 
-Action: TypeAlias = CreateReservation | OrderReservation | DropReservation | EvictPod | NamePod
+Action: TypeAlias = CreateReservation | TidyReservation | DropReservation | EvictPod | NamePod
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -186,8 +186,9 @@ def _reserve(job: PodMigrationJob, facts: Facts) -> Step:
         return Step(action=CreateReservation())
     if reservation is None:
         return _failure(status, "MissingReservation", f'Abort job caused by missing Reservation "{name}"')
-    if not reservation.metadata.labels.get(L_RESERVATION_ORDER):
-        return Step(action=OrderReservation(name))
+    ttl = reservation.spec.ttl
+    if ttl and not is_true(status, RESERVATION_CREATED) and (tidy := duration.text(duration.parse(ttl))) != ttl:
+        return Step(action=TidyReservation(name, tidy))
     created = with_condition(status, facts.now_s, RESERVATION_CREATED, TRUE)
     if not is_true(status, RESERVATION_CREATED):
         text = f'Successfully create Reservation "{name}"'
@@ -280,7 +281,7 @@ def _await_successor(job: PodMigrationJob, facts: Facts, reservation: Reservatio
             return Step(status=waiting if waiting is not status else None, wait_s=WAIT_S)
         return Step(status=with_condition(status, facts.now_s, POD_READY, TRUE))
     text = f'Bind Pod "{new.namespace}/{new.name}" in Reservation "{reservation.metadata.name}"'
-    done = with_condition(status, facts.now_s, POD_BOUND, TRUE)
+    done = with_condition(status, facts.now_s, POD_BOUND, TRUE, "", text)
     return Step(status=succeeded(done, text), told=Told("Normal", "Complete", text))
 
 

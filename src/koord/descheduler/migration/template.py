@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koord.api.protocol import DESCHEDULER_NAME, L_RESERVATION_ORDER
+from koord.values import duration
 
 CREATED_BY = "app.kubernetes.io/created-by"
 Plain = dict[str, Any]
@@ -26,7 +27,7 @@ def reservation(job: Plain, pod: Plain, now_ms: int, *, drop_claims: bool = Fals
     spec["allocateOnce"] = True
     ttl = job["spec"].get("ttl")
     if not spec.get("ttl") and not spec.get("expires") and ttl:
-        spec["ttl"] = ttl
+        spec["ttl"] = duration.text(duration.parse(ttl))
     here = pod["spec"].get("nodeName", "")
     template = {**spec["template"], "spec": {**(spec["template"].get("spec") or {})}}
     template["spec"].pop("nodeName", None)

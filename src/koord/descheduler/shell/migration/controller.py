@@ -27,7 +27,7 @@ from koord.descheduler.migration.step import (
     EvictPod,
     Facts,
     NamePod,
-    OrderReservation,
+    TidyReservation,
     Told,
     step,
 )
@@ -44,6 +44,7 @@ from koord.kube.controller import Controller, Done, Outcome, Requeue, Retry
 from koord.kube.recorder import reference
 from koord.kube.refused import Refused
 from koord.kube.workqueue import WorkQueue
+from koord.values import duration
 
 _LOG = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class Migration:
         spec: dict[str, Any] = {
             "podRef": {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid},
             "mode": args.default_job_mode,
-            "ttl": args.default_job_ttl,
+            "ttl": duration.text(duration.parse(args.default_job_ttl or "5m")),
         }
         options = proposal.delete_options
         if options is None and args.default_delete_options is not None:
@@ -249,9 +250,10 @@ class Migration:
             if isinstance(written, Refused):
                 return await self._unreserved(job, written)
             return written
-        refused = await (
-            self._pen.order(action.name) if isinstance(action, OrderReservation) else self._pen.drop(action.name)
-        )
+        if isinstance(action, TidyReservation):
+            refused = await self._pen.tidy(action.name, action.ttl)
+        else:
+            refused = await self._pen.drop(action.name)
         return None if refused is None else str(refused)
 
     async def _unreserved(self, job: PodMigrationJob, refused: Refused) -> str:

@@ -7,11 +7,12 @@ from typing import Any
 from koord.api.custom import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.koord_scheduling import PodMigrationJob, PodMigrationJobStatus
 from koord.api.model import to_dict
-from koord.api.protocol import A_PASSED_ARBITRATION, DESCHEDULER_NAME, L_RESERVATION_ORDER
+from koord.api.protocol import A_PASSED_ARBITRATION, DESCHEDULER_NAME
 from koord.descheduler.migration.template import CREATED_BY, reservation
 from koord.descheduler.wire import PODS
 from koord.descheduler.world import World
 from koord.kube.refused import Refused
+from koord.values import duration
 
 Written = PodMigrationJob | Refused
 
@@ -27,7 +28,11 @@ class Pen:
         return await self._patch(job, {"status": told}, subresource="status")
 
     async def passed(self, job: PodMigrationJob) -> Written:
-        return await self._patch(job, {"metadata": {"annotations": {A_PASSED_ARBITRATION: "true"}}})
+        """Its ttl is written as Kubernetes' own programs would on the way."""
+        patch: dict[str, Any] = {"metadata": {"annotations": {A_PASSED_ARBITRATION: "true"}}}
+        if job.spec.ttl and (tidy := duration.text(duration.parse(job.spec.ttl))) != job.spec.ttl:
+            patch["spec"] = {"ttl": tidy}
+        return await self._patch(job, patch)
 
     async def pod_uid(self, job: PodMigrationJob, uid: str) -> Written:
         return await self._patch(job, {"spec": {"podRef": {"uid": uid}}})
@@ -58,9 +63,8 @@ class Pen:
         named = {"spec": {"reservationOptions": {"reservationRef": {"name": wanted["metadata"]["name"]}}}}
         return await self._patch(job, named)
 
-    async def order(self, name: str) -> Refused | None:
-        labels = {L_RESERVATION_ORDER: str(int(self._world.clock.time() * 1000))}
-        answer = await self._world.client.patch(RESERVATIONS, name, {"metadata": {"labels": labels}}, kind="merge")
+    async def tidy(self, name: str, ttl: str) -> Refused | None:
+        answer = await self._world.client.patch(RESERVATIONS, name, {"spec": {"ttl": ttl}}, kind="merge")
         return answer if isinstance(answer, Refused) else None
 
     async def drop(self, name: str) -> Refused | None:
