@@ -197,7 +197,7 @@ def bound(one: Pod, node_name: str, mark: Mark | None) -> Pod:
 def told(given: Allocation) -> str:
     """For example `0-3 {0: cpu 4000}`."""
     zones = ", ".join(f"{n}: cpu {amounts.get('cpu', 0)}" for n, amounts in sorted(given.zones.items()))
-    return f"{given.cpus}" + (f" {{{zones}}}" if zones else "")
+    return f"{given.cpus} {{{zones}}}".strip() if zones else str(given.cpus)
 
 
 def _key(key: str) -> str:

@@ -43,12 +43,14 @@ class Books:
     """One for all profiles: get it with `Books.of(handle)`."""
 
     def __init__(self, state: ClusterState) -> None:
+        self._state = state
         self._table = state.table
         self._books: dict[str, Book] = {}  # by node name, where something is given
         self._lister: Lister[NodeResourceTopology] | None = None
         self.promises: dict[str, Promise] = {}  # by uid
         self.unread: dict[str, Malformed] = {}  # by uid: annotations of placed pods that cannot be read
         state.listen(self._placed)
+        state.follow(self._updated)
 
     @staticmethod
     def of(handle: Handle) -> Books:
@@ -85,7 +87,8 @@ class Books:
     def _placed(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
         """The state has noted the row already."""
         if what == "add":
-            if pod.annotations and A_RESOURCE_STATUS in pod.annotations:
+            # What an assumed pod carries is of an earlier life, or a wish: what it gets is promised to it.
+            if pod.annotations and A_RESOURCE_STATUS in pod.annotations and not self._state.is_assumed(pod.uid):
                 self._enter(pod, node.name)
             return
         name = node.name
@@ -96,6 +99,15 @@ class Books:
         book = self._books.get(name)
         if book is not None and pod.uid in book.entries:
             self._set(name, book.take(pod.uid))
+
+    def _updated(self, before: PodInfo, after: PodInfo) -> None:
+        """It holds what it held; but if it was only assumed before, from now on its annotation counts."""
+        if after.annotations and A_RESOURCE_STATUS in after.annotations and not self._state.is_assumed(after.uid):
+            name, book = after.node_name, self._books.get(after.node_name)
+            self.promises.pop(after.uid, None)
+            self._enter(after, name)
+            if self._books.get(name) is not book:
+                self._note(name)
 
     def _enter(self, pod: PodInfo, name: str) -> None:
         annotations = pod.annotations
