@@ -28,6 +28,7 @@ BESIDE = Path(__file__).resolve().parents[3] / "shared" / "scenarios"
 PATTERNS = {
     "": ("native-*",),
     "LoadAwareScheduling": ("load-*", "batch-*", "mid-*"),
+    "ElasticQuota": ("quota-*",),
     "DeviceShare": ("device-*",),
     "Coscheduling": ("gang-*",),
     "Reservation": ("resv-*",),
