@@ -29,6 +29,7 @@ PATTERNS = {
     "": ("native-*",),
     "LoadAwareScheduling": ("load-*", "batch-*", "mid-*"),
     "ElasticQuota": ("quota-*",),
+    "NodeNUMAResource": ("numa-*",),
     "DeviceShare": ("device-*",),
     "Coscheduling": ("gang-*",),
     "Reservation": ("resv-*",),
