@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "node": ("koord.cli.node", "node", "Show what is on one node and who holds it."),
     "top": ("koord.cli.top", "top", "Show what nodes use, have promised and lend."),
     "quota": ("koord.cli.quota", "quota", "Show what quotas may use now, and who lends to whom."),
+    "reservation": ("koord.cli.reservation", "reservation", "Show which room is kept for whom."),
     "config": ("koord.cli.config_check", "config", "Check configuration files without a cluster."),
 }
 

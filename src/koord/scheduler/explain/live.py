@@ -11,6 +11,8 @@ from koord.scheduler.explain.quota import ledger_of
 from koord.scheduler.plugins.device_share import DeviceShare
 from koord.scheduler.plugins.device_share.book import Book
 from koord.scheduler.plugins.elastic_quota.ledger import Ledger
+from koord.scheduler.plugins.reservation import ReservationPlugin
+from koord.scheduler.plugins.reservation import book as reservation_book
 from koord.scheduler.program import Scheduler
 from koord.scheduler.shell.departure import Departure
 from koord.scheduler.state.node import NodeInfo
@@ -86,6 +88,11 @@ class Explainer:
         """As Koordinator's service shows a node; None when there is no such node."""
         info = self._scheduler.state.node(name)
         return _node(info) if info is not None else None
+
+    def reservations(self) -> reservation_book.Book | None:
+        """None where no profile has reservations."""
+        found = (plugin for profile in self._scheduler.profiles.values() for plugin in profile.plugins())
+        return next((plugin.book for plugin in found if isinstance(plugin, ReservationPlugin)), None)
 
     def quotas(self) -> Ledger | None:
         """None where no profile has quotas."""
