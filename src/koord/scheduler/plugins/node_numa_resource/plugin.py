@@ -28,6 +28,7 @@ from koord.scheduler.plugins.node_numa_resource.books import Books, Promise
 from koord.scheduler.plugins.node_numa_resource.case import Case, rejected
 from koord.scheduler.plugins.node_numa_resource.demand import NAME, Demands, signature
 from koord.scheduler.plugins.node_numa_resource.judge import Judge, reserved_on
+from koord.scheduler.plugins.node_numa_resource.nearness import near_miss
 from koord.scheduler.plugins.node_numa_resource.placing import Trial, terms_of
 from koord.scheduler.plugins.node_numa_resource.survey import Survey
 from koord.scheduler.plugins.node_numa_resource.waking import Waking
@@ -142,6 +143,16 @@ class NodeNUMAResource(Plugin):
         if other.reserve and any(one.holder.uid == other.uid for one in reserved_on(cycle, node)):
             return  # what it holds for this pod is told apart from what is free for all
         case.books[node.name] = self.judge.book(case, self.judge.sites.of(node), node).take(other.uid)
+
+    def near_miss(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> tuple[float, str] | None:
+        case = self._case(cycle, pod)
+        if isinstance(case, Short) or case.quiet or node.node is None:
+            return None
+        site = self.judge.sites.of(node)
+        terms = terms_of(case.demand, site)
+        if isinstance(terms, Short) or terms.idle:
+            return None
+        return near_miss(terms, site, self.judge.book(case, site, node))
 
     # Score -------------------------------------------------------------------------------------------------------
 
