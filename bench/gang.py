@@ -62,7 +62,7 @@ async def _bound_per_second(*, gangs: bool) -> float:
     assembly = local_scheduler.assembled()
     assert not isinstance(assembly, str), assembly
     scheduler = Scheduler(client, informers, clock, assembly, seed=1)
-    scheduler.announcer.announce = lambda _: None  # type: ignore[method-assign]
+    scheduler.announcer.announce = lambda news: None  # type: ignore[method-assign]
     await scheduler.start()
     informers.start()
     await scheduler.synced()

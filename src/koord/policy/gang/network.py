@@ -1,0 +1,193 @@
+"""The network between nodes as a tree, and where in it the pods of a gang go so that they are near each other.
+
+Knows nothing of pods but how many fit each node (offers), how many of the same kind are there already, and a score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from koord.api.annotations.network_topology import MUST_GATHER, NetworkTopologySpec
+from koord.api.koord_scheduling import ClusterNetworkTopologySpec, TopologyDetail, TopologyInfo
+
+ROOT, LEAF = "ClusterTopologyLayer", "NodeTopologyLayer"
+
+
+class Place:
+    """A node or a domain of nodes."""
+
+    __slots__ = ("children", "existing", "layer", "name", "offer", "parent", "score")
+
+    def __init__(self, layer: str, name: str, parent: Place | None) -> None:
+        self.layer = layer
+        self.name = name
+        self.parent = parent
+        self.children: dict[str, Place] = {}
+        self.offer = self.existing = self.score = 0
+
+    def leaves(self) -> Iterator[Place]:
+        if self.layer == LEAF:
+            yield self
+        for child in self.children.values():
+            yield from child.leaves()
+
+    def walk(self) -> Iterator[Place]:
+        """Domains before what is in them, by name."""
+        yield self
+        for name in sorted(self.children):
+            yield from self.children[name].walk()
+
+    def up(self) -> Iterator[Place]:
+        place: Place | None = self
+        while place is not None:
+            yield place
+            place = place.parent
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """Why no tree can be made of the layers that are declared."""
+
+    why: str
+
+
+def layers_of(spec: ClusterNetworkTopologySpec) -> list[tuple[str, tuple[str, ...]]] | Broken:
+    """From the outermost domain to the one right above nodes, each with the labels that name it."""
+    declared = {layer.topology_layer: layer for layer in spec.network_topology_spec}
+    chain: list[tuple[str, tuple[str, ...]]] = []
+    at = LEAF
+    while True:
+        layer = declared.get(at)
+        if layer is None:
+            return Broken(f'topology layer "{at}" not found in spec')
+        at = layer.parent_topology_layer
+        if at in ("", ROOT):
+            return chain[::-1]
+        if any(at == known for known, _ in chain):
+            return Broken(f'topology layer "{at}" is above itself')
+        chain.append((at, declared[at].label_key if at in declared else ()))
+
+
+def tree_of(spec: ClusterNetworkTopologySpec, nodes: Iterable[tuple[str, Mapping[str, str]]]) -> Place | Broken:
+    """Nodes come with their labels. One that does not say where it is, above its nearest domain, is left out."""
+    layers = layers_of(spec)
+    if isinstance(layers, Broken):
+        return layers
+    root = Place(ROOT, "", None)
+    for name, labels in nodes:
+        values = [next((v for key in keys if (v := labels.get(key))), "") for _, keys in layers]
+        if values and not values[-1]:
+            values[-1] = name  # a domain of its own
+        if not all(values):
+            continue
+        place = root
+        for (layer, _), value in zip(layers, values, strict=True):
+            place = place.children.setdefault(value, Place(layer, value, place))
+        place.children[name] = Place(LEAF, name, place)
+    return root
+
+
+def details_of(root: Place) -> tuple[TopologyDetail, ...]:
+    """The tree as a ClusterNetworkTopology's status shows it."""
+    found = []
+    for place in root.walk():
+        if place.layer == LEAF:
+            continue
+        below = next(iter(place.children.values()), None)
+        parent = place.parent
+        found.append(
+            TopologyDetail(
+                topology_info=TopologyInfo(topology_layer=place.layer, topology_name=place.name),
+                parent_topology_info=None
+                if parent is None
+                else TopologyInfo(topology_layer=parent.layer, topology_name=parent.name),
+                child_topology_layer=below.layer if below is not None else "",
+                child_topology_names=() if below is None or below.layer == LEAF else tuple(sorted(place.children)),
+                node_num=sum(1 for _ in place.leaves()),
+            )
+        )
+    return tuple(found)
+
+
+# Where a gang goes -----------------------------------------------------------------------------------------------
+
+
+def multiples_of(wish: NetworkTopologySpec) -> dict[str, int]:
+    """By layer: pods come there in multiples of this."""
+    return {rule.layer: rule.pod_count_multiple for rule in wish.gather_strategy if rule.pod_count_multiple > 1}
+
+
+def sum_up(place: Place, multiples: Mapping[str, int]) -> None:
+    """Offers of domains from those of their nodes, rounded down where pods must come in multiples."""
+    if place.layer != LEAF:
+        place.offer = place.existing = place.score = 0
+        for child in place.children.values():
+            sum_up(child, multiples)
+            place.offer += child.offer
+            place.existing += child.existing
+            place.score += child.score
+    place.offer -= place.offer % multiples.get(place.layer, 1)
+
+
+def candidates(root: Place, wish: NetworkTopologySpec, desired: int) -> list[Place]:
+    """Domains that could take all, the best first: the smallest kind of domain that can, within what must gather."""
+    must = [rule.layer for rule in wish.gather_strategy if rule.strategy == MUST_GATHER]
+    depth = {place.layer: sum(1 for _ in place.up()) for place in root.walk()}
+    known = [layer for layer in must if layer in depth]
+    if must and len(known) < len(must):
+        return []
+    layer = max(known, key=depth.__getitem__, default=ROOT)
+    level = [place for place in root.walk() if place.layer == layer and place.offer >= desired]
+    best = level
+    while level:
+        best = level
+        level = [c for place in level for c in place.children.values() if c.offer >= desired]
+    return sorted(best, key=lambda place: _rank(place, tight=True))
+
+
+def distributed(place: Place, desired: int, multiples: Mapping[str, int]) -> list[tuple[str, int]]:
+    """How many pods each node of a domain gets, the fullest first. May come to fewer than desired."""
+    share = min(place.offer, desired)
+    share -= share % multiples.get(place.layer, 1)
+    if place.layer == LEAF:
+        return [(place.name, share)]
+    found: list[tuple[str, int]] = []
+    for child in sorted(place.children.values(), key=lambda child: _rank(child, tight=False)):
+        part = distributed(child, share, multiples)
+        share -= sum(count for _, count in part)
+        found += part
+    return found
+
+
+def plan(root: Place, wish: NetworkTopologySpec, desired: int) -> list[tuple[str, int]] | None:
+    """Nodes with how many pods each takes, from offers, existing and scores set on the leaves; None: not possible."""
+    multiples = multiples_of(wish)
+    sum_up(root, multiples)
+    for candidate in candidates(root, wish, desired):
+        found = [(name, count) for name, count in distributed(candidate, desired, multiples) if count]
+        if sum(count for _, count in found) >= desired:
+            return found
+    return None
+
+
+def shortage(root: Place, wish: NetworkTopologySpec, desired: int, unfit: str) -> str:
+    """Why there is no plan, with what each domain that must gather could take."""
+    must = [rule.layer for rule in wish.gather_strategy if rule.strategy == MUST_GATHER]
+    depth = {place.layer: sum(1 for _ in place.up()) for place in root.walk()}
+    layer = max((each for each in must if each in depth), key=depth.__getitem__, default=ROOT)
+    offers = ";".join(
+        f"topology topologyNode {place.layer}/{place.name}: {place.offer}"
+        for place in root.walk()
+        if place.layer == layer
+    )
+    multiples = ", ".join(f"{name}={count}" for name, count in multiples_of(wish).items())
+    told = f"no candidate topology nodes can accommodate job, desiredOfferSlot: {desired}, {offers}, {unfit}"
+    return told + (f"; podCountMultiple constraints: {multiples}" if multiples else "")
+
+
+def _rank(place: Place, *, tight: bool) -> tuple[tuple[int, ...], tuple[int, ...], int, str]:
+    """Smaller is better: more of the same kind here and around, then a tight fit (or a roomy one), score, name."""
+    around = tuple(place.up())
+    sign = 1 if tight else -1
+    return tuple(-p.existing for p in around), tuple(sign * p.offer for p in around), -place.score, place.name
