@@ -232,7 +232,6 @@ def test_a_wrong_object_fails_at_its_field(name: str) -> None:
         pytest.param("Reservation", "spec/allocateOnce", True, id="allocate-once"),
         pytest.param("Reservation", "spec/preAllocationPolicy/mode", "Default", id="pre-allocation-mode"),
         pytest.param("Reservation", "status/phase", "Pending", id="reservation-phase"),
-        pytest.param("PodMigrationJob", "spec/mode", "ReservationFirst", id="migration-mode"),
         pytest.param("ScheduleExplanation", "spec/ttl", "24h", id="explanation-ttl"),
         pytest.param("NodeSLO", "spec/resourceQOSStrategy/beClass/networkQOS/ingressRequest", 0, id="network-request"),
         pytest.param("NodeSLO", "spec/resourceQOSStrategy/beClass/networkQOS/egressLimit", 100, id="network-limit"),

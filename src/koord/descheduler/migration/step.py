@@ -59,6 +59,7 @@ from koord.descheduler.migration.status import (
     succeeded,
     with_condition,
 )
+from koord.descheduler.migration.template import CREATED_BY
 from koord.descheduler.wire import Pod
 from koord.values import duration
 
@@ -187,7 +188,8 @@ def _reserve(job: PodMigrationJob, facts: Facts) -> Step:
     if reservation is None:
         return _failure(status, "MissingReservation", f'Abort job caused by missing Reservation "{name}"')
     ttl = reservation.spec.ttl
-    if ttl and not is_true(status, RESERVATION_CREATED) and (tidy := duration.text(duration.parse(ttl))) != ttl:
+    theirs = CREATED_BY not in reservation.metadata.labels and not is_true(status, RESERVATION_CREATED)
+    if theirs and ttl and (tidy := duration.text(duration.parse(ttl))) != ttl:
         return Step(action=TidyReservation(name, tidy))
     created = with_condition(status, facts.now_s, RESERVATION_CREATED, TRUE)
     if not is_true(status, RESERVATION_CREATED):
