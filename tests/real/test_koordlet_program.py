@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -269,3 +271,70 @@ def _quota_file(ground: Ground) -> str:
 
 def _quota_text(ground: Ground) -> str:
     return "50000" if ground.tree.version == 1 else "50000 100000"
+
+
+async def test_a_killed_agent_is_taken_over_and_all_is_undone(ground: Ground, tmp_path: Path) -> None:
+    """As a process of its own, over HTTPS, ended by SIGKILL."""
+    cluster = Cluster(ClusterSettings(port=0))
+    await cluster.start()
+    try:
+        client = cluster.client
+        assert client is not None
+        await furnish(client)
+        be_pod, be_box = await run_pod(client, ground, "batch", "BE", {})
+        before = ground.values(TOP, be_pod, be_box)
+        await order(
+            client, {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}, first=True
+        )
+        for _ in range(2):
+            async with process(cluster, tmp_path) as agent:
+                await until(lambda: ground.value(QUOTA, TOP) != "-1", "BE is held")
+                agent.kill()
+                await agent.wait()
+            assert ground.value(QUOTA, TOP) != "-1"
+        await order(client, {"resourceUsedThresholdWithBE": {"enable": False}})
+        async with process(cluster, tmp_path) as agent:
+            await until(lambda: ground.value(QUOTA, TOP) == "-1", "BE is let go by the next process")
+            agent.terminate()
+            assert await agent.wait() == 0
+        assert restore(tmp_path) == 0
+        assert ground.values(TOP, be_pod, be_box) == before
+    finally:
+        await cluster.stop()
+
+
+@contextlib.asynccontextmanager
+async def process(cluster: Cluster, state: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    kubeconfig = state / "kubeconfig"
+    named = {"name": "x"}
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "x",
+                "contexts": [{**named, "context": {"cluster": "x", "user": "x"}}],
+                "clusters": [{**named, "cluster": {"server": cluster.url, "insecure-skip-tls-verify": True}}],
+                "users": [{**named, "user": {"token": cluster.token}}],
+            }
+        )
+    )
+    agent = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "koord.cli.koordlet",
+        f"--kubeconfig={kubeconfig}",
+        "-addr=127.0.0.1:0",
+        f"--state-dir={state / 'state'}",
+        f"--kubepods-cgroup={LAYOUT.kubepods}",
+        "--pod-source=apiserver",
+        f"--prediction-checkpoint-filepath={state / 'prediction'}",
+        "--feature-gates=RdtResctrl=false",
+        env={**os.environ, "NODE_NAME": NODE, "agent_mode": "hostMode"},
+    )
+    try:
+        yield agent
+    finally:
+        if agent.returncode is None:
+            agent.kill()
+            await agent.wait()

@@ -16,6 +16,7 @@ from koord.koordlet.collect.settings import Settings as CollectSettings
 from koord.koordlet.observe.scene import Settings as RoundSettings
 from koord.koordlet.pods.settings import Settings as PodSettings
 from koord.koordlet.report.model import Settings as ModelSettings
+from koord.koordlet.reporting.interference import Settings as InterferenceSettings
 from koord.koordlet.reporting.prediction import Settings as PredictionSettings
 from koord.koordlet.reporting.topology import Settings as TopologySettings
 from koord.koordlet.settings import PORT, AuditSettings, Settings
@@ -108,6 +109,8 @@ DECIDING = (
     Flag("cpu-evict-cool-time-seconds", INTEGER, "Pause after an eviction for CPU", 20),
     _taken("only-evict-by-api", BOOLEAN, "Never stop containers through the runtime", None, _BY_API),
     Flag("resource-force-update-seconds", INTEGER, "After this a file is looked at again, whatever is known", 60),
+    Flag("detect-interference", BOOLEAN, "Look for pods that others disturb, and log them"),
+    Flag("tell-interference", BOOLEAN, "Tell them by an event and an annotation, too; needs the right to patch pods"),
     Flag("idle-stands-in", BOOLEAN, "Use cpu.idle for best-effort work on kernels without group identity", True),
 )
 STATES = (
@@ -275,6 +278,7 @@ def planned(values: Values, environ: Mapping[str, str]) -> Plan | str:
             huge_pages="HugePageReport" in on,
         ),
         reports_node_metric=values.switch("enable-node-metric-report"),
+        interference=_interference(values),
     )
     return Plan(
         settings=settings,
@@ -375,3 +379,9 @@ def _prediction(values: Values) -> PredictionSettings:
             checkpoints_per_step=values.number("prediction-model-checkpoint-max-per-step"),
         ),
     )
+
+
+def _interference(values: Values) -> InterferenceSettings | None:
+    tell = values.switch("tell-interference") and not values.switch("safe-mode")
+    wanted = values.switch("detect-interference") or values.switch("tell-interference")
+    return InterferenceSettings(tell=tell) if wanted else None

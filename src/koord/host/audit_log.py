@@ -113,7 +113,7 @@ class AuditLog:
 
     def page(self, size: int | None = None, token: str = "") -> Page | Unpaged | Fault:
         """The next events, newest first. Without a token a new reader starts at the newest."""
-        size = PAGE if size is None else size
+        size = min(PAGE, self._page_limit) if size is None else size
         if not 0 <= size <= self._page_limit:
             return Unpaged(f"size must be in 0..{self._page_limit}, got {size}")
         now = self._clock.monotonic()

@@ -174,6 +174,7 @@ class Koordlet:
             self.outlook,
             self.pods,
             kubelet,
+            self._recorder,
         )
         for name, work in self.reports.tasks:
             self._keep(name, work)
@@ -315,9 +316,14 @@ class Koordlet:
             "pods": len(self._facts().pods),
             "series": len(self.store),
             "reports": {} if self.reports is None else self.reports.problems,
+            "disturbedPods": self._disturbed(),
             "collectors": {name: one.problem or "works" for name, one in collectors.items()},
             "strategies": [] if engine is None else list(engine.round.enabled),
         }
+
+    def _disturbed(self) -> list[str]:
+        reporter = None if self.reports is None else self.reports.interference
+        return [] if reporter is None else [f"{one.namespace}/{one.pod}: {one.why}" for one in reporter.disturbed]
 
     def _rows(self) -> list[Row]:
         if not self._capabilities and self.engine is not None:

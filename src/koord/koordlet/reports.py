@@ -12,6 +12,7 @@ from koord.koordlet.outlook import Outlook
 from koord.koordlet.pods.kubelet import KubeletClient
 from koord.koordlet.pods.source import PodSource
 from koord.koordlet.reporting import node_metric, topology
+from koord.koordlet.reporting.interference import InterferenceReporter
 from koord.koordlet.reporting.node_metric import NodeMetricReporter
 from koord.koordlet.reporting.prediction import Predictor
 from koord.koordlet.reporting.topology import TopologyReporter
@@ -19,6 +20,7 @@ from koord.koordlet.series.store import Store
 from koord.koordlet.settings import Settings
 from koord.kube.client import Client
 from koord.kube.informers import Informers
+from koord.kube.recorder import Recorder
 from koord.policy.prediction.reclaimable import Reclaimable
 from koord.telemetry.clock import Clock
 
@@ -38,6 +40,7 @@ class Reports:
         outlook: Outlook,
         pods: PodSource,
         kubelet: KubeletClient,
+        recorder: Recorder,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -58,10 +61,23 @@ class Reports:
             settings.topology,
         )
 
+        self.interference = (
+            InterferenceReporter(client, clock, store, recorder, lambda: pods.views, settings.interference)
+            if settings.interference is not None
+            else None
+        )
+
     @property
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        reporting = [("node-metric", self.node_metric.run)] if self._settings.reports_node_metric else []
-        return [("prediction", self.predictor.run), ("topology", self.topology.run), *reporting]
+        tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+            ("prediction", self.predictor.run),
+            ("topology", self.topology.run),
+        ]
+        if self._settings.reports_node_metric:
+            tasks.append(("node-metric", self.node_metric.run))
+        if self.interference is not None:
+            tasks.append(("interference", self.interference.run))
+        return tasks
 
     @property
     def kubelet(self) -> Kubelet:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koord.host.audit_log import PAGE, AuditLog, Unpaged
+from koord.host.audit_log import AuditLog, Unpaged
 from koord.host.fault import Fault
 from koord.koordlet.capability import Row
 from koord.koordlet.eviction.ledger import Ledger
@@ -66,8 +66,7 @@ def endpoint_of(source: Source, clock: Clock, *, events: bool) -> Endpoint:
 
 def events_reply(log: AuditLog, call: Call) -> Reply:
     """Newest first, page by page. A size that is no number counts as none given."""
-    size = integer(call.first("size") or "")
-    page = log.page(PAGE if size is None else size, call.first("pageToken") or "")
+    page = log.page(integer(call.first("size") or ""), call.first("pageToken") or "")
     if isinstance(page, Fault):
         return routing.text(f"{page}\n", 500)
     if isinstance(page, Unpaged):
