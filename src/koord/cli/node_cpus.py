@@ -16,6 +16,7 @@ from koord.kube.client import Client
 from koord.kube.refused import Refused, ok
 from koord.policy.topology.node import node_topology
 from koord.policy.topology.occupancy import CONTESTED, FREE, KEPT, Occupancy, Tenant, Zone, occupancy
+from koord.policy.topology.status import read_allocation
 from koord.telemetry.clock import Clock
 from koord.values.names import dns1123_subdomain
 
@@ -59,7 +60,7 @@ async def look(client: Client, name: str) -> Occupancy:
         Tenant(
             uid=pod.metadata.uid,
             name=f"{pod.metadata.namespace}/{pod.metadata.name}",
-            annotations=pod.metadata.annotations,
+            given=read_allocation(pod.metadata.annotations),
             lives_in=_reservation_of(pod.metadata.annotations),
         )
         for pod in pods.items
@@ -71,7 +72,8 @@ async def look(client: Client, name: str) -> Occupancy:
     for held in () if isinstance(reservations, Refused) else reservations.items:
         if held.status.node_name == name and held.status.phase == "Available":
             meta = held.metadata
-            tenants.append(Tenant(uid=meta.uid, name=meta.name, annotations=meta.annotations, reservation=True))
+            given = read_allocation(meta.annotations)
+            tenants.append(Tenant(uid=meta.uid, name=meta.name, given=given, reservation=True))
     return occupancy(name, node_topology(topology, node.metadata.labels, node.metadata.annotations), tenants)
 
 

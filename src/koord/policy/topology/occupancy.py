@@ -1,4 +1,4 @@
-"""Who holds which CPU of one node, for people: the node's topology and the annotations of those that live there."""
+"""Who holds which CPU of one node, for people: what the node is, and what those that live there were given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from koord.api.annotations.codec import Malformed
 from koord.policy.topology.cpu_topology import CpuTopology
 from koord.policy.topology.ledger import Allocation, Amounts, Ledger
 from koord.policy.topology.node import NodeTopology
-from koord.policy.topology.status import read_allocation
 from koord.policy.topology.stock import free_amounts
 from koord.values.cpuset import CPUSet
 
@@ -23,7 +22,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
     uid: str
     name: str
-    annotations: Mapping[str, str]
+    given: Allocation | Malformed | None
     reservation: bool = False
     lives_in: str = ""
 
@@ -100,11 +99,10 @@ def occupancy(name: str, node: NodeTopology, tenants: Iterable[Tenant]) -> Occup
 def _read(tenants: Iterable[Tenant]) -> tuple[list[tuple[Tenant, Allocation]], list[str]]:
     held, flaws = [], []
     for tenant in sorted(tenants, key=lambda one: (one.reservation, one.name)):
-        found = read_allocation(tenant.annotations)
-        if isinstance(found, Malformed):
-            flaws.append(f"{tenant.name}: {found}")
-        elif found is not None:
-            held.append((tenant, found))
+        if isinstance(tenant.given, Malformed):
+            flaws.append(f"{tenant.name}: {tenant.given}")
+        elif tenant.given is not None:
+            held.append((tenant, tenant.given))
     return held, flaws
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from koord.scheduler.explain.account import Account, Facts, Waiting, account, of_attempt
 from koord.scheduler.explain.quota import ledger_of
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.device_share import DeviceShare
 from koord.scheduler.plugins.device_share.book import Book
 from koord.scheduler.plugins.elastic_quota.ledger import Ledger
@@ -18,6 +19,8 @@ from koord.scheduler.shell.departure import Departure
 from koord.scheduler.state.node import NodeInfo
 from koord.telemetry.clock import Clock
 from koord.values.resources import materialise, to_wire
+
+P = TypeVar("P", bound=Plugin)
 
 
 class Explainer:
@@ -78,6 +81,14 @@ class Explainer:
                 if isinstance(plugin, DeviceShare):
                     return plugin.book
         return None
+
+    def plugin(self, kind: type[P]) -> P | None:
+        """The first of that kind in any profile."""
+        found = (plugin for profile in self._scheduler.profiles.values() for plugin in profile.plugins())
+        return next((plugin for plugin in found if isinstance(plugin, kind)), None)
+
+    def info(self, name: str) -> NodeInfo | None:
+        return self._scheduler.state.node(name)
 
     def name_of(self, uid: str) -> str | None:
         """namespace/name of a pod on a node."""
