@@ -18,7 +18,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 def test_lines_for_programs_end_in_a_summary_and_repeat_with_their_seed() -> None:
     def run() -> str:
-        result = CliRunner().invoke(up, ["--demo", "colocation", "--duration", "40m", "--nodes", "2", "-o", "json"])
+        result = CliRunner().invoke(up, ["--demo", "colocation", "--duration", "52m", "--nodes", "2", "-o", "json"])
         assert result.exit_code == 0, result.output
         return result.output
 

@@ -9,11 +9,9 @@ import msgspec
 
 from koord.api.config import gates
 from koord.api.config.gate_tables import MANAGER
-from koord.cli import local_manager, local_scheduler
+from koord.cli import local_manager, local_nodes, local_scheduler
 from koord.embedded.cluster import Context, Maker
 from koord.embedded.kubelet import profile as node_profile
-from koord.embedded.kubelet.fleet import Fleet
-from koord.embedded.kubelet.fleet import Settings as FleetSettings
 from koord.embedded.kubelet.profile import Pool
 from koord.embedded.workloads.workloads import Workloads
 from koord.manager.world import Settings as ManagerSettings
@@ -26,18 +24,20 @@ class Wish(msgspec.Struct, frozen=True):
     pools: tuple[Pool, ...]
     scheduler: Assembly
     manager: ManagerSettings
+    agents: bool = False  # whether every simulated node runs the node agent
 
 
 # What `--set` understands, with a line of help for each.
 SETTINGS = {
     "scheduler.config": "a KubeSchedulerConfiguration file for koord-scheduler",
     "manager.feature-gates": "gates of koord-manager, as name=true,other=false",
+    "nodes.agents": "true: every simulated node runs the node agent's strategies on a machine of its own",
 }
 
 # In the order of starting.
 COMPONENTS: dict[str, Callable[[Context, Wish], object]] = {
     "workloads": lambda c, _: Workloads(c.client, c.informers, c.clock, c.seed),
-    "nodes": lambda c, wish: Fleet(c.client, c.informers, c.clock, c.seed, wish.pools, FleetSettings(reports=True)),
+    "nodes": lambda c, wish: local_nodes.make(c, wish.pools, agents=wish.agents),
     "manager": lambda c, wish: local_manager.LocalManager(c, wish.manager),
     "scheduler": lambda c, wish: local_scheduler.make(c, wish.scheduler),
 }
@@ -67,7 +67,10 @@ def chosen(
     pools = node_profile.load(profile) if profile is not None else node_profile.default_pools(nodes)
     if isinstance(pools, node_profile.BadProfile):
         return f"--profile {profile}: {'; '.join(pools.errors)}"
-    wish = Wish(pools, scheduler, ManagerSettings(gates=switched))
+    agents = settings.get("nodes.agents", "false")
+    if agents not in ("true", "false"):
+        return f"--set nodes.agents={agents}: must be true or false"
+    wish = Wish(pools, scheduler, ManagerSettings(gates=switched), agents == "true")
     return [(name, _maker(name, wish)) for name in COMPONENTS if name in names]
 
 

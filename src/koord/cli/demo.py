@@ -63,9 +63,13 @@ class Pace:
 
 def run(wish: Wish) -> None:
     show = _lines() if wish.output == "json" else _screen(wish)
+    show.close(play(wish, show.step))
+
+
+def play(wish: Wish, step: Callable[[DemoView], None] = lambda view: None) -> DemoView | None:
+    """The whole run; `step` sees every round of it. The last moment, or None when there was none."""
     collector.relax()
-    last = run_virtual(lambda clock: _play(clock, wish, show.step))
-    show.close(last)
+    return run_virtual(lambda clock: _play(clock, wish, step))
 
 
 class _Show:

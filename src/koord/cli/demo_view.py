@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     jobs_done: int
     jobs_failed: int
     evictions: int
+    evictions_by_rule: dict[str, int]
     short_core_seconds: float
     slowest_service: float
     suppressed_share: float  # of node time in which batch wanted more than it was let have
@@ -82,6 +84,7 @@ def view_of(
         jobs_done=jobs.done,
         jobs_failed=jobs.failed,
         evictions=len(evicted),
+        evictions_by_rule=dict(Counter(one.record.rule for one in evicted)),
         short_core_seconds=round((observation.before.short + observation.during.short) / 1000, 3),
         slowest_service=round(max(observation.before.slowest, observation.during.slowest), 2),
         suppressed_share=round(during.suppressed_node_s / max(during.seconds * len(state.nodes), 1), 4),

@@ -62,7 +62,7 @@ def traces() -> dict[str, Points]:
         passed = minute / 60 - SALE_HOUR
         crowd = math.exp(-((passed - 0.3) ** 2) / 0.02) if passed >= 0 else 0.0
         times.append(minute * 60.0)
-        usages.append(Usage(round(120 + 3400 * crowd), 1400 * _MIB))
+        usages.append(Usage(round(120 + 4700 * crowd), 1400 * _MIB))
     return {SALE: Points(times=tuple(times), usages=tuple(usages))}
 
 

@@ -1,0 +1,23 @@
+"""The demonstration of `koord up`: a virtual day of co-location on 20 nodes, with all programs in one process."""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import Any
+
+import msgspec
+
+from koord.cli import demo
+
+
+def run() -> dict[str, Any]:
+    cpu, wall = time.process_time(), time.perf_counter()
+    last = demo.play(demo.Wish())
+    assert last is not None
+    return {
+        **msgspec.to_builtins(last.summary),
+        "seconds": round(time.perf_counter() - wall, 1),
+        "cpu_s": round(time.process_time() - cpu, 1),
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }

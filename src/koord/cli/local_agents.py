@@ -1,0 +1,31 @@
+"""Simulated nodes of `koord up` with the node agent on each: strategies, evictions and reports as on real ones."""
+
+from __future__ import annotations
+
+from koord.embedded.cluster import Context
+from koord.embedded.kubelet.fleet import Fleet
+from koord.embedded.kubelet.profile import Pool
+from koord.koordlet.settings import default_gates
+from koord.sim.agent import Settings
+from koord.sim.agents import Agents
+
+STEP_S = 5.0
+# The agent's defaults, and what an operator adds who wants batch work gone before it hurts.
+ALSO = frozenset({"BECPUEvict", "BEMemoryEvict"})
+
+
+class LocalAgents:
+    """One component: agents come after the nodes that they run on, and go before them."""
+
+    def __init__(self, context: Context, pools: tuple[Pool, ...]) -> None:
+        self.fleet = Fleet(context.client, context.informers, context.clock, context.seed, pools)
+        settings = Settings(gates=default_gates() | ALSO, step_s=STEP_S)
+        self.agents = Agents(context.client, context.informers, context.clock, self.fleet, settings)
+
+    async def start(self) -> None:
+        await self.fleet.start()
+        await self.agents.start()
+
+    async def stop(self) -> None:
+        await self.agents.stop()
+        await self.fleet.stop()
