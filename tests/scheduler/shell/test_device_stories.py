@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from koord.api.builtin import NODES, PODS, PRIORITY_CLASSES
+from koord.api.builtin import EVENTS_EVENTS, NODES, PODS, PRIORITY_CLASSES
 from koord.api.config.plugin_set import Plugin as Named
 from koord.api.config.plugin_set import PluginSet
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, Plugins, Profile
@@ -158,6 +158,28 @@ def test_a_pod_wakes_when_its_card_is_healthy_again() -> None:
         await machine(world)
         await world.clock.sleep(12)
         assert minors(await world.pod("all")) == list(range(8))
+
+    run(story)
+
+
+def test_owners_hear_of_devices_that_nobody_counts() -> None:
+    async def story(world: Troubled) -> None:
+        await ask(world, "odd", 100)
+        await world.clock.sleep(1)
+        unreadable = {"metadata": {"annotations": {A_DEVICE_ALLOCATED: "{"}}}
+        ok(await world.client.patch(PODS, "odd", unreadable, "default", kind="merge"))
+        bare = {"metadata": {"name": "bare", "labels": {"bare": ""}}}
+        ok(await world.client.create(NODES, bare | {"status": {"allocatable": ROOM, "capacity": ROOM}}))
+        await ask(world, "blind", 100, nodeSelector={"bare": ""})
+        await world.settle(30)
+        assert await world.node_of("blind") == "bare"
+        warnings = [e for e in ok(await world.client.list(EVENTS_EVENTS)).items if e.type == "Warning"]
+        assert {(e.regarding.name, e.reason) for e in warnings} == {
+            ("odd", "UnreadableDevices"),
+            ("blind", "DevicesUncounted"),
+        }
+        await world.remove_pod("odd")
+        await world.settle(1)
 
     run(story)
 

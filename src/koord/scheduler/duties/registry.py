@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from koord.scheduler.duties.device_herald import device_duties
 from koord.scheduler.duties.duty import Hiring
 from koord.scheduler.duties.elastic_quota import quota_duties
 from koord.scheduler.duties.pod_group import pod_group_duties
@@ -11,6 +12,7 @@ from koord.scheduler.duties.reservation import keeper
 
 DUTIES: Mapping[str, Hiring] = {
     "Coscheduling": pod_group_duties,
+    "DeviceShare": device_duties,
     "ElasticQuota": quota_duties,
     "Reservation": keeper,
 }  # by the name of the plugin

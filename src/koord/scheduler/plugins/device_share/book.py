@@ -10,7 +10,8 @@ All of it follows from Device objects, placed pods and open promises; `rebuilt` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -31,6 +32,7 @@ from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.wire import signature
 
 _KINDS_KEPT = 20_000
+_REMARKS_KEPT = 256
 _RUNNING = "Running"  # the state holds no pod that is over
 
 
@@ -53,6 +55,9 @@ class Book:
         self._orphans: dict[str, str] = {}  # nodes whose Device object is gone, with the UID of the node
         self.promises: dict[str, Promise] = {}  # by uid
         self.unreadable: dict[str, Malformed] = {}  # by uid, of pods whose annotation cannot be read
+        # What owners of pods should know (pod, reason, words). Whoever leads takes it away, and is told by `heard`.
+        self.remarks: deque[tuple[PodInfo, str, str]] = deque(maxlen=_REMARKS_KEPT)
+        self.heard: Callable[[], None] | None = None
         state.listen(self._placed)
         state.follow(self._updated)
 
@@ -153,8 +158,22 @@ class Book:
         held = held_by(pod.annotations, pod.node_name, _RUNNING)
         if isinstance(held, Malformed):
             self.unreadable[pod.uid] = held
+            self._remark(pod, "UnreadableDevices", f"no devices are counted as this pod's: {held}")
         elif held is not None:
             self._take(pod.node_name, pod.uid, held, _reservation_of(pod.annotations))
+
+    def bound_blindly(self, pod: PodInfo, node_name: str) -> None:
+        """Its node has no Device object, though others have: most likely something is amiss there."""
+        if self.sites:
+            words = (
+                f"node {node_name} has no Device object: its device plugin chooses the devices, and nobody counts them"
+            )
+            self._remark(pod, "DevicesUncounted", words)
+
+    def _remark(self, pod: PodInfo, reason: str, words: str) -> None:
+        self.remarks.append((pod, reason, words))
+        if self.heard is not None:
+            self.heard()
 
     def _take(self, name: str, uid: str, holdings: Holdings, reservation: str) -> None:
         site = self.sites.get(name)

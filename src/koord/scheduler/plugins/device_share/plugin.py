@@ -263,6 +263,8 @@ class DeviceShare(Plugin):
     def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Reject | Fault | None:
         promise = self.book.promises.get(pod.uid)
         if promise is None:
+            if self._askings.of(pod) is not None and node_name not in self.book.sites:
+                self.book.bound_blindly(pod, node_name)
             return None
         site, node = self.book.sites.get(node_name), self._state.node(node_name)
         allocations = given(promise.allocation, None if site is None else site.inventory, node_name)
