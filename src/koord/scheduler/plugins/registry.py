@@ -24,12 +24,15 @@ from koord.scheduler.plugins.node_name import NodeName
 from koord.scheduler.plugins.node_numa_resource import NodeNUMAResource
 from koord.scheduler.plugins.node_ports import NodePorts
 from koord.scheduler.plugins.node_resources_fit import NodeResourcesFit
+from koord.scheduler.plugins.node_resources_fit_plus import NodeResourcesFitPlus
 from koord.scheduler.plugins.node_unschedulable import NodeUnschedulable
 from koord.scheduler.plugins.pod_topology_spread import PodTopologySpread
 from koord.scheduler.plugins.pod_topology_spread.listed import ListedOwners
 from koord.scheduler.plugins.priority_sort import PrioritySort
 from koord.scheduler.plugins.reservation import ReservationPlugin
+from koord.scheduler.plugins.scarce_resource_avoidance import ScarceResourceAvoidance
 from koord.scheduler.plugins.scheduling_gates import SchedulingGates
+from koord.scheduler.plugins.scheduling_hint import SchedulingHint
 from koord.scheduler.plugins.taint_toleration import TaintToleration
 from koord.scheduler.plugins.volumes.binding import VolumeBinding
 from koord.scheduler.plugins.volumes.limits import NodeVolumeLimits
@@ -78,6 +81,9 @@ REGISTRY: Mapping[str, Factory] = {
     NodeNUMAResource.name: NodeNUMAResource,
     DeviceShare.name: DeviceShare,
     ElasticQuota.name: ElasticQuota,
+    NodeResourcesFitPlus.name: lambda args, handle: NodeResourcesFitPlus(args),
+    ScarceResourceAvoidance.name: lambda args, handle: ScarceResourceAvoidance(args),
+    SchedulingHint.name: lambda args, handle: SchedulingHint(args),
     ReservationPlugin.name: ReservationPlugin,
 }
 
