@@ -45,6 +45,7 @@ from koord.scheduler.monitor import Late, Monitor
 from koord.scheduler.monitor import Settings as MonitorSettings
 from koord.scheduler.program import Scheduler
 from koord.scheduler.quota_metrics import watch_quotas
+from koord.scheduler.reservation_metrics import watch_reservations
 from koord.telemetry import collector, health
 from koord.telemetry.certificate import ServingCertificate
 from koord.telemetry.clock import WallClock
@@ -107,6 +108,7 @@ class Process:
         self._metrics.watch(self._scheduler.queue, self._scheduler.state, lambda: self._scheduler.binder.on_the_way)
         self._scheduler.loop.monitor = self._monitor = Monitor(self._late, _monitor_settings(plan.values))
         self._watch_quotas()
+        self._watch_reservations()
         self._election = self._elect(config.leader_election)
         self._endpoint = self._serve()
 
@@ -296,6 +298,10 @@ class Process:
         for duty in self._scheduler.duties:
             if isinstance(duty, QuotaStatus):
                 duty.took = self._extra.quota_status_s.observe
+
+    def _watch_reservations(self) -> None:
+        if any(plugin.name == "Reservation" for p in self._scheduler.profiles.values() for plugin in p.plugins()):
+            watch_reservations(self._plan.registry, self._scheduler.handle, lambda: self._leads)
 
     def _late(self, late: Late) -> None:
         _LOG.warning("%s", late)

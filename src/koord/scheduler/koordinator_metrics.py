@@ -22,10 +22,6 @@ class KoordinatorMetrics:
             exponential(1e-5, 2, 24),
         ).labels()
         # Reservations
-        self.reservation_phase = gauge("scheduler_reservation_status_phase", "Phase it is in.", ("name", "phase"))
-        self.reservation_resource = gauge(
-            "scheduler_reservation_resource", "What is reserved and used.", ("type", "name", "resource", "unit")
-        )
         self.index_queries = counter(
             "scheduler_reservation_selector_index_query_total", "Look-ups by selector.", ("result",)
         )

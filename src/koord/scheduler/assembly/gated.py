@@ -10,6 +10,7 @@ from koord.scheduler.plugins.device_share import DeviceShare
 from koord.scheduler.plugins.dynamic_resources import DynamicResources
 from koord.scheduler.plugins.elastic_quota import ElasticQuota
 from koord.scheduler.plugins.registry import Factory
+from koord.scheduler.plugins.reservation import ReservationPlugin
 
 _QUOTA_GATES = {
     "DisableDefaultQuota": "disable_default_quota",
@@ -19,6 +20,7 @@ _QUOTA_GATES = {
 }
 _NO_CLAIMS = "DisableDynamicResourceAllocationInformer"
 _VENDORS = "DevicePluginAdaption"
+_OWN_LABELS = "OmitNodeLabelsForReservation"
 
 
 def gated(factories: Mapping[str, Factory], gates: Mapping[str, bool]) -> Mapping[str, Factory]:
@@ -31,6 +33,8 @@ def gated(factories: Mapping[str, Factory], gates: Mapping[str, bool]) -> Mappin
         changed[ElasticQuota.name] = lambda args, handle: ElasticQuota(args, handle, **quota)
     if gates.get(_VENDORS, False):
         changed[DeviceShare.name] = lambda args, handle: DeviceShare(args, handle, adapts=True)
+    if gates.get(_OWN_LABELS, False):
+        changed[ReservationPlugin.name] = lambda args, handle: ReservationPlugin(args, handle, omit_node_labels=True)
     return {**factories, **changed}
 
 

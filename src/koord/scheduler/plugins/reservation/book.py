@@ -149,14 +149,16 @@ class Book:
             self.give_back(owner)
 
     def _placed(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
+        """Every placement comes by here, so calls are few."""
         if L_OPERATING_MODE in pod.labels:
             self._note(node.name)
         if what == "remove":
-            self.give_back(pod.uid)
+            if self.register.occupant(pod.uid) is not None:
+                self._apply(Vacated(pod.uid))
             return
-        if self.waiting:
+        if self.waiting.seekers:
             self.waiting.drop(pod.uid)
-        if pod.reserve or A_RESERVATION_ALLOCATED not in pod.annotations:
+        if A_RESERVATION_ALLOCATED not in pod.annotations or pod.reserve:
             return
         allocated = reservation_allocated.parse(pod.annotations)
         if allocated is not None and not isinstance(allocated, Malformed):
@@ -168,7 +170,7 @@ class Book:
         after = self.register.get(holding.uid)
         if after is None or not after.is_matchable or (before is not None and before.holding == after.holding):
             return
-        if self.waiting and self._handle is not None:
+        if self.waiting.seekers and self._handle is not None:
             self._handle.desk.activate(self.waiting.for_whom(holding))
 
     # What follows from it ----------------------------------------------------------------------------------------

@@ -12,23 +12,20 @@ from koord.scheduler.state.pod import PodInfo
 
 class Waiting:
     def __init__(self) -> None:
-        self._seekers: dict[str, Seeker] = {}
+        self.seekers: dict[str, Seeker] = {}
         self._index: dict[Key, dict[str, None]] = {}
-
-    def __len__(self) -> int:
-        return len(self._seekers)
 
     def put(self, pod: PodInfo) -> None:
         seeker = seeker_of(pod)
         if isinstance(seeker, Malformed):
             return
         self.drop(pod.uid)
-        self._seekers[pod.uid] = seeker
+        self.seekers[pod.uid] = seeker
         for key in keys_of(seeker):
             self._index.setdefault(key, {})[pod.uid] = None
 
     def drop(self, uid: str) -> None:
-        seeker = self._seekers.pop(uid, None)
+        seeker = self.seekers.pop(uid, None)
         if seeker is None:
             return
         for key in keys_of(seeker):
@@ -42,4 +39,4 @@ class Waiting:
         """Who could use the reservation, those who waited longest first."""
         keys = {key for owner in holding.owners for key in owner.index_keys()}
         found = {uid: None for key in sorted(keys) for uid in self._index.get(key, ())}
-        return [uid for uid in found if holding.is_for(self._seekers[uid])]
+        return [uid for uid in found if holding.is_for(self.seekers[uid])]
