@@ -25,7 +25,9 @@ from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.plugins.reservation import ReservationPlugin
 from koord.scheduler.plugins.reservation.book import Book
 from koord.scheduler.program import Scheduler
+from koord.scheduler.reservation_metrics import watch_reservations
 from koord.telemetry.clock import LoopClock, run_virtual
+from koord.telemetry.metrics.registry import Registry
 from tests.scheduler.shell.trouble import Fate, Troubled, troubled
 
 AFFINITY = "scheduling.koordinator.sh/reservation-affinity"
@@ -406,5 +408,28 @@ def test_pods_are_not_evicted_for_room_that_goes_back_to_a_reservation() -> None
         assert await world.node_of("mine") == "n0"
         assert (await world.pod("mine")).metadata.deletion_timestamp is None
         assert await world.node_of("high") == ""
+
+    run(story)
+
+
+def test_metrics_are_of_what_is_there() -> None:
+    """R29: object gone, series gone."""
+
+    async def story(world: Troubled) -> None:
+        registry = Registry()
+        watch_reservations(registry, world.scheduler.handle, lambda: True)
+        await reserve(world, "r", cpu="2", allocateOnce=False)
+        await world.clock.sleep(1)
+        await owner(world, "mine", cpu="1")
+        await world.clock.sleep(1)
+        told = {reading.name: dict(reading.values) for reading in registry.readings()}
+        phases = told["scheduler_reservation_status_phase"]
+        assert {phase for (_, phase), value in phases.items() if value} == {"Available"}
+        amounts = told["scheduler_reservation_resource"]
+        assert amounts["allocatable", "r", "cpu", "core"] == 2.0
+        assert amounts["utilization", "r", "cpu", "ratio"] == 0.5
+        ok(await world.client.delete(RESERVATIONS, "r"))
+        await world.clock.sleep(1)
+        assert [reading.values for reading in registry.readings()] == [[], []]
 
     run(story)
