@@ -191,7 +191,10 @@ class Engine:
     def _stopped(self, stopped: Stopped) -> Unschedulable | Failed:
         if isinstance(stopped.answer, Fault):
             return Failed(stopped.plugin, stopped.answer.message)
-        return Unschedulable(self._state.node_count, (), pre_filter=(stopped.plugin, stopped.answer))
+        blamed = stopped.answer.blames
+        return Unschedulable(
+            self._state.node_count, (), pre_filter=(stopped.plugin, stopped.answer), narrowed_by=blamed
+        )
 
     def discard(self, pod: PodInfo) -> None:
         """Forget what was kept for the pod's class: a plugin raised, and its verdicts may be half done."""

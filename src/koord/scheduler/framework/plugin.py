@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from koord.scheduler.framework.decision import Futile, Preempt
     from koord.scheduler.framework.handle import Handle
     from koord.scheduler.framework.normaliser import Normaliser
+    from koord.scheduler.framework.profile import Profile
     from koord.scheduler.framework.refused import Refused
     from koord.values.bitmask import BitMask
 
@@ -233,6 +234,9 @@ class Plugin:
 
     def meet(self, plugins: Sequence[Plugin]) -> None:
         """Called once, with all plugins of the profile in the order of its configuration."""
+
+    def enlist(self, profile: Profile) -> None:
+        """Called once, with the finished profile: for a plugin that tries out what all of them say."""
 
     def numa_hints(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Hints | Reject | None:
         """By resource, the sets of NUMA nodes that could take what this plugin gives. None: nothing to say."""

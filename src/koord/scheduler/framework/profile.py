@@ -87,6 +87,8 @@ class Profile:
         self.timed = tuple(p for p in self._judges if overrides(p, "catch_up"))
         self.relenting = tuple(p for p in self.at("filter") if overrides(p, "relent"))
         self._keeps = all(map(_says_how_long, self._judges))
+        for plugin in self.plugins():
+            plugin.enlist(self)
 
     def at(self, point: str) -> tuple[Plugin, ...]:
         return self._points.get(point, ())

@@ -15,6 +15,7 @@ class Reject(msgspec.Struct, frozen=True):
 
     reasons: tuple[str, ...]
     resolvable: bool = True
+    blames: tuple[str, ...] = ()  # other plugins whose refusals this one is made of: what wakes theirs wakes this
 
     @property
     def text(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from koord.api.config.scheduler.coscheduling import CoschedulingArgs
 from koord.api.protocol import (
     A_BIND_GANG_GROUP_ID,
@@ -14,12 +16,15 @@ from koord.policy.gang.declaration import Defaults, gang_of
 from koord.policy.gang.register import Gang, Group
 from koord.policy.gang.round import can_succeed, goes_alone, may_go
 from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.event import ADD, UPDATE, Event
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.profile import Profile
 from koord.scheduler.framework.refused import Refused
-from koord.scheduler.framework.verdict import Reject, Wait, reject, unresolvable
+from koord.scheduler.framework.verdict import SKIP, Fault, Reject, Skip, Wait, reject, unresolvable
 from koord.scheduler.framework.work import Errand, Mark, Takeover, Work, Write
 from koord.scheduler.plugins.coscheduling.company import Company
+from koord.scheduler.plugins.coscheduling.planner import Planner
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.wire import PODS
@@ -36,7 +41,7 @@ _MARKS = (
 class Coscheduling(Plugin):
     name = "Coscheduling"
     # Nothing in the cluster wakes a member that is held for its gang's sake: the register does, when its gang can go.
-    wakes_on = ()
+    wakes_on: ClassVar[tuple[Event, ...]] = ()
 
     def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
         """Takes defaulted arguments."""
@@ -139,9 +144,9 @@ class Coscheduling(Plugin):
             return
         group = self._gangs.group_of(gang)
         early = refused.decision.pre_filter
-        if goes_alone(gang, group, self._defaults) or (early is not None and early[0] == self.name):
-            return
         round_ = self.company.running(group)
+        if goes_alone(gang, group, self._defaults) or (round_ is None and early is not None and early[0] == self.name):
+            return
         if round_ is not None and can_succeed(self._gangs, group, round_, self._defaults):
             return
         reason = refused.decision.message()
@@ -217,5 +222,35 @@ class Coscheduling(Plugin):
         return Takeover(nominate=node) if node is not None and not rejectors else None
 
 
+class NetworkCoscheduling(Coscheduling):
+    """The same for clusters that say how their nodes are connected. Every pod is asked whether its node is planned, so
+    that only those who want it pay for it."""
+
+    wakes_on = (Event("ClusterNetworkTopology", ADD), Event("ClusterNetworkTopology", UPDATE))
+
+    def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._planner = Planner(handle)
+
+    def enlist(self, profile: Profile) -> None:
+        self._planner.profile = profile
+
+    def find_one_node(self, cycle: Cycle, pod: PodInfo) -> str | Skip | Reject | Fault:
+        gang = self._gangs.of(pod.uid)
+        wish = gang.settings.topology if gang is not None and gang.settings is not None else None
+        if gang is None or wish is None:
+            return SKIP
+        group = self._gangs.group_of(gang)
+        round_ = self.company.running(group)
+        if round_ is None:  # it goes alone
+            return SKIP
+        if round_.plan is None:
+            found = self._planner.plan(pod, self._gangs.pending(group), wish)
+            if not isinstance(found, dict):
+                return found
+            round_.plan = found
+        return round_.plan.get(pod.uid) or Fault("no planned pods")
+
+
 def coscheduling(args: CoschedulingArgs, handle: Handle) -> Coscheduling:
-    return Coscheduling(args, handle)
+    return NetworkCoscheduling(args, handle) if args.aware_network_topology else Coscheduling(args, handle)
