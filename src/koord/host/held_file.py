@@ -32,17 +32,18 @@ class Descriptors:
 
 
 class HeldFile:
-    __slots__ = ("_budget", "_descriptor", "path")
+    __slots__ = ("_budget", "_descriptor", "_room", "path")
 
     def __init__(self, path: str, budget: Descriptors) -> None:
         self.path = path
         self._budget = budget
         self._descriptor = -1
+        self._room = _ROOM  # what the text has fitted in so far: the kernel makes the whole text for every read
 
     def read(self) -> bytes | Fault:
         if self._descriptor >= 0:
             try:
-                return _whole(self._descriptor)
+                return self._whole(self._descriptor)
             except OSError:
                 self.close()  # the group is gone, or another one has its name now: look at the path again
         try:
@@ -50,7 +51,7 @@ class HeldFile:
         except OSError as error:
             return Fault(self.path, OPEN, error.errno or 0)
         try:
-            text = _whole(descriptor)
+            text = self._whole(descriptor)
         except OSError as error:
             os.close(descriptor)
             return Fault(self.path, READ, error.errno or 0)
@@ -67,11 +68,9 @@ class HeldFile:
             self._descriptor = -1
             self._budget.held -= 1
 
-
-def _whole(descriptor: int) -> bytes:
-    text = os.pread(descriptor, _ROOM, 0)
-    size = _ROOM
-    while len(text) == size:  # a file of a group is one record, so a short read is its end
-        size *= 4
-        text = os.pread(descriptor, size, 0)
-    return text
+    def _whole(self, descriptor: int) -> bytes:
+        text = os.pread(descriptor, self._room, 0)
+        while len(text) == self._room:  # a file of a group is one record, so a short read is its end
+            self._room *= 4
+            text = os.pread(descriptor, self._room, 0)
+        return text

@@ -1,0 +1,66 @@
+"""Accelerators that a vendor's plugin describes in files: one JSON list of devices per file."""
+
+from __future__ import annotations
+
+import msgspec
+
+from koord.api.model import Model, decode
+from koord.api.part import ResourceList
+from koord.host.fault import Fault, malformed
+from koord.host.host import Host
+
+
+class Link(Model, frozen=True, kw_only=True):
+    """`peer_minor` is a list such as 0,1."""
+
+    peer_minor: str = ""
+    type: str = ""
+
+
+class XpuTopology(Model, frozen=True, kw_only=True):
+    p2p_links: tuple[Link, ...] = msgspec.field(default=(), name="p2pLinks")
+    must_honor_partition: bool = False
+    socket_id: str = msgspec.field(default="", name="socketID")
+    node_id: str = msgspec.field(default="", name="nodeID")
+    pcie_id: str = msgspec.field(default="", name="pcieID")
+    bus_id: str = msgspec.field(default="", name="busID")
+
+
+class XpuStatus(Model, frozen=True, kw_only=True):
+    healthy: bool = False
+    err_code: str = ""
+    err_message: str = ""
+
+
+class Xpu(Model, frozen=True, kw_only=True):
+    vendor: str = ""
+    model: str = ""
+    uuid: str = ""
+    minor: str = ""
+    resources: ResourceList = {}
+    topology: XpuTopology | None = None
+    status: XpuStatus | None = None
+
+
+def xpus(host: Host, folder: str) -> list[Xpu] | Fault:
+    """None where there is no such folder. One bad file spoils all: half of a machine would look like all of it."""
+    names = host.names(folder)
+    if isinstance(names, Fault):
+        return [] if names.vanished else names
+    found: list[Xpu] = []
+    for name in names:
+        path = f"{folder.rstrip('/')}/{name}"
+        if host.is_folder(path):
+            continue
+        text = host.read(path)
+        if isinstance(text, Fault):
+            return text
+        try:
+            devices = decode(text.encode(), list[Xpu])
+        except msgspec.DecodeError as wrong:
+            return malformed(path, str(wrong))
+        for one in devices:
+            if not one.minor.isdecimal():
+                return malformed(path, f"device {one.uuid!r} has no number but {one.minor!r}")
+        found += devices
+    return sorted(found, key=lambda one: int(one.minor))

@@ -1,0 +1,130 @@
+"""The Device of this node: what accelerators and network cards it has, where they sit, and whether they work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from koord.api.annotations.gpu_partition import HONOR, PREFER, GPUPartition, dump_table
+from koord.api.device import GPU, HEALTHY, RDMA, DeviceInfo, DeviceTopology, VirtualFunction, VirtualFunctionGroup
+from koord.api.meta import Condition
+from koord.api.part import ResourceList
+from koord.api.protocol import A_GPU_PARTITIONS, L_GPU_MODEL, L_GPU_PARTITION_POLICY, L_GPU_VENDOR
+from koord.api.resource_name import GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
+from koord.api.resource_name import RDMA as RDMA_RESOURCE
+from koord.host.rdma import RdmaCard
+from koord.host.xpu import Xpu
+from koord.values.quotation import integer
+
+MANAGED_LABELS = (L_GPU_VENDOR, L_GPU_MODEL, L_GPU_PARTITION_POLICY)
+MANAGED_ANNOTATIONS = (A_GPU_PARTITIONS,)
+_WHOLE = {"gpu-core": GPU_CORE, "gpu-memory": GPU_MEMORY}
+
+
+class Devices(msgspec.Struct, frozen=True, kw_only=True):
+    """All of the object that this agent is responsible for. Keys that are absent are to be absent there."""
+
+    devices: tuple[DeviceInfo, ...]
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+def build_devices(
+    xpus: Sequence[Xpu], cards: Sequence[RdmaCard], before: Sequence[DeviceInfo], now_s: float
+) -> Devices:
+    """`before` is what was reported last: a condition that did not change keeps its time."""
+    now = datetime.fromtimestamp(now_s, UTC).replace(microsecond=0)
+    known = {(one.type, one.minor): one.conditions for one in before}
+    devices = [_settled(_xpu(one, now), known) for one in xpus] + [_card(one) for one in cards]
+    devices.sort(key=lambda one: (one.type, one.minor or 0))
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    if xpus:
+        first = xpus[0]
+        labels = {L_GPU_VENDOR: first.vendor, L_GPU_MODEL: first.model}
+        if first.topology is not None and first.topology.p2p_links:
+            labels[L_GPU_PARTITION_POLICY] = HONOR if first.topology.must_honor_partition else PREFER
+            annotations[A_GPU_PARTITIONS] = dump_table(partitions(xpus))
+    return Devices(
+        devices=tuple(devices), labels={name: text for name, text in labels.items() if text}, annotations=annotations
+    )
+
+
+def partitions(xpus: Sequence[Xpu]) -> dict[int, tuple[GPUPartition, ...]]:
+    """Groups of linked accelerators by their size, each group once however many of its members name it."""
+    found: dict[tuple[int, ...], GPUPartition] = {}
+    for one in xpus:
+        for link in () if one.topology is None else one.topology.p2p_links:
+            peers = [integer(text.strip()) for text in link.peer_minor.split(",")]
+            minors = tuple(sorted({int(one.minor), *(peer for peer in peers if peer is not None)}))
+            found.setdefault(minors, GPUPartition(minors=minors, gpu_link_type=link.type, allocation_score=1))
+    by_size: dict[int, list[GPUPartition]] = {}
+    for minors in sorted(found):
+        by_size.setdefault(len(minors), []).append(found[minors])
+    return {size: tuple(listed) for size, listed in sorted(by_size.items())}
+
+
+def _xpu(one: Xpu, now: datetime) -> DeviceInfo:
+    resources: ResourceList = {_WHOLE.get(name, name): amount for name, amount in one.resources.items()}
+    topology = one.topology
+    conditions: tuple[Condition, ...] = ()
+    if one.status is not None:
+        conditions = (_condition(one, now),)
+    return DeviceInfo(
+        type=GPU,
+        id=one.uuid,
+        minor=int(one.minor),
+        health=one.status is not None and one.status.healthy,
+        resources=resources | {GPU_MEMORY_RATIO: "100"},
+        topology=None
+        if topology is None
+        else DeviceTopology(
+            socket_id=_number(topology.socket_id),
+            node_id=_number(topology.node_id),
+            pcie_id=topology.pcie_id,
+            bus_id=topology.bus_id,
+        ),
+        conditions=conditions,
+    )
+
+
+def _condition(one: Xpu, now: datetime) -> Condition:
+    status = one.status
+    if status is not None and status.healthy:
+        state, reason, message = "True", "DeviceHealthy", "device is healthy"
+    else:
+        code, said = ("", "") if status is None else (status.err_code, status.err_message)
+        state, reason, message = "False", code or "Unknown", said or "device is unhealthy"
+    return Condition(type=HEALTHY, status=state, reason=reason, message=message, last_transition_time=now)
+
+
+def _settled(device: DeviceInfo, known: Mapping[tuple[str, int | None], tuple[Condition, ...]]) -> DeviceInfo:
+    before = {one.type: one for one in known.get((device.type, device.minor), ())}
+
+    def settle(one: Condition) -> Condition:
+        old = before.get(one.type)
+        if old is None or old.status != one.status:
+            return one
+        return msgspec.structs.replace(one, last_transition_time=old.last_transition_time)
+
+    return msgspec.structs.replace(device, conditions=tuple(settle(one) for one in device.conditions))
+
+
+def _card(one: RdmaCard) -> DeviceInfo:
+    functions = tuple(VirtualFunction(minor=-1, bus_id=address) for address in sorted(one.functions))
+    return DeviceInfo(
+        type=RDMA,
+        id=one.address,
+        minor=one.minor,
+        health=one.healthy,
+        resources={RDMA_RESOURCE: "100"},
+        topology=DeviceTopology(socket_id=-1, node_id=one.seat.numa, pcie_id=one.seat.root, bus_id=one.address),
+        vf_groups=(VirtualFunctionGroup(vfs=functions),) if functions else (),
+    )
+
+
+def _number(text: str) -> int:
+    found = integer(text)
+    return -1 if found is None else found

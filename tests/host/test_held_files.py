@@ -1,0 +1,70 @@
+"""Files that stay open between reads: their bounds, their size, and what happens when they go."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from koord.host.fault import Fault
+from koord.host.held_file import Descriptors, HeldFile
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 16_384, 100_000])
+def test_the_whole_text_whatever_its_size(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "stat"
+    file = HeldFile(str(path), Descriptors(1))
+    for more in (0, 1):
+        path.write_bytes(b"x" * (size + more))
+        found = file.read()
+        assert isinstance(found, bytes)
+        assert len(found) == size + more
+    file.close()
+
+
+def test_the_present_text_is_read_each_time(tmp_path: Path) -> None:
+    path, budget = tmp_path / "stat", Descriptors(1)
+    file = HeldFile(str(path), budget)
+    for text in (b"one", b"", b"three"):
+        path.write_bytes(text)
+        assert file.read() == text
+        assert budget.held == 1
+    file.close()
+    file.close()
+    assert budget.held == 0
+
+
+def test_past_the_budget_files_are_opened_each_time(tmp_path: Path) -> None:
+    path, budget = tmp_path / "stat", Descriptors(1)
+    path.write_bytes(b"a")
+    first, second = HeldFile(str(path), budget), HeldFile(str(path), budget)
+    assert (first.read(), second.read(), second.read(), budget.held) == (b"a", b"a", b"a", 1)
+    first.close()
+    second.read()
+    assert budget.held == 1, "the place that was freed is used"
+    second.close()
+
+
+def test_a_descriptor_that_went_bad_is_replaced(tmp_path: Path) -> None:
+    path, budget = tmp_path / "stat", Descriptors(1)
+    path.write_bytes(b"old")
+    file = HeldFile(str(path), budget)
+    file.read()
+    directory = os.open(tmp_path, os.O_RDONLY)
+    os.dup2(directory, file._descriptor)  # as a removed group does, it answers every read with an error
+    os.close(directory)
+    path.write_bytes(b"new")
+    assert file.read() == b"new"
+    assert budget.held == 1
+    file.close()
+
+
+def test_a_file_that_is_gone_is_a_fault(tmp_path: Path) -> None:
+    found = HeldFile(str(tmp_path / "none"), Descriptors(1)).read()
+    assert isinstance(found, Fault)
+    assert found.vanished
+
+
+def test_a_part_of_what_the_process_may_open() -> None:
+    assert 0 < Descriptors.allowed().most < 65_536
