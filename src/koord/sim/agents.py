@@ -17,20 +17,18 @@ from koord.api.meta import Object
 from koord.api.model import to_dict
 from koord.api.node import Node
 from koord.api.pod import Pod
-from koord.api.pod_qos import pod_qos
 from koord.api.resource import Resource
 from koord.api.slo import NodeMetric, NodeSLO
 from koord.embedded.kubelet.behaviour import chance
 from koord.embedded.kubelet.fleet import Fleet
-from koord.embedded.kubelet.host import Host, NodeUsage
-from koord.embedded.kubelet.usage import Usage
-from koord.koordlet.contention.machine import LAYOUT, Hardware
-from koord.koordlet.contention.moment import Moment, Wish
+from koord.embedded.kubelet.host import Host
+from koord.koordlet.contention.machine import Hardware
+from koord.koordlet.contention.moment import Wish
 from koord.koordlet.eviction.evictor import Evictor
 from koord.koordlet.eviction.ledger import Ledger
 from koord.koordlet.facts import Facts, node_facts, slo_facts
 from koord.koordlet.plan import Evict
-from koord.koordlet.pod import PodView, pod_view
+from koord.koordlet.pod import PodView
 from koord.koordlet.report.status import Withheld
 from koord.koordlet.strategies.disk import Disks
 from koord.koordlet.strategies.processor import Processor
@@ -41,6 +39,7 @@ from koord.kube.outage import OUTAGE
 from koord.kube.recorder import Recorder
 from koord.kube.refused import Refused
 from koord.sim.agent import Agent, Settings, Step
+from koord.sim.measurement import lost, measured, view_of
 from koord.telemetry.clock import Clock
 
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
@@ -50,13 +49,12 @@ _LOG = logging.getLogger(__name__)
 DISK = Disks(numbers={"/dev/vda": "253:0"})  # every simulated machine has one disk
 LEDGER = 5000
 FIRST_WITHIN_S = 10.0
-_ENOUGH = 0.99  # of what was wanted: less slows work down
 
 
 class _Node:
     """What is known of one node."""
 
-    __slots__ = ("agent", "asked", "evictor", "facts", "host", "pods", "reported_s", "stale")
+    __slots__ = ("agent", "asked", "down", "errors", "evictor", "facts", "host", "pods", "reported_s", "stale")
 
     def __init__(self, host: Host, agent: Agent, evictor: Evictor) -> None:
         self.host = host
@@ -67,6 +65,8 @@ class _Node:
         self.stale = False  # pods changed since facts were made
         self.asked: NodeMetric | None = None
         self.reported_s: float | None = None
+        self.down = False  # its machine lost power
+        self.errors: dict[str, str] = {}  # by strategy, told once
 
 
 class Agents:
@@ -99,8 +99,7 @@ class Agents:
         self._stops: list[Callable[[], None]] = []
 
     async def start(self) -> None:
-        for host in self._fleet.hosts.values():
-            self._nodes[host.name] = self._node(host)
+        self._follow_fleet()
         self._listen(NODES, self._on_node)
         self._listen(NODE_SLOS, self._on_slo)
         self._listen(NODE_METRICS, self._on_metric)
@@ -177,27 +176,54 @@ class Agents:
         while True:
             await self._clock.sleep(self._settings.step_s)
             now_s = self._clock.time()
+            self._follow_fleet()
             for node in self._nodes.values():
-                if node.host.failure != "machine":
-                    self._step(node, now_s)
+                if node.host.failure == "machine":
+                    node.down = True
+                    continue
+                if node.down:  # after a boot nothing of the old machine is left
+                    node.agent, node.down = self._agent(node), False
+                self._step(node, now_s)
             if self._on_round is not None:
                 self._on_round()
+
+    def _follow_fleet(self) -> None:
+        """Nodes that came get an agent, which learns what is known by now; agents of nodes that went go too."""
+        hosts = self._fleet.hosts
+        if hosts.keys() == self._nodes.keys():
+            return
+        for name in self._nodes.keys() - hosts.keys():
+            del self._nodes[name]
+        for name in [name for name in hosts if name not in self._nodes]:
+            self._nodes[name] = self._node(hosts[name])
+            self._recall(NODES, name, self._on_node)
+            self._recall(NODE_SLOS, name, self._on_slo)
+            self._recall(NODE_METRICS, name, self._on_metric)
+            for pod in self._informers.of(PODS).list():
+                if pod.spec.node_name == name:
+                    self._on_pod(Change(kind="added", object=pod))
+
+    def _recall(self, resource: Resource[O], name: str, handler: Callable[[Change[O]], None]) -> None:
+        known = self._informers.of(resource).get("", name)
+        if known is not None:
+            handler(Change(kind="added", object=known))
 
     def _step(self, node: _Node, now_s: float) -> None:
         if node.stale:
             node.facts = msgspec.structs.replace(node.facts, pods=tuple(node.pods.values()))
             node.stale = False
         step = node.agent.advance(now_s, node.facts, self._wishes(node, now_s))
-        node.host.measured = _measured(step)
+        node.host.measured = measured(step)
         for ran in step.ran:
-            if ran.error is not None:
+            if ran.error is not None and node.errors.get(ran.strategy) != repr(ran.error):
+                node.errors[ran.strategy] = repr(ran.error)
                 _LOG.error("%s: strategy %s failed", node.host.name, ran.strategy, exc_info=ran.error)
         for killed in step.killed:
             _LOG.info(
                 "%s: container %s of pod %s was killed: %s", node.host.name, killed.container, killed.uid, killed.why
             )
             self._fleet.kill(killed.uid, killed.container)
-        for uid, lost_s in _lost(step.moment).items():
+        for uid, lost_s in lost(step.moment).items():
             self._fleet.delay(uid, lost_s)
         for victim in step.evictions:
             self._spawn(self._evicting, self._evict(node, victim))
@@ -249,7 +275,8 @@ class Agents:
             _LOG.warning("report of node %s: %s", node.host.name, answer)
 
     async def _evict(self, node: _Node, victim: Evict) -> None:
-        refusal = await node.evictor.evict(victim)
+        cut_off = node.host.failure == "partition"
+        refusal = "the API server cannot be reached" if cut_off else await node.evictor.evict(victim)
         now_s = self._clock.time()
         if refusal is None:
             node.agent.round.went(now_s, victim.uid)
@@ -263,16 +290,6 @@ class Agents:
         task.add_done_callback(_say_if_died)
 
     def _node(self, host: Host) -> _Node:
-        shape = host.machine.shape
-        hardware = Hardware(
-            processors=tuple(
-                Processor(cpu=one.cpu, core=one.core, socket=one.socket, node=one.numa) for one in shape.processors()
-            ),
-            memory_bytes=shape.memory_bytes,
-            disks=DISK,
-            files=self._settings.files,
-        )
-        system = Wish(host.system.cpu_milli, host.system.memory_bytes)
         evictor = Evictor(
             self._client,
             self._recorder,
@@ -282,37 +299,26 @@ class Agents:
             audit=lambda event: None,
             count=lambda victim: None,
         )
-        return _Node(host, Agent(host.name, hardware, system, self._settings), evictor)
+        return _Node(host, agent_on(host, self._settings), evictor)
+
+    def _agent(self, node: _Node) -> Agent:
+        made = agent_on(node.host, self._settings)
+        if node.asked is not None:
+            made.asked(node.asked.spec)
+        return made
 
 
-def view_of(pod: Pod) -> PodView:
-    """Simulated containers have groups named by their ids, whatever their runtime calls itself."""
-    group = LAYOUT.pod_dir(pod_qos(pod), pod.metadata.uid)
-    ids = [one.container_id for one in pod.status.container_statuses if one.container_id]
-    return pod_view(pod, group, {identity: f"{group}/{identity.rpartition('/')[2][:12]}" for identity in ids})
-
-
-def _lost(moment: Moment) -> dict[str, float]:
-    """By how much less than a whole step pods got on; the slowest of a pod's containers counts."""
-    found: dict[str, float] = {}
-    for fare in moment.fares.values():
-        if fare.got_milli < _ENOUGH * fare.wanted_milli:
-            lost = moment.step_s * (1 - fare.got_milli / fare.wanted_milli)
-            found[fare.pod] = max(found.get(fare.pod, 0.0), lost)
-    return found
-
-
-def _measured(step: Step) -> NodeUsage:
-    moment = step.moment
-    pods: dict[str, Usage] = {}
-    for fare in moment.fares.values():
-        used = Usage(round(fare.got_milli), fare.memory_bytes)
-        pods[fare.pod] = pods[fare.pod].plus(used) if fare.pod in pods else used
-    system = Usage(round(moment.system_milli), moment.system_bytes)
-    total = system
-    for used in pods.values():
-        total = total.plus(used)
-    return NodeUsage(system=system, pods=pods, total=total)
+def agent_on(host: Host, settings: Settings) -> Agent:
+    shape = host.machine.shape
+    hardware = Hardware(
+        processors=tuple(
+            Processor(cpu=one.cpu, core=one.core, socket=one.socket, node=one.numa) for one in shape.processors()
+        ),
+        memory_bytes=shape.memory_bytes,
+        disks=DISK,
+        files=settings.files,
+    )
+    return Agent(host.name, hardware, Wish(host.system.cpu_milli, host.system.memory_bytes), settings)
 
 
 def _say_if_died(task: asyncio.Task[None]) -> None:
