@@ -146,9 +146,9 @@ class Troubled:
         assert {p.uid: p.node_name for p in state.pods()} == bound
         waiting = {uid for uid, p in live.items() if not p.spec.node_name}
         assert {q.uid for q in queue.pods()} == waiting, "the queue holds exactly the live unassigned pods"
-        _same_sums(state, await self._rebuilt())
+        _same_sums(state, await self.rebuilt())
 
-    async def _rebuilt(self) -> ClusterState:
+    async def rebuilt(self) -> ClusterState:
         fresh = ClusterState()
         for node in ok(await self.client.list(NODES)).items:
             fresh.set_node(node)
