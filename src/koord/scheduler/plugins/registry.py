@@ -15,6 +15,7 @@ from koord.scheduler.plugins.default_preemption import DefaultPreemption
 from koord.scheduler.plugins.device_share import DeviceShare
 from koord.scheduler.plugins.dynamic_resources import DynamicResources
 from koord.scheduler.plugins.elastic_quota import ElasticQuota
+from koord.scheduler.plugins.fragmentation_aware import FragmentationAware
 from koord.scheduler.plugins.image_locality import ImageLocality
 from koord.scheduler.plugins.inter_pod_affinity import InterPodAffinity
 from koord.scheduler.plugins.inter_pod_affinity.listed import ListedNamespaces
@@ -80,6 +81,7 @@ REGISTRY: Mapping[str, Factory] = {
     Coscheduling.name: coscheduling,
     NodeNUMAResource.name: NodeNUMAResource,
     DeviceShare.name: DeviceShare,
+    FragmentationAware.name: lambda args, handle: FragmentationAware(handle),
     ElasticQuota.name: ElasticQuota,
     NodeResourcesFitPlus.name: lambda args, handle: NodeResourcesFitPlus(args),
     ScarceResourceAvoidance.name: lambda args, handle: ScarceResourceAvoidance(args),

@@ -8,7 +8,8 @@ PreBind     the pod will carry which cards are its own
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -40,6 +41,14 @@ from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.table import NodeTable, RowList, Rows
 from koord.values.bitmask import BitMask
+
+
+@runtime_checkable
+class ChoosesCards(Protocol):
+    """Another plugin of the profile that has an opinion on where a share of a card should come from."""
+
+    def best_card(self, pod: PodInfo, site: Site, node: NodeInfo) -> int | None:
+        """The minor of a GPU; None leaves it to the scores of cards."""
 
 
 class Kept:
@@ -83,7 +92,11 @@ class DeviceShare(Plugin):
         fleet = Fleet(handle.state.table, self.book, scorer)
         self._judge = Judge(handle.state.table, fleet, unsupported)
         self._grade = Grade(fleet, scorer)
+        self._cards: ChoosesCards | None = None
         self._final = Options(scorer=scorer, final=True)
+
+    def meet(self, plugins: Sequence[Plugin]) -> None:
+        self._cards = next((plugin for plugin in plugins if isinstance(plugin, ChoosesCards)), None)
 
     def signature(self, pod: PodInfo) -> Hashable:
         asking = self._askings.of(pod)
@@ -244,14 +257,19 @@ class DeviceShare(Plugin):
         if isinstance(asking, Reject):
             return asking
         nominated = cycle.nominated.get(pod.uid)
-        found = Trial(
+        trial = Trial(
             site=site,
             asking=asking,
             facts=self._judge.facts(node),
             reserved=() if nominated is None else (nominated,),
             required=nominated is not None and (asking.required or nominated.policy == RESTRICTED),
             options=self._final,
-        ).allocation(cycle.zones.get(pod.uid) if self._aligns else None)
+        )
+        zones = cycle.zones.get(pod.uid) if self._aligns else None
+        card = self._cards.best_card(pod, site, node) if self._cards is not None and nominated is None else None
+        found = trial.allocation(zones, card)
+        if isinstance(found, Refusal) and card is not None:
+            found = trial.allocation(zones)
         if isinstance(found, Refusal):
             return rejection(found)
         self.book.promise(pod.uid, Promise(node.name, found, "" if nominated is None else nominated.uid))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from koord.api import device as wire
 from koord.policy.device.allocator import Allocation, Options, allocate
 from koord.policy.device.gpu import NodeFacts
 from koord.policy.device.holding import NOTHING
@@ -31,8 +32,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     required: bool = False  # only a reservation will do
     options: Options = LOOKING
 
-    def placed(self, zones: BitMask | None = None) -> Placed | Refusal:
+    def placed(self, zones: BitMask | None = None, card: int | None = None) -> Placed | Refusal:
+        """`card`: the only GPU that may be taken."""
         terms = FREE_TERMS if zones is None else Terms(zones=zones)
+        if card is not None:
+            only = {wire.GPU: {card: self.site.inventory.of(wire.GPU)[card].total}}
+            terms = msgspec.structs.replace(terms, required=only)
         if self.reserved:
             return allocate_with(self._reusable(), self._attempt, terms)
         twice = self.site.counted_twice()
@@ -41,8 +46,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         found = self._attempt(terms)
         return found if isinstance(found, Refusal) else Placed(found)
 
-    def allocation(self, zones: BitMask | None = None) -> Allocation | Refusal:
-        found = self.placed(zones)
+    def allocation(self, zones: BitMask | None = None, card: int | None = None) -> Allocation | Refusal:
+        found = self.placed(zones, card)
         return found if isinstance(found, Refusal) else found.allocation
 
     def _attempt(self, terms: Terms) -> Allocation | Refusal:
