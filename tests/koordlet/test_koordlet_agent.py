@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.builtin import EVENTS_EVENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
+from koord.api.builtin import EVENTS_EVENTS, NODES, PERSISTENT_VOLUME_CLAIMS, POD_DISRUPTION_BUDGETS, PODS
 from koord.api.custom import NODE_METRICS, NODE_SLOS
+from koord.api.protocol import A_BLKIO_QOS
 from koord.embedded.apiserver.inprocess import InProcessTransport
 from koord.embedded.cluster import ADMIN
 from koord.koordlet.collect.settings import Settings as CollectSettings
+from koord.koordlet.pod import PodView
 from koord.koordlet.strategies import file
+from koord.koordlet.volumes import Volumes
 from koord.kube.client import Client
 from koord.kube.informers import Informers
 from koord.kube.refused import Refused
@@ -355,5 +358,31 @@ def test_kernel_files_that_vanish_or_refuse_stop_nothing(tmp_path: Path) -> None
         assert all(one.error == "" for one in agent.engine.doings())
         assert agent.engine.machine.knob(TOP, file.CPUSET) is not None
         await agent.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+def test_volumes_of_pods_that_want_disk_limits_are_followed_to_their_folders(tmp_path: Path) -> None:
+    async def story(world: AgentWorld) -> None:
+        claim = {
+            "metadata": {"name": "data", "namespace": "default"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1Gi"}},
+                "volumeName": "pv-1",
+            },
+        }
+        await made(world.client.create(PERSISTENT_VOLUME_CLAIMS, claim))
+        volumes = Volumes(world.client, world.clock, "/var/lib/kubelet", lambda: None)
+        asks = PodView(uid="u1", annotations={A_BLKIO_QOS: "{}"}, volumes={"disk": "data", "scratch": "", "late": "no"})
+        silent = PodView(uid="u2", volumes={"disk": "data"})
+        await volumes.look((asks, silent))
+        folder = "/var/lib/kubelet/pods/u1/volumes/kubernetes.io~csi"
+        assert volumes.mounts == {("u1", "disk"): f"{folder}/pv-1/mount", ("u1", "scratch"): f"{folder}/scratch/mount"}
+        before = volumes.mounts
+        await volumes.look((asks, silent))
+        assert volumes.mounts is before
+        await volumes.look((silent,))
+        assert volumes.mounts == {}
 
     in_virtual_time(tmp_path, story)

@@ -16,6 +16,7 @@ from koord.koordlet.eviction.ledger import Entry
 from koord.koordlet.settings import PORT
 from koord.kube.client import Client
 from koord.kube.refused import Refused
+from koord.kube.transport import Request
 from koord.telemetry.clock import Clock
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ async def account(client: Client, namespace: str, name: str, koordlet_namespace:
     nodes = {one.node for one in events}
     if not isinstance(pod, Refused) and pod.spec.node_name:
         nodes.add(pod.spec.node_name)
-    entries: list[Entry] = []
+    entries = await _of_simulated(client, namespace, name)
     silent: list[str] = []
     # Without a trace of where it ran, every agent may be the one.
     for node in sorted(nodes) or [""]:
@@ -90,6 +91,15 @@ async def account(client: Client, namespace: str, name: str, koordlet_namespace:
             else:
                 entries += msgspec.convert(answer.get("evictions", []), list[Entry])
     return Account(namespace=namespace, name=name, entries=tuple(entries), events=tuple(events), silent=tuple(silent))
+
+
+async def _of_simulated(client: Client, namespace: str, name: str) -> list[Entry]:
+    """`koord up` serves the agents of its simulated nodes below one path; other API servers have no such path."""
+    answer = await client.raw(Request(method="GET", path="/koord/koordlet/apis/v1/evictions"))
+    if not answer.ok:
+        return []
+    found = msgspec.convert(msgspec.json.decode(answer.body.raw()).get("evictions", []), list[Entry])
+    return [entry for entry in found if (entry.namespace, entry.name) == (namespace, name)]
 
 
 async def _events(client: Client, namespace: str, name: str) -> list[Told]:

@@ -46,6 +46,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     requests: Mapping[str, int] = {}
     limits: Mapping[str, int] = {}
     containers: tuple[ContainerView, ...] = ()
+    volumes: Mapping[str, str] = {}  # of a CSI driver: the claim by the volume's name, "" for one without a claim
 
     @cached_property
     def qos(self) -> str:
@@ -130,4 +131,17 @@ def pod_view(pod: Pod, group: str, container_groups: Mapping[str, str]) -> PodVi
         requests=pod_resources.pod_requests(pod.spec, pod.status),
         limits=pod_resources.pod_limits(pod.spec, pod.status),
         containers=tuple(view(container) for container in (*pod.spec.containers, *sidecars)),
+        volumes=_volumes(pod),
     )
+
+
+def _volumes(pod: Pod) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            found[volume.name] = volume.persistent_volume_claim.claim_name
+        elif volume.ephemeral is not None:
+            found[volume.name] = f"{pod.metadata.name}-{volume.name}"
+        elif volume.csi is not None:
+            found[volume.name] = ""
+    return found

@@ -26,6 +26,7 @@ from koord.koordlet.facts import Facts, Kubelet
 from koord.koordlet.metrics import Metrics
 from koord.koordlet.outlook import Outlook
 from koord.koordlet.plan import Evict
+from koord.koordlet.pod import PodView
 from koord.koordlet.pods.kubelet import KubeletClient
 from koord.koordlet.pods.source import PodSource
 from koord.koordlet.readings import Readings
@@ -34,6 +35,7 @@ from koord.koordlet.series.kind import keep_s
 from koord.koordlet.series.store import Store
 from koord.koordlet.serving import Source, endpoint_of
 from koord.koordlet.settings import Settings
+from koord.koordlet.volumes import Volumes
 from koord.kube.client import Client
 from koord.kube.informers import Informers
 from koord.kube.outage import OUTAGE
@@ -96,6 +98,7 @@ class Koordlet:
         self._victims: asyncio.Queue[Evict] = asyncio.Queue()
         self._informers = informers
         self.reports: Reports | None = None
+        self._volumes: Volumes | None = None
         self._capabilities: list[Capability] = []
         self._searched = "not looked yet"
         self._tasks: list[asyncio.Task[None]] = []
@@ -178,6 +181,9 @@ class Koordlet:
         )
         for name, work in self.reports.tasks:
             self._keep(name, work)
+        if "BlkIOReconcile" in self._settings.gates:
+            self._volumes = Volumes(self._client, self._clock, self._host.paths.kubelet, self._views)
+            self._keep("volumes", self._volumes.run)
         readings = Readings(
             self._settings.node,
             self.store,
@@ -211,14 +217,18 @@ class Koordlet:
     def _memory_policy(self) -> str:
         return "" if self.reports is None else self.reports.memory_policy
 
+    def _views(self) -> tuple[PodView, ...] | None:
+        return None if self.pods is None else self.pods.views
+
     def _facts(self) -> Facts:
-        views = None if self.pods is None else self.pods.views
+        views = self._views()
         return Facts(
             node=self.outlook.facts,
             slo=self.outlook.slo,
             pods=() if views is None else views,
             pods_known=views is not None,
             kubelet=Kubelet() if self.reports is None else self.reports.kubelet,
+            mounts={} if self._volumes is None else self._volumes.mounts,
             safe_mode=self._settings.safe_mode,
         )
 

@@ -8,6 +8,7 @@ RIGHTS: tuple[Right, ...] = (
     Right("", ("nodes", "pods"), READ),
     Right("", ("nodes/status",), ("patch",)),  # conditions that tell what the kernel can do
     Right("", ("nodes/proxy",), ("get",)),  # the kubelet's /pods and /configz
+    Right("", ("persistentvolumeclaims",), ("get",)),  # of pods that want disk limits on their volumes
     Right("", ("pods/eviction",), ("create",)),
     Right("events.k8s.io", ("events",), ("create", "patch", "update")),
     Right("slo.koordinator.sh", ("nodeslos", "nodemetrics"), READ),

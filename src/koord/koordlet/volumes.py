@@ -1,0 +1,75 @@
+"""Where volumes of pods are mounted that want disk limits on them: from a volume over its claim to its folder.
+
+Only pods with the annotation are looked at, and a claim that is bound is asked for once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from koord.api.builtin import PERSISTENT_VOLUME_CLAIMS
+from koord.api.protocol import A_BLKIO_QOS
+from koord.koordlet.pod import PodView
+from koord.kube.client import Client
+from koord.kube.outage import OUTAGE
+from koord.kube.refused import Refused
+from koord.telemetry.clock import Clock
+
+_LOG = logging.getLogger(__name__)
+
+EVERY_S = 10.0
+
+
+class Volumes:
+    """`run` it in a task. `mounts` is the same object while nothing changed."""
+
+    def __init__(
+        self, client: Client, clock: Clock, kubelet_folder: str, pods: Callable[[], tuple[PodView, ...] | None]
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._folder = kubelet_folder
+        self._pods = pods
+        self._bound: dict[tuple[str, str], str] = {}  # volume by namespace and claim
+        self._said = ""
+        self.mounts: Mapping[tuple[str, str], str] = {}  # by uid and volume's name
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look(self._pods() or ())
+            await self._clock.sleep(EVERY_S)
+
+    async def look(self, pods: Iterable[PodView]) -> None:
+        wanting = [pod for pod in pods if A_BLKIO_QOS in pod.annotations and pod.volumes]
+        claims = {(pod.namespace, claim) for pod in wanting for claim in pod.volumes.values() if claim}
+        self._bound = {key: volume for key, volume in self._bound.items() if key in claims}
+        for namespace, claim in sorted(claims - self._bound.keys()):
+            bound = await self._volume(namespace, claim)
+            if bound:
+                self._bound[namespace, claim] = bound
+        found: dict[tuple[str, str], str] = {}
+        for pod in wanting:
+            for name, claim in pod.volumes.items():
+                volume = self._bound.get((pod.namespace, claim)) if claim else name
+                if volume:
+                    found[pod.uid, name] = f"{self._folder}/pods/{pod.uid}/volumes/kubernetes.io~csi/{volume}/mount"
+        if found != self.mounts:
+            self.mounts = found
+
+    async def _volume(self, namespace: str, claim: str) -> str:
+        try:
+            found = await self._client.get(PERSISTENT_VOLUME_CLAIMS, claim, namespace)
+        except OUTAGE as gone:
+            return self._fails(str(gone))
+        if isinstance(found, Refused):
+            return self._fails(found.message)
+        self._said = ""
+        return found.spec.volume_name
+
+    def _fails(self, why: str) -> str:
+        if why != self._said:
+            _LOG.warning("the volume of a claim is not known, so its disk has no limits yet: %s", why)
+        self._said = why
+        return ""
