@@ -9,9 +9,11 @@ import pytest
 from koord.host.cgroup.layout import Layout
 from koord.host.fault import Fault, lacking
 from koord.host.host import Host
+from koord.host.nvml import GpuCard, GpuUse
 from koord.host.perf import Cpi
 from koord.koordlet.collect.condition import Conditions
 from koord.koordlet.collect.cycles import CyclesCollector
+from koord.koordlet.collect.gpu import GpuCollector
 from koord.koordlet.collect.settings import Settings
 from koord.koordlet.series import kind
 from tests.koordlet.collect.node import FakeNode
@@ -214,3 +216,59 @@ class TestCycles:
         assert conditions.started
         assert "no counters" in conditions.now["cycles"].problem
         assert not perf.folders
+
+
+class FakeCards:
+    def __init__(self) -> None:
+        self.found: list[GpuUse] | Fault = []
+        self.closed = False
+
+    def driver(self) -> str:
+        return "550"
+
+    def cards(self) -> list[GpuCard] | Fault:
+        return [GpuCard(uuid="GPU-0", minor=0, total_bytes=2**30, address="0000:3b:00.0", model="A100")]
+
+    def uses(self, card: GpuCard) -> list[GpuUse] | Fault:
+        return self.found
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class TestGpu:
+    WHICH = ("0", "GPU-0")
+
+    def test_use_by_node_pod_and_container(self, tmp_path: Path) -> None:
+        node = FakeNode(tmp_path, 1)
+        pod, other = node.pod("a"), node.pod("b")
+        box = pod.containers[0]
+        node.file("cpu", box.group, "cgroup.procs").write_text("41\n7\n")
+        node.file("cpu", other.containers[0].group, "cgroup.procs").write_text("8\n")
+        cards, conditions = FakeCards(), Conditions(("gpu",))
+        cards.found = [GpuUse(41, 30, 1000), GpuUse(99, 20, 500)]
+        collector = GpuCollector(node.machine.tree, node.store, conditions, cards)
+        collector.sample(node.clock.monotonic(), node.clock.time(), node.pods)
+        assert node.latest(kind.NODE_GPU_CORE, *self.WHICH) == 50
+        assert node.latest(kind.NODE_GPU_MEMORY, *self.WHICH) == 1500
+        assert node.latest(kind.POD_GPU_CORE, "a", *self.WHICH) == 30
+        assert node.latest(kind.CONTAINER_GPU_MEMORY, box.id, *self.WHICH) == 1000
+        assert node.latest(kind.POD_GPU_CORE, "b", *self.WHICH) is None
+        assert collector.cards[0].uuid == "GPU-0"
+        assert conditions.started
+        collector.close()
+        assert cards.closed
+
+    def test_a_card_that_does_not_answer_is_told(self, tmp_path: Path) -> None:
+        node = FakeNode(tmp_path, 1)
+        cards, conditions = FakeCards(), Conditions(("gpu",))
+        cards.found = lacking("nvml", "lost")
+        GpuCollector(node.machine.tree, node.store, conditions, cards).sample(0, node.clock.time(), ())
+        assert "lost" in conditions.now["gpu"].problem
+
+    def test_a_machine_without_cards_keeps_nobody_waiting(self, tmp_path: Path) -> None:
+        node = FakeNode(tmp_path, 1, settings=Settings(gpu=True))
+        node.run()
+        if node.collection.gpus:
+            pytest.skip("this machine has cards")
+        assert node.collection.conditions["gpu"].answered

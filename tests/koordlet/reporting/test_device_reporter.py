@@ -15,8 +15,9 @@ from koord.api.annotations import gpu_partition
 from koord.api.builtin import NODES
 from koord.api.custom import DEVICES
 from koord.api.device import Device
-from koord.api.protocol import A_GPU_PARTITIONS, L_GPU_MODEL, L_GPU_PARTITION_POLICY, L_GPU_VENDOR
+from koord.api.protocol import A_GPU_PARTITIONS, L_GPU_DRIVER_VERSION, L_GPU_MODEL, L_GPU_PARTITION_POLICY, L_GPU_VENDOR
 from koord.host.fault import Fault
+from koord.host.nvml import GpuCard
 from koord.host.rdma import rdma_cards
 from koord.host.xpu import xpus
 from koord.koordlet.reporting.device import DeviceReporter, Settings
@@ -68,10 +69,12 @@ def put_card(machine: Machine, address: str, name: str, *, state: str = "4: ACTI
 
 
 class World:
-    def __init__(self, client: Client, machine: Machine, reporter: DeviceReporter) -> None:
+    reporter: DeviceReporter
+
+    def __init__(self, client: Client, machine: Machine) -> None:
         self.client = client
         self.machine = machine
-        self.reporter = reporter
+        self.gpus: tuple[tuple[GpuCard, ...], str] = ((), "")
 
     async def there(self) -> Device:
         return ok(await self.client.get(DEVICES, NODE))
@@ -85,10 +88,13 @@ def run(root: Path, test: Callable[[World], Awaitable[None]]) -> None:
         follow = informers.of(DEVICES, fields=f"metadata.name={NODE}")
         await informers.synced()
         settings = Settings(accelerators=True, rdma=True, folder=str(root / FOLDER))
-        reporter = DeviceReporter(client, clock, machine.host, follow, lambda: node, settings)
-        task = asyncio.create_task(reporter.run())
+        world = World(client, machine)
+        world.reporter = DeviceReporter(
+            client, clock, machine.host, follow, lambda: node, settings, gpus=lambda: world.gpus
+        )
+        task = asyncio.create_task(world.reporter.run())
         try:
-            await test(World(client, machine, reporter))
+            await test(world)
             assert not task.done()
         finally:
             task.cancel()
@@ -201,6 +207,33 @@ def test_a_node_without_devices_says_so(tmp_path: Path) -> None:
         await asyncio.sleep(4)
         assert not (await world.there()).spec.devices
         assert not world.reporter.problem
+
+    run(tmp_path, test)
+
+
+def test_nvidia_cards_are_told_where_no_file_describes_accelerators(tmp_path: Path) -> None:
+    cards = tuple(
+        GpuCard(uuid=f"GPU-{n}", minor=n, total_bytes=80 * 2**30, address=f"0000:3b:0{n}.0", model="NVIDIA A100 80GB")
+        for n in range(2)
+    )
+
+    async def test(world: World) -> None:
+        put_card(world.machine, "0000:3b:00.0", "mlx5_0")
+        world.gpus = (cards, "550.54")
+        await asyncio.sleep(4)
+        found = await world.there()
+        first, second = (one for one in found.spec.devices if one.type == "gpu")
+        assert first.resources["koordinator.sh/gpu-memory"] == "80Gi"
+        assert first.topology is not None
+        assert (first.topology.node_id, first.topology.pcie_id) == (1, "pci0000:3a")
+        assert second.topology is None, "nobody knows where it sits"
+        assert found.metadata.labels[L_GPU_MODEL] == "A100-80GB"
+        assert found.metadata.labels[L_GPU_DRIVER_VERSION] == "550.54"
+        put_xpus(world.machine, npu(0))
+        await asyncio.sleep(4)
+        found = await world.there()
+        assert [one.id for one in found.spec.devices if one.type == "gpu"] == ["npu-0"]
+        assert L_GPU_DRIVER_VERSION not in found.metadata.labels
 
     run(tmp_path, test)
 

@@ -12,8 +12,9 @@ from koord.api.slo_strategy import HostApplicationSpec
 from koord.host.cgroup.stat import Pressure
 from koord.host.cgroup.tree import Tree
 from koord.host.held_file import Descriptors
+from koord.host.nvml import GpuCard
 from koord.host.resctrl import Monitor
-from koord.koordlet.collect import application, best_effort, cache_monitor, cold_memory, cycles, info, node, pod
+from koord.koordlet.collect import application, best_effort, cache_monitor, cold_memory, cycles, gpu, info, node, pod
 from koord.koordlet.collect import pressure as stall
 from koord.koordlet.collect.application import ApplicationCollector
 from koord.koordlet.collect.best_effort import BestEffortCollector
@@ -21,6 +22,7 @@ from koord.koordlet.collect.cache_monitor import CacheCollector
 from koord.koordlet.collect.cold_memory import ColdMemoryCollector
 from koord.koordlet.collect.condition import Condition, Conditions
 from koord.koordlet.collect.cycles import CyclesCollector
+from koord.koordlet.collect.gpu import GpuCollector
 from koord.koordlet.collect.info import Info, InfoCollector
 from koord.koordlet.collect.node import NodeCollector
 from koord.koordlet.collect.pod import PodCollector
@@ -65,6 +67,7 @@ class Collection:
             ColdMemoryCollector(tree, store, conditions, settings.cold_pages_s) if settings.cold_pages else None
         )
         self._cache = CacheCollector(tree.host, store, conditions, settings.resctrl_s) if settings.resctrl else None
+        self._gpu = GpuCollector(tree, store, conditions) if settings.gpu else None
         self._expiry = Timer(_EXPIRE_S)
 
     def sample(
@@ -121,12 +124,22 @@ class Collection:
         """Whether the kernel tells hot memory from cold."""
         return self._cold is not None and self._cold.is_on
 
+    @property
+    def gpus(self) -> tuple[GpuCard, ...]:
+        return () if self._gpu is None else self._gpu.cards
+
+    @property
+    def gpu_driver(self) -> str:
+        return "" if self._gpu is None else self._gpu.driver
+
     def close(self) -> None:
         self._pods.close()
         self._best_effort.close()
         self._applications.close()
         if self._cycles is not None:
             self._cycles.close()
+        if self._gpu is not None:
+            self._gpu.close()
 
     def _now_and_then(self, at_s: float, now_s: float, pods: Sequence[PodView]) -> None:
         if self._pressure is not None:
@@ -137,6 +150,8 @@ class Collection:
             self._cold.sample(at_s, now_s, pods, self._applications.groups())
         if self._cache is not None:
             self._cache.sample(at_s, now_s)
+        if self._gpu is not None:
+            self._gpu.sample(at_s, now_s, pods)
         if self._expiry.due(at_s):
             self._store.expire(now_s)
             late_s = self._clock.monotonic()  # counters were read after this tick began, and are not of the future
@@ -151,6 +166,7 @@ def _names(settings: Settings) -> tuple[str, ...]:
         (settings.cpi, cycles.CYCLES),
         (settings.cold_pages, cold_memory.COLD_MEMORY),
         (settings.resctrl, cache_monitor.CACHE),
+        (settings.gpu, gpu.GPU),
     )
     always = (info.INFO, *node.NAMES, *pod.NAMES, best_effort.BEST_EFFORT_USE, application.APPLICATION)
     return (*always, *(name for wanted, name in optional if wanted))

@@ -21,6 +21,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     page_cache: bool = False
     resctrl: bool = False
     storage: bool = False
+    gpu: bool = False
 
     @property
     def longest_gap_s(self) -> float:

@@ -11,14 +11,17 @@ from koord.api.annotations.gpu_partition import HONOR, PREFER, GPUPartition, dum
 from koord.api.device import GPU, HEALTHY, RDMA, DeviceInfo, DeviceTopology, VirtualFunction, VirtualFunctionGroup
 from koord.api.meta import Condition
 from koord.api.part import ResourceList
-from koord.api.protocol import A_GPU_PARTITIONS, L_GPU_MODEL, L_GPU_PARTITION_POLICY, L_GPU_VENDOR
+from koord.api.protocol import A_GPU_PARTITIONS, L_GPU_DRIVER_VERSION, L_GPU_MODEL, L_GPU_PARTITION_POLICY, L_GPU_VENDOR
 from koord.api.resource_name import GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from koord.api.resource_name import RDMA as RDMA_RESOURCE
+from koord.host.nvml import GpuCard
+from koord.host.pci import Seat
 from koord.host.rdma import RdmaCard
 from koord.host.xpu import Xpu
+from koord.koordlet.report.usage import bytes_text
 from koord.values.quotation import integer
 
-MANAGED_LABELS = (L_GPU_VENDOR, L_GPU_MODEL, L_GPU_PARTITION_POLICY)
+MANAGED_LABELS = (L_GPU_VENDOR, L_GPU_MODEL, L_GPU_DRIVER_VERSION, L_GPU_PARTITION_POLICY)
 MANAGED_ANNOTATIONS = (A_GPU_PARTITIONS,)
 _WHOLE = {"gpu-core": GPU_CORE, "gpu-memory": GPU_MEMORY}
 
@@ -31,16 +34,35 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, str]
 
 
+class Gpus(msgspec.Struct, frozen=True, kw_only=True):
+    """Cards of NVIDIA, each with its place."""
+
+    cards: tuple[tuple[GpuCard, Seat], ...] = ()
+    driver: str = ""
+
+
 def build_devices(
-    xpus: Sequence[Xpu], cards: Sequence[RdmaCard], before: Sequence[DeviceInfo], now_s: float
+    xpus: Sequence[Xpu],
+    cards: Sequence[RdmaCard],
+    before: Sequence[DeviceInfo],
+    now_s: float,
+    gpus: Gpus = Gpus(),  # noqa: B008 - a frozen value
 ) -> Devices:
-    """`before` is what was reported last: a condition that did not change keeps its time."""
+    """`before` is what was reported last: a condition that did not change keeps its time.
+
+    Accelerators that a vendor describes in files come before what its library tells of them.
+    """
     now = datetime.fromtimestamp(now_s, UTC).replace(microsecond=0)
     known = {(one.type, one.minor): one.conditions for one in before}
     devices = [_settled(_xpu(one, now), known) for one in xpus] + [_card(one) for one in cards]
-    devices.sort(key=lambda one: (one.type, one.minor or 0))
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
+    if gpus.cards and not xpus:
+        devices += [_gpu(card, place) for card, place in gpus.cards]
+        models = {card.model for card, _ in gpus.cards}
+        model = models.pop().removeprefix("NVIDIA ").replace(" ", "-") if len(models) == 1 else ""
+        labels = {L_GPU_VENDOR: "nvidia", L_GPU_MODEL: model, L_GPU_DRIVER_VERSION: gpus.driver}
+    devices.sort(key=lambda one: (one.type, one.minor or 0))
     if xpus:
         first = xpus[0]
         labels = {L_GPU_VENDOR: first.vendor, L_GPU_MODEL: first.model}
@@ -110,6 +132,19 @@ def _settled(device: DeviceInfo, known: Mapping[tuple[str, int | None], tuple[Co
         return msgspec.structs.replace(one, last_transition_time=old.last_transition_time)
 
     return msgspec.structs.replace(device, conditions=tuple(settle(one) for one in device.conditions))
+
+
+def _gpu(card: GpuCard, place: Seat) -> DeviceInfo:
+    return DeviceInfo(
+        type=GPU,
+        id=card.uuid,
+        minor=card.minor,
+        health=True,
+        resources={GPU_CORE: "100", GPU_MEMORY: bytes_text(card.total_bytes), GPU_MEMORY_RATIO: "100"},
+        topology=DeviceTopology(socket_id=-1, node_id=place.numa, pcie_id=place.root, bus_id=card.address)
+        if place.root
+        else None,
+    )
 
 
 def _card(one: RdmaCard) -> DeviceInfo:

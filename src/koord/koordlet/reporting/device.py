@@ -17,9 +17,11 @@ from koord.api.model import to_dict
 from koord.api.node import Node
 from koord.host.fault import Fault
 from koord.host.host import Host
+from koord.host.nvml import GpuCard
+from koord.host.pci import seat
 from koord.host.rdma import RdmaCard, rdma_cards
 from koord.host.xpu import Xpu, xpus
-from koord.koordlet.report.device import MANAGED_ANNOTATIONS, MANAGED_LABELS, Devices, build_devices
+from koord.koordlet.report.device import MANAGED_ANNOTATIONS, MANAGED_LABELS, Devices, Gpus, build_devices
 from koord.koordlet.reporting.standing import Standing
 from koord.kube.client import Client
 from koord.kube.informer import Informer
@@ -54,13 +56,16 @@ class DeviceReporter:
         devices: Informer[Device],
         node: Callable[[], Node | None],
         settings: Settings = Settings(),  # noqa: B008 - a frozen value
+        gpus: Callable[[], tuple[tuple[GpuCard, ...], str]] = lambda: ((), ""),
     ) -> None:
+        """`gpus` answers the cards that the collector found, and the version of their driver."""
         self._client = client
         self._clock = clock
         self._host = host
         self._devices = devices
         self._node = node
         self._settings = settings
+        self._gpus = gpus
         self._standing = Standing(_LOG, "the Device is up to date", "the Device is not kept")
         self.latest: Devices | None = None
 
@@ -93,6 +98,7 @@ class DeviceReporter:
             [] if isinstance(cards, Fault) else cards,
             before,
             self._clock.time(),
+            self._nvidia(),
         )
         self.latest = wanted
         try:
@@ -105,6 +111,10 @@ class DeviceReporter:
                 self._standing.fails(str(answer))
             return
         self._standing.works()
+
+    def _nvidia(self) -> Gpus:
+        cards, driver = self._gpus()
+        return Gpus(cards=tuple((card, seat(self._host, card.address)) for card in cards), driver=driver)
 
     async def _write(self, node: Node, wanted: Devices, there: Device | None) -> Device | Refused | None:
         if there is None:

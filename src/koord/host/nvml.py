@@ -1,0 +1,186 @@
+"""NVIDIA cards through their management library: what there is, and which process uses how much of it.
+
+The library comes with the driver; a machine without it has no cards for us. Structures are those of NVML 11 and later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import msgspec
+
+from koord.host.fault import Fault, lacking, malformed
+
+LIBRARY = "libnvidia-ml.so.1"
+_TEXT = 96
+_SUCCESS, _NOT_SUPPORTED, _NOT_FOUND, _TOO_SMALL = 0, 3, 6, 7
+_UNKNOWN = 2**64 - 1  # memory of a process, where the driver does not tell
+_MOST_PROCESSES = 4096
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class _Pci(ctypes.Structure):
+    _fields_ = (
+        ("legacy", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("pci_device", ctypes.c_uint),
+        ("subsystem", ctypes.c_uint),
+        ("bus_id", ctypes.c_char * 32),
+    )
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("at_us", ctypes.c_ulonglong),
+        ("sm", ctypes.c_uint),
+        ("memory", ctypes.c_uint),
+        ("encoder", ctypes.c_uint),
+        ("decoder", ctypes.c_uint),
+    )
+
+
+class GpuCard(msgspec.Struct, frozen=True, kw_only=True):
+    uuid: str
+    minor: int
+    total_bytes: int
+    address: str  # as sysfs names it, such as 0000:3b:00.0
+    model: str
+
+
+class GpuUse(msgspec.Struct, frozen=True):
+    """Of one process on one card; `core_percent` of all its cores."""
+
+    pid: int
+    core_percent: int
+    memory_bytes: int
+
+
+class Nvml:
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._handles: dict[str, ctypes.c_void_p] = {}  # by uuid
+        self._seen_us: dict[str, int] = {}
+
+    @staticmethod
+    def open(name: str = LIBRARY) -> Nvml | Fault:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError as error:
+            return lacking(name, str(error))
+        code = library.nvmlInit_v2()
+        return Nvml(library) if code == _SUCCESS else lacking(name, f"the driver does not answer (code {code})")
+
+    def driver(self) -> str:
+        text = ctypes.create_string_buffer(_TEXT)
+        code = self._library.nvmlSystemGetDriverVersion(text, ctypes.c_uint(_TEXT))
+        return text.value.decode("utf-8", "replace") if code == _SUCCESS else ""
+
+    def cards(self) -> list[GpuCard] | Fault:
+        """By minor. A card that does not answer spoils all: half of the cards would look like all of them."""
+        count = ctypes.c_uint()
+        code = self._library.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        if code != _SUCCESS:
+            return _refused("nvmlDeviceGetCount", code)
+        found: list[GpuCard] = []
+        for index in range(count.value):
+            card = self._card(index)
+            if isinstance(card, Fault):
+                return card
+            found.append(card)
+        return sorted(found, key=lambda card: card.minor)
+
+    def uses(self, card: GpuCard) -> list[GpuUse] | Fault:
+        """Processes on the card now, with the share of its cores that each had since the last question."""
+        handle = self._handles.get(card.uuid)
+        if handle is None:
+            return malformed(LIBRARY, f"card {card.uuid} was not listed")
+        memory = self._memory(handle)
+        if isinstance(memory, Fault):
+            return memory
+        cores = self._cores(card.uuid, handle)
+        if isinstance(cores, Fault):
+            return cores
+        return [GpuUse(pid, cores.get(pid, 0), held) for pid, held in sorted(memory.items())]
+
+    def close(self) -> None:
+        self._library.nvmlShutdown()
+
+    def _card(self, index: int) -> GpuCard | Fault:
+        library, handle = self._library, ctypes.c_void_p()
+        code = library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle))
+        if code != _SUCCESS:
+            return _refused(f"nvmlDeviceGetHandleByIndex {index}", code)
+        uuid, name = ctypes.create_string_buffer(_TEXT), ctypes.create_string_buffer(_TEXT)
+        minor, memory, pci = ctypes.c_uint(), _Memory(), _Pci()
+        for what, code in (
+            ("UUID", library.nvmlDeviceGetUUID(handle, uuid, ctypes.c_uint(_TEXT))),
+            ("Name", library.nvmlDeviceGetName(handle, name, ctypes.c_uint(_TEXT))),
+            ("MinorNumber", library.nvmlDeviceGetMinorNumber(handle, ctypes.byref(minor))),
+            ("MemoryInfo", library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))),
+            ("PciInfo", library.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(pci))),
+        ):
+            if code != _SUCCESS:
+                return _refused(f"nvmlDeviceGet{what} of card {index}", code)
+        identity = uuid.value.decode("utf-8", "replace")
+        self._handles[identity] = handle
+        # NVML writes the domain with eight digits, sysfs with four.
+        domain, _, rest = pci.bus_id.decode("utf-8", "replace").lower().partition(":")
+        return GpuCard(
+            uuid=identity,
+            minor=minor.value,
+            total_bytes=memory.total,
+            address=f"{domain[-4:]}:{rest}",
+            model=name.value.decode("utf-8", "replace"),
+        )
+
+    def _memory(self, handle: ctypes.c_void_p) -> dict[int, int] | Fault:
+        room = 64
+        while room <= _MOST_PROCESSES:
+            count, processes = ctypes.c_uint(room), (_Process * room)()
+            code = self._library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), processes)
+            if code == _SUCCESS:
+                listed = processes[: count.value]
+                return {one.pid: 0 if one.used == _UNKNOWN else one.used for one in listed}
+            if code != _TOO_SMALL:
+                return _refused("nvmlDeviceGetComputeRunningProcesses", code)
+            room *= 4
+        return malformed(LIBRARY, f"more than {_MOST_PROCESSES} processes on one card")
+
+    def _cores(self, uuid: str, handle: ctypes.c_void_p) -> dict[int, int] | Fault:
+        since, count = ctypes.c_ulonglong(self._seen_us.get(uuid, 0)), ctypes.c_uint(0)
+        ask = self._library.nvmlDeviceGetProcessUtilization
+        code = ask(handle, None, ctypes.byref(count), since)
+        if code in (_NOT_FOUND, _NOT_SUPPORTED) or (code == _SUCCESS and not count.value):
+            return {}  # nobody computed since the last question, or a card that does not tell
+        if code not in (_SUCCESS, _TOO_SMALL):
+            return _refused("nvmlDeviceGetProcessUtilization", code)
+        samples = (_Utilization * count.value)()
+        code = ask(handle, samples, ctypes.byref(count), since)
+        if code == _NOT_FOUND:
+            return {}
+        if code != _SUCCESS:
+            return _refused("nvmlDeviceGetProcessUtilization", code)
+        found: dict[int, int] = {}
+        for one in sorted(samples[: count.value], key=lambda one: int(one.at_us)):  # the newest of a process counts
+            found[one.pid] = min(one.sm, 100)
+            self._seen_us[uuid] = max(self._seen_us.get(uuid, 0), one.at_us)
+        return found
+
+
+def _refused(what: str, code: int) -> Fault:
+    return malformed(LIBRARY, f"{what} answered {code}")

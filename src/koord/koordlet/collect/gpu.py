@@ -1,0 +1,114 @@
+"""What the node, its pods and their containers use of NVIDIA cards, by card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from koord.host.cgroup.tree import Tree
+from koord.host.cgroup.usage import processes
+from koord.host.fault import Fault
+from koord.host.nvml import GpuCard, GpuUse, Nvml
+from koord.koordlet.collect.condition import Conditions
+from koord.koordlet.collect.settings import Timer
+from koord.koordlet.pod import PodView
+from koord.koordlet.series import kind
+from koord.koordlet.series.store import Store
+
+GPU = "gpu"
+_LIST_S = 60.0
+
+
+class Cards(Protocol):
+    """What `koord.host.nvml.Nvml` does."""
+
+    def driver(self) -> str: ...
+
+    def cards(self) -> list[GpuCard] | Fault: ...
+
+    def uses(self, card: GpuCard) -> list[GpuUse] | Fault: ...
+
+    def close(self) -> None: ...
+
+
+class GpuCollector:
+    """`cards` is opened at the first look when it is not given."""
+
+    def __init__(self, tree: Tree, store: Store, conditions: Conditions, cards: Cards | None = None) -> None:
+        self._tree = tree
+        self._store = store
+        self._conditions = conditions
+        self._source = cards
+        self._refused = False
+        self._listing = Timer(_LIST_S)
+        self.cards: tuple[GpuCard, ...] = ()
+        self.driver = ""
+
+    def sample(self, at_s: float, now_s: float, pods: Sequence[PodView]) -> None:
+        source = self._open()
+        if source is None:
+            return
+        if self._listing.due(at_s):
+            listed = source.cards()
+            if isinstance(listed, Fault):
+                self._conditions.fails(GPU, listed)
+                return
+            self.cards, self.driver = tuple(listed), source.driver()
+        uses: list[tuple[GpuCard, list[GpuUse]]] = []
+        for card in self.cards:
+            found = source.uses(card)
+            if isinstance(found, Fault):
+                self._conditions.fails(GPU, found)
+                return
+            uses.append((card, found))
+        self._node(now_s, uses)
+        if any(found for _, found in uses):
+            for pod in pods:
+                self._pod(now_s, pod, uses)
+        self._conditions.works(GPU)
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    def _open(self) -> Cards | None:
+        if self._source is None and not self._refused:
+            opened = Nvml.open()
+            if isinstance(opened, Fault):
+                self._refused = True
+                self._conditions.fails(GPU, opened, for_good=True)
+            else:
+                self._source = opened
+        return self._source
+
+    def _node(self, now_s: float, uses: Sequence[tuple[GpuCard, list[GpuUse]]]) -> None:
+        for card, found in uses:
+            which = (str(card.minor), card.uuid)
+            self._store.add((kind.NODE_GPU_CORE, *which), now_s, sum(one.core_percent for one in found))
+            self._store.add((kind.NODE_GPU_MEMORY, *which), now_s, sum(one.memory_bytes for one in found))
+            self._store.add((kind.NODE_GPU_MEMORY_TOTAL, *which), now_s, card.total_bytes)
+
+    def _pod(self, now_s: float, pod: PodView, uses: Sequence[tuple[GpuCard, list[GpuUse]]]) -> None:
+        """A pod's use is that of its containers; cards that none of them uses have no series."""
+        total: dict[tuple[str, str], tuple[int, int]] = {}
+        for container in pod.containers:
+            if not container.running or not container.group:
+                continue
+            inside = processes(self._tree, container.group)
+            if isinstance(inside, Fault):
+                continue  # it ended meanwhile
+            mine = frozenset(inside)
+            for card, found in uses:
+                own = [one for one in found if one.pid in mine]
+                if not own:
+                    continue
+                which = (str(card.minor), card.uuid)
+                core, memory = sum(one.core_percent for one in own), sum(one.memory_bytes for one in own)
+                self._store.add((kind.CONTAINER_GPU_CORE, container.id, *which), now_s, core)
+                self._store.add((kind.CONTAINER_GPU_MEMORY, container.id, *which), now_s, memory)
+                before = total.get(which, (0, 0))
+                total[which] = (before[0] + core, before[1] + memory)
+        for which, (core, memory) in total.items():
+            self._store.add((kind.POD_GPU_CORE, pod.uid, *which), now_s, core)
+            self._store.add((kind.POD_GPU_MEMORY, pod.uid, *which), now_s, memory)
