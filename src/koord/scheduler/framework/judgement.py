@@ -11,7 +11,7 @@ about all rows when its epoch moves; one that does not say is always asked about
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -62,16 +62,28 @@ class _Narrowed(Plugin):
     name = PRE_FILTER
     scope = ROW
 
-    def __init__(self, only: frozenset[str], plugins: tuple[str, ...]) -> None:
-        self._only = only
-        self._verdict = unresolvable(f"node(s) didn't satisfy plugin(s) [{' '.join(plugins)}]")
+    def __init__(self, cycle: Cycle) -> None:
+        self._only = cycle.only
+        restored = cycle.restored
+        self._restored = restored if restored is not None and restored.exclusive else None
+        self._verdict = unresolvable(f"node(s) didn't satisfy plugin(s) [{' '.join(cycle.narrowed_by)}]")
 
-    def rows(self, table: NodeTable) -> frozenset[int]:
-        """Where the nodes are that it left in."""
-        return frozenset(node.row for name in self._only if (node := table.index.get(name)) is not None)
+    @staticmethod
+    def of_class(cycle: Cycle) -> _Narrowed | None:
+        held = cycle.restored is not None and cycle.restored.exclusive
+        return _Narrowed(cycle) if held or cycle.only is not None else None
+
+    def rows(self, table: NodeTable) -> Collection[int]:
+        """Where the nodes are that it left in. Those that it is held to where room is kept for the pod may change."""
+        if self._only is None:
+            return self._restored.rows() if self._restored is not None else ()
+        rows = frozenset(node.row for name in self._only if (node := table.index.get(name)) is not None)
+        return rows if self._restored is None else rows.intersection(self._restored.rows())
 
     def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
-        return None if node.name in self._only else self._verdict
+        out = self._only is not None and node.name not in self._only
+        out = out or (self._restored is not None and node.row not in self._restored.rows())
+        return self._verdict if out else None
 
     def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
         return self._verdict
@@ -84,8 +96,8 @@ class Judgement:
         self._pod = pod
         self._table: NodeTable = cycle.state.table
         self.filters: tuple[Filter, ...] = tuple(f for f in profile.filters if f.plugin.name not in cycle.skip_filter)
-        self._narrowed = None if cycle.only is None else _Narrowed(cycle.only, cycle.narrowed_by)
-        self._left_in: frozenset[int] = frozenset()  # rows that count when the search is narrowed
+        self._narrowed = _Narrowed.of_class(cycle)
+        self._left_in: Collection[int] = frozenset()  # rows that count when the search is narrowed
         if self._narrowed is not None:
             self.filters = (Filter(self._narrowed, columnar=False), *self.filters)
         self._epochs = Epochs()
@@ -148,15 +160,22 @@ class Judgement:
         across = [i for i, judge in enumerate(self.filters) if self._epochs.moved(judge.plugin, self._cycle)]
         self.moved = bool(across)
         if self._narrowed is not None:
+            self._left_in = self._narrowed.rows(self._table)
             for row in changed:
                 if row not in self._left_in:
-                    self.first[row] = 1 if self._table.alive[row] else NO_NODE
+                    self._leave_out(row)
             changed = [row for row in (self._left_in if across else changed) if row in self._left_in]
             self._judge_rows(changed)
             return bool(across)
         self._judge_rows(changed)
         flips = [self._ask_across(i, changed) for i in across]  # all of them: each brings its own column up to date
         return self._judge_seen() | any(flips) if across else False
+
+    def _leave_out(self, row: int) -> None:
+        for codes in self._codes:
+            codes[row] = 0
+        self._codes[0][row] = _LEFT_OUT
+        self.first[row] = 1 if self._table.alive[row] else NO_NODE
 
     def _judge_seen(self) -> bool:
         """Columns tell what everyone sees: judge the rows anew that this class sees otherwise, if there are any."""

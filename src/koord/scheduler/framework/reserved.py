@@ -31,6 +31,10 @@ class Restored(Protocol):
     A row that comes to this or stops being so must be noted as changed in the table.
     """
 
+    @property
+    def exclusive(self) -> bool:
+        """Whether no other nodes need to be looked at."""
+
     def rows(self) -> Collection[int]: ...
 
     def holders(self, node: NodeInfo) -> tuple[PodInfo, ...]:

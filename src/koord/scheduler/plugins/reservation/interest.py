@@ -30,14 +30,13 @@ def seeker_of(pod: PodInfo) -> Seeker | Malformed:
 
 
 class Interest:
-    """`number` is its own for ever; `shown` moves when other nodes than before have something for such pods."""
+    """`number` is its own for ever."""
 
     def __init__(
         self, number: int, pod: PodInfo, state: ClusterState, register: Register, *, omit_node_labels: bool = False
     ) -> None:
         self.number = number
         self.fault = ""
-        self.shown = 0
         self.by_node: dict[str, tuple[Standing, ...]] = {}
         self.reserved: dict[str, tuple[Reserved, ...]] = {}
         self.position = -1  # in the book's log, up to which this holds
@@ -45,9 +44,8 @@ class Interest:
         self._nodes_read = -1
         self._state = state
         self._register = register
-        self._rows: frozenset[int] = frozenset()
-        self._rows_of = (-1, -1)
-        self._moves = 0
+        self._rows: set[int] = set()
+        self._layout = -1  # of the table that the rows are of
         seeker = seeker_of(pod)
         if isinstance(seeker, Malformed):
             self.fault = str(seeker)
@@ -58,9 +56,13 @@ class Interest:
     @property
     def token(self) -> Hashable:
         """Pods with equal tokens see the same. None: such a pod sees what everyone sees."""
-        if self.fault or self.seeker.affinity is not None:
-            return self.number, self.shown
-        return self.number if self.by_node else None
+        if self.by_node:
+            return self.number
+        return (self.number, "nowhere") if self.fault or self.exclusive else None
+
+    @property
+    def exclusive(self) -> bool:
+        return self.seeker.affinity is not None
 
     # Keeping up --------------------------------------------------------------------------------------------------
 
@@ -83,15 +85,15 @@ class Interest:
         return None if rows is None else [node.name for row in rows if (node := nodes[row]) is not None]
 
     def _look(self, name: str) -> None:
-        before = self.by_node.pop(name, None)
+        self.by_node.pop(name, None)
         self.reserved.pop(name, None)
         found = tuple(s for s in self._register.on(name) if s.is_matchable and self._suits(s, name))
         if found:
             self.by_node[name] = found
             self.reserved[name] = tuple(r for s in found if (r := self._told(s)) is not None)
-        if (before is None) != (not found):
-            self.shown += 1
-        self._moves += 1
+        node = self._state.table.index.get(name)
+        if node is not None and self._layout == self._state.table.layout:
+            (self._rows.add if found else self._rows.discard)(node.row)
 
     def _suits(self, standing: Standing, node_name: str) -> bool:
         return self.seeker.ignores or self.answer(standing, node_name).matches
@@ -118,11 +120,11 @@ class Interest:
 
     # What the framework asks -------------------------------------------------------------------------------------
 
-    def rows(self) -> frozenset[int]:
-        index, now = self._state.table.index, (self._moves, self._state.table.layout)
-        if self._rows_of != now:
-            self._rows_of = now
-            self._rows = frozenset(node.row for name in self.by_node if (node := index.get(name)) is not None)
+    def rows(self) -> Collection[int]:
+        table = self._state.table
+        if self._layout != table.layout:
+            self._layout = table.layout
+            self._rows = {node.row for name in self.by_node if (node := table.index.get(name)) is not None}
         return self._rows
 
     def holders(self, node: NodeInfo) -> tuple[PodInfo, ...]:

@@ -143,7 +143,11 @@ class ReservationPlugin(Plugin):
         assert isinstance(kept, Claim)
         if kept.seeker.affinity is None:
             return None
-        return Only(frozenset(kept.interest.by_node)) if kept.interest.by_node else _NO_MATCH
+        if not kept.interest.by_node:
+            return _NO_MATCH
+        # The nodes are those of `cycle.restored`, which stay right while reservations come and go.
+        cycle.narrowed_by = tuple(sorted({*cycle.narrowed_by, self.name}))
+        return None
 
     def resettle(self, other: PodInfo, node: NodeInfo) -> None:
         """What an owner leaves goes back to its reservation, and not to whoever looks for room."""
