@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "top": ("koord.cli.top", "top", "Show what nodes use, have promised and lend."),
     "quota": ("koord.cli.quota", "quota", "Show what quotas may use now, and who lends to whom."),
     "reservation": ("koord.cli.reservation", "reservation", "Show which room is kept for whom."),
+    "gang": ("koord.cli.gang", "gang", "Show who is in a gang and what it waits for."),
     "config": ("koord.cli.config_check", "config", "Check configuration files without a cluster."),
 }
 

@@ -9,12 +9,14 @@ import msgspec
 from koord.scheduler.explain.account import Account, Facts, Waiting, account, of_attempt
 from koord.scheduler.explain.quota import ledger_of
 from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.plugins.coscheduling.company import Company
 from koord.scheduler.plugins.device_share import DeviceShare
 from koord.scheduler.plugins.device_share.book import Book
 from koord.scheduler.plugins.elastic_quota.ledger import Ledger
 from koord.scheduler.plugins.reservation import ReservationPlugin
 from koord.scheduler.plugins.reservation import book as reservation_book
 from koord.scheduler.program import Scheduler
+from koord.scheduler.queue.entry import Standing
 from koord.scheduler.shell.departure import Departure
 from koord.scheduler.state.node import NodeInfo
 from koord.telemetry.clock import Clock
@@ -99,6 +101,14 @@ class Explainer:
         """As Koordinator's service shows a node; None when there is no such node."""
         info = self._scheduler.state.node(name)
         return _node(info) if info is not None else None
+
+    def gangs(self) -> Company:
+        """Empty where no profile knows gangs."""
+        return self._scheduler.state.derived(Company)
+
+    def standing(self, uid: str) -> Standing | None:
+        """Where a pod is in the queue."""
+        return self._scheduler.queue.state_of(uid, self._clock.monotonic())
 
     def reservations(self) -> reservation_book.Book | None:
         """None where no profile has reservations."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.scheduler.explain import device_service, numa_service, quota_service, reservation_service
+from koord.scheduler.explain import device_service, gang_service, numa_service, quota_service, reservation_service
 from koord.scheduler.explain.live import Explainer
 from koord.telemetry.routing import Call, Handler, json, trouble
 
@@ -23,5 +23,5 @@ def routes(explainer: Explainer) -> tuple[tuple[str, Handler], ...]:
         return json(found) if found is not None else trouble(404, f"cannot find node {name}")
 
     own = ((POD, pod), ("/explain/queue", lambda _: json(explainer.queue())), ("/nodes/:nodeName", node))
-    parts = (quota_service, device_service, reservation_service, numa_service)
+    parts = (quota_service, device_service, reservation_service, numa_service, gang_service)
     return own + tuple(route for part in parts for route in part.routes(explainer))
