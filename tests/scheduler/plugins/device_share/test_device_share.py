@@ -246,6 +246,22 @@ def test_a_pod_takes_the_devices_of_its_reservation() -> None:
     world.check()
 
 
+def test_what_is_reserved_for_a_pod_counts_as_free_in_its_score() -> None:
+    world = World(reference_machine("n0"), reference_machine("n1"))
+    reserved(world, 0, 1, 2, 3)
+    pod = world.state.info(asking("p", {GPU: 100}))
+    cycle = Cycle(world.state)
+    cycle.reserved = world.cycle.reserved
+    world.plugin.pre_filter(cycle, pod)
+    table = world.state.table
+    assert len({world.plugin.score(cycle, pod, node) for node in world.state.nodes()}) == 1
+    assert set(world.plugin.score_columns(cycle, pod, table, table.live_rows())) == {
+        world.plugin.score(cycle, pod, table.index["n0"])
+    }
+    assert list(world.plugin.filter_columns(cycle, pod, table, table.live_rows())) == [0, 0]
+    assert len({world.plugin.score(Cycle(world.state), pod, node) for node in world.state.nodes()}) == 2
+
+
 def test_a_restricted_reservation_gives_only_its_own_devices() -> None:
     world = World(reference_machine())
     mine = reserved(world, 6, policy="Restricted")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from koord.policy.device.holding import Holdings
 from koord.policy.device.node_score import node_score
 from koord.policy.device.score import Scorer
 from koord.policy.device.view import Terms
@@ -24,9 +25,12 @@ class Grade:
         key = ("score", asking.number)
         known: int | None = site.memo.get(key)
         if known is None:
-            terms = Terms(reusable=site.counted_twice())
-            known = site.memo[key] = node_score(site.ledger, asking.demand, self._scorer, terms)
+            known = site.memo[key] = self.with_reusable(asking, site, site.counted_twice())
         return known
+
+    def with_reusable(self, asking: Asking, site: Site, reusable: Holdings) -> int:
+        """`reusable`: what others hold and the pod may use all the same."""
+        return node_score(site.ledger, asking.demand, self._scorer, Terms(reusable=reusable))
 
     def column(self, asking: Asking, rows: Rows, numbers: RowList, told: Coded) -> Scores:
         """`numbers`: the rows as a list. `told`: what nodes say of themselves, which sets no two sites apart here."""

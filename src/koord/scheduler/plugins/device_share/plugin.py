@@ -8,7 +8,7 @@ PreBind     the pod will carry which cards are its own
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -201,17 +201,22 @@ class DeviceShare(Plugin):
             return np.full(size, 0 if kept is None else 1, np.int32)
         numbers = np.arange(table.size)[rows]
         codes = self._judge.codes(kept.asking, rows, numbers)
-        if cycle.reserved or kept.sites:
-            self._ask(cycle, pod, kept, table, numbers, codes)
+        for place, node in self._seen_otherwise(cycle, kept, table, numbers):
+            codes[place] = kept.asking.code(self.filter(cycle, pod, node))
         return codes
 
-    def _ask(self, cycle: Cycle, pod: PodInfo, kept: Kept, table: NodeTable, rows: RowList, codes: Codes) -> None:
-        """One by one about nodes with reservations for such pods, or that are seen as they might be."""
+    def _seen_otherwise(
+        self, cycle: Cycle, kept: Kept, table: NodeTable, rows: RowList
+    ) -> Iterator[tuple[int, NodeInfo]]:
+        """Nodes with reservations for such pods, or that are seen as they might be, with their places among the rows:
+        columns do not know of these."""
+        if not cycle.reserved and not kept.sites:
+            return
         places = {int(row): place for place, row in enumerate(rows)}
         for name in {*cycle.reserved, *kept.sites}:
             node = table.index.get(name)
             if node is not None and node.node is not None and node.row in places:
-                codes[places[node.row]] = kept.asking.code(self.filter(cycle, pod, node))
+                yield places[node.row], node
 
     def near_miss(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> tuple[float, str] | None:
         trial = self._trial(cycle, pod, node)
@@ -238,14 +243,22 @@ class DeviceShare(Plugin):
         site = self._site(kept, node)
         if site is None:
             return 0
-        return self._grade.of(kept.asking, site)
+        if node.name not in cycle.reserved:
+            return self._grade.of(kept.asking, site)
+        trial = self._trial(cycle, pod, node)
+        assert isinstance(trial, Trial)
+        return self._grade.with_reusable(kept.asking, site, trial.reusable())
 
     def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
         kept = self._kept(cycle, pod)
         size = len(table.alive[rows])
         if not isinstance(kept, Kept):
             return np.zeros(size, np.int64)
-        return self._grade.column(kept.asking, rows, np.arange(table.size)[rows], self._judge.told())
+        numbers = np.arange(table.size)[rows]
+        scores = self._grade.column(kept.asking, rows, numbers, self._judge.told())
+        for place, node in self._seen_otherwise(cycle, kept, table, numbers):
+            scores[place] = self.score(cycle, pod, node)
+        return scores
 
     # After the choice --------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import msgspec
 from koord.api import device as wire
 from koord.policy.device.allocator import Allocation, Options, allocate
 from koord.policy.device.gpu import NodeFacts
-from koord.policy.device.holding import NOTHING
+from koord.policy.device.holding import NOTHING, Holdings
 from koord.policy.device.refusal import Refusal
 from koord.policy.device.reservation import Placed, Reserved, Reusable, allocate_with
 from koord.policy.device.view import FREE_TERMS, Terms
@@ -49,6 +49,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     def allocation(self, zones: BitMask | None = None, card: int | None = None) -> Allocation | Refusal:
         found = self.placed(zones, card)
         return found if isinstance(found, Refusal) else found.allocation
+
+    def reusable(self) -> Holdings:
+        """What others hold and the pod may use all the same, if it takes it from the node."""
+        return self._reusable().on_node() if self.reserved else self.site.counted_twice()
 
     def _attempt(self, terms: Terms) -> Allocation | Refusal:
         return allocate(self.site.ledger, self.asking.demand, self.facts, terms, self.options)
