@@ -40,10 +40,10 @@ def selects(spec: PodSpec, node: Node) -> bool:
         return False
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
-    return required is None or _matches(required, node)
+    return required is None or matches(required, node)
 
 
-def _matches(selector: NodeSelector, node: Node) -> bool:
+def matches(selector: NodeSelector, node: Node) -> bool:
     return any(_term_matches(term, node) for term in selector.node_selector_terms)
 
 
