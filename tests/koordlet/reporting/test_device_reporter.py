@@ -74,7 +74,7 @@ class World:
     def __init__(self, client: Client, machine: Machine) -> None:
         self.client = client
         self.machine = machine
-        self.gpus: tuple[tuple[GpuCard, ...], str] = ((), "")
+        self.gpus: tuple[tuple[GpuCard, ...], str] | None = ((), "")
 
     async def there(self) -> Device:
         return ok(await self.client.get(DEVICES, NODE))
@@ -221,6 +221,9 @@ def test_nvidia_cards_are_told_where_no_file_describes_accelerators(tmp_path: Pa
         put_card(world.machine, "0000:3b:00.0", "mlx5_0")
         world.gpus = (cards, "550.54")
         await asyncio.sleep(4)
+        world.gpus = None
+        await asyncio.sleep(4)
+        assert world.reporter.problem
         found = await world.there()
         first, second = (one for one in found.spec.devices if one.type == "gpu")
         assert first.resources["koordinator.sh/gpu-memory"] == "80Gi"
@@ -229,6 +232,7 @@ def test_nvidia_cards_are_told_where_no_file_describes_accelerators(tmp_path: Pa
         assert second.topology is None, "nobody knows where it sits"
         assert found.metadata.labels[L_GPU_MODEL] == "A100-80GB"
         assert found.metadata.labels[L_GPU_DRIVER_VERSION] == "550.54"
+        world.gpus = (cards, "550.54")
         put_xpus(world.machine, npu(0))
         await asyncio.sleep(4)
         found = await world.there()

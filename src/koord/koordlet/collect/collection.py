@@ -129,6 +129,11 @@ class Collection:
         return () if self._gpu is None else self._gpu.cards
 
     @property
+    def gpus_known(self) -> bool:
+        """False until the cards were listed once, or it is clear that there are none for us."""
+        return self._gpu is None or self._gpu.known
+
+    @property
     def gpu_driver(self) -> str:
         return "" if self._gpu is None else self._gpu.driver
 

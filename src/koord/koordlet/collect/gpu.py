@@ -43,6 +43,7 @@ class GpuCollector:
         self._listing = Timer(_LIST_S)
         self.cards: tuple[GpuCard, ...] = ()
         self.driver = ""
+        self.known = False  # whether it is settled which cards there are
 
     def sample(self, at_s: float, now_s: float, pods: Sequence[PodView]) -> None:
         source = self._open()
@@ -53,7 +54,7 @@ class GpuCollector:
             if isinstance(listed, Fault):
                 self._conditions.fails(GPU, listed)
                 return
-            self.cards, self.driver = tuple(listed), source.driver()
+            self.cards, self.driver, self.known = tuple(listed), source.driver(), True
         uses: list[tuple[GpuCard, list[GpuUse]]] = []
         for card in self.cards:
             found = source.uses(card)
@@ -77,6 +78,7 @@ class GpuCollector:
             opened = Nvml.open()
             if isinstance(opened, Fault):
                 self._refused = True
+                self.known = True
                 self._conditions.fails(GPU, opened, for_good=True)
             else:
                 self._source = opened

@@ -56,9 +56,9 @@ class DeviceReporter:
         devices: Informer[Device],
         node: Callable[[], Node | None],
         settings: Settings = Settings(),  # noqa: B008 - a frozen value
-        gpus: Callable[[], tuple[tuple[GpuCard, ...], str]] = lambda: ((), ""),
+        gpus: Callable[[], tuple[tuple[GpuCard, ...], str] | None] = lambda: ((), ""),
     ) -> None:
-        """`gpus` answers the cards that the collector found, and the version of their driver."""
+        """`gpus` answers the cards that the collector found and the version of their driver; None until it is known."""
         self._client = client
         self._clock = clock
         self._host = host
@@ -91,6 +91,10 @@ class DeviceReporter:
                 # Half of the devices would look like all of them: pods would lose cards that still work.
                 self._standing.fails(str(fault))
                 return
+        gpus = self._gpus()
+        if gpus is None:
+            self._standing.fails("the cards of this machine were not listed yet")
+            return
         there = self._devices.get("", node.metadata.name)
         before = () if there is None else there.spec.devices
         wanted = build_devices(
@@ -98,7 +102,7 @@ class DeviceReporter:
             [] if isinstance(cards, Fault) else cards,
             before,
             self._clock.time(),
-            self._nvidia(),
+            Gpus(cards=tuple((card, seat(self._host, card.address)) for card in gpus[0]), driver=gpus[1]),
         )
         self.latest = wanted
         try:
@@ -111,10 +115,6 @@ class DeviceReporter:
                 self._standing.fails(str(answer))
             return
         self._standing.works()
-
-    def _nvidia(self) -> Gpus:
-        cards, driver = self._gpus()
-        return Gpus(cards=tuple((card, seat(self._host, card.address)) for card in cards), driver=driver)
 
     async def _write(self, node: Node, wanted: Devices, there: Device | None) -> Device | Refused | None:
         if there is None:
