@@ -16,6 +16,7 @@ from koord.koordlet.collect.settings import Settings as CollectSettings
 from koord.koordlet.observe.scene import Settings as RoundSettings
 from koord.koordlet.pods.settings import Settings as PodSettings
 from koord.koordlet.report.model import Settings as ModelSettings
+from koord.koordlet.reporting.device import Settings as DeviceSettings
 from koord.koordlet.reporting.interference import Settings as InterferenceSettings
 from koord.koordlet.reporting.prediction import Settings as PredictionSettings
 from koord.koordlet.reporting.topology import Settings as TopologySettings
@@ -31,7 +32,7 @@ _IN_MEMORY = "samples are kept in memory, for as long as reports and decisions l
 _BY_API = "every eviction goes through the API server, so that disruption budgets hold"
 _NO_RUNTIME = "no container runtime is talked to"
 _NOT_YET = "runtime hooks are a program part that this version does not have"
-_NO_DEVICES = "devices are not reported by this version"
+_NO_ENFORCING = "devices that vendors describe in files are always taken from there"
 _STDERR = "the log always goes to standard error"
 _NO_EXTENSIONS = "there are no extension plugins"
 
@@ -127,11 +128,14 @@ STATES = (
     ),
     Flag("kubelet-token-file", TEXT, "File of the token for the kubelet", TOKEN),
     Flag("node-topology-sync-interval", DURATION, "Between two looks at the node's topology", 3 * SECOND),
+    Flag(
+        "xpu-device-infos-dir", TEXT, "Folder in which vendors describe devices", "/var/run/koordlet/xpu-device-infos/"
+    ),
     Flag("disable-query-kubelet-config", BOOLEAN, "Do not ask the kubelet for its configuration"),
     Flag("enable-node-metric-report", BOOLEAN, "Report NodeMetric", True),
     _taken("report-interval", DURATION, "Deprecated", None, "the NodeMetric says how often"),
     _taken("enable-pod-taskids", BOOLEAN, "", None, "threads are read where they are needed"),
-    _taken("xpu-enforce-collect-from-device-infos", BOOLEAN, "", None, _NO_DEVICES),
+    _taken("xpu-enforce-collect-from-device-infos", BOOLEAN, "", None, _NO_ENFORCING),
 )
 AUDIT = (
     Flag("audit-log-dir", TEXT, "Folder of the audit log", "/var/log/koordlet"),
@@ -175,7 +179,6 @@ RUNTIME = (
             ("runtime-hooks-nri-plugin-index", "00"),
             ("hami-core-library-directory-path", "/usr/local/vgpu/libvgpu.so"),
             ("pod-resources-proxy-path", "/var/run/koordlet/pod-resources"),
-            ("xpu-device-infos-dir", "/var/run/koordlet/xpu-device-infos/"),
         )
     ),
     _taken("runtime-hooks-disable-stages", STRINGS, "", None, _NOT_YET),
@@ -279,6 +282,12 @@ def planned(values: Values, environ: Mapping[str, str]) -> Plan | str:
         ),
         reports_node_metric=values.switch("enable-node-metric-report"),
         interference=_interference(values),
+        devices=DeviceSettings(
+            every_s=values.seconds("node-topology-sync-interval"),
+            accelerators="Accelerators" in on,
+            rdma="RDMADevices" in on,
+            folder=values.text("xpu-device-infos-dir").rstrip("/"),
+        ),
     )
     return Plan(
         settings=settings,
@@ -331,6 +340,7 @@ def _collect(values: Values, on: frozenset[str]) -> CollectSettings:
         page_cache=values.switch("enable-pagecache-collector"),
         resctrl=values.switch("enable-resctrl-collector") and "ResctrlCollector" in on,
         storage="BlkIOReconcile" in on,
+        gpu="Accelerators" in on,
     )
 
 

@@ -1,17 +1,19 @@
-"""What the agent tells the cluster about its node: NodeMetric, NodeResourceTopology, and the predictions within."""
+"""What the agent tells the cluster about its node: NodeMetric with its predictions, NodeResourceTopology, Device."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from koord.api.custom import NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
+from koord.api.custom import DEVICES, NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
 from koord.host.host import Host
 from koord.koordlet.engine import Engine
 from koord.koordlet.facts import Kubelet
 from koord.koordlet.outlook import Outlook
 from koord.koordlet.pods.kubelet import KubeletClient
 from koord.koordlet.pods.source import PodSource
+from koord.koordlet.report.status import Gpu
 from koord.koordlet.reporting import node_metric, topology
+from koord.koordlet.reporting.device import DeviceReporter
 from koord.koordlet.reporting.interference import InterferenceReporter
 from koord.koordlet.reporting.node_metric import NodeMetricReporter
 from koord.koordlet.reporting.prediction import Predictor
@@ -61,6 +63,21 @@ class Reports:
             settings.topology,
         )
 
+        self.devices = (
+            DeviceReporter(
+                client,
+                clock,
+                host,
+                informers.of(DEVICES, fields=mine),
+                lambda: outlook.node,
+                settings.devices,
+                lambda: (
+                    (engine.collection.gpus, engine.collection.gpu_driver) if engine.collection.gpus_known else None
+                ),
+            )
+            if settings.devices.wanted
+            else None
+        )
         self.interference = (
             InterferenceReporter(client, clock, store, recorder, lambda: pods.views, settings.interference)
             if settings.interference is not None
@@ -75,6 +92,8 @@ class Reports:
         ]
         if self._settings.reports_node_metric:
             tasks.append(("node-metric", self.node_metric.run))
+        if self.devices is not None:
+            tasks.append(("devices", self.devices.run))
         if self.interference is not None:
             tasks.append(("interference", self.interference.run))
         return tasks
@@ -95,6 +114,7 @@ class Reports:
             "nodeMetric": self.node_metric.problem,
             "topology": self.topology.problem,
             "prediction": self.predictor.problem,
+            "devices": "" if self.devices is None else self.devices.problem,
         }
 
     def _metric_sight(self) -> node_metric.Sight:
@@ -104,6 +124,7 @@ class Reports:
             pods=self._pods.views,
             applications=() if slo is None else slo.host_applications,
             numa_nodes=collection.info.numa_ids,
+            gpus=tuple(Gpu(uuid=one.uuid, minor=one.minor, total_bytes=one.total_bytes) for one in collection.gpus),
             prediction=forecast.result if isinstance(forecast, Reclaimable) else None,
             hot_pages=collection.hot_pages,
         )

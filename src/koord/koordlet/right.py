@@ -13,5 +13,6 @@ RIGHTS: tuple[Right, ...] = (
     Right("events.k8s.io", ("events",), ("create", "patch", "update")),
     Right("slo.koordinator.sh", ("nodeslos", "nodemetrics"), READ),
     Right("slo.koordinator.sh", ("nodemetrics/status",), ("patch",)),
+    Right("scheduling.koordinator.sh", ("devices",), (*READ, "create", "patch")),
     Right("topology.node.k8s.io", ("noderesourcetopologies",), (*READ, "create", "patch")),
 )

@@ -9,6 +9,7 @@ from koord.api.config.gate_tables import KOORDLET, RUNTIME_HOOKS
 from koord.koordlet.collect.settings import Settings as CollectSettings
 from koord.koordlet.observe.scene import Settings as RoundSettings
 from koord.koordlet.pods.settings import Settings as PodSettings
+from koord.koordlet.reporting.device import Settings as DeviceSettings
 from koord.koordlet.reporting.interference import Settings as InterferenceSettings
 from koord.koordlet.reporting.prediction import Settings as PredictionSettings
 from koord.koordlet.reporting.topology import Settings as TopologySettings
@@ -40,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pods: PodSettings = PodSettings()
     prediction: PredictionSettings = PredictionSettings()
     topology: TopologySettings = TopologySettings()
+    devices: DeviceSettings = DeviceSettings()
     reports_node_metric: bool = True
     interference: InterferenceSettings | None = None  # None: nobody looks for disturbed pods
 
