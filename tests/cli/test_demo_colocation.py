@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from koord.cli.demo import Wish, play
 from koord.cli.demo_chart import areas, bar
+from koord.cli.demo_picture import WIDTH, picture
 from koord.cli.up import up
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -78,3 +81,19 @@ def test_areas_lie_on_top_of_each_other() -> None:
 def test_a_bar_is_as_wide_as_it_is_told() -> None:
     assert bar(0.25, 0.5, 8).plain == "██████··"
     assert len(bar(0.9, 0.9, 8).plain) == 8
+
+
+def test_a_small_screen_shows_the_cluster_without_its_nodes() -> None:
+    view = play(Wish(hours=0.1, nodes=2))
+    assert view is not None
+
+    def shown(rows: int | None) -> str:
+        console = Console(width=WIDTH, file=io.StringIO(), record=True)
+        console.print(picture(view, rows))
+        return console.export_text()
+
+    assert "node-1" in shown(None)
+    assert "node-1" in shown(24)
+    assert "node-1" not in shown(23)
+    assert len(shown(None).splitlines()) == 23  # one is left for the cursor
+    assert "what happened" in shown(20)

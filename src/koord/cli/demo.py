@@ -106,6 +106,8 @@ def _screen(wish: Wish) -> _Show:
     from koord.cli.demo_picture import WIDTH, closing, picture
 
     console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH)
+    if console.is_terminal and console.width < WIDTH:
+        fail(f"the picture is {WIDTH} columns wide and this terminal has {console.width}; widen it, or use -o json")
     live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
     drawn: list[float] = []
 
@@ -115,7 +117,7 @@ def _screen(wish: Wish) -> _Show:
             if not drawn:
                 live.start()
             drawn[:] = [at]
-            live.update(picture(view), refresh=True)
+            live.update(picture(view, console.height), refresh=True)
 
     def close(view: DemoView | None) -> None:
         if live is not None and drawn:

@@ -17,10 +17,14 @@ WIDTH = 100
 SLOTS = 72  # of 20 minutes: a day
 _TOP_PERCENT, _ROWS = 80.0, 8
 _BAR = 18
+_LINES = 5
+_FIXED_ROWS = 23  # of everything but the rows of nodes, and one for the cursor
 
 
-def picture(view: DemoView) -> RenderableType:
-    return Group(_head(view), _day(view), _nodes(view), _foot(view))
+def picture(view: DemoView, rows: int | None = None) -> RenderableType:
+    """Where there are not enough rows for every node, the cluster and the events are left."""
+    nodes = [_nodes(view)] if rows is None or rows >= _FIXED_ROWS + -(-len(view.state.nodes) // 2) else []
+    return Group(_head(view), _day(view), *nodes, _foot(view))
 
 
 def _head(view: DemoView) -> RenderableType:
@@ -115,11 +119,24 @@ def _foot(view: DemoView) -> RenderableType:
         (f"{view.evicted}", "bold"), ("   services lack ", "grey62"),
         (f"{short:.1f} core s", "bold #40b36b" if short == 0 else "bold red"),
     )  # fmt: skip
-    lines = [first, *(_eviction(entry) for entry in view.evictions)]
-    lines += [Text("")] * (5 - len(lines))
+    lines = [first, *_suppression(view), *(_eviction(entry) for entry in view.evictions)][:_LINES]
+    lines += [Text("")] * (_LINES - len(lines))
     return Panel(
         Group(*lines), title="what happened", title_align="left", border_style="grey37", box=box.ROUNDED, width=WIDTH
     )
+
+
+def _suppression(view: DemoView) -> list[Text]:
+    """Of the node that holds back most."""
+    worst = max(view.state.nodes, key=lambda node: node.held_back_milli)
+    if not worst.is_suppressed:
+        return []
+    text = Text.assemble(
+        (view.time, "grey62"), " ", (worst.name, "grey70"), " holds batch to ",
+        (f"{worst.cpus_for_batch} CPUs", "bold #ffd166"), " ", (worst.why, "grey62"),
+    )  # fmt: skip
+    text.truncate(WIDTH - 4, overflow="ellipsis")
+    return [text]
 
 
 def _eviction(entry: Entry) -> Text:
