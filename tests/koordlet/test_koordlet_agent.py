@@ -336,6 +336,35 @@ def test_an_api_server_that_goes_away_changes_nothing_on_the_node(tmp_path: Path
     in_virtual_time(tmp_path, story)
 
 
+def test_evictions_wanted_during_an_outage_are_not_made_up_for(tmp_path: Path) -> None:
+    async def story(world: AgentWorld) -> None:
+        await world.furnish()
+        await world.order(MEMORY_ORDER)
+        for name in ("one", "two", "three"):
+            await world.run_pod(name, "BE", memory_bytes=GI)
+        assert world.cluster.server is not None
+        line = _Line(InProcessTransport(world.cluster.server, ADMIN))
+        client = Client(line, clock=world.clock, qps=0, burst=0)
+        informers = Informers(client, world.clock, seed=1)
+        agent = world.agent(frozenset({"BEMemoryEvict"}), client=client, informers=informers)
+        informers.start()
+        await agent.start()
+        await world.clock.sleep(30)
+        line.cut = True
+        world.used_kb = 12 * 1024 * 1024
+        await world.clock.sleep(300)
+        world.used_kb = 4 * 1024 * 1024  # the pressure is over before anybody could be evicted
+        await world.clock.sleep(30)
+        line.cut = False
+        await world.clock.sleep(300)
+        pods = await made(world.client.list(PODS, "default"))
+        assert [pod.metadata.deletion_timestamp for pod in pods.items] == [None, None, None]
+        await agent.stop()
+        await informers.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
 def test_kernel_files_that_vanish_or_refuse_stop_nothing(tmp_path: Path) -> None:
     async def story(world: AgentWorld) -> None:
         await world.furnish()

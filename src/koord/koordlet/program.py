@@ -16,6 +16,7 @@ from koord.host.audit_log import AuditEvent, AuditLog
 from koord.host.capability import Capability
 from koord.host.cgroup.detection import Undetected, open_tree
 from koord.host.cgroup.tree import Tree
+from koord.host.fault import Fault
 from koord.host.host import Host
 from koord.koordlet import capability
 from koord.koordlet.capability import Row
@@ -55,6 +56,7 @@ UPKEEP_S = 60.0
 PROBE_S = 600.0
 FLUSH_S = 5.0
 RESTART_S = 5.0
+STALE_S = 15.0  # how long an eviction may wait for its turn
 # Metric by collector.
 _LOOKS = {"node_cpu_info": "node-info", "node_numa_info": "node-numa", "node_local_storage_info": "storage"}
 
@@ -95,10 +97,11 @@ class Koordlet:
             audit=self._audit,
             count=lambda victim: self.metrics.evicted(clock.time(), victim),
         )
-        self._victims: asyncio.Queue[Evict] = asyncio.Queue()
+        self._victims: asyncio.Queue[tuple[float, Evict]] = asyncio.Queue()  # and when each was wanted
         self._informers = informers
         self.reports: Reports | None = None
         self._volumes: Volumes | None = None
+        self._audit_said = ""
         self._capabilities: list[Capability] = []
         self._searched = "not looked yet"
         self._tasks: list[asyncio.Task[None]] = []
@@ -153,7 +156,7 @@ class Koordlet:
         due_s = self._clock.monotonic()
         while True:
             for victim in engine.tick(self._facts(), memory_policy=self._memory_policy()):
-                self._victims.put_nowait(victim)
+                self._victims.put_nowait((self._clock.monotonic(), victim))
             due_s = max(due_s + interval_s, self._clock.monotonic())  # ticks that were missed are not made up for
             await self._clock.sleep(due_s - self._clock.monotonic())
 
@@ -233,10 +236,12 @@ class Koordlet:
         )
 
     async def _evict(self) -> None:
-        """One after the other: what the first frees may be enough for those who come later."""
+        """One after the other: what the first frees may be enough for those who come later. What was decided on numbers
+        of long ago, because the API server was away, is not done any more."""
         while True:
-            victim = await self._victims.get()
-            why = await self._evictor.evict(victim)
+            wanted_s, victim = await self._victims.get()
+            late = self._clock.monotonic() - wanted_s > STALE_S
+            why = "it was wanted too long ago" if late else await self._evictor.evict(victim)
             if self.engine is None:
                 continue
             if why is None:
@@ -251,8 +256,8 @@ class Koordlet:
         while True:
             await self._clock.sleep(FLUSH_S)
             self.metrics.forget(self._clock.time())
-            if self._audit_log is not None and (fault := self._audit_log.flush()) is not None:
-                _LOG.warning("the audit log cannot be written: %s", fault)
+            if self._audit_log is not None:
+                self._audited(self._audit_log.flush())
             if self.engine is not None and self._clock.monotonic() - refreshed_s >= UPKEEP_S:
                 refreshed_s = self._clock.monotonic()
                 self.engine.machine.refresh()
@@ -341,8 +346,14 @@ class Koordlet:
         return capability.rows(self._capabilities)
 
     def _audit(self, event: AuditEvent) -> None:
-        if self._audit_log is not None and (fault := self._audit_log.append(event)) is not None:
+        if self._audit_log is not None:
+            self._audited(self._audit_log.append(event))
+
+    def _audited(self, fault: Fault | None) -> None:
+        code = "" if fault is None else fault.code
+        if fault is not None and code != self._audit_said:
             _LOG.warning("the audit log cannot be written: %s", fault)
+        self._audit_said = code
 
     def _asked_kubelet(self, path: str, code: int, seconds: float) -> None:
         self.metrics.kubelet_s.labels("get", path, str(code)).observe(seconds)

@@ -5,6 +5,7 @@ Disruption budgets are the API server's to keep, which is why nothing here stops
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ from koord.values import instant
 
 _LOG = logging.getLogger(__name__)
 
+PATIENCE_S = 10.0  # after that the numbers that the choice was made on are old
 SUCCESS, FAILURE = "evictPodSuccess", "evictPodFail"  # reasons of events
 
 
@@ -58,7 +60,10 @@ class Evictor:
             )
         )
         try:
-            refused = await self._client.evict(victim.namespace, victim.name, uid=victim.uid)
+            async with asyncio.timeout(PATIENCE_S):
+                refused = await self._client.evict(victim.namespace, victim.name, uid=victim.uid)
+        except TimeoutError:
+            return self._tell(victim, FAILED, f"no answer within {PATIENCE_S:.0f} s")
         except OUTAGE as gone:
             return self._tell(victim, FAILED, str(gone))
         if refused is None:

@@ -49,7 +49,7 @@ def be_groups(scene: Scene) -> tuple[BeGroup, ...]:
     """The BE root, its pods' and their containers' groups, also of pods that nobody knows. None when there is no
     root."""
     machine, root = scene.machine, scene.machine.shape.besteffort
-    if not root or machine.knob(root, CPU_QUOTA) is None:
+    if not root or (machine.knob(root, CPU_QUOTA) is None and machine.knob(root, CPUSET) is None):
         return ()
     uids = {pod.group: pod.uid for pod in scene.pods if pod.group}
     pods = machine.below(root)
