@@ -10,11 +10,12 @@ import pytest
 
 from koord.api.affinity import Affinity
 from koord.api.builtin import POD_DISRUPTION_BUDGETS
+from koord.api.config.scheduler.reservation import PreAllocationConfig
 from koord.api.meta import OwnerReference
 from koord.api.model import convert
 from koord.api.protocol import L_RESERVATION_IGNORED, L_RESERVATION_ORDER
 from koord.scheduler.framework.decision import Chosen, Unschedulable
-from koord.scheduler.framework.work import Mark, Stand
+from koord.scheduler.framework.work import Errand, Mark, Stand
 from koord.scheduler.state.wire import PodStatus
 from tests.scheduler.clusters import make_node, make_pod
 from tests.scheduler.plugins.reservation_world import World, bound, owner, reservation, reserve_pod, stranger
@@ -22,6 +23,7 @@ from tests.scheduler.plugins.reservation_world import World, bound, owner, reser
 RESTRICTED = "scheduling.koordinator.sh/reservation-restricted-options"
 EXACT = "scheduling.koordinator.sh/exact-match-reservation"
 INNER = "node.koordinator.sh/reservation"
+ALLOCATED = "scheduling.koordinator.sh/reservation-allocated"
 
 
 def one_node(cpu: str = "8", **words: Any) -> World:
@@ -467,3 +469,73 @@ def make_stand(*, ready: bool = True) -> Any:
     )
     conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
     return msgspec.structs.replace(pod, status=convert({"phase": "Running", "conditions": conditions}, PodStatus))
+
+
+class TestPreAllocation:
+    """Reservations that come over pods that run already."""
+
+    def over(self, world: World, name: str = "new", cpu: str = "4", **words: Any) -> Any:
+        spec = {"preAllocation": True, "allocatePolicy": "Restricted", **words}
+        return reserve_pod(world.put(reservation(name, cpu=cpu, **spec)))
+
+    def test_take_a_place_that_their_owner_holds(self) -> None:
+        world = one_node(cpu="4")
+        world.bind(bound(owner("there", cpu="3"), "n0"))
+        assert world.node_for(reserve_pod(world.put(reservation("plain", cpu="4", allocatePolicy="Restricted")))) == ""
+        pod = self.over(world)
+        assert world.promise(pod)[0] == "n0"
+        work = world.plugin.pre_bind(world.engine.cycle, world.state.info(pod), "n0")
+        assert isinstance(work, Errand)
+        (write,) = work.writes
+        note = json.loads(write.patch["metadata"]["annotations"][ALLOCATED])
+        assert (write.name, note) == ("there", {"name": "new", "uid": "uid-new"})
+        world.put(reservation("new", "n0", cpu="4", preAllocation=True, allocatePolicy="Restricted"))
+        assert world.free("n0") == 0, "3 used, 1 of the reservation left"
+
+    def test_nothing_is_left_when_it_comes_to_nothing(self) -> None:
+        world = one_node(cpu="4")
+        world.bind(bound(owner("there", cpu="3"), "n0"))
+        pod = self.over(world)
+        world.promise(pod)
+        world.undo(pod)
+        assert world.free("n0") == 1000
+        assert world.book.register.occupant(uid_of(world, "there")) is None
+        assert not world.book.register.parts("uid-new")
+
+    def test_leave_strangers_alone(self) -> None:
+        world = one_node(cpu="4")
+        world.bind(bound(stranger("there", cpu="3"), "n0"))
+        assert world.node_for(self.over(world)) == ""
+
+    def test_are_restricted(self) -> None:
+        world = one_node()
+        assert "reservation pre allocation is unsupported" in world.message(self.over(world, allocatePolicy="Aligned"))
+
+    def test_over_the_cluster_are_off_unless_allowed(self) -> None:
+        wide: Any = {"preAllocationPolicy": {"mode": "Cluster", "enableMultiple": True}}
+        world = one_node(cpu="4")
+        assert "cluster mode pre-allocation which is disabled" in world.message(self.over(world, **wide))
+        allowed = World(make_node("n0", cpu="4"), pre_allocation_config=PreAllocationConfig(enable_cluster_mode=True))
+        ready = {"pod.koordinator.sh/is-pre-allocatable": "true"}
+        for name, priority in (("low", "1"), ("high", "9")):
+            note = {"pod.koordinator.sh/pre-allocatable-priority": priority}
+            allowed.bind(bound(stranger(name, cpu="2", labels=ready, annotations=note), "n0"))
+        pod = self.over(allowed, **wide)
+        assert allowed.promise(pod)[0] == "n0"
+        assert set(allowed.book.register.parts("uid-new")) == {uid_of(allowed, "low"), uid_of(allowed, "high")}
+
+    def test_that_must_have_an_owner_wait_for_one(self) -> None:
+        world = World(make_node("n0"), make_node("n1"))
+        required: Any = {"labels": {"scheduling.koordinator.sh/pre-allocation-required": "true"}}
+        assert "node(s) no pod match reservation with pre allocation required" in world.message(
+            self.over(world, **required)
+        )
+        world.bind(bound(owner("there", cpu="3"), "n1"))
+        assert world.node_for(self.over(world, **required)) == "n1"
+        assert "node(s) no pod(s) to meet the pre-allocation requirements" in world.message(
+            self.over(world, name="small", cpu="1", **required)
+        )
+
+
+def uid_of(world: World, name: str) -> str:
+    return next(pod.uid for pod in world.state.pods() if pod.name == name)

@@ -412,6 +412,49 @@ def test_pods_are_not_evicted_for_room_that_goes_back_to_a_reservation() -> None
     run(story)
 
 
+@pytest.mark.parametrize("fate", ["well", "lost", "500-after"])
+def test_a_reservation_comes_over_a_pod_that_runs(fate: Fate) -> None:
+    async def story(world: Troubled) -> None:
+        struck: dict[str, int] = {}
+
+        def strike(request: Request) -> Fate:
+            if request.method == "PATCH" and ("/reservations/" in request.path or "/pods/there" in request.path):
+                struck[request.path] = struck.get(request.path, 0) + 1
+                return fate if struck[request.path] == 1 else "well"
+            return "well"
+
+        await owner(world, "there", cpu="3")
+        await world.clock.sleep(1)
+        world.wire.fate = strike
+        await reserve(world, "r", cpu="4", preAllocation=True, allocatePolicy="Restricted", allocateOnce=False)
+        await world.settle()
+        there = await reservation(world, "r")
+        assert there.status.phase == "Available"
+        assert [o.name for o in there.status.current_owners] == ["there"]
+        assert await allocated(world, "there") == "r"
+
+    run(story)
+
+
+@pytest.mark.parametrize("hours", [-48, -1, 1, 48])
+def test_a_clock_that_jumps_ends_what_is_over_and_nothing_else(hours: int) -> None:
+    async def story(world: Troubled) -> None:
+        await reserve(world, "r", cpu="2", ttl="24h", allocateOnce=False)
+        await world.clock.sleep(1)
+        await owner(world, "mine", cpu="1")
+        await world.clock.sleep(30)
+        world.clock._epoch += hours * 3600
+        await world.clock.sleep(60)
+        gone = await world.client.get(RESERVATIONS, "r")
+        assert (isinstance(gone, Reservation) and gone.status.phase) == ("Failed" if hours == 48 else "Available")
+        await check(world)
+        await owner(world, "more", cpu="1")
+        await world.clock.sleep(5)
+        assert await world.node_of("more") == "n0"
+
+    run(story)
+
+
 def test_metrics_are_of_what_is_there() -> None:
     """R29: object gone, series gone."""
 

@@ -60,3 +60,4 @@ class Reserving(msgspec.Struct, frozen=True):
     pinned: str
     policy: str
     invalid: str = ""
+    attempt: str = ""  # one that may come over pods is looked at anew every time

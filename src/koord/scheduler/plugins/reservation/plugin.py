@@ -44,6 +44,7 @@ from koord.policy.reservation.fit import (
 from koord.policy.reservation.holding import invalidity
 from koord.policy.reservation.lifecycle import Impossible, Placed, WriteStatus, step
 from koord.policy.reservation.nomination import score
+from koord.policy.reservation.pre_allocation import NO_CANDIDATE, NONE_FITS
 from koord.policy.reservation.room import Ignored, Room
 from koord.policy.reservation.writing import status_patch
 from koord.scheduler.framework.cycle import Cycle
@@ -52,16 +53,19 @@ from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.refused import Refused
-from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Only, Reject, Skip, unresolvable
-from koord.scheduler.framework.work import Mark, Stand, Takeover, Work
+from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Only, Reject, Skip, reject, unresolvable
+from koord.scheduler.framework.work import Errand, Mark, Stand, Takeover, Work, Write
 from koord.scheduler.plugins.reservation.book import Book, held
 from koord.scheduler.plugins.reservation.claim import Claim, Reserving
+from koord.scheduler.plugins.reservation.pre_allocation import Over, barred
 from koord.scheduler.plugins.reservation.preemption import ReservationPreemption
 from koord.scheduler.plugins.reservation.worth import Worth, raw
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.table import EVERY, NodeTable, Rows
+from koord.scheduler.state.wire import PODS
 
+_OVER = "Reservation over pods"  # under which the cycle keeps the candidates of one that may come over pods
 _NO_MATCH = unresolvable(NO_MATCH)
 _WRONG_NODE = unresolvable(WRONG_NODE)
 _CONFLICT = unresolvable(POLICY_CONFLICT)
@@ -115,13 +119,23 @@ class ReservationPlugin(Plugin):
         if known is None:
             return Reserving("", "", "the reservation is gone")
         pinned = pod.annotations.get(A_RESERVATION_NODE, "")
-        return Reserving(pinned, known.spec.allocate_policy, invalidity(known) or "")
+        invalid, attempt = invalidity(known) or "", ""
+        if known.spec.pre_allocation:
+            invalid = invalid or barred(known, self.args.pre_allocation_config)
+            attempt = f"{pod.uid} {self.book.state.table.position}"
+        return Reserving(pinned, known.spec.allocate_policy, invalid, attempt)
 
     # Before nodes are looked at ----------------------------------------------------------------------------------
 
     def before_pre_filter(self, cycle: Cycle, pod: PodInfo) -> PodInfo | Reject | Fault | None:
         if pod.reserve or (L_OPERATING_MODE in pod.labels and operating_pod.is_reservation(pod.labels)):
-            cycle.keep(self.name, self._reserving(pod))
+            reserving = self._reserving(pod)
+            cycle.keep(self.name, reserving)
+            if reserving.attempt and not reserving.invalid:
+                known = self.book.reservations[pod.uid]
+                over = Over(known, self.book.state, self.args.pre_allocation_config)
+                cycle.keep(_OVER, over)
+                cycle.restored = over
             return None
         interest = self.book.interest(pod)
         if interest is None:
@@ -139,6 +153,9 @@ class ReservationPlugin(Plugin):
         if kept is None:
             return SKIP
         if isinstance(kept, Reserving):
+            over = cycle.kept.get(_OVER)
+            if isinstance(over, Over) and over.required:
+                return Only(frozenset(over.candidates)) if over.candidates else unresolvable(NO_CANDIDATE)
             return unresolvable(kept.invalid) if kept.invalid else None
         assert isinstance(kept, Claim)
         if kept.seeker.affinity is None:
@@ -165,7 +182,11 @@ class ReservationPlugin(Plugin):
         kept = cycle.kept.get(self.name)
         if isinstance(kept, Reserving):
             room = Room(node=node.name, allocatable={}, standings=self.book.register.on(node.name))
-            return _told(filter_reserve_pod(kept.pinned, kept.policy, room))
+            against = _told(filter_reserve_pod(kept.pinned, kept.policy, room))
+            over = cycle.kept.get(_OVER)
+            if against is None and isinstance(over, Over) and over.required and not over.chosen(node):
+                return reject(NONE_FITS)
+            return against
         assert isinstance(kept, Claim)
         matched = kept.matched(node)
         if not matched:
@@ -240,17 +261,21 @@ class ReservationPlugin(Plugin):
 
     def pre_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
         kept = cycle.kept.get(self.name)
-        return None if isinstance(kept, Claim) and not kept.seeker.ignores else SKIP
+        if isinstance(kept, Claim):
+            return SKIP if kept.seeker.ignores else None
+        return None if _OVER in cycle.kept else SKIP
 
     def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
         kept = cycle.kept.get(self.name)
-        nominated = kept.nominated(node) if isinstance(kept, Claim) else None
-        if nominated is None or not isinstance(kept, Claim):
-            return 0
-        return raw(nominated, score(kept.seeker, nominated))
+        if not isinstance(kept, Claim):
+            return cycle.of(_OVER, Over).worth(node)
+        nominated = kept.nominated(node)
+        return 0 if nominated is None else raw(nominated, score(kept.seeker, nominated))
 
     def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
-        return np.zeros(len(table.alive[rows]), np.int64)
+        over = cycle.kept.get(_OVER)
+        plain = 100 if isinstance(over, Over) and over.demand.several else 0
+        return np.full(len(table.alive[rows]), plain, np.int64)
 
     # After the choice --------------------------------------------------------------------------------------------
 
@@ -268,6 +293,11 @@ class ReservationPlugin(Plugin):
         return None
 
     def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        over = cycle.kept.get(_OVER)
+        if isinstance(over, Over):
+            for other in over.holders(node):
+                self.book.take(other, pod.uid, node.name)
+            return None
         reserved = cycle.nominated.get(pod.uid)
         if reserved is None:
             return None
@@ -280,10 +310,18 @@ class ReservationPlugin(Plugin):
     def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
         if not pod.reserve:
             self.book.give_back(pod.uid)
+            return
+        for other in self._unmarked(pod.uid):
+            self.book.give_back(other.uid)
+
+    def _unmarked(self, reservation: str) -> list[PodInfo]:
+        """Running pods that are to be owners of a reservation and do not show it yet."""
+        placed = (self.book.state.placed(uid) for uid in self.book.register.parts(reservation))
+        return [pod for pod in placed if pod is not None and A_RESERVATION_ALLOCATED not in pod.annotations]
 
     def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Reject | Fault | None:
         if pod.reserve:
-            return None
+            return self._mark_owners(pod)
         part = self.book.register.occupant(pod.uid)
         standing = self.book.register.get(part.reservation) if part is not None else None
         if standing is None:
@@ -292,6 +330,16 @@ class ReservationPlugin(Plugin):
             return _NO_MATCH if insists else None
         allocated = ReservationAllocated(name=standing.holding.name, uid=standing.holding.uid)
         return Mark({A_RESERVATION_ALLOCATED: reservation_allocated.dump(allocated)})
+
+    def _mark_owners(self, pod: PodInfo) -> Errand | None:
+        """A pod that is another one by now is not written to: the server refuses another uid."""
+        name = pod.annotations[A_RESERVATION_NAME]
+        note = {A_RESERVATION_ALLOCATED: reservation_allocated.dump(ReservationAllocated(name=name, uid=pod.uid))}
+        writes = tuple(
+            Write(PODS, other.namespace, other.name, {"metadata": {"uid": other.uid, "annotations": note}})
+            for other in self._unmarked(pod.uid)
+        )
+        return Errand(writes, 0.0, lambda: True) if writes else None
 
     def bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Stand | Skip | Reject | Fault | None:
         if not pod.reserve:
