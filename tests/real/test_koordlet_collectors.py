@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,3 +185,42 @@ def test_a_group_that_is_removed_and_made_again_between_looks(node: Node) -> Non
         collection.sample(clock.time(), (pod,))
     assert store.window((kind.POD_CPU, "again"), time.time(), 60).count > before, "its new files are read"
     collection.close()
+
+
+def test_groups_that_come_and_go_all_the_time(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """Another thread removes and makes groups again while they are read: at any step, a file may answer ENODEV."""
+    pods = tuple(node.pod(f"churn-{number}") for number in range(6))
+    stop = threading.Event()
+    rounds = 0
+
+    def churn() -> None:
+        nonlocal rounds
+        while not stop.is_set():
+            for pod in pods[1:]:
+                groups = (pod.containers[0].group, pod.group)
+                for group in groups:
+                    for root in node.roots:
+                        (Path(root) / group).rmdir()
+                for group in reversed(groups):
+                    for root in node.roots:
+                        (Path(root) / group).mkdir()
+            rounds += 1
+
+    store, clock = Store(kind.keep_s()), WallClock()
+    collection = Collection(node.tree, store, clock, budget=Descriptors(1000))
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        for _ in range(150):
+            collection.sample(clock.time(), pods)
+            time.sleep(0.002)
+    finally:
+        stop.set()
+        thread.join()
+        collection.close()
+    assert rounds > 3
+    assert not [line for line in caplog.messages if "pods" in line or "throttled" in line]
+    assert store.window((kind.POD_CPU, "churn-0"), time.time(), 60).count > 100, "the one that stays is measured"
+    for pod in pods:
+        used = store.window((kind.POD_CPU, pod.uid), time.time(), 60)
+        assert used.last is None or 0 <= used.last <= collection.info.cpus

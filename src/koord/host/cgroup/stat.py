@@ -119,9 +119,10 @@ def parse_numa_bytes(text: str, version: int, page_bytes: int) -> dict[int, int]
     """
     by_name: dict[str, dict[int, int]] = {}
     for line in text.splitlines():
-        nodes = _v1_numa(line)
+        words = line.split(maxsplit=1)
+        nodes = _v1_numa(line) if words else None
         if nodes is not None:
-            by_name[line.split(maxsplit=1)[0].partition("=")[0]] = nodes
+            by_name[words[0].partition("=")[0]] = nodes
     names: tuple[str, ...] = ("inactive_anon", "active_anon", "unevictable")
     if version == 1:
         above = "hierarchical_" if "hierarchical_anon" in by_name else ""
