@@ -23,6 +23,8 @@ class Counter(Protocol):
 
     def remark(self, key: str, uid: str, message: str) -> None: ...
 
+    def nominate(self, key: str, uid: str, node: str) -> None: ...
+
     def activate(self, uids: Iterable[str]) -> None: ...
 
     def tell(self, happened: Happened) -> None: ...
@@ -56,6 +58,11 @@ class Desk:
         """Tell the owner of a pod (namespace/name) that was not tried itself why it is unschedulable."""
         if self.counter is not None:
             self.counter.remark(key, uid, message)
+
+    def nominate(self, key: str, uid: str, node: str) -> None:
+        """Promise a pod that sleeps room on a node that is being made, or take that back with an empty name."""
+        if self.counter is not None:
+            self.counter.nominate(key, uid, node)
 
     def activate(self, uids: Iterable[str]) -> None:
         """Try these again at once if they sleep in the queue and PreEnqueue lets them pass; others are left alone."""

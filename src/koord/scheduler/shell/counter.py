@@ -41,6 +41,11 @@ class ProgramCounter:
         namespace, _, name = key.partition("/")
         self._report(Report(namespace=namespace, name=name, uid=uid, reason=UNSCHEDULABLE, message=message))
 
+    def nominate(self, key: str, uid: str, node: str) -> None:
+        namespace, _, name = key.partition("/")
+        self._queue.nominate(uid, node)
+        self._report(Report(namespace=namespace, name=name, uid=uid, nominate=node))
+
     def activate(self, uids: Iterable[str]) -> None:
         if self._queue.activate(uids, self._clock.monotonic()):
             self._wake()

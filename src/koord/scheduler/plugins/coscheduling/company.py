@@ -36,6 +36,7 @@ class Company:
         self.culprits: dict[str, str] = {}  # group -> the member for whose sake its last round failed, by uid
         self.failures: dict[str, str] = {}  # group -> why its last round failed, until one succeeds
         self.stranded: dict[str, str] = {}  # uid -> the node that a member lost after its gang was let go
+        self.promised: dict[str, str] = {}  # uid -> the node that a member keeps a claim to while room is made
         self.watchers: list[Ended] = []
         self._desk = Desk()
         self._now: Callable[[], float] = lambda: 0.0
@@ -56,6 +57,7 @@ class Company:
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and (new is None or old.metadata.uid != new.metadata.uid):
             self.stranded.pop(old.metadata.uid, None)
+            self.promised.pop(old.metadata.uid, None)
             self.hear(self.gangs.gone(old.metadata.uid))
         if new is None:
             return

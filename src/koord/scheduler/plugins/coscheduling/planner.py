@@ -10,11 +10,11 @@ from koord.api.annotations.network_topology import NetworkTopologySpec, selector
 from koord.api.custom import CLUSTER_NETWORK_TOPOLOGIES
 from koord.policy.gang.declaration import Member
 from koord.policy.gang.network import Broken, Place, plan, shortage, tree_of
-from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.profile import Profile
-from koord.scheduler.framework.trial import Said, Trial, Trials
-from koord.scheduler.framework.verdict import Fault, Only, Reject, Skip, reject, unresolvable
+from koord.scheduler.framework.trial import Said, Trials
+from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
+from koord.scheduler.plugins.coscheduling.crew import Crew, prepared
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.wire import PODS
@@ -42,7 +42,8 @@ class Planner:
         pods = [pod for member in members if (pod := self._info(member, first)) is not None]
         if not pods:
             return Fault("no pending pods")
-        trials = self._prepared(pods)
+        assert self.profile is not None
+        trials = prepared(self.profile, self._state, pods)
         if isinstance(trials, Reject | Fault):
             return trials
         refusals, refusers = self._fill(tree, pods, trials, selector(first.annotations))
@@ -59,26 +60,6 @@ class Planner:
         namespace, _, name = member.key.partition("/")
         pod = self._pods.get(namespace, name)
         return self._state.info(pod) if pod is not None and pod.metadata.uid == member.uid else None
-
-    def _prepared(self, pods: Sequence[PodInfo]) -> dict[int, Trials] | Reject | Fault:
-        """By shape, since members need not be alike."""
-        assert self.profile is not None
-        found: dict[int, Trials] = {}
-        for pod in pods:
-            if pod.shape.number in found:
-                continue
-            cycle, skipped = Cycle(self._state), set()
-            for plugin in self.profile.at("pre_filter"):
-                answer = plugin.pre_filter(cycle, pod)
-                if isinstance(answer, Reject | Fault):
-                    return answer
-                if isinstance(answer, Skip):
-                    skipped.add(plugin.name)
-                elif isinstance(answer, Only):
-                    cycle.narrow(answer.node_names, plugin.name)
-            cycle.skip_filter = frozenset(skipped)
-            found[pod.shape.number] = Trials(self.profile, cycle, pod)
-        return found
 
     def _fill(
         self, tree: Place, pods: Sequence[PodInfo], trials: dict[int, Trials], kind: str
@@ -103,21 +84,10 @@ class Planner:
 
 def _offer(node: NodeInfo, pods: Sequence[PodInfo], trials: dict[int, Trials]) -> tuple[int, Said | None]:
     """How many of the pods fit the node one after another, and what the next one is told."""
-    copy = node.copy()
-    crew = {number: Trial(each, each.cycle.fork(), copy) for number, each in trials.items()}
-    tried: set[int] = set()
+    crew = Crew(node, trials)
     for count, pod in enumerate(pods):
-        number = pod.shape.number
-        only = trials[number].cycle.only
-        if only is not None and node.name not in only:
-            return count, (trials[number].cycle.narrowed_by[0], reject("node is filtered out by the prefilter result"))
-        said = crew[number].refusal(again=number in tried)
+        said = crew.refusal(pod)
         if said is not None:
             return count, said
-        tried.add(number)
-        crew[number].add(pod)
-        for other, trial in crew.items():
-            if other != number:
-                for plugin in trials[other].adding:
-                    plugin.add_pod(trial.cycle, trials[other].pod, pod, copy)
+        crew.add(pod)
     return len(pods), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from koord.api.config.scheduler.coscheduling import CoschedulingArgs
@@ -12,10 +13,11 @@ from koord.api.protocol import (
     A_BIND_GANG_MEMBER_COUNT_DEPRECATED,
 )
 from koord.policy.gang import wording
-from koord.policy.gang.declaration import Defaults, gang_of
+from koord.policy.gang.declaration import Defaults, Member, gang_of
 from koord.policy.gang.register import Gang, Group
 from koord.policy.gang.round import can_succeed, goes_alone, may_go
 from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.decision import Futile, Preempt
 from koord.scheduler.framework.event import ADD, UPDATE, Event
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
@@ -23,8 +25,11 @@ from koord.scheduler.framework.profile import Profile
 from koord.scheduler.framework.refused import Refused
 from koord.scheduler.framework.verdict import SKIP, Fault, Reject, Skip, Wait, reject, unresolvable
 from koord.scheduler.framework.work import Errand, Mark, Takeover, Work, Write
-from koord.scheduler.plugins.coscheduling.company import Company
+from koord.scheduler.plugins.coscheduling.company import REJECTOR, Company
+from koord.scheduler.plugins.coscheduling.crew import prepared
+from koord.scheduler.plugins.coscheduling.job_preemption import JobRules, Room, alone, room_for
 from koord.scheduler.plugins.coscheduling.planner import Planner
+from koord.scheduler.preemption.plan import NEVER
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.wire import PODS
@@ -48,6 +53,11 @@ class Coscheduling(Plugin):
         wait_s = duration.parse_seconds(args.default_timeout or "600s")
         self._defaults = Defaults(wait_s, args.default_match_policy or Defaults.policy)
         self.controller_workers = args.controller_workers or 1
+        self._preempts = bool(args.enable_preemption)
+        self._job_rules = JobRules()
+        self._profile: Profile | None = None
+        self._state = handle.state
+        self._pods = handle.lister(PODS)
         self._desk = handle.desk
         self.company = handle.state.derived(Company)
         self.company.join(handle, self._defaults)
@@ -137,6 +147,67 @@ class Coscheduling(Plugin):
             self.company.send_back(group, wording.ALL_TRIED)
         self.company.end(wording.ALL_TRIED)
 
+    def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Preempt | Futile | None:
+        """With `enablePreemption`: make room for all members at once. Others are not to evict for one of them."""
+        if not self._preempts:
+            return None
+        gang = self._gangs.of(pod.uid)
+        if gang is None:
+            return alone(self.name, refused, self._job_rules)
+        group = self._gangs.group_of(gang)
+        if goes_alone(gang, group, self._defaults):
+            return alone(self.name, refused, self._job_rules)
+        round_ = self.company.running(group)
+        if round_ is None or can_succeed(self._gangs, group, round_, self._defaults):
+            return None
+        members = [info for m in self._gangs.pending(group) if (info := self._info(m, pod)) is not None]
+        found = self._room(pod, refused, members)
+        if isinstance(found, str):
+            for member in members:
+                if member.uid != pod.uid:
+                    self._desk.nominate(member.key, member.uid, "")
+            return Futile((f"preemption: {found}",), final=True, nominate="")
+        if isinstance(found, Futile):
+            return found
+        waiting = {uid: node for g in self._gangs.of_group(group) for uid, node in g.waiting.items()}
+        self.company.promised.update(waiting)  # they are sent back, and keep what they had
+        for member in members:
+            if member.uid != pod.uid:
+                self._desk.nominate(member.key, member.uid, found.nodes[member.uid])
+        lesser = {
+            other.uid: None
+            for node in set(found.nodes.values())
+            for other in refused.nominator.on(node)
+            if other.priority < pod.priority
+        }
+        size = len(waiting) + len(members)
+        why = f"preempt success, alreadyWaitingForBound: {len(waiting)}/{size}"
+        return Preempt(self.name, found.nodes[pod.uid], found.victims, tuple(lesser), why=why)
+
+    def _room(self, pod: PodInfo, refused: Refused, members: Sequence[PodInfo]) -> Room | Futile | str:
+        if pod.shape.spec.preemption_policy == "Never":
+            return NEVER
+        for member in members:
+            node = refused.cycle.state.node(refused.nominator.node_of(member.uid) or member.nominated_node)
+            leaving = node.pods.values() if node is not None else ()
+            if any(other.preempted and self._job_rules.may_take(member, other) for other in leaving):
+                return Futile(("preemption: not eligible due to terminating pod on the nominated node.",), final=True)
+        assert self._profile is not None
+        trials = prepared(self._profile, refused.cycle.state, members)
+        if not isinstance(trials, dict):
+            return f"not helpful: {trials.text if isinstance(trials, Reject) else trials.message}"
+        return room_for(refused, members, trials, self._job_rules)
+
+    def _info(self, member: Member, first: PodInfo) -> PodInfo | None:
+        if member.uid == first.uid:
+            return first
+        namespace, _, name = member.key.partition("/")
+        pod = self._pods.get(namespace, name)
+        return self._state.info(pod) if pod is not None and pod.metadata.uid == member.uid else None
+
+    def enlist(self, profile: Profile) -> None:
+        self._profile = profile
+
     def after_post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> None:
         """A member fits nowhere. If that leaves too few, the whole group fails with it, and is told so once."""
         gang = self._gangs.of(pod.uid)
@@ -218,8 +289,11 @@ class Coscheduling(Plugin):
 
     def failed(self, pod: PodInfo, message: str, rejectors: frozenset[str]) -> Takeover | None:
         """A member whose binding broke while its fellows start keeps a claim to its node: they need it."""
+        promised = self.company.promised.pop(pod.uid, None)  # room is being made for its fellows
         node = self.company.stranded.pop(pod.uid, None)
-        return Takeover(nominate=node) if node is not None and not rejectors else None
+        if node is not None and not rejectors:
+            return Takeover(nominate=node)
+        return Takeover(nominate=promised) if promised is not None and REJECTOR in rejectors else None
 
 
 class NetworkCoscheduling(Coscheduling):
@@ -233,6 +307,7 @@ class NetworkCoscheduling(Coscheduling):
         self._planner = Planner(handle)
 
     def enlist(self, profile: Profile) -> None:
+        super().enlist(profile)
         self._planner.profile = profile
 
     def find_one_node(self, cycle: Cycle, pod: PodInfo) -> str | Skip | Reject | Fault:
