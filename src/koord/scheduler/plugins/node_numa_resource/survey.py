@@ -92,7 +92,8 @@ class Survey:
         if not closely.any():
             return scores
         simple = closely & self._simple(cycle, case, rows)
-        if demand.wish.binds:
+        if demand.wish.binds:  # rows that refuse the number of CPUs itself are not worth a column
+            simple &= self._rooms.codes(rows, demand.wish.count, demand.wish.required) != NOT_WHOLE
             simple &= self._rooms.per_core[rows] > 0
         if simple.any():
             found = self._zones.scores(rows, demand, judge.zone_scorer, judge.scorer)

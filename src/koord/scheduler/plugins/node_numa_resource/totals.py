@@ -19,30 +19,29 @@ _EXACT = (1 << 53) // MAX_SCORE
 
 
 class Totals:
-    """As `Scorer.score` says of each node."""
+    """As `Scorer.score` says of each node. What depends on nodes alone is kept, row by row, as floats."""
 
     def __init__(self, scorer: Scorer, table: NodeTable) -> None:
         self._scorer = scorer
         self._table = table
-        self._position = -1
-        self._there: dict[str, _There] = {}
+        self._known: dict[str, _Kept] = {}
 
     def scores(self, amounts: Mapping[str, int], rows: Rows) -> Scores:
         table, fills_up = self._table, self._scorer.fills_up
         total: Floats | None = None
         weights, missing = 0, []
         for name, weight in self._scorer.counted(amounts):
-            there = self._known(name)
-            taken, asked = table.requested(name)[rows], amounts.get(name, 0)
-            if fills_up:
-                part = np.minimum(taken + asked, there.amounts[rows])
+            kept = self._known.get(name)
+            if kept is None:
+                kept = self._known[name] = _Kept(table, name)
+            kept.refresh()
+            if kept.exact:
+                share = kept.shares(rows, amounts.get(name, 0), fills_up=fills_up)
             else:
-                part = there.amounts[rows] - taken
-                part -= asked
-                np.maximum(part, 0, out=part)
-            share = _percent(part, there.divisor[rows])
-            if there.absent is not None:
-                missing.append((there.absent[rows], weight))
+                there, taken = table.allocatable(name)[rows], table.requested(name)[rows]
+                share = percent(self._scorer, there, taken, amounts.get(name, 0))
+            if kept.absent is not None:
+                missing.append((kept.absent[rows], weight))
             if weight != 1:
                 share *= weight
             total = share if total is None else np.add(total, share, out=total)
@@ -58,26 +57,52 @@ class Totals:
             total /= weights
         return total.astype(np.int64)
 
-    def _known(self, name: str) -> _There:
-        """What nodes have changes seldom."""
-        table = self._table
-        if self._position != table.node_changes.position:
-            self._position = table.node_changes.position
-            self._there.clear()
-        known = self._there.get(name)
-        if known is None or len(known.amounts) != table.size:
-            known = self._there[name] = _There(table, name)
-        return known
 
+class _Kept:
+    """Of one resource. `exact`: all its amounts are, as floats. `absent`: rows without any of it, if there are such."""
 
-class _There:
-    __slots__ = ("absent", "amounts", "divisor")
+    __slots__ = ("_left", "_name", "_nodes_at", "_position", "_table", "_there", "absent", "exact")
 
     def __init__(self, table: NodeTable, name: str) -> None:
-        self.amounts: Ints = table.allocatable(name)
-        self.divisor = _divisor(self.amounts)
-        everywhere = np.count_nonzero(self.amounts) == table.live
-        self.absent: Bools | None = None if everywhere else self.amounts == 0
+        self._table = table
+        self._name = name
+        self._position = self._nodes_at = -1
+        self._left: Floats = np.zeros(0)  # a hundredfold
+        self._there: Floats = np.zeros(0)
+        self.absent: Bools | None = None
+        self.exact = True
+
+    def refresh(self) -> None:
+        table = self._table
+        changed = table.changed_since(self._position)
+        if self._nodes_at != table.node_changes.position or len(self._left) != table.size or changed is None:
+            self._fill()
+        elif changed:
+            there, taken, left = table.allocatable(self._name), table.requested(self._name), self._left
+            for row in changed:
+                left[row] = (int(there[row]) - int(taken[row])) * MAX_SCORE
+        self._position, self._nodes_at = table.position, table.node_changes.position
+
+    def _fill(self) -> None:
+        table = self._table
+        there = table.allocatable(self._name)
+        self.exact = not len(there) or int(there.max()) <= _EXACT
+        self._there = np.maximum(there, 1).astype(np.float64)
+        self._left = (there - table.requested(self._name)).astype(np.float64)
+        self._left *= MAX_SCORE
+        self.absent = None if np.count_nonzero(there) == table.live else there == 0
+
+    def shares(self, rows: Rows, asked: int, *, fills_up: bool) -> Floats:
+        there = self._there[rows]
+        share: Floats = self._left[rows] - asked * MAX_SCORE
+        np.maximum(share, 0, out=share)
+        share /= there
+        if fills_up:  # what is not left is taken; of nothing nothing is
+            np.subtract(MAX_SCORE, np.ceil(share, out=share), out=share)
+            if self.absent is not None:
+                share[self.absent[rows]] = 0
+            return share
+        return np.floor(share, out=share)
 
 
 def percent(scorer: Scorer, there: Ints, taken: Ints, asked: int) -> Floats:
