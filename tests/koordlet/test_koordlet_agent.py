@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 from pathlib import Path
@@ -282,14 +283,16 @@ def test_what_is_looked_up_is_among_the_metrics(tmp_path: Path) -> None:
 
 
 class _Line:
-    """A transport whose line can be cut."""
+    """A transport whose line can be cut; who speaks into it learns that after `silent_s`."""
 
-    def __init__(self, inner: Transport) -> None:
+    def __init__(self, inner: Transport, silent_s: float = 0.0) -> None:
         self._inner = inner
+        self._silent_s = silent_s
         self.cut = False
 
     async def send(self, request: Request) -> Answer:
         if self.cut:
+            await asyncio.sleep(self._silent_s)
             raise Unreachable("the line is cut")
         return await self._inner.send(request)
 
@@ -343,7 +346,7 @@ def test_evictions_wanted_during_an_outage_are_not_made_up_for(tmp_path: Path) -
         for name in ("one", "two", "three"):
             await world.run_pod(name, "BE", memory_bytes=GI)
         assert world.cluster.server is not None
-        line = _Line(InProcessTransport(world.cluster.server, ADMIN))
+        line = _Line(InProcessTransport(world.cluster.server, ADMIN), silent_s=60.0)
         client = Client(line, clock=world.clock, qps=0, burst=0)
         informers = Informers(client, world.clock, seed=1)
         agent = world.agent(frozenset({"BEMemoryEvict"}), client=client, informers=informers)
