@@ -64,7 +64,10 @@ class Scoring:
 
     def _prepare(self, rows: RowList) -> None:
         """PreScore: who has nothing to say about this pod stays out of the sum."""
-        skipped: set[str] = set()
+        silent = self._cycle.skip_filter
+        skipped = {
+            s.plugin.name for s in self._profile.scorers if s.plugin.name in silent and s.plugin.scores_as_it_filters
+        }
         self.fault = None
         feasible = FeasibleNodes(self._table, rows)
         for plugin in self._profile.at("before_score"):

@@ -111,3 +111,13 @@ def test_columns_say_what_nodes_say(
             check_forms(world.plugin, world.state, world.state.info(pod), rows)
     check_forms(world.plugin, world.state, world.state.info(pod), rows)
     world.check()
+
+
+def test_cards_too_far_apart_are_told_before_missing_network_cards() -> None:
+    spread = [gpu(m, place(0, str(m))) for m in range(2)]
+    world = World(named(device(*spread, rdma(0, place(0, "0"))), "n0"))
+    pod = asking(
+        "p", {"koordinator.sh/gpu": 200, "koordinator.sh/rdma": 200}, hint={"gpu": {"requiredTopologyScope": "PCIe"}}
+    )
+    assert world.judged(pod) == "Insufficient Topology Scoped GPU Devices"
+    check_forms(world.plugin, world.state, world.state.info(pod), [0])

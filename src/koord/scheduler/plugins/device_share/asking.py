@@ -26,8 +26,8 @@ from koord.scheduler.state.pod import PodInfo
 T = TypeVar("T")
 
 MEMO = "DeviceShare"
-_KEPT = 4096
-_VERDICTS_KEPT = 1 << 16
+_KEPT = 512
+_VERDICTS_KEPT = 1 << 14
 _READ = (A_DEVICE_ALLOCATE_HINT, A_DEVICE_JOINT_ALLOCATE, A_GPU_PARTITION_SPEC)
 
 
@@ -121,8 +121,8 @@ class Askings:
         if known is None:
             demand = demand_of(dict(asked), annotations, labels, self._templates)
             assert demand is not None
-            if len(self._known) >= _KEPT:
-                self._known.clear()
+            if len(self._known) >= _KEPT:  # the oldest goes: if it is asked again, it is read again
+                del self._known[next(iter(self._known))]
             if isinstance(demand, Refusal):
                 known = rejection(demand)
                 if self._trouble and NO_TEMPLATE in known.reasons:

@@ -22,11 +22,7 @@ class Grade:
         self._scorer = scorer
 
     def of(self, asking: Asking, site: Site) -> int:
-        key = ("score", asking.number)
-        known: int | None = site.memo.get(key)
-        if known is None:
-            known = site.memo[key] = self.with_reusable(asking, site, site.counted_twice())
-        return known
+        return site.once(("score", asking.number), lambda: self.with_reusable(asking, site, site.counted_twice()))
 
     def with_reusable(self, asking: Asking, site: Site, reusable: Holdings) -> int:
         """`reusable`: what others hold and the pod may use all the same."""

@@ -119,13 +119,14 @@ class Judge:
                 codes[none] = asking.code(Reject((insufficient(kind),), resolvable=False))
         for kind, (each, count) in asking.counts.items():
             short = counted & (codes == 0) & (fleet.types[kind].fitting(rows, each) < count)
-            if not short.any():
-                continue
-            if kind == wire.GPU and not (demand.gpu is not None and demand.gpu.shared and count > 1):
-                text = NO_GPU_IN_SCOPE if demand.hint(kind).scope else NO_GPU
-                codes[short & fleet.placed[rows]] = asking.code(Reject((text,)))
-                short &= ~fleet.placed[rows]
-            codes[short] = asking.code(Reject((insufficient(kind),)))
+            scope = demand.hint(kind).scope
+            if short.any():
+                if kind == wire.GPU and not (demand.gpu is not None and demand.gpu.shared and count > 1):
+                    codes[short & fleet.placed[rows]] = asking.code(Reject((NO_GPU_IN_SCOPE if scope else NO_GPU,)))
+                    short &= ~fleet.placed[rows]
+                codes[short] = asking.code(Reject((insufficient(kind),)))
+            if scope:  # enough cards may still be too far apart, which is said before anything of the types that follow
+                return
 
 
 def _facts_of(node: NodeInfo) -> NodeFacts:

@@ -18,7 +18,7 @@ from koord.api.custom import DEVICES
 from koord.api.protocol import A_RESERVATION_ALLOCATED
 from koord.policy.device.allocator import Options
 from koord.policy.device.numa_hint import device_hints
-from koord.policy.device.refusal import Nearest, Refusal
+from koord.policy.device.refusal import Refusal
 from koord.policy.device.score import scorer_of
 from koord.policy.topology.hint import Hint, Hints
 from koord.scheduler.framework.cycle import Cycle
@@ -68,6 +68,7 @@ class DeviceShare(Plugin):
     name = MEMO
     scope = ROW  # the book tells the table of rows whose devices changed
     normaliser = Normaliser()
+    scores_as_it_filters = True
     wakes_on = (
         Event("Device", ADD),
         Event("Device", UPDATE),
@@ -222,11 +223,7 @@ class DeviceShare(Plugin):
         trial = self._trial(cycle, pod, node)
         if not isinstance(trial, Trial) or trial.reserved:
             return None
-        key = ("near miss", trial.asking.number, trial.facts)
-        if key not in trial.site.memo:
-            found = trial.allocation()
-            trial.site.memo[key] = found.nearest if isinstance(found, Refusal) else None
-        nearest: Nearest | None = trial.site.memo[key]
+        nearest = trial.site.once(("near miss", trial.asking.number, trial.facts), trial.nearest)
         return None if nearest is None else (nearest.missing, nearest.sentence)
 
     def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:

@@ -6,14 +6,17 @@ what is really in use can be told; it is nothing on nodes without reservations.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar
 
 from koord.policy.device import holding
 from koord.policy.device.holding import NO_AMOUNTS, NOTHING, Amounts, ByMinor, Holdings
 from koord.policy.device.inventory import DeviceInventory
 from koord.policy.device.ledger import DeviceLedger, left
 
+T = TypeVar("T")
+
+_KEPT = 64
 _NOBODY: Mapping[str, str] = {}
 
 
@@ -93,6 +96,15 @@ class Site:
             minor: left(card.total, used.get(minor, NO_AMOUNTS))
             for minor, card in self.inventory.of(device_type).items()
         }
+
+    def once(self, key: Hashable, work: Callable[[], T]) -> T:
+        """Worked out for the first who asks; not kept for long where nothing changes."""
+        if key not in self.memo:
+            if len(self.memo) >= _KEPT:
+                self.memo.clear()
+            self.memo[key] = work()
+        found: T = self.memo[key]
+        return found
 
     @property
     def situation(self) -> Hashable:

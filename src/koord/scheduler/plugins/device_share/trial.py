@@ -10,7 +10,7 @@ from koord.api import device as wire
 from koord.policy.device.allocator import Allocation, Options, allocate
 from koord.policy.device.gpu import NodeFacts
 from koord.policy.device.holding import NOTHING, Holdings
-from koord.policy.device.refusal import Refusal
+from koord.policy.device.refusal import Nearest, Refusal
 from koord.policy.device.reservation import Placed, Reserved, Reusable, allocate_with
 from koord.policy.device.view import FREE_TERMS, Terms
 from koord.scheduler.framework import reserved as framework
@@ -49,6 +49,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     def allocation(self, zones: BitMask | None = None, card: int | None = None) -> Allocation | Refusal:
         found = self.placed(zones, card)
         return found if isinstance(found, Refusal) else found.allocation
+
+    def nearest(self) -> Nearest | None:
+        """How near the node comes; None when it would do."""
+        found = self.allocation()
+        return found.nearest if isinstance(found, Refusal) else None
 
     def reusable(self) -> Holdings:
         """What others hold and the pod may use all the same, if it takes it from the node."""
