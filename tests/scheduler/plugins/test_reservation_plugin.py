@@ -14,8 +14,13 @@ from koord.api.config.scheduler.reservation import PreAllocationConfig
 from koord.api.meta import OwnerReference
 from koord.api.model import convert
 from koord.api.protocol import L_RESERVATION_IGNORED, L_RESERVATION_ORDER
+from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.decision import Chosen, Unschedulable
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.verdict import ROW, Fault, Reject, reject
 from koord.scheduler.framework.work import Errand, Mark, Stand
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.wire import PodStatus
 from tests.scheduler.clusters import make_node, make_pod
 from tests.scheduler.plugins.reservation_world import World, bound, owner, reservation, reserve_pod, stranger
@@ -539,3 +544,32 @@ class TestPreAllocation:
 
 def uid_of(world: World, name: str) -> str:
     return next(pod.uid for pod in world.state.pods() if pod.name == name)
+
+
+class Cards(Plugin):
+    """Stands for a plugin that gives devices: it has none for owners of one reservation."""
+
+    name = "DeviceShare"
+    scope = ROW
+
+    def __init__(self) -> None:
+        self.held: set[str] = set()
+
+    def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        self.held.add(pod.uid)
+        return reject("no card") if cycle.nominated[pod.uid].name == "a" else None
+
+    def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
+        self.held.discard(pod.uid)
+
+
+def test_a_reservation_is_taken_only_if_devices_can_be_had_of_it() -> None:
+    world = one_node()
+    world.put(reservation("a", "n0", cpu="2"))
+    world.put(reservation("b", "n0", cpu="2"))
+    assert world.promise(owner("first", cpu="1")) == ("n0", "a")
+    world.undo(owner("first", cpu="1"))
+    cards = Cards()
+    world.plugin.meet((world.plugin, cards))
+    assert world.promise(owner("second", cpu="1")) == ("n0", "b")
+    assert not cards.held, "asking leaves nothing behind"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from koord.policy.reservation.fit import fits
@@ -41,15 +43,17 @@ class Claim:
             standings=matched,
         )
 
-    def nominated(self, node: NodeInfo) -> Standing | None:
-        """The reservation that such a pod takes on the node."""
+    def nominated(self, node: NodeInfo, also: Callable[[Standing], bool] | None = None) -> Standing | None:
+        """The reservation that such a pod takes on the node; `also` is what others have to say about each."""
         matched = self.matched(node)
         if not matched or self.seeker.ignores:
             return None
         room = self.room(node, matched)
 
         def suits(standing: Standing) -> bool:
-            return not any(fits(self.seeker, standing, room, ignored=self._ignored))
+            if any(fits(self.seeker, standing, room, ignored=self._ignored)):
+                return False
+            return also is None or also(standing)
 
         return nominate(self.seeker, matched, suits, lambda standing: score(self.seeker, standing))
 

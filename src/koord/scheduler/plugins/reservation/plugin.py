@@ -46,6 +46,7 @@ from koord.policy.reservation.lifecycle import Impossible, Placed, WriteStatus, 
 from koord.policy.reservation.nomination import score
 from koord.policy.reservation.pre_allocation import NO_CANDIDATE, NONE_FITS
 from koord.policy.reservation.room import Ignored, Room
+from koord.policy.reservation.standing import Standing
 from koord.policy.reservation.writing import status_patch
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.decision import Futile, Preempt
@@ -57,6 +58,7 @@ from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Only, Reject, Sk
 from koord.scheduler.framework.work import Errand, Mark, Stand, Takeover, Work, Write
 from koord.scheduler.plugins.reservation.book import Book, held
 from koord.scheduler.plugins.reservation.claim import Claim, Reserving
+from koord.scheduler.plugins.reservation.ledgers import LEDGERS, takes
 from koord.scheduler.plugins.reservation.pre_allocation import Over, barred
 from koord.scheduler.plugins.reservation.preemption import ReservationPreemption
 from koord.scheduler.plugins.reservation.worth import Worth, raw
@@ -90,8 +92,12 @@ class ReservationPlugin(Plugin):
         self.book.omit_node_labels |= omit_node_labels
         self.book.attach(handle)
         self._handle = handle
+        self._ledgers: tuple[Plugin, ...] = ()
         self._ignored = Ignored(frozenset(args.ignored_resources), frozenset(args.ignored_resource_groups))
         self._preemption = ReservationPreemption(args, handle) if args.enable_preemption else None
+
+    def meet(self, plugins: Sequence[Plugin]) -> None:
+        self._ledgers = tuple(plugin for plugin in plugins if plugin.name in LEDGERS)
 
     # Which pods are alike, and what wakes them -------------------------------------------------------------------
 
@@ -283,13 +289,19 @@ class ReservationPlugin(Plugin):
         kept = cycle.kept.get(self.name)
         if not isinstance(kept, Claim):
             return None
-        nominated = kept.nominated(node)
+        told = {reserved.uid: reserved for reserved in cycle.reserved.get(node.name, ())}
+
+        def also(standing: Standing) -> bool:
+            reserved = told.get(standing.holding.uid)
+            return reserved is not None and takes(ledgers, cycle, pod, node, reserved)
+
+        ledgers = [ledger for ledger in self._ledgers if ledger.name not in cycle.skip_filter]
+        nominated = kept.nominated(node, also if ledgers else None)
         if nominated is None:
             return _NO_MATCH if kept.seeker.affinity is not None and not kept.seeker.ignores else None
-        told = next((r for r in cycle.reserved.get(node.name, ()) if r.uid == nominated.holding.uid), None)
-        if told is None:
+        if nominated.holding.uid not in told:
             return Fault(f"nobody holds room for reservation {nominated.holding.name}")
-        cycle.nominated[pod.uid] = told
+        cycle.nominated[pod.uid] = told[nominated.holding.uid]
         return None
 
     def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:

@@ -1,0 +1,31 @@
+"""Whether the plugins that keep ledgers of a node's parts could give a pod its CPUs and devices out of a reservation.
+
+They are asked by what they do in Reserve, which is undone at once: nothing else knows as exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.reserved import Reserved
+from koord.scheduler.state.node import NodeInfo
+from koord.scheduler.state.pod import PodInfo
+
+LEDGERS = ("NodeNUMAResource", "DeviceShare")
+
+
+def takes(ledgers: Sequence[Plugin], cycle: Cycle, pod: PodInfo, node: NodeInfo, reserved: Reserved) -> bool:
+    probe = cycle.fork()
+    probe.nominated[pod.uid] = reserved
+    asked: list[Plugin] = []
+    try:
+        for ledger in ledgers:
+            asked.append(ledger)
+            if ledger.reserve(probe, pod, node) is not None:
+                return False
+        return True
+    finally:
+        for ledger in reversed(asked):
+            ledger.unreserve(probe, pod, node.name)
