@@ -23,6 +23,7 @@ BENCHES = {
     "engine": "bench.engine",
     "load-aware": "bench.load_aware",
     "load-aware-cluster": "bench.load_aware_cluster",
+    "numa": "bench.numa",
     "devices": "bench.devices",
     "quota": "bench.quota",
     "reservation": "bench.reservation",
