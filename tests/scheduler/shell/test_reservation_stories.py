@@ -21,6 +21,7 @@ from koord.kube.informers import Informers
 from koord.kube.refused import Refused, ok
 from koord.kube.transport import Request
 from koord.scheduler.assembly import Assembly
+from koord.scheduler.assembly.gated import gated
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.plugins.reservation import ReservationPlugin
 from koord.scheduler.plugins.reservation.book import Book
@@ -35,7 +36,7 @@ ALLOCATED = "scheduling.koordinator.sh/reservation-allocated"
 OWNER = [{"labelSelector": {"matchLabels": {"app": "owner"}}}]
 
 
-def assembled(**args: Any) -> Assembly:
+def assembled(gates: dict[str, bool] | None = None, **args: Any) -> Assembly:
     everywhere = Plugins(
         multi_point=PluginSet(enabled=(Named(name=ReservationPlugin.name),)),
         bind=PluginSet(
@@ -50,7 +51,7 @@ def assembled(**args: Any) -> Assembly:
         plugins=everywhere,
         plugin_config=(PluginConfig(name=ReservationPlugin.name, args=args),) if args else (),
     )
-    made = Assembly.of(KubeSchedulerConfiguration(profiles=(profile,)), REGISTRY)
+    made = Assembly.of(KubeSchedulerConfiguration(profiles=(profile,)), gated(REGISTRY, gates or {}))
     assert isinstance(made, Assembly), made
     return made
 
@@ -453,6 +454,20 @@ def test_a_clock_that_jumps_ends_what_is_over_and_nothing_else(hours: int) -> No
         assert await world.node_of("more") == "n0"
 
     run(story)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_owners_forget_a_deleted_reservation_where_the_gate_says_so(clean: bool) -> None:
+    async def story(world: Troubled) -> None:
+        await reserve(world, "r", cpu="2", allocateOnce=False)
+        await world.clock.sleep(1)
+        await owner(world, "mine", cpu="1")
+        await world.clock.sleep(1)
+        ok(await world.client.delete(RESERVATIONS, "r"))
+        await world.clock.sleep(5)
+        assert await allocated(world, "mine") == ("" if clean else "r")
+
+    run(story, gates={"CleanExpiredReservationAllocated": clean})
 
 
 def test_metrics_are_of_what_is_there() -> None:

@@ -20,7 +20,10 @@ _QUOTA_GATES = {
 }
 _NO_CLAIMS = "DisableDynamicResourceAllocationInformer"
 _VENDORS = "DevicePluginAdaption"
-_OWN_LABELS = "OmitNodeLabelsForReservation"
+_RESERVATION_GATES = {
+    "OmitNodeLabelsForReservation": "omit_node_labels",
+    "CleanExpiredReservationAllocated": "clean_owners",
+}
 
 
 def gated(factories: Mapping[str, Factory], gates: Mapping[str, bool]) -> Mapping[str, Factory]:
@@ -33,8 +36,9 @@ def gated(factories: Mapping[str, Factory], gates: Mapping[str, bool]) -> Mappin
         changed[ElasticQuota.name] = lambda args, handle: ElasticQuota(args, handle, **quota)
     if gates.get(_VENDORS, False):
         changed[DeviceShare.name] = lambda args, handle: DeviceShare(args, handle, adapts=True)
-    if gates.get(_OWN_LABELS, False):
-        changed[ReservationPlugin.name] = lambda args, handle: ReservationPlugin(args, handle, omit_node_labels=True)
+    reservation = {keyword: gates.get(gate, False) for gate, keyword in _RESERVATION_GATES.items()}
+    if any(reservation.values()):
+        changed[ReservationPlugin.name] = lambda args, handle: ReservationPlugin(args, handle, **reservation)
     return {**factories, **changed}
 
 

@@ -15,6 +15,7 @@ from typing import ClassVar
 from koord.api.custom import RESERVATIONS
 from koord.api.koord_scheduling import Reservation
 from koord.api.part import ObjectReference
+from koord.api.protocol import A_RESERVATION_ALLOCATED
 from koord.kube.noise import QuietLog
 from koord.kube.outage import OUTAGE
 from koord.kube.refused import Refused
@@ -24,6 +25,8 @@ from koord.policy.reservation.writing import status_patch
 from koord.scheduler.duties.duty import Duty, Post
 from koord.scheduler.plugins.reservation import ReservationPlugin
 from koord.scheduler.shell.teller import about_pod
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.wire import PODS
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,6 +53,7 @@ class ReservationKeeper:
         self._lister = post.handle.lister(RESERVATIONS)
         self._due: dict[str, None] = {}  # names to look at
         self._later: dict[str, float] = {}  # when to look again, in seconds since 1970
+        self._leftovers: dict[str, PodInfo] | None = {} if plugin.clean_owners else None  # owners to be cleaned
         self._work = asyncio.Event()
         self._quiet = QuietLog(_LOG, post.clock)
         self.writes = 0
@@ -62,6 +66,7 @@ class ReservationKeeper:
         if new is None and old is not None:
             self._later.pop(old.metadata.name, None)
             self._due.pop(old.metadata.name, None)
+            self._left_behind(old.metadata.uid)
         elif new is not None:
             self._mark(new.metadata.name)
 
@@ -70,6 +75,12 @@ class ReservationKeeper:
         if known is not None:
             self._mark(known.metadata.name)
         elif uid in self._book.remarks:
+            self._work.set()
+
+    def _left_behind(self, uid: str) -> None:
+        if self._leftovers is not None:
+            placed = (self._post.handle.state.placed(owner) for owner in self._book.register.parts(uid))
+            self._leftovers.update({pod.uid: pod for pod in placed if pod is not None})
             self._work.set()
 
     def _mark(self, name: str) -> None:
@@ -82,6 +93,9 @@ class ReservationKeeper:
         while True:
             self._tell()
             self._wake_late()
+            if self._leftovers and not await self._clean(self._leftovers):
+                await self._clock.sleep(_RETRY_S)
+                continue
             if self._due and not await self._look_at_all():
                 await self._clock.sleep(_RETRY_S)
                 continue
@@ -202,6 +216,21 @@ class ReservationKeeper:
             self._quiet.warning("reservation %s is not deleted: %s", meta.name, answer)
             return False
         _LOG.info("reservation %s is deleted: %s", meta.name, effect.why)
+        return True
+
+    async def _clean(self, leftovers: dict[str, PodInfo]) -> bool:
+        """Pods forget a Reservation that is no more."""
+        patch = {"metadata": {"annotations": {A_RESERVATION_ALLOCATED: None}}}
+        for uid, pod in list(leftovers.items()):
+            try:
+                answer = await self._client.patch(PODS, pod.name, patch, pod.namespace, kind="merge", uid=uid)
+            except OUTAGE as outage:
+                self._quiet.warning("pod %s is not cleaned of its reservation: %s", pod.key, outage)
+                return False
+            if isinstance(answer, Refused) and not (answer.not_found or answer.conflict):
+                self._quiet.warning("pod %s is not cleaned of its reservation: %s", pod.key, answer)
+                return False
+            leftovers.pop(uid, None)
         return True
 
     # Pods that asked for a reservation ---------------------------------------------------------------------------

@@ -85,9 +85,12 @@ class ReservationPlugin(Plugin):
     )
     normaliser = Worth()
 
-    def __init__(self, args: ReservationArgs, handle: Handle, *, omit_node_labels: bool = False) -> None:
-        """Takes defaulted arguments."""
+    def __init__(
+        self, args: ReservationArgs, handle: Handle, *, omit_node_labels: bool = False, clean_owners: bool = False
+    ) -> None:
+        """Takes defaulted arguments. `clean_owners`: pods are to forget a Reservation that was deleted."""
         self.args = args
+        self.clean_owners = clean_owners
         self.book = handle.state.derived(Book)
         self.book.omit_node_labels |= omit_node_labels
         self.book.attach(handle)
