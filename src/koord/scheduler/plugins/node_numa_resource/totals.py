@@ -3,7 +3,7 @@ are chosen this is all there is to it, so it is worked out for all rows at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -25,16 +25,30 @@ class Totals:
         self._scorer = scorer
         self._table = table
         self._known: dict[str, _Kept] = {}
+        self._position = self._nodes_at = -1
+
+    def _refresh(self) -> None:
+        table = self._table
+        position, nodes_at = table.position, table.node_changes.position
+        if position == self._position:
+            return
+        changed = table.changed_since(self._position)
+        if nodes_at != self._nodes_at or changed is None:
+            self._known.clear()
+        else:
+            for kept in self._known.values():
+                kept.follow(changed)
+        self._position, self._nodes_at = position, nodes_at
 
     def scores(self, amounts: Mapping[str, int], rows: Rows) -> Scores:
         table, fills_up = self._table, self._scorer.fills_up
         total: Floats | None = None
         weights, missing = 0, []
+        self._refresh()
         for name, weight in self._scorer.counted(amounts):
             kept = self._known.get(name)
-            if kept is None:
+            if kept is None or kept.size != table.size:
                 kept = self._known[name] = _Kept(table, name)
-            kept.refresh()
             if kept.exact:
                 share = kept.shares(rows, amounts.get(name, 0), fills_up=fills_up)
             else:
@@ -61,36 +75,20 @@ class Totals:
 class _Kept:
     """Of one resource. `exact`: all its amounts are, as floats. `absent`: rows without any of it, if there are such."""
 
-    __slots__ = ("_left", "_name", "_nodes_at", "_position", "_table", "_there", "absent", "exact")
+    __slots__ = ("_allocatable", "_left", "_requested", "_there", "absent", "exact", "size")
 
     def __init__(self, table: NodeTable, name: str) -> None:
-        self._table = table
-        self._name = name
-        self._position = self._nodes_at = -1
-        self._left: Floats = np.zeros(0)  # a hundredfold
-        self._there: Floats = np.zeros(0)
-        self.absent: Bools | None = None
-        self.exact = True
+        there = self._allocatable = table.allocatable(name)
+        self._requested = table.requested(name)
+        self.size = table.size
+        self.exact = int(there.max()) <= _EXACT
+        self._there: Floats = np.maximum(there, 1).astype(np.float64)
+        self._left: Floats = (there - self._requested).astype(np.float64) * MAX_SCORE
+        self.absent: Bools | None = None if np.count_nonzero(there) == table.live else there == 0
 
-    def refresh(self) -> None:
-        table = self._table
-        changed = table.changed_since(self._position)
-        if self._nodes_at != table.node_changes.position or len(self._left) != table.size or changed is None:
-            self._fill()
-        elif changed:
-            there, taken, left = table.allocatable(self._name), table.requested(self._name), self._left
-            for row in changed:
-                left[row] = (int(there[row]) - int(taken[row])) * MAX_SCORE
-        self._position, self._nodes_at = table.position, table.node_changes.position
-
-    def _fill(self) -> None:
-        table = self._table
-        there = table.allocatable(self._name)
-        self.exact = not len(there) or int(there.max()) <= _EXACT
-        self._there = np.maximum(there, 1).astype(np.float64)
-        self._left = (there - table.requested(self._name)).astype(np.float64)
-        self._left *= MAX_SCORE
-        self.absent = None if np.count_nonzero(there) == table.live else there == 0
+    def follow(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            self._left[row] = int(self._allocatable[row] - self._requested[row]) * MAX_SCORE
 
     def shares(self, rows: Rows, asked: int, *, fills_up: bool) -> Floats:
         there = self._there[rows]
