@@ -285,7 +285,12 @@ class Gangs:
             if self._of.get(group.representative) == gang.id:
                 group.representative = ""
             group.joined -= 1
-            if not group.joined:
+            if group.joined:  # what the one that leaves had started is not theirs
+                group.satisfied = any(
+                    (other.bound or other.outlived) and self._joined.get(other.id) == before
+                    for other in self.of_group(group)
+                )
+            else:
                 for named in self.groups.pop(before).gangs:
                     self._listing[named].discard(before)
                     if not self._listing[named]:
