@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.builtin import NODES, PODS
+from koord.api.builtin import EVENTS_EVENTS, NODES, PODS
 from koord.api.config.plugin_set import Plugin as Named
 from koord.api.config.plugin_set import PluginConfig, PluginSet
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, Plugins, Profile
@@ -212,6 +212,8 @@ def test_a_shared_reservation_serves_owners_until_it_is_used_up_and_takes_back_w
 
 
 def test_an_owner_that_waits_wakes_when_a_reservation_for_it_comes() -> None:
+    """R25: whoever could be admitted now is woken."""
+
     async def story(world: Troubled) -> None:
         await owner(world, "mine", cpu="1", affinity={"name": "r"})
         await world.clock.sleep(1)
@@ -224,6 +226,8 @@ def test_an_owner_that_waits_wakes_when_a_reservation_for_it_comes() -> None:
 
 
 def test_a_pod_that_waits_for_room_wakes_when_a_reservation_expires() -> None:
+    """R25: a release wakes whom it could admit."""
+
     async def story(world: Troubled) -> None:
         await reserve(world, "r", cpu="4", ttl="1m")
         await world.clock.sleep(1)
@@ -242,6 +246,8 @@ def test_a_pod_that_waits_for_room_wakes_when_a_reservation_expires() -> None:
 
 
 def test_a_reservation_without_room_says_so_on_itself_and_comes_when_there_is_room() -> None:
+    """R17: what fits after room came is placed."""
+
     async def story(world: Troubled) -> None:
         await world.add_pod("big", cpu="4")
         await world.clock.sleep(1)
@@ -358,6 +364,8 @@ def test_a_node_that_goes_ends_its_reservations() -> None:
 
 
 def test_a_stated_moment_ends_a_reservation() -> None:
+    """R20: times hold as they are written."""
+
     async def story(world: Troubled) -> None:
         soon = datetime.fromtimestamp(world.clock.time(), UTC) + timedelta(seconds=20)
         await reserve(world, "r", cpu="2", expires=soon.strftime("%Y-%m-%dT%H:%M:%SZ"))
@@ -468,6 +476,26 @@ def test_owners_forget_a_deleted_reservation_where_the_gate_says_so(clean: bool)
         assert await allocated(world, "mine") == ("" if clean else "r")
 
     run(story, gates={"CleanExpiredReservationAllocated": clean})
+
+
+def test_events_are_told_of_the_reservation_and_of_the_pod_that_asked_for_it() -> None:
+    async def story(world: Troubled) -> None:
+        await reserve(world, "huge", cpu="100")
+        await reserve(world, "r", cpu="2", allocatePolicy="Restricted", allocateOnce=False)
+        await world.clock.sleep(2)
+        await owner(world, "big", cpu="3", affinity={})
+        await world.clock.sleep(20)
+        found = {
+            (e.regarding.kind, e.regarding.name, e.reason): e.note
+            for e in ok(await world.client.list(EVENTS_EVENTS)).items
+        }
+        assert found["Reservation", "r", "Scheduled"] == "Successfully assigned r to n0"
+        assert found["Reservation", "huge", "FailedScheduling"] == "0/1 nodes are available: 1 Insufficient cpu."
+        assert found["Pod", "big", "FailedScheduling-Reservation"] == (
+            "0/1 reservations are available: 1 Reservation(s) Insufficient cpu."
+        )
+
+    run(story)
 
 
 def test_metrics_are_of_what_is_there() -> None:
