@@ -81,6 +81,9 @@ class Counter:
     def remark(self, key: str, uid: str, message: str) -> None:
         """Nobody reads them here."""
 
+    def nominate(self, key: str, uid: str, node: str) -> None:
+        """Nor waits."""
+
     def activate(self, uids: Iterable[str]) -> None:
         """Nobody sleeps here."""
 

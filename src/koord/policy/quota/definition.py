@@ -11,6 +11,7 @@ from koord.api.annotations.codec import Malformed
 from koord.api.config.scheduler.elastic_quota import ElasticQuotaArgs, defaulted
 from koord.api.pod_resources import amounts
 from koord.api.protocol import A_QUOTA_TOTAL_RESOURCE, ROOT_QUOTA
+from koord.api.resource_name import DEPRECATED_BATCH
 from koord.api.sigs_scheduling import ElasticQuota
 from koord.policy.quota.amount import Counts
 
@@ -52,9 +53,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
             is_tree_root=labels.is_tree_root,
             beside_default_tree=labels.ignore_default_tree,
             total={} if total is None or isinstance(total, Malformed) else amounts(total),
-            min=amounts(quota.spec.min),
-            max=amounts(quota.spec.max),
-            weight=amounts(quota_resources.shared_weight(meta.annotations, quota.spec.max)),
+            min=_renamed(amounts(quota.spec.min)),
+            max=_renamed(amounts(quota.spec.max)),
+            weight=_renamed(amounts(quota_resources.shared_weight(meta.annotations, quota.spec.max))),
             namespaces=quota_resources.namespaces(meta.annotations),
         )
 
@@ -62,6 +63,14 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     def age(self) -> tuple[datetime, str, str]:
         """Of two that claim the same, the lesser came first."""
         return (self.created, self.name, self.namespace)
+
+
+def _renamed(given: Counts) -> Counts:
+    """Batch resources under the names in use; where both are there the old one is left alone."""
+    if DEPRECATED_BATCH.keys().isdisjoint(given):
+        return given
+    new = DEPRECATED_BATCH
+    return {new[name] if name in new and new[name] not in given else name: n for name, n in given.items()}
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import numpy as np
 from koord.api import pod as api_pod
 from koord.api.config.scheduler.in_tree import NodeResourcesFitArgs
 from koord.api.node import Node
-from koord.api.pod_resources import amounts, nonzero_requests
+from koord.api.pod_resources import nonzero_requests
 from koord.api.resource_name import CPU, MEMORY
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
@@ -20,6 +20,7 @@ from koord.scheduler.framework.verdict import ROW, Fault, Only, Reject, Skip
 from koord.scheduler.plugins.allocation import Share, shares
 from koord.scheduler.plugins.scalar_resource import BUILT_IN, is_counted, is_extended
 from koord.scheduler.plugins.scoring_strategy import strategy_of
+from koord.scheduler.state.allocatable import allocatable
 from koord.scheduler.state.node import PODS, NodeInfo
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.shape import Shape
@@ -70,13 +71,13 @@ class NodeResourcesFit(Plugin):
 
     def _node_helps(self, pod: PodInfo, before: Node | None, now: Node) -> bool:
         """The pod would fit an empty node of this size, and something that it asks for is new."""
-        room = amounts(now.status.allocatable)
+        room = allocatable(now)
         asked = self._checked(pod)
         if room.get(PODS, 0) < 1 or any(amount > room.get(name, 0) for name, amount in asked):
             return False
         if before is None:
             return True
-        had = amounts(before.status.allocatable)
+        had = allocatable(before)
         return any(room.get(name, 0) > had.get(name, 0) for name in (PODS, *(name for name, _ in asked)))
 
     # Filter ------------------------------------------------------------------------------------------------------

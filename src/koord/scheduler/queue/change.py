@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from koord.api.node import Node
-from koord.api.pod_resources import amounts
 from koord.scheduler.framework.event import UPDATE, Event
+from koord.scheduler.state.allocatable import allocatable
 from koord.scheduler.state.pod import PodInfo
 
 _POD_CHANGED = Event("Pod", UPDATE)
@@ -44,8 +44,7 @@ def node_changes(old: Node, new: Node) -> tuple[Event, ...]:
     parts = []
     if old.spec.unschedulable and not new.spec.unschedulable:
         parts.append("unschedulable")
-    before, after = old.status.allocatable, new.status.allocatable
-    if before != after and amounts(before) != amounts(after):  # "1" and "1000m" are the same amount
+    if _may_hold_other(old, new) and allocatable(old) != allocatable(new):  # "1" and "1000m" are the same amount
         parts.append("allocatable")
     if old.metadata.labels != new.metadata.labels:
         parts.append("labels")
@@ -56,6 +55,11 @@ def node_changes(old: Node, new: Node) -> tuple[Event, ...]:
     if old.metadata.annotations != new.metadata.annotations:
         parts.append("annotations")
     return tuple(Event("Node", UPDATE, part) for part in parts)
+
+
+def _may_hold_other(old: Node, new: Node) -> bool:
+    """What a node keeps for the system is said in an annotation."""
+    return old.status.allocatable != new.status.allocatable or old.metadata.annotations != new.metadata.annotations
 
 
 def _conditions(node: Node) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a node has for pods: its allocatable without what its annotation keeps for the system."""
+"""What a node has for pods: its allocatable, under today's names, without what its annotation keeps for the system."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from koord.api.node import Node
 from koord.api.pod_resources import amounts
 from koord.api.protocol import A_NODE_RESERVATION
 from koord.api.resource_name import BATCH_CPU, BATCH_MEMORY, CPU
+from koord.scheduler.state.transform import renamed
 from koord.values.cpuset import CPUSet, CPUSetError
 from koord.values.resources import parse, to_units
 
@@ -17,7 +18,7 @@ _LENT = (BATCH_CPU, BATCH_MEMORY)  # the manager has taken the reserved part off
 
 
 def allocatable(node: Node) -> dict[str, int]:
-    found = amounts(node.status.allocatable)
+    found = dict(renamed(amounts(node.status.allocatable)))
     text = node.metadata.annotations.get(A_NODE_RESERVATION) if node.metadata.annotations else None
     if text is not None:
         for name, kept in _reserved(text):

@@ -80,7 +80,7 @@ class PodInfo:
         self.scheduled_at, self.initialized_at = _came_true(pod)
         self.node_name = pod.spec.node_name
         self.nominated_node = pod.status.nominated_node_name
-        self.scheduler = pod.spec.scheduler_name
+        self.scheduler = shape.spec.scheduler_name
         self.gates: tuple[str, ...] = tuple(gate.name for gate in pod.spec.scheduling_gates)
         self.claims = pod.status.resource_claim_statuses  # which ResourceClaims were made for it
         self.shape = shape

@@ -10,6 +10,7 @@ import msgspec
 from koord.api import pod as api_pod
 from koord.api.pod_resources import nonzero_requests, pod_requests
 from koord.api.volume import Volume
+from koord.scheduler.state.transform import spec_of
 from koord.scheduler.state.wire import Pod, PodSpec, signature
 from koord.values.resources import CPU, MEMORY
 
@@ -58,7 +59,7 @@ class Shapes:
     def of(self, pod: Pod) -> Shape:
         if pod.shape is not None:
             return cast(Shape, pod.shape)
-        spec = pod.spec
+        spec = spec_of(pod)
         volumes = _read(spec.volumes)
         key = signature((spec.containers, spec.init_containers, spec.resources, volumes, _rest(spec)))
         known = self._known.get(key)
