@@ -170,7 +170,9 @@ async def _play(clock: LoopClock, wish: Wish, show: Callable[[DemoView], None]) 
             waiting=submitter.waiting,
         )
         evictions = demo.agents.ledger.entries()
-        view = view_of(demo.observation, jobs, evictions, started_s=started_s, wall_s=pace.wall_s)
+        view = view_of(
+            demo.observation, jobs, evictions, started_s=started_s, wall_s=pace.wall_s, cpu_s=time.process_time()
+        )
         if view is not None:
             last[:] = [view]
             show(view)

@@ -114,9 +114,9 @@ def _foot(view: DemoView) -> RenderableType:
     first = Text.assemble(
         ("jobs ", "grey62"), (f"{jobs.done:,}", "bold"), (" done  ", "grey62"),
         (f"{jobs.running}", "bold"), (" running  ", "grey62"),
-        (f"{jobs.waiting}", "bold"), (" waiting   held back on ", "grey62"),
-        (f"{view.state.suppressed}", "bold"), (" nodes   evicted ", "grey62"),
-        (f"{view.evicted}", "bold"), ("   services lack ", "grey62"),
+        (f"{jobs.waiting}", "bold"), (" waiting  batch held on ", "grey62"),
+        (f"{view.state.suppressed}", "bold"), (" nodes  evicted ", "grey62"),
+        (f"{view.evicted}", "bold"), ("  services lack ", "grey62"),
         (f"{short:.1f} core s", "bold #40b36b" if short == 0 else "bold red"),
     )  # fmt: skip
     lines = [first, *_suppression(view), *(_eviction(entry) for entry in view.evictions)][:_LINES]
@@ -165,7 +165,7 @@ def closing(summary: Summary) -> RenderableType:
         ("services lacked", f"{summary.short_core_seconds:.1f} core-s", lack),
         ("slowest service", f"x{summary.slowest_service:.2f}", "latency beside batch work, 1 is an idle machine"),
         ("batch held back", f"{100 * summary.suppressed_share:.1f} %", "of the time of all nodes"),
-        ("a run of", f"{summary.hours:.1f} h", f"in {summary.wall_s:.0f} s"),
+        ("a run of", f"{summary.hours:.1f} h", f"in {summary.wall_s:.0f} s, of which {summary.cpu_s:.0f} s of one CPU"),
     )
     for row in rows:
         grid.add_row(*row)

@@ -40,6 +40,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     slowest_service: float
     suppressed_share: float  # of node time in which batch wanted more than it was let have
     wall_s: float
+    cpu_s: float
 
 
 class DemoView(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +66,7 @@ class DemoView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def view_of(
-    observation: Observation, jobs: Jobs, evictions: Sequence[Entry], *, started_s: float, wall_s: float
+    observation: Observation, jobs: Jobs, evictions: Sequence[Entry], *, started_s: float, wall_s: float, cpu_s: float
 ) -> DemoView | None:
     """None before the first step."""
     state = observation.state
@@ -89,6 +90,7 @@ def view_of(
         slowest_service=round(max(observation.before.slowest, observation.during.slowest), 2),
         suppressed_share=round(during.suppressed_node_s / max(during.seconds * len(state.nodes), 1), 4),
         wall_s=round(wall_s, 1),
+        cpu_s=round(cpu_s, 1),
     )
     return DemoView(
         state=state,

@@ -191,3 +191,13 @@ def test_a_container_that_comes_later_and_is_restarted_gets_groups_of_its_own() 
     one.house((msgspec.structs.replace(web, containers=(again,)),))
     assert one.below(web.group) == (f"{web.group}/second",)
     assert one.step(1, 1, {"containerd://second": Wish(500, GIB)}, SYSTEM).used_milli == 700
+
+
+def test_what_batch_may_use_is_the_smallest_of_its_sets_and_its_quota() -> None:
+    one = machine(cpus=8)
+    job = batch("job")
+    one.house((job,))
+    one.carry_out([write(BESTEFFORT, file.CPUSET, "0-5"), write(job.containers[0].group, file.CPUSET, "0-3")])
+    assert run(one, 1, job=100.0).be_limit_milli == 4000
+    one.carry_out([write(BESTEFFORT, file.CPU_QUOTA, "250000")])
+    assert run(one, 2, job=100.0).be_limit_milli == 2500
