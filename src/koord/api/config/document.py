@@ -10,6 +10,7 @@ import msgspec
 
 from koord.api.config.field_error import FieldError
 from koord.api.model import convert
+from koord.values.quotation import quoted
 
 T = TypeVar("T")
 
@@ -19,13 +20,19 @@ def load(document: Any, model: type[T]) -> T | list[FieldError]:
     unknown = unknown_fields(document, model)
     if unknown:
         return [
-            FieldError(path, None, f"is not a known field; known are {', '.join(known)}") for path, known in unknown
+            FieldError(path, None, f"is not a known field (unknown field {_last(path)}); known are {', '.join(known)}")
+            for path, known in unknown
         ]
     try:
         return convert(document, model)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `")
         return [FieldError(path.rstrip("`").removeprefix("$."), None, text)]
+
+
+def _last(path: str) -> str:
+    """The name itself, quoted as Kubernetes does."""
+    return quoted(path.rpartition(".")[2])
 
 
 def unknown_fields(value: Any, tp: Any, path: str = "") -> list[tuple[str, tuple[str, ...]]]:

@@ -63,7 +63,7 @@ def unique(field: str, values: Iterable[str]) -> list[FieldError]:
     errors = []
     for index, value in enumerate(values):
         if value in seen:
-            errors.append(FieldError(f"{field}[{index}]", value, "is a duplicate"))
+            errors.append(FieldError(f"{field}[{index}]", value, "is a duplicate (Duplicate value)"))
         seen.add(value)
     return errors
 

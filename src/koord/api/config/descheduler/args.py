@@ -29,17 +29,17 @@ class PodSelector(Model, frozen=True, kw_only=True):
 def validate_namespaces(given: Namespaces | None, path: str) -> list[FieldError]:
     if given is None or not (given.include and given.exclude):
         return []
-    return [FieldError(path, [*given.include, *given.exclude], "must not have both include and exclude")]
+    return [FieldError(path, [*given.include, *given.exclude], "only one of Include/Exclude namespaces can be set")]
 
 
 def validate_pod_selectors(given: tuple[PodSelector, ...], path: str = "podSelectors") -> list[FieldError]:
     return [e for i, pod in enumerate(given) for e in selector_errors(f"{path}[{i}].selector", pod.selector)]
 
 
-def not_above(lower: Mapping[str, float], upper: Mapping[str, float], path: str, bound: str) -> list[FieldError]:
+def not_above(lower: Mapping[str, float], upper: Mapping[str, float], path: str, rule: str) -> list[FieldError]:
     """Each value of `lower` at most the same resource's in `upper`; resources that only one names are not compared."""
     return [
-        FieldError(f"{path}[{name}]", value, f"must not be greater than {bound} ({upper[name]})")
+        FieldError(f"{path}[{name}]", value, f"{rule} ({upper[name]:g})")
         for name, value in lower.items()
         if name in upper and value > upper[name]
     ]
@@ -60,7 +60,10 @@ def validate_thresholds(
         "prodLowThresholds": prod_low,
     }
     errors = [e for name, given in named.items() for e in each_within(f"{path}{name}", given, low=0)]
-    errors += not_above(low, high, f"{path}lowThresholds", "highThresholds")
-    errors += not_above(prod_high, high, f"{path}prodHighThresholds", "highThresholds")
-    errors += not_above(prod_low, prod_high, f"{path}prodLowThresholds", "prodHighThresholds")
+    at_most = "percentage must be less than or equal to"
+    errors += not_above(low, high, f"{path}lowThresholds", f"low {at_most} highThresholds")
+    # In the words of upstream, which names the field with a capital here.
+    above = "node percentage must be greater than or equal to prodHighThresholds"
+    errors += not_above(prod_high, high, f"{path}ProdHighThresholds", above)
+    errors += not_above(prod_low, prod_high, f"{path}prodLowThresholds", f"low {at_most} prodHighThresholds")
     return errors

@@ -50,7 +50,9 @@ def typed_args(plugin: str, raw: dict[str, Any] | None) -> PluginArgs | list[Fie
     known = CATALOG[plugin]
     document = raw or {}
     errors = [
-        FieldError(field, document[field], f"must be {wanted!r}")
+        FieldError(
+            field, document[field], f"args for plugin {plugin} were not of type {plugin}Args: must be {wanted!r}"
+        )
         for field, wanted in (("apiVersion", API_VERSION), ("kind", f"{plugin}Args"))
         if document.get(field, wanted) != wanted
     ]

@@ -85,17 +85,15 @@ def _weights(args: LowNodeLoadArgs) -> dict[str, int]:
 
 
 def _anomaly(given: AnomalyCondition | None) -> AnomalyCondition:
-    """Upstream fills only the first zero counter of a given condition and then refuses the other; both are filled here.
-
-    A timeout left out stays out: the detector has its own.
-    """
+    """Only the first counter of a given condition that is zero is filled in, as upstream does; validation tells of the
+    other. A timeout left out stays out: the detector has its own."""
     if given is None:
         return AnomalyCondition(timeout="1m", consecutive_abnormalities=5, consecutive_normalities=3)
-    return msgspec.structs.replace(
-        given,
-        consecutive_abnormalities=given.consecutive_abnormalities or 5,
-        consecutive_normalities=given.consecutive_normalities or 3,
-    )
+    if not given.consecutive_abnormalities:
+        # Below zero, so that a second look does not fill in what the first one left out.
+        left_out = given.consecutive_normalities or -1
+        return msgspec.structs.replace(given, consecutive_abnormalities=5, consecutive_normalities=left_out)
+    return msgspec.structs.replace(given, consecutive_normalities=given.consecutive_normalities or 3)
 
 
 def _pool(pool: NodePool, args: LowNodeLoadArgs, anomaly: AnomalyCondition) -> NodePool:
@@ -126,8 +124,9 @@ def validate(args: LowNodeLoadArgs) -> list[FieldError]:
     errors += selector_errors("nodeSelector", args.node_selector)
     errors += validate_pod_selectors(args.pod_selectors)
     errors += duration_at_least("detectorCacheTimeout", args.detector_cache_timeout)
-    errors += _judged(args, "")
-    for index, pool in enumerate(args.node_pools):
+    # The top level is the first pool, and is named so.
+    errors += _judged(args, "nodePools[0].")
+    for index, pool in enumerate(args.node_pools, 1):
         errors += selector_errors(f"nodePools[{index}].nodeSelector", pool.node_selector)
         errors += _judged(pool, f"nodePools[{index}].")
     return errors
@@ -139,9 +138,13 @@ def _judged(given: LowNodeLoadArgs | NodePool, path: str) -> list[FieldError]:
     )
     condition = given.anomaly_condition
     if condition is not None:
-        here = f"{path}anomalyCondition"
-        errors += within(f"{here}.consecutiveAbnormalities", condition.consecutive_abnormalities, above=0)
-        errors += within(f"{here}.consecutiveNormalities", condition.consecutive_normalities, above=0)
+        here = f"{path}anomalyDetectionThresholds"  # upstream's name for anomalyCondition in messages
+        for name, count in (
+            ("consecutiveAbnormalities", condition.consecutive_abnormalities),
+            ("consecutiveNormalities", condition.consecutive_normalities),
+        ):
+            if count <= 0:
+                errors.append(FieldError(here, count, f"{name} must be greater than 0 (in anomalyCondition)"))
         errors += duration_at_least(f"{here}.timeout", condition.timeout)
     return errors
 

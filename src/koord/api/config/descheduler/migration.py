@@ -124,16 +124,21 @@ def validate(args: MigrationControllerArgs) -> list[FieldError]:
     errors += within("maxMigratingPerNode", args.max_migrating_per_node, low=0)
     errors += _count("maxMigratingPerWorkload", args.max_migrating_per_workload)
     errors += _count("maxUnavailablePerWorkload", args.max_unavailable_per_workload)
-    errors += duration_at_least("defaultJobTTL", args.default_job_ttl)
+    errors += [
+        msgspec.structs.replace(error, rule="defaultJobTTL should be positive or zero")
+        for error in duration_at_least("defaultJobTTL", args.default_job_ttl)
+    ]
     errors += within("evictBurst", args.evict_burst, above=0)
     if evict_qps(args) <= 0:
-        errors.append(FieldError("evictQPS", args.evict_qps, "must be a number greater than 0"))
+        errors.append(FieldError("evictQPS", args.evict_qps, "evictQPS must be greater than 0"))
     errors += one_of("defaultJobMode", args.default_job_mode, (RESERVATION_FIRST, EVICT_DIRECTLY))
     errors += one_of("evictionPolicy", args.eviction_policy, EVICTION_POLICIES)
     errors += validate_namespaces(args.namespaces, "namespaces")
     errors += selector_errors("labelSelector", args.label_selector)
     for index, gate in enumerate(args.skip_eviction_gates):
-        errors += one_of(f"skipEvictionGates[{index}]", gate, GATES)
+        if gate not in GATES:
+            rule = f"unknown eviction gate; known are {', '.join(GATES)}"
+            errors.append(FieldError(f"skipEvictionGates[{index}]", gate, rule))
     for kind, limiter in args.object_limiters.items():
         errors += one_of("objectLimiters", kind, (WORKLOAD, NAMESPACE))
         errors += duration_at_least(f"objectLimiters[{kind}].duration", limiter.duration or None)
