@@ -39,10 +39,12 @@ from koord.scheduler.duties.elastic_quota.status import Status as QuotaStatus
 from koord.scheduler.explain import service
 from koord.scheduler.explain.live import Explainer
 from koord.scheduler.explain.quota import ledger_of
+from koord.scheduler.gang_metrics import watch_gangs
 from koord.scheduler.koordinator_metrics import KoordinatorMetrics
 from koord.scheduler.metrics import SchedulerMetrics
 from koord.scheduler.monitor import Late, Monitor
 from koord.scheduler.monitor import Settings as MonitorSettings
+from koord.scheduler.plugins.coscheduling.company import Company
 from koord.scheduler.program import Scheduler
 from koord.scheduler.quota_metrics import watch_quotas
 from koord.scheduler.reservation_metrics import watch_reservations
@@ -109,6 +111,7 @@ class Process:
         self._scheduler.loop.monitor = self._monitor = Monitor(self._late, _monitor_settings(plan.values))
         self._watch_quotas()
         self._watch_reservations()
+        watch_gangs(plan.registry, self._extra, self._scheduler.state.derived(Company))
         self._election = self._elect(config.leader_election)
         self._endpoint = self._serve()
 

@@ -52,7 +52,6 @@ class KoordinatorMetrics:
         self.unplanned_secondary = gauge(
             "scheduler_secondary_device_not_well_planned", "Nodes with such devices.", ("node_name",)
         )
-        self.waiting_gangs = gauge("scheduler_waiting_gang_group_number", "Gang groups that wait.").labels()
         self.gang_cycle_s = histogram(
             "scheduler_gang_schedule_cycle_duration_seconds",
             "Time of trying a whole gang.",

@@ -229,7 +229,7 @@ class Coscheduling(Plugin):
         for member in self._gangs.pending(group):
             if round_ is not None and member.uid not in round_.attempted:
                 self._desk.remark(member.key, member.uid, told)
-        self.company.end(message)
+        self.company.end(wording.ALL_TRIED)
 
     # After the choice --------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Coscheduling(Plugin):
         message = wording.unreserved(gang.id, pod.name)
         self.company.send_back(group, message)
         if round_ is not None:
-            self.company.end(message)
+            self.company.end(wording.ALL_TRIED)
 
     def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | None:
         """Those that start together are told how many they are."""

@@ -1,0 +1,24 @@
+"""Koordinator's metrics of gangs, under its names: read from the register when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from koord.scheduler.koordinator_metrics import KoordinatorMetrics, job_size
+from koord.scheduler.plugins.coscheduling.company import Company
+from koord.telemetry.metrics.registry import Reading, Registry
+
+
+def watch_gangs(registry: Registry, metrics: KoordinatorMetrics, company: Company) -> None:
+    def ended(reason: str, members: int, seconds: float) -> None:
+        metrics.gang_cycle_s.labels(reason, job_size(members)).observe(seconds)
+
+    def read() -> Iterator[Reading]:
+        gangs = company.gangs
+        waiting = sum(1 for group in gangs.groups.values() if any(gang.waiting for gang in gangs.of_group(group)))
+        yield Reading(
+            "scheduler_waiting_gang_group_number", "Gang groups that wait.", "gauge", (), [((), float(waiting))]
+        )
+
+    company.watchers.append(ended)
+    registry.source(read)
