@@ -78,11 +78,10 @@ def _found_by(book: Book, label: str, namespace: str, quota: str) -> str:
     if not quota:
         return ""
     known = book.quotas.get(quota)
-    if known is None or quota not in (namespace, known.name):
-        return "having no other"
     if quota == namespace:
         return "the name of its namespace"
-    return "the quota's list of namespaces" if namespace in known.namespaces else "having no other"
+    listed = known is not None and namespace in known.namespaces
+    return "the quota's list of namespaces" if listed else "having no other"
 
 
 def summary(ledger: Ledger, name: str, *, pods: bool) -> dict[str, Any] | None:
