@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from heapq import heappop, heappush
 from typing import ClassVar
 
 from koord.api.custom import RESERVATIONS
@@ -53,6 +54,8 @@ class ReservationKeeper:
         self._lister = post.handle.lister(RESERVATIONS)
         self._due: dict[str, None] = {}  # names to look at
         self._later: dict[str, float] = {}  # when to look again, in seconds since 1970
+        self._alarms: list[tuple[float, str]] = []  # a heap of the same; those that no longer hold are passed over
+        self._nodes_seen = float("-inf")
         self._leftovers: dict[str, PodInfo] | None = {} if plugin.clean_owners else None  # owners to be cleaned
         self._work = asyncio.Event()
         self._quiet = QuietLog(_LOG, post.clock)
@@ -110,17 +113,22 @@ class ReservationKeeper:
             self._mark(reservation.metadata.name)
 
     def _wake_late(self) -> None:
+        """Those whose time is up, and now and then those whose node is gone."""
         now = self._clock.time()
-        for name in [name for name, at in self._later.items() if at <= now]:
-            del self._later[name]
-            self._due[name] = None
+        while self._alarms and self._alarms[0][0] <= now:
+            at, name = heappop(self._alarms)
+            if self._later.get(name) == at:
+                del self._later[name]
+                self._due[name] = None
+        if self._clock.monotonic() - self._nodes_seen < _LONGEST_S:
+            return
+        self._nodes_seen = self._clock.monotonic()
         for name in self._book.register.nodes:
             if self._post.handle.state.node(name) is None:
                 self._due.update(dict.fromkeys(standing.holding.name for standing in self._book.register.on(name)))
 
     async def _rest(self) -> None:
-        now = self._clock.time()
-        longest = min((at - now for at in self._later.values()), default=_LONGEST_S)
+        longest = self._alarms[0][0] - self._clock.time() if self._alarms else _LONGEST_S
         try:
             async with asyncio.timeout(min(max(longest, 0.0), _LONGEST_S)):
                 await self._work.wait()
@@ -145,7 +153,7 @@ class ReservationKeeper:
         fine = True
         for effect in self._effects(reservation):
             if isinstance(effect, LookAgain):
-                self._later[name] = effect.at.timestamp()
+                self._remind(name, effect.at.timestamp())
             elif isinstance(effect, WriteStatus):
                 fine = await self._write(reservation, effect) and fine
             elif isinstance(effect, Delete):
@@ -153,6 +161,11 @@ class ReservationKeeper:
         if not fine:
             self._due[name] = None
         return fine
+
+    def _remind(self, name: str, at: float) -> None:
+        if self._later.get(name) != at:
+            self._later[name] = at
+            heappush(self._alarms, (at, name))
 
     def _effects(self, reservation: Reservation) -> Sequence[Effect]:
         now = datetime.fromtimestamp(self._clock.time(), UTC)
