@@ -3,6 +3,7 @@ are chosen this is all there is to it, so it is worked out for all rows at once.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -16,6 +17,8 @@ Floats = npt.NDArray[np.float64]
 
 # As long as a hundredfold is exact as a float, cutting a quotient of floats gives what dividing whole numbers gives.
 _EXACT = (1 << 53) // MAX_SCORE
+_COLUMNS_KEPT = 32
+_FEW = 64  # changed rows, up to which bringing a column up to date is cheaper than making it anew
 
 
 class Totals:
@@ -56,9 +59,8 @@ class Totals:
                 share = percent(self._scorer, there, taken, amounts.get(name, 0))
             if kept.absent is not None:
                 missing.append((kept.absent[rows], weight))
-            if weight != 1:
-                share *= weight
-            total = share if total is None else np.add(total, share, out=total)
+            share = share if weight == 1 else share * weight  # what is kept must stay as it is
+            total = share if total is None else total + share
             weights += weight
         if total is None:
             return np.zeros(len(table.alive[rows]), np.int64)
@@ -66,18 +68,21 @@ class Totals:
             present = np.full(len(total), weights, np.int64)
             for absent, weight in missing:
                 present -= absent * weight
-            total /= np.maximum(present, 1)
-        else:
-            total /= weights
-        return total.astype(np.int64)
+            return (total / np.maximum(present, 1)).astype(np.int64)
+        return (total / weights).astype(np.int64)
 
 
 class _Kept:
-    """Of one resource. `exact`: all its amounts are, as floats. `absent`: rows without any of it, if there are such."""
+    """Of one resource. `exact`: all its amounts are, as floats. `absent`: rows without any of it, if there are such.
 
-    __slots__ = ("_allocatable", "_left", "_requested", "_there", "absent", "exact", "size")
+    Many pods ask for the same round amounts: the columns of the amounts asked for last are kept.
+    """
+
+    __slots__ = ("_allocatable", "_columns", "_left", "_requested", "_table", "_there", "absent", "exact", "size")
 
     def __init__(self, table: NodeTable, name: str) -> None:
+        self._table = table
+        self._columns: OrderedDict[int, tuple[int, Floats]] = OrderedDict()  # with the change up to which it holds
         there = self._allocatable = table.allocatable(name)
         self._requested = table.requested(name)
         self.size = table.size
@@ -91,10 +96,25 @@ class _Kept:
             self._left[row] = int(self._allocatable[row] - self._requested[row]) * MAX_SCORE
 
     def shares(self, rows: Rows, asked: int, *, fills_up: bool) -> Floats:
-        there = self._there[rows]
+        """Not to be changed by who asks."""
+        if not isinstance(rows, slice):
+            return self._made(rows, asked, fills_up=fills_up)
+        position, column = self._columns.pop(asked, (-1, None))
+        changed = self._table.changed_since(position)
+        if column is None or changed is None or len(changed) > _FEW:
+            column = self._made(rows, asked, fills_up=fills_up)
+        elif changed:
+            some = np.asarray(changed, np.intp)
+            column[some] = self._made(some, asked, fills_up=fills_up)
+        self._columns[asked] = (self._table.position, column)
+        if len(self._columns) > _COLUMNS_KEPT:
+            self._columns.popitem(last=False)
+        return column
+
+    def _made(self, rows: Rows, asked: int, *, fills_up: bool) -> Floats:
         share: Floats = self._left[rows] - asked * MAX_SCORE
         np.maximum(share, 0, out=share)
-        share /= there
+        share /= self._there[rows]
         if fills_up:  # what is not left is taken; of nothing nothing is
             np.subtract(MAX_SCORE, np.ceil(share, out=share), out=share)
             if self.absent is not None:
