@@ -134,7 +134,7 @@ def arm(stage: Stage, kill: int, *, after: bool) -> None:
     stage.world.kernel.after_write = count if after else None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     policy=st.sampled_from(["cpuset", "cfsQuota"]),
     percent=st.integers(10, 100),
@@ -154,7 +154,7 @@ def test_more_load_of_services_never_buys_be_more_cpu(
     assert 0 < busy <= quiet
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(story=STORIES)
 def test_the_same_story_ends_the_same(story: list[tuple[NodeSLOSpec, int, int, float]]) -> None:
     ends = []
