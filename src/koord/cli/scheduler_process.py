@@ -46,7 +46,7 @@ from koord.scheduler.monitor import Late, Monitor
 from koord.scheduler.monitor import Settings as MonitorSettings
 from koord.scheduler.plugins.coscheduling.company import Company
 from koord.scheduler.program import Scheduler
-from koord.scheduler.quota_metrics import watch_quotas
+from koord.scheduler.quota_metrics import LedgerMeter, watch_quotas
 from koord.scheduler.reservation_metrics import watch_reservations
 from koord.telemetry import collector, health
 from koord.telemetry.certificate import ServingCertificate
@@ -298,6 +298,7 @@ class Process:
         ledger = ledger_of(self._scheduler.profiles.values())
         if ledger is not None:
             watch_quotas(self._plan.registry, ledger, lambda: self._leads)
+            ledger.meter = LedgerMeter(self._clock, self._extra.quota_s)
         for duty in self._scheduler.duties:
             if isinstance(duty, QuotaStatus):
                 duty.took = self._extra.quota_status_s.observe

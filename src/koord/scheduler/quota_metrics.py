@@ -16,6 +16,8 @@ from koord.api.protocol import (
 from koord.policy.quota.amount import Counts
 from koord.policy.quota.publication import figures
 from koord.scheduler.plugins.elastic_quota.ledger import Ledger
+from koord.telemetry.clock import Clock
+from koord.telemetry.metrics.family import Family, Histogram
 from koord.telemetry.metrics.registry import Reading, Registry
 
 NAME = "scheduler_elastic_quota_status"
@@ -39,6 +41,21 @@ def watch_quotas(registry: Registry, ledger: Ledger, leads: Callable[[], bool]) 
         yield Reading(NAME, "What a quota has: cpu in thousandths.", "gauge", LABELS, values)
 
     registry.source(read)
+
+
+class LedgerMeter:
+    """How long operations on the ledger take, by their names in Koordinator's metrics."""
+
+    def __init__(self, clock: Clock, family: Family[Histogram]) -> None:
+        self.now = clock.monotonic
+        self._family = family
+        self._known: dict[str, Histogram] = {}
+
+    def took(self, operation: str, since: float) -> None:
+        known = self._known.get(operation)
+        if known is None:
+            known = self._known[operation] = self._family.labels(operation)
+        known.observe(self.now() - since)
 
 
 def _values(ledger: Ledger) -> Iterator[tuple[tuple[str, ...], float]]:

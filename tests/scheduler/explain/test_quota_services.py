@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from koord.scheduler.explain.quota import ledger_of, summaries, summary, tree, what_if
 from koord.scheduler.framework.profile import Profile
-from koord.scheduler.quota_metrics import watch_quotas
+from koord.scheduler.koordinator_metrics import KoordinatorMetrics
+from koord.scheduler.quota_metrics import LedgerMeter, watch_quotas
+from koord.telemetry.clock import WallClock
 from koord.telemetry.metrics import exposition
 from koord.telemetry.metrics.registry import Registry
 from tests.scheduler.clusters import make_pod
@@ -95,6 +97,18 @@ def test_a_quota_that_is_gone_has_no_series() -> None:
     assert 'name="q"' not in served()
     leads[0] = False
     assert "name=" not in served()
+
+
+def test_operations_are_timed_for_those_who_look() -> None:
+    made, registry = scene(), Registry()
+    made.ledger.meter = LedgerMeter(WallClock(), KoordinatorMetrics(registry).quota_s)
+    pod = of_quota("timed", "q", cpu="1")
+    made.place(pod)
+    made.gone(pod)
+    made.drop_quota("q")
+    text = exposition.render([registry]).decode()
+    for operation in ("OnPodAdd", "ReservePod", "UnreservePod", "OnPodDelete", "DeleteQuota"):
+        assert f'scheduler_elastic_quota_process_latency_count{{operation="{operation}"}} 1' in text
 
 
 def _alike(line: str, wanted: str) -> bool:

@@ -8,7 +8,7 @@ ledger made anew from the same lists and the same state has the same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
+from typing import Literal, Protocol
 
 from koord.api.custom import ELASTIC_QUOTAS
 from koord.api.sigs_scheduling import ElasticQuota
@@ -37,20 +37,27 @@ from koord.values.quantity import QuantityError
 QuotaKey = tuple[str, str]  # namespace and name of the object
 
 
+class Meter(Protocol):
+    def now(self) -> float: ...
+
+    def took(self, operation: str, since: float) -> None: ...
+
+
 class Ledger:
     def __init__(self, rules: Rules, handle: Handle, *, with_overhead: bool = True) -> None:
         self.rules = rules
         self.with_overhead = with_overhead
         self.unreadable: dict[QuotaKey, str] = {}  # quotas that count as absent, and why
         self.on_eased: Callable[[], None] | None = None  # told when room came that the state does not tell of
+        self.meter: Meter | None = None  # for those who want to know how long things take
         self._state = handle.state
         self._book = Book(rules)
         self._total = Total(handle.state.table)
         self._pods = handle.lister(PODS)
         quotas = handle.lister(ELASTIC_QUOTAS)
-        quotas.on_change(self._on_quota)
-        self._pods.on_change(self._on_pod)
-        handle.state.listen(self._on_place)
+        quotas.on_change(self._quota_changed)
+        self._pods.on_change(self._pod_changed)
+        handle.state.listen(self._placement_changed)
 
     # Reading -----------------------------------------------------------------------------------------------------
 
@@ -87,6 +94,24 @@ class Ledger:
         """Noted with the quota that the pod belongs to, whichever quota above it had no room."""
         quota = self._book.quota_of(self.claim(pod)) or refusal.quota
         self._book.handle(Refused(pod.key, quota, refusal, at))
+
+    def _quota_changed(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
+        started = 0.0 if self.meter is None else self.meter.now()
+        self._on_quota(old, new)
+        if self.meter is not None:
+            self.meter.took("DeleteQuota" if new is None else "UpdateQuota", started)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        started = 0.0 if self.meter is None else self.meter.now()
+        self._on_pod(old, new)
+        if self.meter is not None:
+            self.meter.took("OnPodDelete" if new is None else "OnPodAdd" if old is None else "OnPodUpdate", started)
+
+    def _placement_changed(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
+        started = 0.0 if self.meter is None else self.meter.now()
+        self._on_place(what, pod, node)
+        if self.meter is not None:
+            self.meter.took("ReservePod" if what == "add" else "UnreservePod", started)
 
     def _on_quota(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
         shown = new if new is not None else old
