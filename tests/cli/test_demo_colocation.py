@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.console import Console
 from koord.cli.demo import Wish, play
 from koord.cli.demo_chart import areas, bar
 from koord.cli.demo_picture import WIDTH, picture
+from koord.cli.demo_view import Jobs
 from koord.cli.up import up
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -84,8 +86,9 @@ def test_a_bar_is_as_wide_as_it_is_told() -> None:
 
 
 def test_a_small_screen_shows_the_cluster_without_its_nodes() -> None:
-    view = play(Wish(hours=0.1, nodes=2))
-    assert view is not None
+    found = play(Wish(hours=0.1, nodes=2))
+    assert found is not None
+    view = found
 
     def shown(rows: int | None) -> str:
         console = Console(width=WIDTH, file=io.StringIO(), record=True)
@@ -97,3 +100,7 @@ def test_a_small_screen_shows_the_cluster_without_its_nodes() -> None:
     assert "node-1" not in shown(23)
     assert len(shown(None).splitlines()) == 23  # one is left for the cursor
     assert "what happened" in shown(20)
+    jobs = Jobs(submitted=99_999, done=12_345, failed=0, running=120, waiting=12)
+    view = msgspec.structs.replace(view, jobs=jobs, evicted=321)
+    assert "321" in shown(None)
+    assert len(shown(None).splitlines()) == 23  # numbers grow, lines do not

@@ -112,12 +112,13 @@ def _foot(view: DemoView) -> RenderableType:
     jobs, summary = view.jobs, view.summary
     short = summary.short_core_seconds
     first = Text.assemble(
-        ("jobs ", "grey62"), (f"{jobs.done:,}", "bold"), (" done  ", "grey62"),
-        (f"{jobs.running}", "bold"), (" running  ", "grey62"),
-        (f"{jobs.waiting}", "bold"), (" waiting  batch held on ", "grey62"),
-        (f"{view.state.suppressed}", "bold"), (" nodes  evicted ", "grey62"),
-        (f"{view.evicted}", "bold"), ("  services lack ", "grey62"),
+        (f"{jobs.done:,}", "bold"), (" jobs done, ", "grey62"),
+        (f"{jobs.running}", "bold"), (" run, ", "grey62"),
+        (f"{jobs.waiting}", "bold"), (" wait  batch held on ", "grey62"),
+        (f"{view.state.suppressed}", "bold"), (" nodes  ", "grey62"),
+        (f"{view.evicted}", "bold"), (" evicted  services lack ", "grey62"),
         (f"{short:.1f} core s", "bold #40b36b" if short == 0 else "bold red"),
+        no_wrap=True,
     )  # fmt: skip
     lines = [first, *_suppression(view), *(_eviction(entry) for entry in view.evictions)][:_LINES]
     lines += [Text("")] * (_LINES - len(lines))
