@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from koord.cli import program as process
 from koord.cli.flags import Values
 from koord.cli.flags_logging import verbosity
@@ -19,8 +21,9 @@ from koord.koordlet.apply.executor import Executor
 from koord.koordlet.apply.journal import Journal
 from koord.koordlet.engine import JOURNAL
 from koord.koordlet.program import Koordlet
+from koord.koordlet.settings import Settings
 from koord.kube.client import Client
-from koord.kube.connection import BadConfig
+from koord.kube.connection import BadConfig, Connection
 from koord.kube.http import HttpTransport
 from koord.kube.informers import Informers
 from koord.telemetry import collector
@@ -55,8 +58,15 @@ def work(values: Values, logs: Logs, environ: Mapping[str, str], *, restoring: b
         found = connection(environ, clock, kubeconfig=plan.kubeconfig)
     except BadConfig as wrong:
         return process.refuse(PROGRAM, [str(wrong)])
+    plan = msgspec.structs.replace(plan, settings=with_identity(plan.settings, found))
     client = Client(HttpTransport(found, clock), clock=clock, qps=plan.qps, burst=plan.burst, user_agent=USER_AGENT)
     return process.run_loop(lambda stop: serve(plan, client, clock, logs, stop))
+
+
+def with_identity(settings: Settings, found: Connection) -> Settings:
+    """The kubelet is asked by whoever talks to the API server."""
+    pods = msgspec.structs.replace(settings.pods, auth=found.auth, certificate=found.certificate)
+    return msgspec.structs.replace(settings, pods=pods)
 
 
 async def serve(plan: Plan, client: Client, clock: Clock, logs: Logs, stop: asyncio.Event) -> int:

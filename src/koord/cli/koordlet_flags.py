@@ -26,7 +26,6 @@ from koord.koordlet.strategies import burst, suppress
 PROGRAM = "koordlet"
 SECOND = 1_000_000_000
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
-TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 _NO_PPROF = "there is no Go runtime to profile"
 _IN_MEMORY = "samples are kept in memory, for as long as reports and decisions look back"
 _BY_API = "every eviction goes through the API server, so that disruption budgets hold"
@@ -126,7 +125,7 @@ STATES = (
     Flag(
         "kubelet-certificate-authority", TEXT, "File of authorities for the kubelet's certificate; none: not verified"
     ),
-    Flag("kubelet-token-file", TEXT, "File of the token for the kubelet", TOKEN),
+    Flag("kubelet-token-file", TEXT, "File of the token for the kubelet. Default: as at the API server"),
     Flag("node-topology-sync-interval", DURATION, "Between two looks at the node's topology", 3 * SECOND),
     Flag(
         "xpu-device-infos-dir", TEXT, "Folder in which vendors describe devices", "/var/run/koordlet/xpu-device-infos/"

@@ -56,6 +56,7 @@ UPKEEP_S = 60.0
 PROBE_S = 600.0
 FLUSH_S = 5.0
 RESTART_S = 5.0
+NODE_PATIENCE_S = 3.0
 STALE_S = 15.0  # how long an eviction may wait for its turn
 # Metric by collector.
 _LOOKS = {"node_cpu_info": "node-info", "node_numa_info": "node-numa", "node_local_storage_info": "storage"}
@@ -168,7 +169,7 @@ class Koordlet:
             self._settings.pods, self._clock, lambda: self.outlook.node, on_request=self._asked_kubelet
         )
         self.pods = PodSource(tree, self._client, self._clock, self._settings.node, kubelet, self._settings.pods)
-        self._keep("pods", self.pods.run)
+        self._keep("pods", self._follow_pods)
         self.reports = Reports(
             self._client,
             self._informers,
@@ -202,6 +203,15 @@ class Koordlet:
         self._keep("capabilities", lambda: self._publish(engine))
         self.engine = engine
         return engine
+
+    async def _follow_pods(self) -> None:
+        """The kubelet's address is on the Node. A moment's patience spares the API server a list of pods."""
+        waited_s = 0.0
+        while self.outlook.node is None and waited_s < NODE_PATIENCE_S:
+            await self._clock.sleep(0.1)
+            waited_s += 0.1
+        if self.pods is not None:
+            await self.pods.run()
 
     async def _found_tree(self) -> Tree:
         while True:

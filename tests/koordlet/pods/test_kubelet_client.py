@@ -14,6 +14,7 @@ from aiohttp import web
 from koord.api.node import DaemonEndpoint, Node, NodeAddress, NodeDaemonEndpoints, NodeStatus
 from koord.koordlet.pods.kubelet import KubeletClient, NoAnswer, Observer
 from koord.koordlet.pods.settings import Settings
+from koord.kube.connection import Token
 from koord.telemetry.clock import WallClock
 from tests.koordlet.pods.kubelet import pod
 
@@ -74,6 +75,14 @@ def client(
         (folder / "ca").write_bytes(ca)
         stated = msgspec.structs.replace(stated, ca_file=str(folder / "ca"))
     return KubeletClient(stated, WallClock(), lambda: node(server.port), on_request=seen)
+
+
+async def test_without_a_file_the_agent_shows_itself_as_at_the_api_server(server: Server) -> None:
+    kubelet = KubeletClient(Settings(auth=Token(token="secret")), WallClock(), lambda: node(server.port))
+    try:
+        assert not isinstance(await kubelet.pods(), NoAnswer)
+    finally:
+        await kubelet.close()
 
 
 async def test_pods_and_configuration_with_a_token(server: Server, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from koord.api.model import Model, decode
 from koord.api.node import Node
 from koord.api.part import ResourceList
 from koord.koordlet.pods.settings import Settings
-from koord.kube.connection import Anonymous, BadConfig, Connection, Origin, Pem, TokenFile
+from koord.kube.connection import Anonymous, Auth, BadConfig, Connection, Origin, Pem, TokenFile
 from koord.kube.http import HttpTransport
 from koord.kube.transport import UNREADABLE, Answer, Request, Unreachable
 from koord.telemetry.clock import Clock
@@ -145,15 +145,18 @@ class KubeletClient:
 
     def _connection(self, server: str) -> Connection:
         settings = self._settings
-        with_token = bool(settings.token_file) and not settings.plain_http
+        auth: Auth = settings.auth
+        if settings.plain_http:
+            auth = Anonymous()
+        elif settings.token_file:
+            auth = TokenFile(origin=Origin(settings.token_file, ""), path=settings.token_file)
         return Connection(
             server=server,
             origin=Origin("the node's status", "daemonEndpoints"),
             ca=Pem(origin=Origin(settings.ca_file, ""), path=settings.ca_file) if settings.ca_file else None,
             insecure=not settings.ca_file,
-            auth=TokenFile(origin=Origin(settings.token_file, ""), path=settings.token_file)
-            if with_token
-            else Anonymous(),
+            certificate=None if settings.plain_http else settings.certificate,
+            auth=auth,
         )
 
 

@@ -6,13 +6,16 @@ from typing import Literal
 
 import msgspec
 
+from koord.kube.connection import Anonymous, Auth, KeyPair
+
 Source = Literal["auto", "kubelet", "apiserver"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Without `ca_file` the kubelet's certificate is not verified: most kubelets sign their own.
 
-    `plain_http` uses the read-only port instead, which needs no token.
+    `plain_http` uses the read-only port instead, which needs no token. A `token_file` goes before `auth`, which is how
+    the agent shows itself to the API server.
     """
 
     source: Source = "auto"  # auto: the kubelet, and the API server while the kubelet does not answer
@@ -22,6 +25,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     plain_http: bool = False
     read_only_port: int = 10255
     token_file: str = ""
+    auth: Auth = Anonymous()
+    certificate: KeyPair | None = None
     ca_file: str = ""
     sync_s: float = 10.0
     timeout_s: float = 3.0
