@@ -153,7 +153,7 @@ class Book:
             self.version += 1
             self._promised.add(uid)
             if not pod.placed:
-                bundle = self._bundles[pod.address]
+                bundle = self._bundles[pod.quota, pod.namespace]
                 if bundle.home is None or bundle.home.path:
                     self._use(pod, 1)
                 else:
@@ -325,7 +325,7 @@ class Book:
         `without` are running pods that are imagined away; only their use is, not what they ask for.
         """
         forest = self._grown() if self._forest is None else self._forest
-        bundle = self._bundles.get(pod.address)
+        bundle = self._bundles.get((pod.quota, pod.namespace))
         home, refusal = (bundle.home, bundle.refusal) if bundle is not None else self._house(pod.address, forest)
         if refusal is not None or home is None:
             return refusal

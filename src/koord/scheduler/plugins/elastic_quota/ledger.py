@@ -57,7 +57,7 @@ class Ledger:
         quotas = handle.lister(ELASTIC_QUOTAS)
         quotas.on_change(self._quota_changed)
         self._pods.on_change(self._pod_changed)
-        handle.state.listen(self._placement_changed)
+        handle.state.listen(self._on_place)
 
     # Reading -----------------------------------------------------------------------------------------------------
 
@@ -107,12 +107,6 @@ class Ledger:
         if self.meter is not None:
             self.meter.took("OnPodDelete" if new is None else "OnPodAdd" if old is None else "OnPodUpdate", started)
 
-    def _placement_changed(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
-        started = 0.0 if self.meter is None else self.meter.now()
-        self._on_place(what, pod, node)
-        if self.meter is not None:
-            self.meter.took("ReservePod" if what == "add" else "UnreservePod", started)
-
     def _on_quota(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
         shown = new if new is not None else old
         assert shown is not None
@@ -147,17 +141,22 @@ class Ledger:
             self.on_eased()
 
     def _on_place(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
-        uid, book = pod.uid, self._book
+        uid, book, meter = pod.uid, self._book, self.meter
+        started = 0.0 if meter is None else meter.now()
         if what == "add":
             if not book.assign(uid) and is_counted(pod):
                 book.handle(Requested(claim_of(pod, with_overhead=self.with_overhead)))
                 book.assign(uid)
+            if meter is not None:
+                meter.took("ReservePod", started)
             return
         listed = self._pods.get(pod.namespace, pod.name)
         if listed is None or listed.metadata.uid != uid or is_terminal(listed):
             book.handle(Released(uid))
         else:
             book.unassign(uid)
+        if meter is not None:
+            meter.took("UnreservePod", started)
 
 
 class Ledgers:
