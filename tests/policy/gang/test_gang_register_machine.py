@@ -50,7 +50,8 @@ def picture(gangs: Gangs) -> dict[str, Any]:
     """All that does not depend on what this scheduler did: who waits or was seen to bind is laid aside."""
     return {
         "gangs": {
-            g.id: (g.settings, g.author, sorted(g.members), sorted(g.held), g.collected) for g in gangs.gangs.values()
+            g.id: (g.settings, g.author, sorted(g.members), sorted([*g.held, *g.doomed]), g.collected)
+            for g in gangs.gangs.values()
         },
         "groups": {g.id: (g.gangs, g.ready, g.joined) for g in gangs.groups.values()},
     }
@@ -135,6 +136,7 @@ class Register(RuleBasedStateMachine):
             places = [*gang.pending, *gang.held, *gang.waiting, *gang.bound]
             living = [uid for uid, member in gang.members.items() if not member.ended]
             assert sorted(places) == sorted(living)
+            assert gang.doomed <= gang.waiting.keys()
             assert gang.members or gang.pod_group is not None, "nothing is kept of a gang that is gone"
         for group in self.gangs.groups.values():
             if group.representative:

@@ -23,6 +23,7 @@ class Gang:
     __slots__ = (
         "author",
         "bound",
+        "doomed",
         "held",
         "id",
         "labelled",
@@ -45,6 +46,7 @@ class Gang:
         self.pending: dict[str, Member] = {}  # can be tried
         self.held: dict[str, Member] = {}  # without a node, and cannot be tried
         self.waiting: dict[str, str] = {}  # uid -> the node that it has and waits to be bound to
+        self.doomed: set[str] = set()  # of those who wait: who cannot start any more, because it is being deleted
         self.bound: dict[str, str] = {}
 
     @property
@@ -58,7 +60,16 @@ class Gang:
     @property
     def collected(self) -> int:
         """Members that are there and could start, or have."""
-        return len(self.pending) + len(self.waiting) + len(self.bound)
+        return len(self.pending) + self.ready + len(self.bound)
+
+    @property
+    def ready(self) -> int:
+        """Members that have a node, wait, and could start."""
+        return len(self.waiting) - len(self.doomed)
+
+    def unwait(self, uid: str) -> bool:
+        self.doomed.discard(uid)
+        return self.waiting.pop(uid, None) is not None
 
     @property
     def complete(self) -> bool:
@@ -154,7 +165,7 @@ class Gangs:
     def release(self, uid: str) -> None:
         """It lost that node; whatever has become of it meanwhile."""
         gang = self.of(uid)
-        if gang is None or gang.waiting.pop(uid, None) is None:
+        if gang is None or not gang.unwait(uid):
             return
         self._place(gang, gang.members[uid])
         self._calm(gang)
@@ -165,7 +176,7 @@ class Gangs:
             return []
         gang.pending.pop(uid, None)
         gang.held.pop(uid, None)
-        gang.waiting.pop(uid, None)
+        gang.unwait(uid)
         gang.bound[uid] = node
         return self._stirred(gang)
 
@@ -205,9 +216,11 @@ class Gangs:
         if member.ended:
             return
         if member.node or uid in gang.bound:  # a view from before the binding does not undo it
-            gang.waiting.pop(uid, None)
+            gang.unwait(uid)
             gang.bound[uid] = member.node or gang.bound[uid]
-        elif uid not in gang.waiting:
+        elif uid in gang.waiting:
+            (gang.doomed.discard if member.free else gang.doomed.add)(uid)
+        else:
             (gang.pending if member.free else gang.held)[uid] = member
 
     def _drop(self, gang: Gang, uid: str, *, keep_wait: bool) -> bool:
@@ -220,7 +233,7 @@ class Gangs:
         tried = gang.pending.pop(uid, None) is not None
         gang.held.pop(uid, None)
         if not keep_wait:
-            tried = gang.waiting.pop(uid, None) is not None or tried
+            tried = gang.unwait(uid) or tried
             gang.bound.pop(uid, None)
         return tried
 

@@ -57,7 +57,7 @@ def is_enough(gang: Gang, group: Group, defaults: Defaults, more: int = 0) -> bo
     if gang.settings is None:
         return False
     policy = policy_of(gang, defaults)
-    there = len(gang.waiting) + more
+    there = gang.ready + more
     if policy == WAITING_AND_RUNNING:
         there += len(gang.bound)
     elif policy != ONLY_WAITING and group.satisfied:
