@@ -9,7 +9,8 @@ import msgspec
 
 from koord.api.config import gates
 from koord.api.config.gate_tables import MANAGER
-from koord.cli import local_manager, local_nodes, local_scheduler
+from koord.cli import local_descheduler, local_manager, local_nodes, local_scheduler
+from koord.descheduler.assembly import Assembly as Descheduling
 from koord.embedded.cluster import Context, Maker
 from koord.embedded.kubelet import profile as node_profile
 from koord.embedded.kubelet.profile import Pool
@@ -24,6 +25,7 @@ class Wish(msgspec.Struct, frozen=True):
     pools: tuple[Pool, ...]
     scheduler: Assembly
     manager: ManagerSettings
+    descheduler: Descheduling
     agents: bool = False  # whether every simulated node runs the node agent
 
 
@@ -31,6 +33,7 @@ class Wish(msgspec.Struct, frozen=True):
 SETTINGS = {
     "scheduler.config": "a KubeSchedulerConfiguration file for koord-scheduler",
     "manager.feature-gates": "gates of koord-manager, as name=true,other=false",
+    "descheduler.config": "a DeschedulerConfiguration file; without one only PodMigrationJobs are carried out",
     "nodes.agents": "true: every simulated node runs the node agent's strategies on a machine of its own",
 }
 
@@ -40,6 +43,7 @@ COMPONENTS: dict[str, Callable[[Context, Wish], object]] = {
     "nodes": lambda c, wish: local_nodes.make(c, wish.pools, agents=wish.agents),
     "manager": lambda c, wish: local_manager.LocalManager(c, wish.manager),
     "scheduler": lambda c, wish: local_scheduler.make(c, wish.scheduler),
+    "descheduler": lambda c, wish: local_descheduler.make(c, wish.descheduler),
 }
 
 
@@ -60,6 +64,10 @@ def chosen(
     scheduler = local_scheduler.assembled(Path(file) if file else None)
     if isinstance(scheduler, str):
         return f"--set scheduler.config: {scheduler}"
+    file = settings.get("descheduler.config")
+    descheduler = local_descheduler.assembled(Path(file) if file else None)
+    if isinstance(descheduler, str):
+        return f"--set descheduler.config: {descheduler}"
     switched = gates.parse(settings.get("manager.feature-gates", ""), MANAGER)
     if isinstance(switched, list):
         return f"--set manager.feature-gates: {'; '.join(map(str, switched))}"
@@ -70,7 +78,7 @@ def chosen(
     agents = settings.get("nodes.agents", "false")
     if agents not in ("true", "false"):
         return f"--set nodes.agents={agents}: must be true or false"
-    wish = Wish(pools, scheduler, ManagerSettings(gates=switched), agents == "true")
+    wish = Wish(pools, scheduler, ManagerSettings(gates=switched), descheduler, agents == "true")
     return [(name, _maker(name, wish)) for name in COMPONENTS if name in names]
 
 

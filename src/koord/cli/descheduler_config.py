@@ -34,10 +34,10 @@ def configured(values: Values) -> Configured | list[str]:
     path, notes = values.text("config"), []
     config = DeschedulerConfiguration()
     if path:
-        read = _file(path)
-        if isinstance(read, list):
-            return read
-        config = read
+        found = read(path, "--config")
+        if isinstance(found, list):
+            return found
+        config = found
         ignored = [name for name in ("address", "port") if values.given(name)]
         notes = [f"--{name} is ignored: the file of --config says it" for name in ignored]
     else:
@@ -55,18 +55,20 @@ def configured(values: Values) -> Configured | list[str]:
     return Configured(made, frozenset(name for name, on in gates.items() if on), tuple(notes))
 
 
-def _file(path: str) -> DeschedulerConfiguration | list[str]:
+def read(path: str, flag: str = "") -> DeschedulerConfiguration | list[str]:
+    """A file, strictly and before defaults; or all that is wrong with it, a line each that starts with `flag`."""
+    where = f"{flag} {path}" if flag else path
     try:
         document = yaml.safe_load(Path(path).read_bytes())
     except OSError as trouble:
-        return [f"--config: open {path}: {(trouble.strerror or str(trouble)).lower()}"]
+        return [f"{f'{flag}: ' if flag else ''}open {path}: {(trouble.strerror or str(trouble)).lower()}"]
     except yaml.YAMLError as trouble:
-        return [f"--config {path}: not YAML: {' '.join(str(trouble).split())}"]
+        return [f"{where}: not YAML: {' '.join(str(trouble).split())}"]
     for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         if isinstance(document, dict) and document.get(field, wanted) != wanted:
-            return [f"--config {path}: {field}: must be {wanted!r}, not {document[field]!r}"]
-    read = load(document)
-    return _listed(path, read) if isinstance(read, list) else read
+            return [f"{where}: {field}: must be {wanted!r}, not {document[field]!r}"]
+    found = load(document)
+    return [f"{where}: {error}" for error in found] if isinstance(found, list) else found
 
 
 def _listed(path: str, errors: list[FieldError]) -> list[str]:

@@ -24,6 +24,7 @@ from koord.cli.flags_logging import verbosity
 from koord.cli.flags_serving import Guarded, Wrong, certificate_of, guard_of, port_trouble, registry_of
 from koord.cli.program import refuse, run, run_loop
 from koord.descheduler.assembly import Assembly
+from koord.descheduler.explain import service
 from koord.descheduler.metrics import Metrics
 from koord.descheduler.program import Descheduler
 from koord.descheduler.world import World
@@ -234,6 +235,7 @@ class Process:
         if config.enable_profiling is not False:
             endpoint.debug()
         endpoint.flag("v", lambda text: verbosity(self._plan.logs, text))
+        service.serve(endpoint, self._descheduler, lambda: self._leads)
         return endpoint
 
     def _lease_is_fresh(self) -> str | None:

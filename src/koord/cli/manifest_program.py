@@ -15,6 +15,8 @@ REPLICAS = 2
 WEBHOOK_PORT, METRICS_PORT, HEALTH_PORT = 9876, 8080, 8000
 SCHEDULER_PORT = 10251
 SCHEDULER_CONFIG = "koord-scheduler.config"
+DESCHEDULER_PORT = 10251
+DESCHEDULER_CONFIG = "koord-descheduler.config"
 CERTIFICATES = "/certs"
 RESOURCES = {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"cpu": "1000m", "memory": "1Gi"}}
 
@@ -90,6 +92,33 @@ def scheduler(namespace: str, image: str, config: str) -> list[Obj]:
         config_map(namespace, "koord-scheduler-config", {SCHEDULER_CONFIG: config}),
         _deployment("koord-scheduler", namespace, container, volumes),
         _budget("koord-scheduler", namespace),
+    ]
+
+
+def descheduler(namespace: str, image: str, config: str) -> list[Obj]:
+    """`config` is the DeschedulerConfiguration as YAML."""
+    container: Obj = {
+        "name": "descheduler",
+        "image": image,
+        "command": ["koord-descheduler"],
+        "args": [
+            "--v=4",
+            f"--config=/config/{DESCHEDULER_CONFIG}",
+            "--secure-port=0",
+        ],
+        "ports": [{"name": "metrics", "containerPort": DESCHEDULER_PORT, "protocol": "TCP"}],
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": DESCHEDULER_PORT}},
+        "livenessProbe": _alive("/healthz", DESCHEDULER_PORT),
+        "volumeMounts": [{"name": "config", "mountPath": "/config"}, {"name": "tmp", "mountPath": "/tmp"}],
+    }
+    volumes: list[Obj] = [
+        {"name": "config", "configMap": {"name": "koord-descheduler-config"}},
+        {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    ]
+    return [
+        config_map(namespace, "koord-descheduler-config", {DESCHEDULER_CONFIG: config}),
+        _deployment("koord-descheduler", namespace, container, volumes),
+        _budget("koord-descheduler", namespace),
     ]
 
 

@@ -11,13 +11,16 @@ import yaml
 
 from koord import __version__
 from koord.api.config import gates
+from koord.api.config.descheduler import shipped as shipped_descheduling
 from koord.api.config.gate_tables import KOORDLET, MANAGER, RUNTIME_HOOKS
 from koord.api.config.scheduler import shipped
 from koord.api.crd import crd_manifests
+from koord.api.model import to_dict
 from koord.cli import manifest_koordlet, manifest_program
 from koord.cli.manifest_object import default_config, namespace_object, priority_classes
 from koord.cli.manifest_rbac import rbac, service_account
 from koord.cli.manifest_webhook import webhook_configurations
+from koord.descheduler import right as descheduler_rights
 from koord.koordlet import right as koordlet_rights
 from koord.manager import program
 from koord.manager.world import NAMESPACE
@@ -27,7 +30,9 @@ from koord.scheduler.right import BOUND_ROLES, RIGHTS
 
 Obj = dict[str, Any]
 
-COMPONENTS = ("namespace", "crds", "settings", "manager", "scheduler", "koordlet")
+COMPONENTS = ("namespace", "crds", "settings", "manager", "scheduler", "descheduler", "koordlet")
+# As the programs are called, for those who ask by that name.
+PROGRAMS = {f"koord-{name}": name for name in ("manager", "scheduler", "descheduler")}
 IMAGE = f"koord:{__version__}"
 CONFIG_NAME = "slo-controller-config"
 
@@ -62,6 +67,10 @@ def manifests(
         made.append(service_account("koord-scheduler", namespace))
         made += rbac("koord-scheduler", namespace, RIGHTS, BOUND_ROLES)
         made += manifest_program.scheduler(namespace, image, scheduler_config(namespace))
+    if "descheduler" in components:
+        made.append(service_account("koord-descheduler", namespace))
+        made += rbac("koord-descheduler", namespace, descheduler_rights.RIGHTS)
+        made += manifest_program.descheduler(namespace, image, descheduler_config(namespace))
     if "koordlet" in components:
         made.append(service_account(manifest_koordlet.NAME, namespace))
         made += rbac(manifest_koordlet.NAME, namespace, koordlet_rights.RIGHTS)
@@ -80,6 +89,11 @@ def scheduler_config(namespace: str) -> str:
     return text.replace(f"resourceNamespace: {NAMESPACE}", f"resourceNamespace: {namespace}")
 
 
+def descheduler_config(namespace: str) -> str:
+    """What is shipped, as a person would write it: rounds every so often, and nothing that proposes yet."""
+    return yaml.safe_dump(to_dict(shipped_descheduling.configuration(namespace)), sort_keys=False)
+
+
 @click.command("manifests")
 @click.option("--namespace", default=NAMESPACE, show_default=True, help="Where everything is installed.")
 @click.option("--image", default=IMAGE, show_default=True, help="Image that holds the programs.")
@@ -87,7 +101,7 @@ def scheduler_config(namespace: str) -> str:
     "--component",
     "components",
     multiple=True,
-    type=click.Choice(COMPONENTS),
+    type=click.Choice((*COMPONENTS, *PROGRAMS)),
     help="Only this part; may be given several times. Default: all.",
 )
 @click.option("--feature-gates", default="", help="Of koord-manager; they also decide which webhooks are registered.")
@@ -99,7 +113,8 @@ def manifests_command(
 
     Install with: koord manifests --image IMAGE | kubectl apply --server-side --force-conflicts -f -
     """
-    made = manifests(namespace, image, components or COMPONENTS, feature_gates, koordlet_feature_gates)
+    chosen = tuple(PROGRAMS.get(name, name) for name in components) or COMPONENTS
+    made = manifests(namespace, image, chosen, feature_gates, koordlet_feature_gates)
     if isinstance(made, str):
         click.echo(f"koord: {made}", err=True)
         sys.exit(1)

@@ -85,7 +85,13 @@ def _settings_of(pairs: tuple[str, ...]) -> dict[str, str]:
 @click.option("--durable", is_flag=True, help="With --data-dir: answer a write only when it is on disk.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="Where to write the kubeconfig (mode 0600).")
 @click.option("--components", default="all", show_default=True, metavar="A,B,C", help=f"Of: {', '.join(COMPONENTS)}.")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Setting of a program: scheduler.config=FILE.")
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Setting of a program: scheduler.config=FILE, descheduler.config=FILE, and more.",
+)
 @click.option("--seed", type=int, help="Seed for simulated behaviour. Default: a new one each time.")
 @click.option(
     "--demo",
@@ -116,7 +122,7 @@ def up(
     output: str | None,
     screenshot: Path | None,
 ) -> None:
-    """Run a whole cluster in this process: API server, workload controllers, simulated nodes and koord-scheduler.
+    """Run a whole cluster in this process: API server, workload controllers, simulated nodes and koord's programs.
 
     Prints one line when it is ready and runs until Ctrl-C. With --demo colocation a day of services and batch work on
     20 simulated nodes passes in minutes before your eyes.

@@ -47,6 +47,7 @@ class Descheduler:
         self.means = {name: MEANS[name](world, self.view, plugin) for name, plugin in evictors.items()}
         self._executor = Executor(world, self.means)
         self.last: Outcome | None = None  # of the latest round, for explanations
+        self.last_s = 0.0  # when that was
 
     async def lead(self) -> None:
         """Until cancelled: a round each interval, counted from its start; with interval 0 one round only."""
@@ -72,7 +73,7 @@ class Descheduler:
         metrics.rounds.labels("error" if outcome.error else "success").inc()
         if outcome.error and (self.last is None or self.last.error != outcome.error):
             _LOG.warning("the round ended early: %s", outcome.error)
-        self.last = outcome
+        self.last, self.last_s = outcome, clock.time()
         for effect in outcome.effects:
             if isinstance(effect, Evict):
                 metrics.proposed.labels(effect.plugin, str(effect.dry_run).lower()).inc()

@@ -45,24 +45,28 @@ class View:
 
     def workloads(self) -> Mapping[str, Workload]:
         """By the uid that pods name as their controller. A ReplicaSet of a Deployment stands for the Deployment."""
-        found: dict[str, Workload] = {}
-        deployments = {deployment.metadata.uid: deployment for deployment in self._deployments.list()}
-        sets: dict[str, list[str]] = {}
-        lone: list[Any] = []
-        for replica_set in self._replica_sets.list():
-            owner = controller_of(replica_set)
-            if owner is not None and owner.kind == DEPLOYMENT and owner.uid in deployments:
-                sets.setdefault(owner.uid, []).append(replica_set.metadata.uid)
-            else:
-                lone.append(replica_set)
-        for uid, members in sets.items():
-            workload = _workload(DEPLOYMENT, deployments[uid], members)
-            found.update(dict.fromkeys(members, workload))
-        for informer in self._plain:
-            lone += informer.list()
-        for obj in lone:
-            found[obj.metadata.uid] = _workload(obj.kind, obj, [obj.metadata.uid])
-        return found
+        plain = [obj for informer in self._plain for obj in informer.list()]
+        return workloads(self._deployments.list(), self._replica_sets.list(), plain)
+
+
+def workloads(deployments: Iterable[Any], replica_sets: Iterable[Any], plain: Iterable[Any]) -> dict[str, Workload]:
+    """`plain` are those that control their pods themselves, such as StatefulSets."""
+    found: dict[str, Workload] = {}
+    by_uid = {deployment.metadata.uid: deployment for deployment in deployments}
+    sets: dict[str, list[str]] = {}
+    lone: list[Any] = []
+    for replica_set in replica_sets:
+        owner = controller_of(replica_set)
+        if owner is not None and owner.kind == DEPLOYMENT and owner.uid in by_uid:
+            sets.setdefault(owner.uid, []).append(replica_set.metadata.uid)
+        else:
+            lone.append(replica_set)
+    for uid, members in sets.items():
+        workload = _workload(DEPLOYMENT, by_uid[uid], members)
+        found.update(dict.fromkeys(members, workload))
+    for obj in (*lone, *plain):
+        found[obj.metadata.uid] = _workload(obj.kind, obj, [obj.metadata.uid])
+    return found
 
 
 def controller_of(obj: Object) -> Any:

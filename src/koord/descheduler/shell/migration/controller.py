@@ -120,6 +120,10 @@ class Migration:
         self._made[meta.uid] = name
         return None
 
+    def limited(self, pod: Pod) -> str:
+        """Why an eviction of the pod's workload or namespace has to wait, if it has to."""
+        return self._plugin.limiter.refuses(pod, self._world.clock.time()) or ""
+
     # What happens around -----------------------------------------------------------------------------------------
 
     def _on_job(self, change: Change[PodMigrationJob]) -> None:
@@ -228,14 +232,13 @@ class Migration:
                     return found
                 reservation = None if isinstance(found, Refused) else found
         successor = job.status.pod_ref
-        limited = self._plugin.limiter.refuses(pod, self._world.clock.time()) if pod is not None else None
         return Facts(
             now_s=self._world.clock.time(),
             default_mode=self._plugin.args.default_job_mode,
             pod=pod,
             reservation=reservation,
             successor=self._view.pods.get(successor.namespace, successor.name) if successor is not None else None,
-            limited=limited or "",
+            limited=self.limited(pod) if pod is not None else "",
         )
 
     async def _act(self, job: PodMigrationJob, action: Action) -> PodMigrationJob | str | None:

@@ -1,0 +1,109 @@
+"""The descheduler of `koord up`: migrations are carried out; what proposes them comes with a configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import yaml
+
+from koord.api.config.descheduler import shipped
+from koord.api.model import to_dict
+from koord.api.protocol import DESCHEDULER_NAME
+from koord.cli.descheduler_config import read
+from koord.cli.page import page_of
+from koord.descheduler.assembly import Assembly, assemble
+from koord.descheduler.explain import service
+from koord.descheduler.metrics import Metrics
+from koord.descheduler.plugins.registry import ENTRY_POINTS, registered
+from koord.descheduler.program import Descheduler
+from koord.descheduler.world import World
+from koord.embedded.cluster import Context
+from koord.kube.recorder import Recorder
+from koord.telemetry.endpoint import Endpoint
+from koord.telemetry.metrics.registry import Registry
+
+_LOG = logging.getLogger(__name__)
+
+
+def assembled(file: Path | None = None) -> Assembly | str:
+    """From a file, taken as it is, or from the configuration that is shipped."""
+    given = shipped.configuration()
+    if file is not None:
+        found = read(str(file))
+        if isinstance(found, list):
+            return "; ".join(found)
+        given = found
+    made = assemble(given, registered(entry_points(group=ENTRY_POINTS)))
+    if isinstance(made, list):
+        return "; ".join(f"{file}: {error}" if file is not None else str(error) for error in made)
+    return made
+
+
+class LocalDescheduler:
+    """The program in this process: always the leader, and its own services below /koord of the API server."""
+
+    def __init__(self, context: Context, assembly: Assembly) -> None:
+        self._informers = context.informers
+        self._recorder = Recorder(
+            context.client, context.clock, controller=DESCHEDULER_NAME, instance=f"{DESCHEDULER_NAME}-up"
+        )
+        registry = Registry()
+        identity = uuid.UUID(int=random.Random(context.seed).getrandbits(128), version=4)
+        world = World(
+            client=context.client,
+            informers=context.informers,
+            clock=context.clock,
+            recorder=self._recorder,
+            metrics=Metrics(registry),
+            identity=str(identity),
+        )
+        self.descheduler = Descheduler(world, assembly)
+        self._task: asyncio.Task[None] | None = None
+        self._pages = context.pages
+        self._endpoint = Endpoint(context.clock)
+        self._endpoint.metrics((registry,))
+        shown = yaml.safe_load(yaml.safe_dump(to_dict(assembly.config)))
+        self._endpoint.config(lambda: shown)
+        service.serve(self._endpoint, self.descheduler, lambda: True)
+
+    async def start(self) -> None:
+        self._recorder.start()
+        self._task = asyncio.create_task(self._lead(), name=DESCHEDULER_NAME)
+        self._task.add_done_callback(_say_if_died)
+        self._pages.add(DESCHEDULER_NAME, page_of(self._endpoint))
+
+    async def stop(self) -> None:
+        """Raises what the descheduler died of, if it did."""
+        self._pages.remove(DESCHEDULER_NAME)
+        died: BaseException | None = None
+        if self._task is not None:
+            self._task.cancel()
+            (end,) = await asyncio.gather(self._task, return_exceptions=True)
+            died = end if isinstance(end, Exception) else None
+        await self._recorder.stop()
+        if died is not None:
+            raise died
+
+    async def _lead(self) -> None:
+        await self._informers.synced()
+        await self.descheduler.lead()
+
+
+def make(context: Context, assembly: Assembly | None = None) -> LocalDescheduler:
+    if assembly is None:
+        found = assembled()
+        if isinstance(found, str):
+            raise ValueError(found)
+        assembly = found
+    return LocalDescheduler(context, assembly)
+
+
+def _say_if_died(task: asyncio.Task[None]) -> None:
+    """At once, not only when somebody stops it: until then nothing would move and nobody would know why."""
+    if not task.cancelled() and task.exception() is not None:
+        _LOG.critical("koord-descheduler ended and moves nothing any more", exc_info=task.exception())

@@ -1,0 +1,56 @@
+"""What a running descheduler answers about itself, below /apis/v1 of its own ports. Only the leader has answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from koord.descheduler.explain.account import RoundAccount, pod_account, round_account
+from koord.descheduler.explain.statement import Statement, statement
+from koord.descheduler.program import Descheduler
+from koord.descheduler.shell.migration.controller import Migration
+from koord.telemetry.endpoint import Endpoint, Services
+from koord.telemetry.routing import Call, json, trouble
+
+ROUND = "/explain/round"
+MIGRATIONS = "/explain/migrations"
+POD = "/explain/pods"
+
+
+def serve(endpoint: Endpoint, descheduler: Descheduler, leads: Callable[[], bool]) -> None:
+    """Which plugins run, the last round, jobs and what they wait for, and whether a pod may be moved."""
+
+    def last_round(_: Call) -> Any:
+        last = descheduler.last
+        if last is None:
+            return json(RoundAccount())
+        return json(round_account(last, descheduler.assembly.plugins(), descheduler.last_s))
+
+    def migrations(_: Call) -> Any:
+        return {"migrations": statements(descheduler)}
+
+    def pod(call: Call) -> Any:
+        space, name = call.parameters["namespace"], call.parameters["name"]
+        found = descheduler.view.pods.get(space, name)
+        if found is None:
+            return trouble(404, f"cannot find pod {space}/{name}")
+        return json(pod_account(found, descheduler.view.snapshot(), descheduler.assembly.profiles))
+
+    services = Services(endpoint, unavailable=lambda: None if leads() else "this replica does not lead")
+    services.add("GET", ROUND, last_round)
+    services.add("GET", MIGRATIONS, migrations)
+    services.add("GET", f"{POD}/:namespace/:name", pod)
+
+
+def statements(descheduler: Descheduler) -> list[Statement]:
+    """Of every job, oldest first."""
+    view = descheduler.view
+    working = next((one for one in descheduler.means.values() if isinstance(one, Migration)), None)
+    found = []
+    for job in view.jobs.list():
+        ref = job.spec.pod_ref
+        pod = view.pods.get(ref.namespace, ref.name) if ref is not None else None
+        waits = working.arbiter.why.get(job.metadata.name, "") if working is not None else ""
+        limited = working.limited(pod) if working is not None and pod is not None else ""
+        found.append(statement(job, pod, None, waits, limited))
+    return sorted(found, key=lambda one: (one.created.timestamp() if one.created is not None else 0.0, one.name))

@@ -1,0 +1,98 @@
+"""One migration as people ask about it: who wanted it, from where to where, how far it is and what it waits for."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from koord.api.koord_scheduling import RESERVATION_FIRST, PodMigrationJob, Reservation
+from koord.api.protocol import A_EVICT_REASON, A_EVICT_TRIGGER
+from koord.descheduler.migration.moves import has_passed, is_alive
+from koord.descheduler.migration.status import (
+    EVICTION,
+    FALSE,
+    POD_READY,
+    RESERVATION_BOUND,
+    RESERVATION_SCHEDULED,
+    condition,
+    is_true,
+)
+from koord.descheduler.wire import Pod
+
+BY_HAND = "a person"
+
+
+class Statement(msgspec.Struct, frozen=True, kw_only=True):
+    """`blocked` is empty for a job that ended; `source` is empty once its pod is gone."""
+
+    name: str
+    pod: str
+    phase: str
+    mode: str
+    asked_by: str
+    reason: str = ""
+    source: str = ""
+    target: str = ""
+    reservation: str = ""
+    new_pod: str = ""
+    paused: bool = False
+    created: datetime | None = None
+    ttl: str = ""
+    ended: str = ""  # how, once it has
+    blocked: str = ""
+
+
+def statement(
+    job: PodMigrationJob, pod: Pod | None, reservation: Reservation | None = None, waits: str = "", limited: str = ""
+) -> Statement:
+    """`waits` is what arbitration holds against it, `limited` what holds up its eviction, where that is known."""
+    ref, status, annotations = job.spec.pod_ref, job.status, job.metadata.annotations
+    options = job.spec.reservation_options
+    named = options.reservation_ref if options is not None else None
+    same = pod is not None and ref is not None and ref.uid in ("", pod.metadata.uid)
+    alive = is_alive(job)
+    new = status.pod_ref
+    ended = ": ".join(part for part in (status.reason, status.message) if part)
+    return Statement(
+        name=job.metadata.name,
+        pod=f"{ref.namespace}/{ref.name}" if ref is not None else "",
+        phase=status.phase or "Pending",
+        mode=job.spec.mode or RESERVATION_FIRST,
+        asked_by=annotations.get(A_EVICT_TRIGGER) or BY_HAND,
+        reason=annotations.get(A_EVICT_REASON, ""),
+        source=pod.spec.node_name if pod is not None and same else "",
+        target=status.node_name,
+        reservation=named.name if named is not None else "",
+        new_pod=f"{new.namespace}/{new.name}" if new is not None else "",
+        paused=job.spec.paused,
+        created=job.metadata.creation_timestamp,
+        ttl=job.spec.ttl or "",
+        ended="" if alive else ended,
+        blocked=_blocked(job, reservation, waits, limited) if alive else "",
+    )
+
+
+def _blocked(job: PodMigrationJob, reservation: Reservation | None, waits: str, limited: str) -> str:
+    status = job.status
+    if job.spec.paused:
+        return "it is paused: it starts when somebody approves it"
+    if waits:
+        return f"its turn: {waits}"
+    if not has_passed(job):
+        return "arbitration"
+    if limited and condition(status, EVICTION) is None:
+        return limited
+    placed = condition(status, RESERVATION_SCHEDULED)
+    if placed is not None and placed.status == FALSE:
+        return f"a node for its reservation: {placed.message or placed.reason}"
+    leaving = condition(status, EVICTION)
+    if leaving is not None and leaving.status == FALSE:
+        return "the pod to be gone: it was asked to leave"
+    if is_true(status, RESERVATION_BOUND) and not is_true(status, POD_READY):
+        return "the new pod to be ready"
+    if is_true(status, EVICTION):
+        return "a new pod in its reservation"
+    if reservation is not None and not reservation.status.node_name:
+        return "a node for its reservation"
+    return "its next step"
