@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,14 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     controllers: frozenset[str] = frozenset()  # uids that its pods name as their controller
 
 
+class Lookups(msgspec.Struct, frozen=True, kw_only=True):
+    """The same pods, found by whoever keeps them anyway: nothing needs to be gathered for one snapshot."""
+
+    by_node: Mapping[str, Sequence[Pod]]
+    by_owner: Mapping[str, Sequence[Pod]]
+    by_name: Mapping[tuple[str, str], Pod]
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """`others` are objects of further kinds by plural name, as plugins asked for them when they were made."""
 
@@ -37,30 +45,53 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     jobs: Sequence[PodMigrationJob] = ()
     workloads: Mapping[str, Workload] = {}  # by the uid that a pod names as its controller; absent: not found
     others: Mapping[str, Sequence[Any]] = {}
+    lookups: Lookups | None = None
 
     @cached_property
     def by_node(self) -> Mapping[str, Sequence[Pod]]:
-        return _grouped(self.pods, lambda pod: (pod.spec.node_name,))
+        return self.lookups.by_node if self.lookups else _grouped(self.pods, lambda pod: (pod.spec.node_name,))
 
     @cached_property
     def by_owner(self) -> Mapping[str, Sequence[Pod]]:
         """By the uid of every owner."""
-        return _grouped(self.pods, lambda pod: [owner.uid for owner in pod.metadata.owner_references])
-
-    @cached_property
-    def by_uid(self) -> Mapping[str, Pod]:
-        return {pod.metadata.uid: pod for pod in self.pods}
+        return self.lookups.by_owner if self.lookups else _grouped(self.pods, owner_uids)
 
     @cached_property
     def by_name(self) -> Mapping[tuple[str, str], Pod]:
+        if self.lookups:
+            return self.lookups.by_name
         return {(pod.metadata.namespace, pod.metadata.name): pod for pod in self.pods}
+
+    @cached_property
+    def _unavailable(self) -> dict[str, frozenset[str]]:
+        return {}
+
+    def unavailable(self, workload: Workload, owner: str) -> frozenset[str]:
+        """The uids of its pods that are not ready to work; worked out once per workload."""
+        known = self._unavailable.get(workload.uid)
+        if known is None:
+            members = (pod for uid in workload.controllers or (owner,) for pod in self.by_owner.get(uid, ()))
+            known = frozenset(pod.metadata.uid for pod in members if not is_available(pod))
+            self._unavailable[workload.uid] = known
+        return known
 
     def on(self, node_name: str, *, ended: bool = False) -> Iterator[Pod]:
         """The pods of a node; those that ended only when asked for."""
         return (pod for pod in self.by_node.get(node_name, ()) if ended or pod.status.phase not in ENDED)
 
 
-def _grouped(pods: Iterable[Pod], keys: Any) -> Mapping[str, Sequence[Pod]]:
+def owner_uids(pod: Pod) -> list[str]:
+    return [owner.uid for owner in pod.metadata.owner_references]
+
+
+def is_available(pod: Pod) -> bool:
+    """Active and ready."""
+    if pod.status.phase in ENDED or pod.metadata.deletion_timestamp is not None:
+        return False
+    return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
+
+
+def _grouped(pods: Iterable[Pod], keys: Callable[[Pod], Iterable[str]]) -> Mapping[str, Sequence[Pod]]:
     found: dict[str, list[Pod]] = {}
     for pod in pods:
         for key in keys(pod):

@@ -10,7 +10,7 @@ import msgspec
 from koord.descheduler.framework.effect import Cordon, Effect, Evict
 from koord.descheduler.framework.plugin import Plugin
 from koord.descheduler.framework.profile import Profile
-from koord.descheduler.framework.round import Outcome, Sight
+from koord.descheduler.framework.round import Declined, Outcome, Sight
 from koord.descheduler.plugins.low_node_load import LowNodeLoad
 from koord.descheduler.plugins.migration_controller import MigrationController
 from koord.descheduler.snapshot import Snapshot
@@ -53,6 +53,7 @@ class RoundAccount(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     proposals: list[Proposal] = []
     refusals: list[Refusal] = []
+    passed_over: list[Refusal] = []  # filters kept them from being proposed
     left_out: list[LeftOut] = []
 
 
@@ -72,17 +73,18 @@ def round_account(outcome: Outcome, plugins: Iterable[Plugin], at_s: float) -> R
         if isinstance(plugin, LowNodeLoad)
         for one in plugin.left_out
     ]
-    refusals = [
-        Refusal(pod=key(one.pod), node=one.pod.spec.node_name, plugin=one.plugin, by=one.by, why=one.why)
-        for one in outcome.declined
-    ]
     return RoundAccount(
         at=datetime.fromtimestamp(at_s, UTC),
         error=outcome.error,
         proposals=[proposal(effect) for effect in outcome.effects],
-        refusals=refusals,
+        refusals=[_refusal(one) for one in outcome.declined],
+        passed_over=[_refusal(one) for one in outcome.passed_over],
         left_out=left_out,
     )
+
+
+def _refusal(one: Declined) -> Refusal:
+    return Refusal(pod=key(one.pod), node=one.pod.spec.node_name, plugin=one.plugin, by=one.by, why=one.why)
 
 
 def proposal(effect: Effect) -> Proposal:

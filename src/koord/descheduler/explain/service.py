@@ -6,12 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from koord.descheduler.explain.account import RoundAccount, pod_account, round_account
+from koord.descheduler.explain.load import standings
 from koord.descheduler.explain.statement import Statement, statement
+from koord.descheduler.framework.round import ready_nodes
+from koord.descheduler.plugins.low_node_load import LowNodeLoad
 from koord.descheduler.program import Descheduler
 from koord.descheduler.shell.migration.controller import Migration
 from koord.telemetry.endpoint import Endpoint, Services
 from koord.telemetry.routing import Call, json, trouble
 
+NODES = "/explain/nodes"
 ROUND = "/explain/round"
 MIGRATIONS = "/explain/migrations"
 POD = "/explain/pods"
@@ -26,6 +30,12 @@ def serve(endpoint: Endpoint, descheduler: Descheduler, leads: Callable[[], bool
             return json(RoundAccount())
         return json(round_account(last, descheduler.assembly.plugins(), descheduler.last_s))
 
+    def nodes(_: Call) -> Any:
+        snapshot = descheduler.view.snapshot()
+        ready = ready_nodes(snapshot, descheduler.assembly.nodes)
+        plugins = [one for one in descheduler.assembly.plugins() if isinstance(one, LowNodeLoad)]
+        return {"pools": [pool for one in plugins for pool in standings(one, ready, snapshot)]}
+
     def migrations(_: Call) -> Any:
         return {"migrations": statements(descheduler)}
 
@@ -37,6 +47,7 @@ def serve(endpoint: Endpoint, descheduler: Descheduler, leads: Callable[[], bool
         return json(pod_account(found, descheduler.view.snapshot(), descheduler.assembly.profiles))
 
     services = Services(endpoint, unavailable=lambda: None if leads() else "this replica does not lead")
+    services.add("GET", NODES, nodes)
     services.add("GET", ROUND, last_round)
     services.add("GET", MIGRATIONS, migrations)
     services.add("GET", f"{POD}/:namespace/:name", pod)

@@ -20,6 +20,7 @@ from koord.descheduler.snapshot import Snapshot
 from koord.descheduler.wire import Pod
 from koord.values.selector import Selector
 
+REMEMBERED = 500  # pods that filters refused in one round: for explanations, and those are read by people
 TOO_SMALL = "the cluster size is 0 or 1 meaning eviction causes service disruption or degradation"
 
 
@@ -41,9 +42,12 @@ class Declined(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
+    """`passed_over` are pods that filters or plugins kept from being proposed, the first of each round."""
+
     effects: tuple[Effect, ...] = ()
     declined: tuple[Declined, ...] = ()
     error: str = ""
+    passed_over: tuple[Declined, ...] = ()
 
 
 class Hand:
@@ -66,8 +70,13 @@ class Hand:
         for plugin in self._profile.filter:
             why: str | None = getattr(plugin, method)(pod, self._work.sight)
             if why is not None:
+                self._work.pass_over(pod, self._plugin.name, plugin.name, why)
                 return why
         return None
+
+    def pass_over(self, pod: Pod, why: str) -> None:
+        """Say why the plugin itself does not propose it: for explanations."""
+        self._work.pass_over(pod, self._plugin.name, self._plugin.name, why)
 
     def evict(self, pod: Pod, reason: str, *, target: str = "", dry_run: bool = False) -> str | None:
         """Propose it. None when it is taken on, and then it counts; else why not."""
@@ -109,6 +118,12 @@ class Round:
         self.dry_run = dry_run
         self.effects: list[Effect] = []
         self.declined: list[Declined] = []
+        self._passed_over: dict[tuple[str, str], Declined] = {}  # by plugin and uid of the pod
+
+    def pass_over(self, pod: Pod, plugin: str, by: str, why: str) -> None:
+        key = (plugin, pod.metadata.uid)
+        if key not in self._passed_over and len(self._passed_over) < REMEMBERED:
+            self._passed_over[key] = Declined(pod, plugin, by, why)
 
     def evict(
         self, profile: Profile, plugin: Plugin, pod: Pod, reason: str, *, target: str, dry_run: bool
@@ -137,7 +152,9 @@ class Round:
         return None
 
     def outcome(self, error: str = "") -> Outcome:
-        return Outcome(tuple(self.effects), tuple(self.declined), error)
+        gone = {one.pod.metadata.uid for one in self.sight.proposed}  # refused at a second look, after being proposed
+        kept = tuple(one for one in self._passed_over.values() if one.pod.metadata.uid not in gone)
+        return Outcome(tuple(self.effects), tuple(self.declined), error, kept)
 
 
 def ready_nodes(snapshot: Snapshot, chosen: Selector | None) -> list[Node]:

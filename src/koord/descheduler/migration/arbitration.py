@@ -15,7 +15,7 @@ import msgspec
 
 from koord.api.koord_scheduling import PodMigrationJob
 from koord.descheduler.migration.budget import Budget
-from koord.descheduler.migration.moves import Moves, counts_in_arbitration, move_of
+from koord.descheduler.migration.moves import Moves, counts_in_arbitration, is_late, move_of, pod_of
 from koord.descheduler.migration.protection import Protection
 from koord.descheduler.plugins.pod_order import rank
 from koord.descheduler.plugins.standing import standing
@@ -37,20 +37,16 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return not self.forbidden and not self.waits
 
 
-def pod_of(job: PodMigrationJob, snapshot: Snapshot) -> Pod | None:
-    ref = job.spec.pod_ref
-    return None if ref is None else snapshot.by_name.get((ref.namespace, ref.name))
-
-
 def arbitrate(
     waiting: Sequence[PodMigrationJob], snapshot: Snapshot, protection: Protection, budget: Budget
 ) -> list[Verdict]:
     """In the order in which they were judged."""
-    moves = Moves(m for job in snapshot.jobs if counts_in_arbitration(job) and (m := move_of(job)) is not None)
+    counting = (move_of(job, snapshot) for job in snapshot.jobs if counts_in_arbitration(job))
+    moves = Moves(move for move in counting if move is not None)
     found = []
     for job in ordered(waiting, snapshot):
         verdict = _judged(job, snapshot, moves, protection, budget)
-        move = move_of(job)
+        move = move_of(job, snapshot)
         if verdict.passes and move is not None:
             moves.add(move)
         found.append(verdict)
@@ -59,7 +55,8 @@ def arbitrate(
 
 def _judged(job: PodMigrationJob, snapshot: Snapshot, moves: Moves, protection: Protection, budget: Budget) -> Verdict:
     pod = pod_of(job, snapshot)
-    if pod is None:  # the job itself finds out, and says so
+    # What has no pod, or no time left, has nothing to wait for: the job itself finds out, and says so.
+    if pod is None or (is_late(job, snapshot.now_s) and not job.spec.paused):
         return Verdict(job=job)
     if (why := protection.refuses(pod, snapshot)) is not None:
         return Verdict(job=job, forbidden=why)

@@ -25,8 +25,8 @@ class Bucket:
         self._seen_s = now_s
 
     def tokens(self, now_s: float) -> float:
-        # A clock that went back gives nothing and takes nothing.
-        return min(self._tokens + max(now_s - self._seen_s, 0.0) * self._per_s, self._burst)
+        self._seen_s = min(self._seen_s, now_s)  # a clock that was set back counts from where it is now
+        return min(self._tokens + (now_s - self._seen_s) * self._per_s, self._burst)
 
     def take(self, now_s: float) -> None:
         self._tokens, self._seen_s = self.tokens(now_s) - 1, now_s

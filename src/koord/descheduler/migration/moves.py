@@ -8,20 +8,32 @@ import msgspec
 
 from koord.api.koord_scheduling import PENDING, RUNNING, PodMigrationJob
 from koord.api.protocol import A_PASSED_ARBITRATION
+from koord.descheduler.migration.protection import controller_uid
+from koord.descheduler.snapshot import Snapshot
+from koord.descheduler.wire import Pod
+from koord.values import duration
 
 ALIVE = ("", PENDING, RUNNING)
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One pod that is to leave its node."""
+    """One pod that is to leave its node. Of a pod that is no longer there only the name is known, and its uid."""
 
     namespace: str
     name: str
     uid: str = ""
+    node: str = ""
+    owner: str = ""  # the uid of its controller
 
 
 def is_alive(job: PodMigrationJob) -> bool:
     return job.status.phase in ALIVE
+
+
+def is_late(job: PodMigrationJob, now_s: float) -> bool:
+    ttl_s = duration.parse_seconds(job.spec.ttl) if job.spec.ttl else 0.0
+    created = job.metadata.creation_timestamp
+    return ttl_s > 0 and created is not None and now_s - created.timestamp() >= ttl_s
 
 
 def has_passed(job: PodMigrationJob) -> bool:
@@ -33,36 +45,71 @@ def counts_in_arbitration(job: PodMigrationJob) -> bool:
     return job.status.phase == RUNNING or (is_alive(job) and has_passed(job))
 
 
-def move_of(job: PodMigrationJob) -> Move | None:
+def pod_of(job: PodMigrationJob, snapshot: Snapshot) -> Pod | None:
+    """The very pod that is meant: another of its name is not."""
     ref = job.spec.pod_ref
+    pod = None if ref is None else snapshot.by_name.get((ref.namespace, ref.name))
+    return pod if pod is not None and ref is not None and ref.uid in ("", pod.metadata.uid) else None
+
+
+def move_of(job: PodMigrationJob, snapshot: Snapshot) -> Move | None:
+    ref, pod = job.spec.pod_ref, pod_of(job, snapshot)
+    if pod is not None:
+        return leaving(pod)
     return None if ref is None else Move(namespace=ref.namespace, name=ref.name, uid=ref.uid)
 
 
+def leaving(pod: Pod) -> Move:
+    meta = pod.metadata
+    return Move(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        node=pod.spec.node_name,
+        owner=controller_uid(pod),
+    )
+
+
 class Moves:
-    """By pod and by namespace."""
+    """Counted by namespace, by node and by owner as they are added, so that no question looks at them all."""
 
     def __init__(self, moves: Iterable[Move] = ()) -> None:
-        self._by_name: dict[tuple[str, str], Move] = {}
-        self._uids: set[str] = set()
-        self._in_namespace: dict[str, dict[tuple[str, str], Move]] = {}
+        self._all: set[Move] = set()
+        self._names: set[tuple[str, str]] = set()
+        self._in_namespace: dict[str, set[Move]] = {}
+        self._on_node: dict[str, set[Move]] = {}
+        self._of_owner: dict[str, set[Move]] = {}
         for move in moves:
             self.add(move)
 
     def add(self, move: Move) -> None:
-        key = (move.namespace, move.name)
-        self._by_name[key] = move
-        self._in_namespace.setdefault(move.namespace, {})[key] = move
-        if move.uid:
-            self._uids.add(move.uid)
+        self._all.add(move)
+        self._names.add((move.namespace, move.name))
+        self._in_namespace.setdefault(move.namespace, set()).add(move)
+        if move.node:
+            self._on_node.setdefault(move.node, set()).add(move)
+        if move.owner:
+            self._of_owner.setdefault(move.owner, set()).add(move)
 
-    def has(self, namespace: str, name: str, uid: str) -> bool:
-        """By uid where the job knows it: a new pod of the same name is not the one on the move."""
-        if uid in self._uids:
-            return True
-        found = self._by_name.get((namespace, name))
-        return found is not None and not found.uid
+    def has_name(self, namespace: str, name: str) -> bool:
+        """Of whatever uid: the successor of a pod on the move may have its name."""
+        return (namespace, name) in self._names
 
-    def others(self, namespace: str, name: str, *, inside: str | None = None) -> list[Move]:
-        """All but the pod's own; of one namespace if named."""
-        held = self._by_name if inside is None else self._in_namespace.get(inside, {})
-        return [move for key, move in held.items() if key != (namespace, name)]
+    # A pod's own moves never count against it.
+
+    def others(self, own: Move) -> int:
+        return len(self._all) - (own in self._all)
+
+    def others_in_namespace(self, own: Move) -> int:
+        return _without(self._in_namespace.get(own.namespace), own)
+
+    def others_on_node(self, own: Move) -> int:
+        return _without(self._on_node.get(own.node), own)
+
+    def uids_of(self, owners: Iterable[str]) -> set[str]:
+        """Of the pods that these control and that are on the move."""
+        return {move.uid for owner in owners for move in self._of_owner.get(owner, ())}
+
+
+def _without(moves: set[Move] | None, own: Move) -> int:
+    return 0 if moves is None else len(moves) - (own in moves)

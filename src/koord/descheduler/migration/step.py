@@ -40,8 +40,7 @@ from koord.api.koord_scheduling import (
     Reservation,
 )
 from koord.api.part import ObjectReference
-from koord.descheduler.migration.budget import is_available
-from koord.descheduler.migration.moves import ALIVE
+from koord.descheduler.migration.moves import ALIVE, is_late
 from koord.descheduler.migration.protection import EVICT
 from koord.descheduler.migration.status import (
     EVICTION,
@@ -60,6 +59,7 @@ from koord.descheduler.migration.status import (
     with_condition,
 )
 from koord.descheduler.migration.template import CREATED_BY
+from koord.descheduler.snapshot import is_available
 from koord.descheduler.wire import Pod
 from koord.values import duration
 
@@ -136,7 +136,7 @@ def step(job: PodMigrationJob, facts: Facts) -> Step:
         ref = _reservation_name(job)
         text = "Abort job caused by timeout"
         return _failure(status, "Timeout", text, action=DropReservation(ref) if ref else None)
-    if status.phase in ("", PENDING):
+    if status.phase in ("", PENDING) or job.spec.pod_ref is None or not job.spec.pod_ref.uid:
         return _begin(job, facts)
     waits = _limited(job, facts)
     if waits is not None:
@@ -149,12 +149,6 @@ def step(job: PodMigrationJob, facts: Facts) -> Step:
     return _reserve(job, facts)
 
 
-def is_late(job: PodMigrationJob, now_s: float) -> bool:
-    ttl_s = duration.parse_seconds(job.spec.ttl) if job.spec.ttl else 0.0
-    created = job.metadata.creation_timestamp
-    return ttl_s > 0 and created is not None and now_s - created.timestamp() >= ttl_s
-
-
 # Beginning -------------------------------------------------------------------------------------------------------
 
 
@@ -162,7 +156,7 @@ def _begin(job: PodMigrationJob, facts: Facts) -> Step:
     ref, status = job.spec.pod_ref, job.status
     if ref is None or not ref.namespace or not ref.name:
         return _failure(status, "InvalidPodRef", "Abort job caused by invalid PodRef")
-    if facts.pod is None or (ref.uid and ref.uid != facts.pod.metadata.uid):  # another of that name is not meant
+    if facts.pod is None or _is_another(job, facts.pod):
         return _missing_pod(job)
     running = msgspec.structs.replace(status, phase=RUNNING)
     return Step(action=None if ref.uid else NamePod(facts.pod.metadata.uid), status=running)
@@ -182,7 +176,7 @@ def _limited(job: PodMigrationJob, facts: Facts) -> Step | None:
 def _reserve(job: PodMigrationJob, facts: Facts) -> Step:
     status, name, reservation = job.status, _reservation_name(job), facts.reservation
     if not name:
-        if facts.pod is None:
+        if facts.pod is None or _is_another(job, facts.pod):
             return _missing_pod(job)
         return Step(action=CreateReservation())
     if reservation is None:
@@ -238,12 +232,11 @@ def _move(job: PodMigrationJob, facts: Facts, reservation: Reservation) -> Step:
 
 def _evict(job: PodMigrationJob, facts: Facts, reservation: Reservation | None = None) -> Step | None:
     """None once the pod is gone."""
-    status, pod, ref = job.status, facts.pod, job.spec.pod_ref
+    status, pod = job.status, facts.pod
     if is_true(status, EVICTION):
         return None
     begun = condition(status, EVICTION)
-    replaced = pod is not None and ref is not None and bool(ref.uid) and pod.metadata.uid != ref.uid
-    if pod is None or replaced:
+    if pod is None or _is_another(job, pod):
         if begun is None:
             return _missing_pod(job)
         return Step(
@@ -252,14 +245,16 @@ def _evict(job: PodMigrationJob, facts: Facts, reservation: Reservation | None =
         )
     if begun is not None and begun.reason == "Evicting":
         return Step(wait_s=WAIT_S)
-    if reservation is not None and reservation.status.phase == SUCCEEDED:
+    if reservation is not None and _is_taken(reservation):
         return _failure(status, "ForbiddenMigratePod", "Reservation is already bound by another Pod")
     if reservation is not None and reservation.status.phase == FAILED:
         return _failure(status, "ReservationExpired", "Reservation expired")
     why = evict_reason.parse(job.metadata.annotations)
     text = f'Pod "{_pod_name(job)}" evicted from node "{pod.spec.node_name}" by the reason "{why}"'
+    # One that is going already, perhaps because an earlier process of ours saw to it, is not asked again.
+    going = pod.metadata.deletion_timestamp is not None
     return Step(
-        action=EvictPod(pod),
+        action=None if going else EvictPod(pod),
         status=with_condition(status, facts.now_s, EVICTION, FALSE, "Evicting", text),
         wait_s=WAIT_S,
         told=Told("Normal", "Evicting", text),
@@ -290,7 +285,7 @@ def _await_successor(job: PodMigrationJob, facts: Facts, reservation: Reservatio
 def _await_pending(job: PodMigrationJob, facts: Facts, reservation: Reservation) -> Step:
     """The pod had no node: nothing is evicted, it is only given a place."""
     status, pod = job.status, facts.pod
-    if pod is None:
+    if pod is None or _is_another(job, pod):
         return _missing_pod(job)
     if any(c.type == "PodScheduled" and c.status == TRUE for c in pod.status.conditions):
         text = f'Assign Pod "{_pod_name(job)}" to node "{pod.spec.node_name}"'
@@ -309,6 +304,17 @@ def _await_pending(job: PodMigrationJob, facts: Facts, reservation: Reservation)
 def _pod_name(job: PodMigrationJob) -> str:
     ref = job.spec.pod_ref
     return "" if ref is None else f"{ref.namespace}/{ref.name}"
+
+
+def _is_another(job: PodMigrationJob, pod: Pod) -> bool:
+    """A pod of that name came after the one that is meant."""
+    ref = job.spec.pod_ref
+    return ref is not None and ref.uid not in ("", pod.metadata.uid)
+
+
+def _is_taken(reservation: Reservation) -> bool:
+    once = reservation.spec.allocate_once is not False
+    return reservation.status.phase == SUCCEEDED or (once and bool(reservation.status.current_owners))
 
 
 def _reservation_name(job: PodMigrationJob) -> str:

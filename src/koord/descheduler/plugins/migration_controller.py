@@ -11,7 +11,7 @@ from koord.descheduler.framework.plugin import Plugin
 from koord.descheduler.framework.round import Sight
 from koord.descheduler.migration.budget import Budget
 from koord.descheduler.migration.limiter import Limiter
-from koord.descheduler.migration.moves import Move, Moves, is_alive, move_of
+from koord.descheduler.migration.moves import Moves, is_alive, leaving, move_of
 from koord.descheduler.migration.protection import Protection
 from koord.descheduler.plugins.node_fit import Fitting
 from koord.descheduler.wire import Pod
@@ -32,13 +32,15 @@ class MigrationController(Plugin):
 
     def refuses(self, pod: Pod, sight: Sight) -> str | None:
         meta, args = pod.metadata, self.args
-        moves = self._moves(sight)
-        if moves.has(meta.namespace, meta.name, meta.uid):
+        seen = self._up_to_date(sight)
+        if seen.moves.has_name(meta.namespace, meta.name):
             return "it is being migrated already"
+        if meta.uid in seen.arriving:
+            return "it has just arrived from another node"
         if args.default_job_mode == RESERVATION_FIRST and pod.spec.scheduler_name not in args.scheduler_names:
             return f"its scheduler {pod.spec.scheduler_name!r} knows no reservations"
         snapshot = sight.snapshot
-        return self.protection.refuses(pod, snapshot) or self.budget.refuses(pod, snapshot, moves)
+        return self.protection.refuses(pod, snapshot) or self.budget.refuses(pod, snapshot, seen.moves)
 
     def refuses_now(self, pod: Pod, sight: Sight) -> str | None:
         if not self.args.node_fit or "NodeFit" in self.args.skip_eviction_gates:
@@ -51,25 +53,25 @@ class MigrationController(Plugin):
         pod = proposal.pod
         return self.refuses(pod, sight) or self.limiter.refuses(pod, sight.snapshot.now_s)
 
-    def _moves(self, sight: Sight) -> Moves:
-        """Of the jobs there are, and of those that this round will make."""
+    def _up_to_date(self, sight: Sight) -> _Seen:
         if self._seen is None or self._seen.sight is not sight:
-            jobs = (move_of(job) for job in sight.snapshot.jobs if is_alive(job))
-            self._seen = _Seen(sight, Moves(move for move in jobs if move is not None))
-        return self._seen.brought_up_to_date()
+            self._seen = _Seen(sight)
+        self._seen.look()
+        return self._seen
 
 
 class _Seen:
-    """What was gathered for one round so far."""
+    """Of one round so far: the moves of the jobs there are, and of those that it will make."""
 
-    def __init__(self, sight: Sight, moves: Moves) -> None:
+    def __init__(self, sight: Sight) -> None:
         self.sight = sight
-        self._moves = moves
+        snapshot = sight.snapshot
+        alive = [job for job in snapshot.jobs if is_alive(job)]
+        self.moves = Moves(move for job in alive if (move := move_of(job, snapshot)) is not None)
+        self.arriving = frozenset(job.status.pod_ref.uid for job in alive if job.status.pod_ref is not None)
         self._count = 0
 
-    def brought_up_to_date(self) -> Moves:
+    def look(self) -> None:
         for proposal in self.sight.proposed[self._count :]:
-            meta = proposal.pod.metadata
-            self._moves.add(Move(namespace=meta.namespace, name=meta.name, uid=meta.uid))
+            self.moves.add(leaving(proposal.pod))
         self._count = len(self.sight.proposed)
-        return self._moves

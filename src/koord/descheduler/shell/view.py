@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from koord.api.builtin import DEPLOYMENTS, NODES, REPLICA_SETS, REPLICATION_CONTROLLERS, STATEFUL_SETS
+from koord.api.builtin import NODES
 from koord.api.custom import NODE_METRICS, POD_MIGRATION_JOBS
-from koord.api.meta import Object
+from koord.api.koord_scheduling import PodMigrationJob
 from koord.api.resource import Resource
-from koord.descheduler.snapshot import Snapshot, Workload
+from koord.descheduler.shell.lookup import by_index, by_name
+from koord.descheduler.shell.workloads import Workloads
+from koord.descheduler.shell.workloads import workloads as workloads
+from koord.descheduler.snapshot import Lookups, Snapshot, owner_uids
 from koord.descheduler.wire import PODS
 from koord.descheduler.world import World
 from koord.kube.informer import Informer
 
-DEPLOYMENT = "Deployment"
+_NODE, _OWNER = "descheduler-node", "descheduler-owner"
 
 
 class View:
@@ -27,60 +30,29 @@ class View:
         self.pods = of(PODS)
         self.metrics = of(NODE_METRICS)
         self.jobs = of(POD_MIGRATION_JOBS)
-        self._deployments = of(DEPLOYMENTS)
-        self._replica_sets = of(REPLICA_SETS)
-        self._plain: tuple[Informer[Any], ...] = (of(STATEFUL_SETS), of(REPLICATION_CONTROLLERS))
+        self.workloads = Workloads(world.informers)
         self._others: dict[str, Informer[Any]] = {resource.plural: of(resource) for resource in extra}
+        if not self.pods.has_index(_NODE):
+            self.pods.add_index(_NODE, lambda pod: [pod.spec.node_name])
+        if not self.pods.has_index(_OWNER):
+            self.pods.add_index(_OWNER, owner_uids)
+        self._lookups = Lookups(
+            by_node=by_index(self.pods, _NODE), by_owner=by_index(self.pods, _OWNER), by_name=by_name(self.pods)
+        )
 
     def snapshot(self) -> Snapshot:
+        """For decisions that are made before anything else gets a turn: pods are found where the watch keeps them."""
         return Snapshot(
             now_s=self._clock.time(),
             nodes={node.metadata.name: node for node in self.nodes.list()},
             pods=self.pods.list(),
             metrics={metric.metadata.name: metric for metric in self.metrics.list()},
             jobs=self.jobs.list(),
-            workloads=self.workloads(),
+            workloads=self.workloads.mapping(),
             others={plural: informer.list() for plural, informer in self._others.items()},
+            lookups=self._lookups,
         )
 
-    def workloads(self) -> Mapping[str, Workload]:
-        """By the uid that pods name as their controller. A ReplicaSet of a Deployment stands for the Deployment."""
-        plain = [obj for informer in self._plain for obj in informer.list()]
-        return workloads(self._deployments.list(), self._replica_sets.list(), plain)
-
-
-def workloads(deployments: Iterable[Any], replica_sets: Iterable[Any], plain: Iterable[Any]) -> dict[str, Workload]:
-    """`plain` are those that control their pods themselves, such as StatefulSets."""
-    found: dict[str, Workload] = {}
-    by_uid = {deployment.metadata.uid: deployment for deployment in deployments}
-    sets: dict[str, list[str]] = {}
-    lone: list[Any] = []
-    for replica_set in replica_sets:
-        owner = controller_of(replica_set)
-        if owner is not None and owner.kind == DEPLOYMENT and owner.uid in by_uid:
-            sets.setdefault(owner.uid, []).append(replica_set.metadata.uid)
-        else:
-            lone.append(replica_set)
-    for uid, members in sets.items():
-        workload = _workload(DEPLOYMENT, by_uid[uid], members)
-        found.update(dict.fromkeys(members, workload))
-    for obj in (*lone, *plain):
-        found[obj.metadata.uid] = _workload(obj.kind, obj, [obj.metadata.uid])
-    return found
-
-
-def controller_of(obj: Object) -> Any:
-    """The owner that controls it, or None."""
-    return next((owner for owner in obj.metadata.owner_references if owner.controller), None)
-
-
-def _workload(kind: str, obj: Any, controllers: Sequence[str]) -> Workload:
-    replicas = obj.spec.replicas
-    return Workload(
-        kind=kind,
-        namespace=obj.metadata.namespace,
-        name=obj.metadata.name,
-        uid=obj.metadata.uid,
-        replicas=1 if replicas is None else replicas,  # left out means one
-        controllers=frozenset(controllers),
-    )
+    def of_jobs(self, jobs: Sequence[PodMigrationJob]) -> Snapshot:
+        """Enough to judge jobs by, at a cost that does not grow with the cluster."""
+        return Snapshot(now_s=self._clock.time(), jobs=jobs, workloads=self.workloads.mapping(), lookups=self._lookups)

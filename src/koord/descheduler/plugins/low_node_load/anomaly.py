@@ -51,6 +51,11 @@ class Detector:
                 self._abnormal = self._normal = 0
         return self.is_anomalous(now_s)
 
+    @property
+    def abnormal(self) -> int:
+        """Marks in a row."""
+        return self._abnormal
+
     def reset(self) -> None:
         """All is well, and what was counted so far is forgotten."""
         self._until_s = None
@@ -73,6 +78,10 @@ class Detectors:
     def normal(self, node: str, now_s: float) -> None:
         if node in self._held:
             self._held[node][0].mark(now_s, normal=True)
+
+    def known(self, node: str) -> Detector | None:
+        """For explanations."""
+        return self._held[node][0] if node in self._held else None
 
     def reset(self, node: str) -> None:
         if node in self._held:

@@ -92,10 +92,11 @@ class LowNodeLoad(Plugin):
         """Of defaulted and validated arguments."""
         self._args = args
         self._choice = Choice(args.evictable_namespaces, args.pod_selectors)
-        self._expires_s = float(args.node_metric_expiration_seconds or 0)
-        self._pools = [Pool(_default_pool(args)), *(Pool(pool) for pool in args.node_pools)]
+        self.number_of_nodes = args.number_of_nodes or 0
+        self.expires_s = float(args.node_metric_expiration_seconds or 0)
+        self.pools = [Pool(_default_pool(args)), *(Pool(pool) for pool in args.node_pools)]
         keep_s = duration.parse_seconds(args.detector_cache_timeout or "5m")
-        self._detectors = {False: Detectors(keep_s), True: Detectors(keep_s)}  # by whether it is of prod pods
+        self.detectors = {False: Detectors(keep_s), True: Detectors(keep_s)}  # by whether it is of prod pods
         self.left_out: tuple[Staleness, ...] = ()  # of the last round, for explanations
 
     def balance(self, nodes: Sequence[Node], hand: Hand) -> str | None:
@@ -104,7 +105,7 @@ class LowNodeLoad(Plugin):
         done: set[str] = set()
         stale: dict[str, Staleness] = {}
         fitting = Fitting(hand.snapshot)
-        for pool in self._pools:
+        for pool in self.pools:
             chosen = [
                 node
                 for node in nodes
@@ -120,17 +121,17 @@ class LowNodeLoad(Plugin):
         """Returns the nodes that no later pool should look at."""
         loads: list[Load] = []
         for node in nodes:
-            found = load_of(node, hand.snapshot, pool.resources, self._expires_s)
+            found = load_of(node, hand.snapshot, pool.resources, self.expires_s)
             if isinstance(found, Staleness):
                 stale[found.node] = found
             else:
                 loads.append(found)
         pool.bound(loads)
-        by = _classified(loads)
+        by = classified(loads)
         high, prod_high = self._sure(pool, by, hand.snapshot.now_s)
         if not high and not prod_high:
             return []
-        few = by.lows <= (self._args.number_of_nodes or 0)
+        few = by.lows <= self.number_of_nodes
         if not by.lows or few or by.lows == len(nodes):
             return []
         self._relieve(pool, by, high, prod_high, hand, fitting)
@@ -140,7 +141,7 @@ class LowNodeLoad(Plugin):
         """Of the nodes that are too full, those that have been so for long enough."""
         sure: dict[bool, list[Load]] = {}
         for prod, loads in ((False, by.high), (True, by.prod_high)):
-            detectors = self._detectors[prod]
+            detectors = self.detectors[prod]
             full = {load.name for load in loads}
             for load in (*by.low, *by.both_low, *by.prod_low, *by.calm, *by.high, *by.prod_high):
                 if load.name not in full:
@@ -149,17 +150,22 @@ class LowNodeLoad(Plugin):
                 load for load in loads if pool.condition.at_once or detectors.abnormal(load.name, pool.condition, now_s)
             ]
         for load in (*by.low, *by.both_low):
-            self._detectors[False].reset(load.name)
+            self.detectors[False].reset(load.name)
         for load in by.prod_low:
-            self._detectors[True].reset(load.name)
+            self.detectors[True].reset(load.name)
         return sure[False], sure[True]
 
     def _relieve(
         self, pool: Pool, by: Sorted, high: list[Load], prod_high: list[Load], hand: Hand, fitting: Fitting
     ) -> None:
         def removable(pod: Pod) -> bool:
-            in_namespace = self._choice.takes_namespace(pod.metadata.namespace)
-            return in_namespace and hand.refuses(pod) is None and self._choice.takes_labels(pod)
+            if not self._choice.takes_namespace(pod.metadata.namespace):
+                hand.pass_over(pod, "its namespace is not among evictableNamespaces")
+            elif hand.refuses(pod) is None:
+                if self._choice.takes_labels(pod):
+                    return True
+                hand.pass_over(pod, "podSelectors do not select it")
+            return False
 
         def propose(pod: Pod, reason: str, target: str) -> str | None:
             return hand.evict(pod, reason, target=target, dry_run=bool(self._args.dry_run))
@@ -177,7 +183,7 @@ class LowNodeLoad(Plugin):
                 told=pool.told(prod=False),
                 node_fit=node_fit,
             )
-            relieve(work, fitting, removable, propose, self._detectors[False].reset)
+            relieve(work, fitting, removable, propose, self.detectors[False].reset, hand.pass_over)
         left = {name: min(amount, budget.get(name, 0)) for name, amount in both.items()}
         prod_both = {name: min(amount, left.get(name, 0)) for name, amount in room(by.both_low, prod=True).items()}
         if by.prod_low or by.both_low:
@@ -190,10 +196,10 @@ class LowNodeLoad(Plugin):
                 told=pool.told(prod=True),
                 node_fit=node_fit,
             )
-            relieve(work, fitting, removable, propose, self._detectors[True].reset)
+            relieve(work, fitting, removable, propose, self.detectors[True].reset, hand.pass_over)
 
 
-def _classified(loads: Sequence[Load]) -> Sorted:
+def classified(loads: Sequence[Load]) -> Sorted:
     by = Sorted()
     for load in loads:
         prod_over = is_over(load.prod_usage, load.prod_bounds.high)

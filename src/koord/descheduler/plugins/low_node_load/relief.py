@@ -55,6 +55,7 @@ def relieve(
     removable: Callable[[Pod], bool],
     propose: Propose,
     calmed: Callable[[str], None],
+    passed_over: Callable[[Pod, str], None],
 ) -> None:
     """`removable` is asked twice, since what was proposed meanwhile may stand against a pod; `calmed` is told of
     every node that is no longer too full."""
@@ -67,10 +68,13 @@ def relieve(
                 calmed(source.name)
                 break
             if any(left <= 0 for left in work.budget.values()):
+                passed_over(pod, "the nodes that have room would have none left")
                 return
             used = source.used_by(pod)
             target = _target(work, fitting, pod, used) if work.node_fit else None
             if work.node_fit and target is None:
+                unknown = "what it uses is not known"
+                passed_over(pod, unknown if used is None else "it fits no node that has room")
                 continue
             if not removable(pod):
                 continue

@@ -11,6 +11,7 @@ from koord.descheduler.migration.arbitration import Verdict, arbitrate
 from koord.descheduler.migration.moves import has_passed, is_alive
 from koord.descheduler.migration.status import failed
 from koord.descheduler.plugins.migration_controller import MigrationController
+from koord.descheduler.shell.migration.ahead import Ahead
 from koord.descheduler.shell.migration.writing import Pen
 from koord.descheduler.shell.view import View
 from koord.descheduler.world import World
@@ -23,22 +24,34 @@ from koord.values import duration
 _LOG = logging.getLogger(__name__)
 
 
+# However short an interval is asked for, others get a turn in between.
+LEAST_S = 0.01
+
+
 class Arbiter:
     """`passed` is told of each job that may start."""
 
     def __init__(
-        self, world: World, view: View, plugin: MigrationController, pen: Pen, passed: Callable[[PodMigrationJob], None]
+        self,
+        world: World,
+        view: View,
+        plugin: MigrationController,
+        pen: Pen,
+        ahead: Ahead,
+        passed: Callable[[PodMigrationJob], None],
     ) -> None:
         self._world = world
         self._view = view
         self._plugin = plugin
         self._pen = pen
+        self._ahead = ahead
         self._passed = passed
         self._waiting: dict[str, str] = {}  # name by uid
         self._quiet = QuietLog(_LOG, world.clock)
         self.why: dict[str, str] = {}  # by name of the job: what it waits for
         given = plugin.args.arbitration_args
-        self._every_s = duration.parse_seconds((given.interval if given is not None else None) or "500ms")
+        every_s = duration.parse_seconds((given.interval if given is not None else None) or "500ms")
+        self._every_s = max(every_s, LEAST_S)
 
     def await_turn(self, job: PodMigrationJob) -> None:
         self._waiting[job.metadata.uid] = job.metadata.name
@@ -59,14 +72,16 @@ class Arbiter:
         jobs = self._waiting_jobs()
         if not jobs:
             return
-        snapshot = self._view.snapshot()
+        # Those that passed a moment ago count, whether or not the watch has shown it by now.
+        snapshot = self._view.of_jobs([self._ahead.newest(job) for job in self._view.jobs.list()])
         for verdict in arbitrate(jobs, snapshot, self._plugin.protection, self._plugin.budget):
             await self._settle(verdict)
 
     def _waiting_jobs(self) -> list[PodMigrationJob]:
         found = []
         for uid, name in list(self._waiting.items()):
-            job = self._view.jobs.get("", name)
+            seen = self._view.jobs.get("", name)
+            job = None if seen is None else self._ahead.newest(seen)
             if job is None or job.metadata.uid != uid or not is_alive(job) or has_passed(job):
                 self._waiting.pop(uid, None)
             else:
@@ -90,11 +105,12 @@ class Arbiter:
         else:
             answer = await self._pen.passed(job)
         if isinstance(answer, Refused):
-            if answer.not_found:
+            if answer.not_found or answer.conflict:  # another job may have its name by now
                 self.forget(job)
             else:
                 self._quiet.warning("%s stays in line: %s", job.metadata.name, answer)
             return
         self.forget(job)
+        self._ahead.wrote(answer)
         if verdict.passes:
             self._passed(answer)

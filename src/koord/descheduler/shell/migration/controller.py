@@ -13,6 +13,8 @@ import logging
 import uuid
 from typing import Any
 
+import msgspec
+
 from koord.api.custom import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.koord_scheduling import PodMigrationJob, Reservation
 from koord.api.model import to_dict
@@ -32,6 +34,7 @@ from koord.descheduler.migration.step import (
     step,
 )
 from koord.descheduler.plugins.migration_controller import MigrationController
+from koord.descheduler.shell.migration.ahead import Ahead
 from koord.descheduler.shell.migration.arbiter import Arbiter
 from koord.descheduler.shell.migration.departure import Departures
 from koord.descheduler.shell.migration.scavenger import Scavenger
@@ -66,9 +69,9 @@ class Migration:
         self._controller = Controller(
             "migration", self._queue, self.reconcile, workers=plugin.args.max_concurrent_reconciles or 1
         )
-        self.arbiter = Arbiter(world, view, plugin, self._pen, self._let_through)
+        self._ahead = Ahead()
+        self.arbiter = Arbiter(world, view, plugin, self._pen, self._ahead, self._let_through)
         self._scavenger = Scavenger(world, view, self._pen)
-        self._latest: dict[str, PodMigrationJob] = {}  # by name: our last write, until the watch has caught up
         self._orphans: dict[str, str] = {}  # by name of a deleted job: the reservation that was its own
         self._made: dict[str, str] = {}  # by uid of the pod: the job made for it, until the watch shows that
         self._tasks: list[asyncio.Task[None]] = []
@@ -132,20 +135,19 @@ class Migration:
             self._made.pop(job.spec.pod_ref.uid, None)
         if change.kind == "deleted":
             self.arbiter.forget(job)
-            self._latest.pop(job.metadata.name, None)
+            self._ahead.forget(job.metadata.name)
             if name := _reservation_of(job):
                 self._orphans[job.metadata.name] = name
                 self._queue.add(job.metadata.name)
         elif not is_alive(job):
             self.arbiter.forget(job)
-            self._latest.pop(job.metadata.name, None)
+            self._ahead.forget(job.metadata.name)
         elif has_passed(job):
             self._queue.add(job.metadata.name)
         else:
             self.arbiter.await_turn(job)
 
     def _let_through(self, job: PodMigrationJob) -> None:
-        self._latest[job.metadata.name] = job
         self._queue.add(job.metadata.name)
 
     def _on_pod(self, change: Change[Pod]) -> None:
@@ -174,6 +176,12 @@ class Migration:
             if isinstance(facts, Refused):
                 return Requeue(str(facts))
             now = step(job, facts)
+            if isinstance(now.action, EvictPod) and facts.reservation is not None:
+                # The watch may be behind: the place is looked at once more before anybody has to leave for it.
+                place = await self._place(facts.reservation.metadata.name)
+                if isinstance(place, Refused):
+                    return Requeue(str(place))
+                now = step(job, msgspec.structs.replace(facts, reservation=place))
             if now.action is not None:
                 done = await self._act(job, now.action)
                 if isinstance(done, str):
@@ -184,7 +192,7 @@ class Migration:
                 if isinstance(written, Refused):
                     return Done() if written.not_found else Requeue(str(written))
                 job = written
-            self._latest[name] = job
+            self._ahead.wrote(job)
             if now.told is not None:
                 self._tell(job, now.told)
             if now.wait_s is not None:
@@ -203,43 +211,43 @@ class Migration:
         return Done()
 
     def _known(self, name: str) -> PodMigrationJob | None:
-        """The newest that we know: what we wrote ourselves may be ahead of the watch."""
-        seen, ours = self._view.jobs.get("", name), self._latest.get(name)
-        if ours is None or seen is None or ours.metadata.uid != seen.metadata.uid:
-            return seen
-        newer = _revision(ours) > _revision(seen)
-        if not newer:
-            self._latest.pop(name, None)
-        return ours if newer else seen
+        seen = self._view.jobs.get("", name)
+        return None if seen is None else self._ahead.newest(seen)
 
     async def _facts(self, job: PodMigrationJob) -> Facts | Refused:
         """What the watch does not show is asked for: an absence must be certain before anything follows from it."""
-        client, ref = self._world.client, job.spec.pod_ref
-        pod: Pod | None = None
-        if ref is not None and ref.namespace and ref.name:
-            pod = self._view.pods.get(ref.namespace, ref.name)
-            if pod is None:
-                asked = await client.get(PODS, ref.name, ref.namespace)
-                if isinstance(asked, Refused) and not asked.not_found:
-                    return asked
-                pod = None if isinstance(asked, Refused) else asked
-        name, reservation = _reservation_of(job), None
-        if name:
-            reservation = self._reservations.get("", name)
-            if reservation is None:
-                found = await client.get(RESERVATIONS, name)
-                if isinstance(found, Refused) and not found.not_found:
-                    return found
-                reservation = None if isinstance(found, Refused) else found
-        successor = job.status.pod_ref
+        ref, name, after = job.spec.pod_ref, _reservation_of(job), job.status.pod_ref
+        pod = await self._pod(ref.namespace, ref.name) if ref is not None and ref.namespace and ref.name else None
+        if isinstance(pod, Refused):
+            return pod
+        reservation = self._reservations.get("", name) or await self._place(name) if name else None
+        if isinstance(reservation, Refused):
+            return reservation
+        successor = await self._pod(after.namespace, after.name) if after is not None else None
+        if isinstance(successor, Refused):
+            return successor
+        if successor is not None and after is not None and successor.metadata.uid != after.uid:
+            successor = None  # gone, and another has its name
         return Facts(
             now_s=self._world.clock.time(),
             default_mode=self._plugin.args.default_job_mode,
             pod=pod,
             reservation=reservation,
-            successor=self._view.pods.get(successor.namespace, successor.name) if successor is not None else None,
+            successor=successor,
             limited=self.limited(pod) if pod is not None else "",
         )
+
+    async def _pod(self, namespace: str, name: str) -> Pod | Refused | None:
+        known = self._view.pods.get(namespace, name)
+        if known is not None:
+            return known
+        asked = await self._world.client.get(PODS, name, namespace)
+        return None if isinstance(asked, Refused) and asked.not_found else asked
+
+    async def _place(self, name: str) -> Reservation | Refused | None:
+        """As the server has it now."""
+        asked = await self._world.client.get(RESERVATIONS, name)
+        return None if isinstance(asked, Refused) and asked.not_found else asked
 
     async def _act(self, job: PodMigrationJob, action: Action) -> PodMigrationJob | str | None:
         """The job as it is afterwards, None when it is as before; or why the action came to nothing."""
@@ -249,10 +257,10 @@ class Migration:
             written = await self._pen.pod_uid(job, action.uid)
             return str(written) if isinstance(written, Refused) else written
         if isinstance(action, CreateReservation):
-            written = await self._pen.reserve(job)
-            if isinstance(written, Refused):
-                return await self._unreserved(job, written)
-            return written
+            reserved = await self._pen.reserve(job)
+            if isinstance(reserved, Refused):
+                return await self._unreserved(job, reserved)
+            return reserved
         if isinstance(action, TidyReservation):
             refused = await self._pen.tidy(action.name, action.ttl)
         else:
@@ -275,7 +283,7 @@ class Migration:
             name = f"{pod.metadata.namespace}/{pod.metadata.name}"
             self._tell(job, Told("Warning", "Evicting", f'Failed evict Pod "{name}" caused by {failed}'))
             return failed
-        workload = self._view.workloads().get(controller_uid(pod))
+        workload = self._view.workloads.get(controller_uid(pod))
         self._plugin.limiter.evicted(pod, workload, self._world.clock.time())
         return None
 
@@ -295,8 +303,3 @@ def _reservation_of(job: PodMigrationJob) -> str:
     options = job.spec.reservation_options
     ref = options.reservation_ref if options is not None else None
     return ref.name if ref is not None else ""
-
-
-def _revision(job: PodMigrationJob) -> int:
-    text = job.metadata.resource_version
-    return int(text) if text.isdigit() else 0

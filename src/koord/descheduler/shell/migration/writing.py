@@ -45,8 +45,10 @@ class Pen:
 
     # Reservations ------------------------------------------------------------------------------------------------
 
-    async def reserve(self, job: PodMigrationJob) -> Written:
-        """The place, and its name in the job. One that exists already is taken up: an earlier attempt made it."""
+    async def reserve(self, job: PodMigrationJob) -> Written | str:
+        """The place, and its name in the job. One that exists already is taken up: an earlier attempt made it.
+
+        Words are why it is not made just now."""
         plain, ref = self._world.client.plain, job.spec.pod_ref
         assert ref is not None
         whole_job = await plain.get(POD_MIGRATION_JOBS, job.metadata.name)
@@ -54,7 +56,9 @@ class Pen:
             return whole_job
         pod = await plain.get(PODS, ref.name, ref.namespace)
         if isinstance(pod, Refused):
-            return pod
+            return "its pod is gone" if pod.not_found else pod
+        if ref.uid not in ("", pod["metadata"]["uid"]):
+            return "another pod has its name by now"
         now_ms = int(self._world.clock.time() * 1000)
         wanted = reservation(whole_job, pod, now_ms, drop_claims=self._drop_claims)
         made = await plain.create(RESERVATIONS, wanted)
