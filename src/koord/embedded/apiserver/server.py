@@ -42,10 +42,13 @@ from koord.embedded.apiserver.schema.builtin import builtin
 from koord.embedded.apiserver.schema.decoding import decode
 from koord.embedded.apiserver.schema.node import Node
 from koord.embedded.apiserver.store import JournalFailed, Store
+from koord.embedded.apiserver.store.compaction import Compaction
 from koord.kube.transport import Answer, Request
 from koord.telemetry.clock import Clock, WallClock
 
 log = logging.getLogger(__name__)
+
+SWEEP_S = 60.0  # between two looks for what may be forgotten, at most
 
 
 def builtin_catalog(strategies: Mapping[tuple[str, str], Strategy] | None = None) -> Catalog:
@@ -96,20 +99,21 @@ class Server:
         self._definitions = Definitions(self._parts)
         self._own_groups = frozenset(resource.group for resource in self.catalog.resources() if not resource.custom)
         self._health = Health(builtin().release, {"store": self._store_health})
+        self._compaction = Compaction(self.store, self.clock)
         self._sweeper: asyncio.Task[None] | None = None
         self.closed = False
 
     # Life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve what is defined, create what every cluster has, and start forgetting old Events."""
+        """Serve what is defined, create what every cluster has, and start forgetting old Events and the past."""
         self._definitions.start()
         for path, body in first_objects():
             request = Request(method="POST", path=path, body=body, user="system:apiserver", user_agent="kube-apiserver")
             answer = await self.handle(request)
             if not answer.ok and answer.status != 409:
                 raise RuntimeError(f"cannot create {body['metadata']['name']}: {answer.body.plain()}")
-        self._sweeper = asyncio.create_task(self._sweep(), name="event-expiry")
+        self._sweeper = asyncio.create_task(self._sweep(), name="forgetting")
 
     async def close(self) -> None:
         """End every watch, write what the journal still holds, and stop."""
@@ -126,9 +130,13 @@ class Server:
         return self._parts.expiry.sweep()
 
     async def _sweep(self) -> None:
+        compacted_s = self.clock.monotonic()
         while True:
             due = self.expire()
-            await self.clock.sleep(60.0 if due is None else min(max(due, 1.0), 60.0))
+            if self.clock.monotonic() - compacted_s >= SWEEP_S:
+                compacted_s = self.clock.monotonic()
+                self._compaction.look()
+            await self.clock.sleep(SWEEP_S if due is None else min(max(due, 1.0), SWEEP_S))
 
     def _store_health(self) -> str:
         try:

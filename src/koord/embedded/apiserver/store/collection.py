@@ -108,13 +108,21 @@ class Collection:
         self._events.append(event)
         self._bytes += len(event.record.raw)
         if len(self._events) > self._history_events or self._bytes > self._history_bytes:
-            self._forget()
+            self._shrink()
         for watcher in self._watchers:
             watcher.wake()
 
-    def _forget(self) -> None:
+    def compact(self, revision: int) -> None:
+        """Forget events up to and including `revision`. Records stay, and so does a history that is younger."""
+        drop = bisect.bisect_right(self._events, revision, key=lambda event: event.revision)
+        if drop:
+            self._forget(drop)
+
+    def _shrink(self) -> None:
         """Drop the older half in one go: trimming one event per write would move the whole list each time."""
-        drop = max(1, len(self._events) // 2)
+        self._forget(max(1, len(self._events) // 2))
+
+    def _forget(self, drop: int) -> None:
         self._floor = self._events[drop - 1].revision
         self._bytes -= sum(len(e.record.raw) for e in self._events[:drop])
         del self._events[:drop]

@@ -128,6 +128,13 @@ class Store:
             self._hot.popleft().cool()
         return Event(type, record, previous)
 
+    def compact(self, revision: int) -> None:
+        """Forget how things were up to `revision`, and the decoded forms of what was written by then."""
+        for collection in self._collections.values():
+            collection.compact(revision)
+        while self._hot and self._hot[0].revision <= revision:
+            self._hot.popleft().cool()
+
     def check(self) -> None:
         """Raise JournalFailed when the disk has failed: nothing may be acknowledged from then on."""
         if self._journal is not None:
