@@ -9,7 +9,7 @@ from koord.embedded.apiserver.store import Store, TooOld
 from koord.embedded.apiserver.store.compaction import Compaction
 from koord.embedded.cluster import Cluster, Settings
 from koord.kube.refused import ok
-from koord.telemetry.clock import ManualClock, LoopClock, run_virtual
+from koord.telemetry.clock import LoopClock, ManualClock, run_virtual
 
 MAPS = "configmaps"
 
