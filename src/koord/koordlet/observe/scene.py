@@ -12,7 +12,7 @@ from koord.koordlet.facts import Facts
 from koord.koordlet.machine import Machine
 from koord.koordlet.pod import PodView
 from koord.koordlet.series import kind
-from koord.koordlet.series.store import Key, Store
+from koord.koordlet.series.store import Store
 from koord.koordlet.strategies.burst_limiter import Tokens
 from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
 from koord.values.quotation import integer
@@ -38,6 +38,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     departures: Departures
     tokens: Mapping[str, Tokens] = {}  # of bursts, as the last tick left them
     lent_for_s: float = 0.0
+    seen: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)  # by kind of series, then by subject
 
     @property
     def pods(self) -> tuple[PodView, ...]:
@@ -89,6 +90,9 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
             return EMPTY
 
     def _latest(self, name: str) -> dict[str, float]:
-        keys: list[Key] = list(self.store.keys(name))
-        found = ((key[1], self.store.latest(key, self.now_s)) for key in keys)
-        return {subject: value for subject, value in found if value is not None}
+        """Asked by several strategies of a round, and the same for all."""
+        found = self.seen.get(name)
+        if found is None:
+            found = {key[1]: value for key, value in self.store.latest_of(name, self.now_s).items()}
+            self.seen[name] = found
+        return found

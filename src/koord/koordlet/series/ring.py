@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 
 _FIRST_ROOM = 16
@@ -43,15 +44,28 @@ class Ring:
         """The newest value, of a series that has any."""
         return self._values[(self._head + self._count - 1) % len(self._values)]
 
+    def latest(self, now_ms: int, fresh_ms: int) -> float | None:
+        """The newest value that is not of the future, if it is no older than `fresh_ms`."""
+        if not self._count:
+            return None
+        place = (self._head + self._count - 1) % len(self._values)
+        age_ms = now_ms - self._base_ms - self._times[place]
+        if age_ms < 0:
+            values, _, _ = self.between(now_ms - fresh_ms, now_ms)
+            return values[-1] if values else None
+        return self._values[place] if age_ms <= fresh_ms else None
+
     def add(self, at_ms: int, value: float) -> None:
         """A sample at the time of the last one replaces it.
 
         When time went backwards, samples that now lie in the future are forgotten: where they belong is not known any
         more, and a window over both clocks would mix different moments.
         """
-        while self._count and self._time(self._count - 1) >= at_ms:
-            self._count -= 1
-        if not self._count:
+        times, count = self._times, self._count
+        while count and self._base_ms + times[(self._head + count - 1) % len(times)] >= at_ms:
+            count -= 1
+        self._count = count
+        if not count:
             self._base_ms, self._head = at_ms, 0
         elif at_ms - self._base_ms > _LAST_OFFSET:
             self._rebase(at_ms)
@@ -83,14 +97,13 @@ class Ring:
 
     def _place_of(self, at_ms: int) -> int:
         """How many samples are older than that."""
-        low, high = 0, self._count
-        while low < high:
-            middle = (low + high) // 2
-            if self._time(middle) < at_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        times, offset, begin = self._times, at_ms - self._base_ms, self._head
+        room, end = len(times), begin + self._count
+        if end <= room:
+            return bisect_left(times, offset, begin, end) - begin
+        if times[room - 1] < offset:
+            return room - begin + bisect_left(times, offset, 0, end - room)
+        return bisect_left(times, offset, begin, room) - begin
 
     def _slice(self, source: array[float], first: int, past: int) -> array[float]:
         room = len(source)

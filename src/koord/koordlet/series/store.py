@@ -34,16 +34,18 @@ class Store:
         self._default_keep_s = default_keep_s
         self._interval_s = interval_s
         self._most_series = most_series
-        self._series: dict[Key, Ring] = {}
+        self._series: dict[str, dict[Key, Ring]] = {}  # by kind
+        self._count = 0
+        self._fresh_ms: dict[str, int] = {}  # by kind: how old its newest sample may be to tell of now
         self.refused = 0  # samples that were no usable number, or one series too many
 
     def __len__(self) -> int:
-        return len(self._series)
+        return self._count
 
     @property
     def size_bytes(self) -> int:
         """Of the samples; the keys come on top."""
-        return sum(ring.size_bytes for ring in self._series.values())
+        return sum(ring.size_bytes for rings in self._series.values() for ring in rings.values())
 
     def keep_s(self, kind: str) -> int:
         return self._keep_s.get(kind, self._default_keep_s)
@@ -57,28 +59,33 @@ class Store:
         if not longer:
             return False
         self._keep_s |= longer
-        for key, ring in self._series.items():
-            if key[0] in longer:
-                ring.widen(self._places(key[0]))
+        self._fresh_ms.clear()
+        for kind in longer:
+            for ring in self._series.get(kind, {}).values():
+                ring.widen(self._places(kind))
         return True
 
     def add(self, key: Key, at_s: float, value: float) -> bool:
         """Whether the sample was taken."""
-        ring = self._series.get(key)
         if not (0 <= value <= LARGEST and 0 <= at_s <= LARGEST):
             self.refused += 1
             return False
+        rings = self._series.get(key[0])
+        if rings is None:
+            rings = self._series[key[0]] = {}
+        ring = rings.get(key)
         if ring is None:
-            if len(self._series) >= self._most_series:
+            if self._count >= self._most_series:
                 self.refused += 1
                 return False
-            ring = self._series[key] = Ring(self._places(key[0]))
+            ring = rings[key] = Ring(self._places(key[0]))
+            self._count += 1
         ring.add(round(at_s * 1000), value)
         return True
 
     def window(self, key: Key, now_s: float, length_s: float) -> Window:
         """Both ends belong to it. A sample older than its kind is kept for does not count, though it may be here."""
-        ring = self._series.get(key)
+        ring = self._ring(key)
         if ring is None:
             return Window()
         end_ms = round(now_s * 1000)
@@ -87,35 +94,51 @@ class Store:
 
     def latest(self, key: Key, now_s: float) -> float | None:
         """The last value, if it came in one of the last two intervals: older ones say nothing about now."""
-        ring = self._series.get(key)
-        if ring is None:
-            return None
-        age_ms = round(now_s * 1000) - (ring.last_ms or 0)
-        if age_ms < 0:  # newer samples than now: look for the one that was the last then
-            return self.window(key, now_s, 2 * self._interval_s).last
-        return ring.last if age_ms <= round(min(2 * self._interval_s, self.keep_s(key[0])) * 1000) else None
+        ring = self._ring(key)
+        return None if ring is None else ring.latest(round(now_s * 1000), self._freshness_ms(key[0]))
+
+    def latest_of(self, kind: str, now_s: float) -> dict[Key, float]:
+        """The same of all series of a kind that have such a value."""
+        now_ms, fresh_ms = round(now_s * 1000), self._freshness_ms(kind)
+        found = ((key, ring.latest(now_ms, fresh_ms)) for key, ring in self._series.get(kind, {}).items())
+        return {key: value for key, value in found if value is not None}
 
     def keys(self, kind: str) -> Iterator[Key]:
-        return (key for key in self._series if key[0] == kind)
+        return iter(self._series.get(kind, ()))
 
     def expire(self, now_s: float) -> int:
         """Forget series without a sample in the time that their kind is kept. Answers how many."""
         now_ms = round(now_s * 1000)
-        quiet = [
-            key
-            for key, ring in self._series.items()
-            if (last := ring.last_ms) is None or now_ms - last > self.keep_s(key[0]) * 1000
-        ]
-        for key in quiet:
-            del self._series[key]
-        return len(quiet)
+        return self._forget(
+            [
+                key
+                for kind, rings in self._series.items()
+                for key, ring in rings.items()
+                if (last := ring.last_ms) is None or now_ms - last > self.keep_s(kind) * 1000
+            ]
+        )
 
     def drop(self, subject: str) -> int:
         """Forget all series of one pod or container. Answers how many."""
-        gone = [key for key in self._series if subject in key[1:]]
-        for key in gone:
-            del self._series[key]
-        return len(gone)
+        return self._forget([key for rings in self._series.values() for key in rings if subject in key[1:]])
+
+    # -- inside
+
+    def _ring(self, key: Key) -> Ring | None:
+        rings = self._series.get(key[0])
+        return None if rings is None else rings.get(key)
+
+    def _forget(self, keys: list[Key]) -> int:
+        for key in keys:
+            del self._series[key[0]][key]
+        self._count -= len(keys)
+        return len(keys)
+
+    def _freshness_ms(self, kind: str) -> int:
+        found = self._fresh_ms.get(kind)
+        if found is None:
+            found = self._fresh_ms[kind] = round(min(2 * self._interval_s, self.keep_s(kind)) * 1000)
+        return found
 
     def _places(self, kind: str) -> int:
         """One more than intervals: both ends of a window count."""
