@@ -16,6 +16,7 @@ from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.plugin import MAX_SCORE, Plugin, Scores
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Skip
 from koord.scheduler.plugins.allocation import Share, present_on_node, shares
+from koord.scheduler.plugins.fullness import Fullness
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.table import NodeTable, Rows
@@ -50,16 +51,24 @@ class BalancedAllocation(Plugin):
         return int((1 - _deviation(fractions)) * MAX_SCORE)
 
     def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
-        columns = []
-        for share in self._counted(cycle, pod):
-            capacity, used = share.on_rows(table, rows)
-            columns.append((np.minimum(used / np.maximum(capacity, 1), 1.0), capacity != 0))
-        if len(columns) == 2:
-            (first, has_first), (second, has_second) = columns
-            deviation: Floats = np.abs((first - second) / 2) * (has_first & has_second)
+        fullness = table.derived(Fullness)
+        counted = self._counted(cycle, pod)
+        known = [fullness.resource(share) for share in counted]
+        fractions = [one.fraction(rows, share.request) for one, share in zip(known, counted, strict=True)]
+        if len(fractions) == 2:
+            deviation: Floats = fractions[0] - fractions[1]
+            np.abs(deviation, out=deviation)
+            deviation /= 2
+            for one in known:
+                if one.absent is not None:
+                    deviation[one.absent[rows]] = 0
         else:
-            deviation = _deviations(columns, len(table.alive[rows]))
-        return ((1 - deviation) * MAX_SCORE).astype(np.int64)
+            everywhere = np.ones(len(table.alive[rows]), np.bool_)
+            present = [everywhere if one.absent is None else ~one.absent[rows] for one in known]
+            deviation = _deviations(list(zip(fractions, present, strict=True)), len(everywhere))
+        np.subtract(1, deviation, out=deviation)
+        deviation *= MAX_SCORE
+        return deviation.astype(np.int64)
 
 
 def _deviation(fractions: Sequence[float]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -16,8 +16,9 @@ from koord.api.config.scheduler.args import (
 )
 from koord.scheduler.framework.plugin import MAX_SCORE, Scores
 from koord.scheduler.plugins.allocation import Share, present_on_node
+from koord.scheduler.plugins.fullness import Fullness
 from koord.scheduler.state.node import NodeInfo
-from koord.scheduler.state.table import Ints, NodeTable, Rows
+from koord.scheduler.state.table import NodeTable, Rows
 
 # Points of a curve give scores from 0 to this.
 _CURVE_TOP = 10
@@ -41,7 +42,7 @@ class LeastAllocated:
         return total // weights if weights else 0
 
     def score_columns(self, counted: Sequence[Share], table: NodeTable, rows: Rows) -> Scores:
-        return _mean(counted, table, rows, lambda capacity, used: np.maximum(capacity - used, 0))
+        return table.derived(Fullness).mean(counted, rows, fills_up=False)
 
 
 class MostAllocated:
@@ -55,7 +56,7 @@ class MostAllocated:
         return total // weights if weights else 0
 
     def score_columns(self, counted: Sequence[Share], table: NodeTable, rows: Rows) -> Scores:
-        return _mean(counted, table, rows, lambda capacity, used: np.minimum(used, capacity))
+        return table.derived(Fullness).mean(counted, rows, fills_up=True)
 
 
 class RequestedToCapacityRatio:
@@ -108,22 +109,3 @@ def _on_curve(points: Sequence[UtilizationShapePoint], percent: int) -> int:
             return before.score * scale + (rise // run if rise >= 0 else -(-rise // run))
         before = point
     return before.score * scale
-
-
-def _mean(counted: Sequence[Share], table: NodeTable, rows: Rows, part: Callable[[Ints, Ints], Ints]) -> Scores:
-    """The weighted mean of a part of each resource, in percent, over the resources that each row has. The part of
-    nothing is nothing, so only the weights need to know who has what."""
-    total: Ints = np.zeros(len(table.alive[rows]), np.int64)
-    weights, everywhere = 0, True
-    for share in counted:
-        capacity, used = share.on_rows(table, rows)
-        percent = part(capacity, used) * MAX_SCORE // np.maximum(capacity, 1)
-        total += percent if share.weight == 1 else percent * share.weight
-        weights += share.weight
-        everywhere = everywhere and np.count_nonzero(capacity) == (table.live if isinstance(rows, slice) else len(rows))
-    if everywhere:  # dividing by one number is many times cheaper
-        return total // max(weights, 1)
-    present: Ints = np.zeros_like(total)
-    for share in counted:
-        present += (table.allocatable(share.name)[rows] != 0) * share.weight
-    return total // np.maximum(present, 1)

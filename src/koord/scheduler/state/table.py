@@ -8,11 +8,12 @@ pods of a node too, `node_column` and `coded` for what depends on the node objec
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from koord.api.resource_name import CPU, MEMORY
 from koord.scheduler.state.changes import Changes
 from koord.scheduler.state.column import Coded, Column, grown
 from koord.scheduler.state.node import NodeInfo
@@ -25,6 +26,7 @@ RowList = npt.NDArray[np.intp]
 Rows = RowList | slice
 EVERY: Final = slice(None)
 Compute = Callable[[NodeInfo], Any]
+T = TypeVar("T")
 
 _FIRST_ROWS = 64
 
@@ -45,6 +47,9 @@ class NodeTable:
         self._coded: dict[Hashable, Coded] = {}
         self._changes = Changes()
         self.node_changes = Changes()  # only of node objects, not of the pods on them
+        # Rows whose pods leave requests unstated: what they are scored with there is not what they asked for.
+        self.unstated: set[int] = set()
+        self._derived: dict[Hashable, Any] = {}
         self.live = 0  # how many nodes are known
         self.layout = 0  # moves when rows come, go or grow: results per row must then be made anew
 
@@ -74,6 +79,7 @@ class NodeTable:
         """Free the row; nothing may be bound to the node any more."""
         del self.index[node.name]
         self.nodes[node.row] = None
+        self.unstated.discard(node.row)
         self._free.append(node.row)
         self.live -= int(self.alive[node.row])
         for values in (self.alive, self.pod_count, self.allowed_pods, self.nonzero_cpu, self.nonzero_memory):
@@ -156,6 +162,13 @@ class NodeTable:
         """Rows that changed after a position, each once; None when that is too long ago to say."""
         return self._changes.since(position)
 
+    def derived(self, kind: Callable[[NodeTable], T]) -> T:
+        """The one thing of that kind that is kept over this table, made on first use."""
+        known: T | None = self._derived.get(kind)
+        if known is None:
+            known = self._derived[kind] = kind(self)
+        return known
+
     def note(self, row: int) -> None:
         """Something else that a plugin judges this row by changed, such as what is measured on the node."""
         self._changes.note(row)
@@ -166,8 +179,13 @@ class NodeTable:
         self.pod_count[row] = len(node.pods)
         self.nonzero_cpu[row] = node.nonzero_cpu
         self.nonzero_memory[row] = node.nonzero_memory
+        requested = node.requested
+        if node.nonzero_cpu != requested.get(CPU, 0) or node.nonzero_memory != requested.get(MEMORY, 0):
+            self.unstated.add(row)
+        elif self.unstated:
+            self.unstated.discard(row)
         for name, column in self._requested.items():
-            column[row] = node.requested.get(name, 0)
+            column[row] = requested.get(name, 0)
         self._changes.note(row)
 
     def touch_node(self, node: NodeInfo) -> None:

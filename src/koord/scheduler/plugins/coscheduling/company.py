@@ -24,6 +24,7 @@ from koord.scheduler.state.wire import PODS, Pod
 REJECTOR = "JobRejectPlugin"
 
 Ended = Callable[[str, int, float], None]  # why, how many members were tried, seconds
+Searched = Callable[[str, bool, float], None]  # for which group room was looked for, whether there was, seconds
 
 
 class Company:
@@ -38,6 +39,8 @@ class Company:
         self.stranded: dict[str, str] = {}  # uid -> the node that a member lost after its gang was let go
         self.promised: dict[str, str] = {}  # uid -> the node that a member keeps a claim to while room is made
         self.watchers: list[Ended] = []
+        self.searchers: list[Searched] = []
+        self.leavers: list[Callable[[str], None]] = []  # told of groups that are no more
         self._desk = Desk()
         self._now: Callable[[], float] = lambda: 0.0
         self._joined = False
@@ -103,6 +106,10 @@ class Company:
 
     def _is_represented(self, group: Group) -> bool:
         return bool(group.representative)
+
+    def searched(self, group: str, found: bool, took_s: float) -> None:
+        for searcher in self.searchers:
+            searcher(group, found, took_s)
 
     # The round ---------------------------------------------------------------------------------------------------
 

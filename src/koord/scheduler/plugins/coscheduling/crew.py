@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.profile import Profile
@@ -15,11 +15,17 @@ from koord.scheduler.state.pod import PodInfo
 _LEFT_OUT = unresolvable("node is filtered out by the prefilter result")
 
 
-def prepared(profile: Profile, state: ClusterState, pods: Iterable[PodInfo]) -> dict[int, Trials] | Reject | Fault:
-    """PreFilter for each shape of the pods; or the first refusal."""
-    found: dict[int, Trials] = {}
+def kind_of(profile: Profile, pod: PodInfo) -> Hashable:
+    """Equal for pods that plugins need not tell apart; where plugins cannot say, for those that ask for the same."""
+    return profile.class_of(pod) or pod.shape.number
+
+
+def prepared(profile: Profile, state: ClusterState, pods: Iterable[PodInfo]) -> dict[Hashable, Trials] | Reject | Fault:
+    """PreFilter for each kind of the pods; or the first refusal."""
+    found: dict[Hashable, Trials] = {}
     for pod in pods:
-        if pod.shape.number in found:
+        kind = kind_of(profile, pod)
+        if kind in found:
             continue
         cycle, skipped = Cycle(state), set()
         for plugin in profile.at("pre_filter"):
@@ -31,35 +37,37 @@ def prepared(profile: Profile, state: ClusterState, pods: Iterable[PodInfo]) -> 
             elif isinstance(answer, Only):
                 cycle.narrow(answer.node_names, plugin.name)
         cycle.skip_filter = frozenset(skipped)
-        found[pod.shape.number] = Trials(profile, cycle, pod)
+        found[kind] = Trials(profile, cycle, pod)
     return found
 
 
 class Crew:
-    def __init__(self, node: NodeInfo, trials: Mapping[int, Trials]) -> None:
+    def __init__(self, profile: Profile, node: NodeInfo, trials: Mapping[Hashable, Trials]) -> None:
         self.node = node.copy()
+        self._profile = profile
         self._trials = trials
-        self._each = {number: Trial(held, held.cycle.fork(), self.node) for number, held in trials.items()}
+        self._each = {kind: Trial(held, held.cycle.fork(), self.node) for kind, held in trials.items()}
 
-    def refusal(self, pod: PodInfo) -> Said | None:
-        number = pod.shape.number
-        cycle = self._trials[number].cycle
+    def refusal(self, pod: PodInfo, *, again: bool = False) -> Said | None:
+        """`again`: such a pod was let in before, so that only those are asked who look at pods."""
+        kind = kind_of(self._profile, pod)
+        cycle = self._trials[kind].cycle
         if cycle.only is not None and self.node.name not in cycle.only:
             return cycle.narrowed_by[0], _LEFT_OUT
-        return self._each[number].refusal()
+        return self._each[kind].refusal(again=again)
 
     def add(self, pod: PodInfo) -> None:
         self.node.add(pod)
-        for number, trial in self._each.items():
-            for plugin in self._trials[number].adding:
-                plugin.add_pod(trial.cycle, self._trials[number].pod, pod, self.node)
+        for kind, trial in self._each.items():
+            for plugin in self._trials[kind].adding:
+                plugin.add_pod(trial.cycle, self._trials[kind].pod, pod, self.node)
         self._settle(pod)
 
     def remove(self, pod: PodInfo) -> None:
         self.node.remove(pod.uid)
-        for number, trial in self._each.items():
-            for plugin in self._trials[number].removing:
-                plugin.remove_pod(trial.cycle, self._trials[number].pod, pod, self.node)
+        for kind, trial in self._each.items():
+            for plugin in self._trials[kind].removing:
+                plugin.remove_pod(trial.cycle, self._trials[kind].pod, pod, self.node)
         self._settle(pod)
 
     def _settle(self, pod: PodInfo) -> None:

@@ -9,34 +9,53 @@ goes: a victim that does not get the gang started would have gone for nothing.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 
 import msgspec
+import numpy as np
 
+from koord.api.annotations.network_topology import NetworkTopologySpec
 from koord.api.protocol import L_DISABLE_PREEMPTIBLE, L_QUESTIONED_OBJECT_KEY, L_QUOTA_PREEMPTIBLE
 from koord.scheduler.framework.decision import Futile, Preempt, Search
+from koord.scheduler.framework.profile import Profile
 from koord.scheduler.framework.refused import Refused
 from koord.scheduler.framework.trial import Trials
-from koord.scheduler.plugins.coscheduling.crew import Crew
+from koord.scheduler.plugins.coscheduling.crew import Crew, kind_of
+from koord.scheduler.plugins.coscheduling.crowded import Load
+from koord.scheduler.plugins.coscheduling.offers import Kind, Offers
+from koord.scheduler.plugins.coscheduling.planner import Planner
 from koord.scheduler.preemption.budget import Budgets
 from koord.scheduler.preemption.candidate import pick
 from koord.scheduler.preemption.finder import Enough, find
 from koord.scheduler.preemption.plan import NEVER, NOT_HELPFUL, TERMINATING, plan
+from koord.scheduler.preemption.relief import Reliefs, Relieved
 from koord.scheduler.preemption.rules import Rules
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.table import Bools, NodeTable, RowList
 
 NO_VICTIMS = "no potential victims"
+
+Kinds = Mapping[Hashable, Trials]
+
+
+class JobReliefs(Reliefs):
+    def takes(self, pod: PodInfo) -> bool:
+        return not pod.reserve and not _is_protected(pod)
 
 
 class JobRules(Rules):
     """Pods of lower priority, unless their labels protect them. Disruption budgets are not looked at."""
 
     def may_take(self, pod: PodInfo, victim: PodInfo) -> bool:
-        labels = victim.labels
-        protected = labels.get(L_DISABLE_PREEMPTIBLE) == "true" or labels.get(L_QUOTA_PREEMPTIBLE) == "false"
-        return not protected and super().may_take(pod, victim)
+        return not _is_protected(victim) and super().may_take(pod, victim)
+
+    @property
+    def reliefs(self) -> type[Reliefs]:
+        return JobReliefs
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -49,50 +68,137 @@ class Room(msgspec.Struct, frozen=True):
 class _Site:
     """One node without those who may go, and with the members that were placed there."""
 
-    __slots__ = ("cost", "crew", "node", "placed", "victims")
+    __slots__ = ("crew", "node", "placed", "victims")
 
-    def __init__(self, node: NodeInfo, victims: list[PodInfo], trials: Mapping[int, Trials], cost: int) -> None:
+    def __init__(self, profile: Profile, node: NodeInfo, victims: list[PodInfo], trials: Kinds) -> None:
         self.node = node
         self.victims = victims
-        self.cost = cost
         self.placed: list[PodInfo] = []
-        self.crew = Crew(node, trials)
+        self.crew = Crew(profile, node, trials)
         for victim in victims:
             self.crew.remove(victim)
 
+    def take(self, member: PodInfo) -> bool:
+        """If it fits beside those who were placed before it."""
+        if self.crew.refusal(member) is not None:
+            return False
+        self.crew.add(member)
+        self.placed.append(member)
+        return True
 
-def room_for(refused: Refused, members: Sequence[PodInfo], trials: Mapping[int, Trials], rules: JobRules) -> Room | str:
-    """The room, or in words why there is none."""
-    table, pod = refused.table, refused.pod
-    worth = [node for row in refused.resolvable_rows().tolist() if (node := table.nodes[row]) is not None]
-    reasons: Counter[str] = Counter()
-    if (useless := refused.decision.node_count - len(worth)) > 0:
-        reasons[NOT_HELPFUL] = useless
-    takeable = {node.name: [v for v in node.pods.values() if rules.may_take(pod, v)] for node in worth}
-    reasons[NO_VICTIMS] = sum(1 for victims in takeable.values() if not victims)
-    ranks = _ranks(victim for victims in takeable.values() for victim in victims)
-    sites = [
-        _Site(node, takeable[node.name], trials, _cost(takeable[node.name], ranks))
-        for node in sorted(worth, key=lambda node: node.name)
-        if takeable[node.name]
-    ]
-    sites.sort(key=lambda site: (site.cost, site.node.name))
-    for member in members:
-        site = next((site for site in sites if site.crew.refusal(member) is None), None)
-        if site is None:
-            for each in sites:
-                said = each.crew.refusal(member)
-                reasons.update(said[1].reasons if said is not None else ())
-            listed = sorted(f"{count} {reason}" for reason, count in (+reasons).items())
-            return f"0/{refused.decision.node_count} nodes are available: {', '.join(listed)}."
+
+class Yard:
+    """All nodes on which it would help if pods left, as they were without them."""
+
+    def __init__(self, profile: Profile, refused: Refused, trials: Kinds, rules: JobRules) -> None:
+        self._profile = profile
+        self._refused = refused
+        self._trials = trials
+        self._rules = rules
+        table, priority = refused.table, refused.pod.priority
+        below = refused.cycle.state.derived(JobReliefs).below(priority)
+        self.rows = refused.resolvable_rows()
+        self.table = Relieved(table, below)
+        self.among: Bools = np.zeros(table.size, np.bool_)
+        self.among[self.rows] = True
+        self._nobody: Bools = below.count == 0
+        self.costs = _costs(table, self.rows, priority)
+        self._sites: dict[int, _Site] = {}
+
+    def site(self, row: int) -> _Site:
+        known = self._sites.get(row)
+        if known is None:
+            node = self._refused.table.nodes[row]
+            assert node is not None
+            victims = [victim for victim in node.pods.values() if self._rules.may_take(self._refused.pod, victim)]
+            known = self._sites[row] = _Site(self._profile, node, victims, self._trials)
+        return known
+
+    def crew(self, node: NodeInfo) -> Crew:
+        """As the node would be, with nobody placed on it yet."""
+        return _Site(self._profile, node, self.site(node.row).victims, self._trials).crew
+
+    def by_cost(self) -> list[int]:
+        names = self._refused.table.nodes
+        return sorted(self.rows.tolist(), key=lambda row: (self.costs[row], node.name if (node := names[row]) else ""))
+
+    def untakeable(self, told: Callable[[RowList], Counter[str]]) -> str:
+        """Why there is no room, with what is `told` of nodes that somebody could leave."""
+        nodes = self._refused.decision.node_count
+        nobody = self._nobody[self.rows]
+        reasons = told(self.rows[~nobody])
+        reasons[NOT_HELPFUL] += nodes - len(self.rows)
+        reasons[NO_VICTIMS] += int(np.count_nonzero(nobody))
+        listed = sorted(f"{count} {reason}" for reason, count in (+reasons).items())
+        return f"0/{nodes} nodes are available: {', '.join(listed)}."
+
+    def room(self) -> Room:
+        used = [site for site in self._sites.values() if site.placed]
+        victims = [victim for site in used for victim in _reprieved(self._profile, site, self._trials)]
+        return Room(
+            {member.uid: site.node.name for site in used for member in site.placed},
+            tuple(sorted(victims, key=self._rules.importance)),
+        )
+
+
+def room_for(
+    profile: Profile, refused: Refused, members: Sequence[PodInfo], trials: Kinds, rules: JobRules
+) -> Room | str:
+    """The room, or in words why there is none. Members go one after another where that costs least."""
+    yard = Yard(profile, refused, trials, rules)
+    order = yard.by_cost()
+    load = Load(refused.table.size)
+    for key, run in groupby(members, key=lambda member: kind_of(profile, member)):
+        kind, line = Kind(profile, trials[key], emptied=True), deque(run)
+        room = kind.room(yard.table, load, len(line), yard.among)
+        came = np.zeros(len(room), np.int64)
+        for row in order:
+            if not line:
+                break
+            for _ in range(int(room[row])):
+                if not line or not yard.site(row).take(line[0]):
+                    break
+                line.popleft()
+                came[row] += 1
+        load = load.plus(kind.pod, came)
+        if line:
+            return yard.untakeable(partial(_told, kind, yard, load, line[0]))
+    return yard.room()
+
+
+def planned_room(
+    profile: Profile,
+    refused: Refused,
+    members: Sequence[PodInfo],
+    trials: Kinds,
+    rules: JobRules,
+    planner: Planner,
+    wish: NetworkTopologySpec,
+) -> Room | str:
+    """The same for members that must be near each other: of domains that serve them equally well, the cheapest."""
+    yard = Yard(profile, refused, trials, rules)
+    offers = Offers(profile, trials, members, yard.table, yard.crew, emptied=True)
+    offers.count[~yard.among] = 0
+    costs = {row: -cost for row, cost in yard.costs.items()}
+    found = planner.placed(members, wish, offers, lambda: yard.untakeable(lambda rows: offers.refusals(rows)[0]), costs)
+    if isinstance(found, str):
+        return found
+    index = refused.table.index
+    for member, node in found:
+        site = yard.site(index[node].row)
         site.crew.add(member)
         site.placed.append(member)
-    used = [site for site in sites if site.placed]
-    victims = [victim for site in used for victim in _reprieved(site, trials)]
-    return Room(
-        {member.uid: site.node.name for site in used for member in site.placed},
-        tuple(sorted(victims, key=rules.importance)),
-    )
+    return yard.room()
+
+
+def _told(kind: Kind, yard: Yard, load: Load, member: PodInfo, rows: RowList) -> Counter[str]:
+    told, unknown = kind.refusals(yard.table, load, rows)
+    told += [(said, 1) for row in unknown.tolist() if (said := yard.site(row).crew.refusal(member)) is not None]
+    reasons: Counter[str] = Counter()
+    for (_, verdict), times in told:
+        for reason in verdict.reasons:
+            reasons[reason] += times
+    return reasons
 
 
 def alone(plugin: str, refused: Refused, rules: JobRules) -> Preempt | Futile:
@@ -114,39 +220,56 @@ def alone(plugin: str, refused: Refused, rules: JobRules) -> Preempt | Futile:
     return Futile((told,), nominate="", search=search)
 
 
-def _reprieved(site: _Site, trials: Mapping[int, Trials]) -> list[PodInfo]:
+def _reprieved(profile: Profile, site: _Site, trials: Kinds) -> list[PodInfo]:
     """Who must really go: each victim stays that all members placed here still fit beside."""
-    going = sorted(site.victims, key=lambda v: (-v.priority, _job(v), v.name))
-    for victim in list(going):
-        left = [other for other in going if other is not victim]
-        if _all_fit(site, left, trials):
-            going = left
+    crew = Crew(profile, site.node, trials)
+    for victim in site.victims:
+        crew.remove(victim)
+    going = []
+    for victim in sorted(site.victims, key=lambda v: (-v.priority, _job(v), v.name)):
+        crew.add(victim)
+        if not _all_fit(crew, site.placed):
+            crew.remove(victim)
+            going.append(victim)
     return going
 
 
-def _all_fit(site: _Site, without: Sequence[PodInfo], trials: Mapping[int, Trials]) -> bool:
-    crew = Crew(site.node, trials)
-    for victim in without:
-        crew.remove(victim)
-    for member in site.placed:
-        if crew.refusal(member) is not None:
-            return False
+def _all_fit(crew: Crew, members: Sequence[PodInfo]) -> bool:
+    """One after another; the crew is left as it was."""
+    there: list[PodInfo] = []
+    for member in members:
+        if crew.refusal(member, again=True) is not None:
+            break
         crew.add(member)
-    return True
+        there.append(member)
+    for member in reversed(there):
+        crew.remove(member)
+    return len(there) == len(members)
 
 
 def _job(pod: PodInfo) -> str:
     return pod.labels.get(L_QUESTIONED_OBJECT_KEY, "")
 
 
-def _ranks(victims: Iterable[PodInfo]) -> dict[int, int]:
-    priorities = {victim.priority for victim in victims}
-    return {priority: rank for rank, priority in enumerate(sorted(priorities))}
+def _is_protected(pod: PodInfo) -> bool:
+    labels = pod.labels
+    return labels.get(L_DISABLE_PREEMPTIBLE) == "true" or labels.get(L_QUOTA_PREEMPTIBLE) == "false"
 
 
-def _cost(victims: Sequence[PodInfo], ranks: Mapping[int, int]) -> int:
-    """Each job counts once, with the rank of its most important pod here."""
-    jobs: dict[str, int] = {}
-    for victim in victims:
-        jobs[_job(victim)] = max(jobs.get(_job(victim), 0), ranks[victim.priority])
-    return sum(jobs.values())
+def _costs(table: NodeTable, rows: RowList, priority: int) -> dict[int, int]:
+    """By row. Each job on a node counts once, with the rank of its most important pod there among all that may go."""
+    jobs = table.column("jobs that may be preempted", object, _jobs_on)
+    found = {row: [(job, p) for job, p in jobs[row] or () if p < priority] for row in rows.tolist()}
+    ranks = {p: rank for rank, p in enumerate(sorted({p for pairs in found.values() for _, p in pairs}))}
+    costs = {}
+    for row, pairs in found.items():
+        best: dict[str, int] = {}
+        for job, p in pairs:
+            best[job] = max(best.get(job, 0), ranks[p])
+        costs[row] = sum(best.values())
+    return costs
+
+
+def _jobs_on(node: NodeInfo) -> tuple[tuple[str, int], ...]:
+    takeable = (pod for pod in node.pods.values() if not pod.reserve and not _is_protected(pod))
+    return tuple({(_job(pod), pod.priority) for pod in takeable})

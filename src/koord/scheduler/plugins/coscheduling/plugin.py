@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from koord.api.annotations.network_topology import NetworkTopologySpec
 from koord.api.config.scheduler.coscheduling import CoschedulingArgs
 from koord.api.protocol import (
     A_BIND_GANG_GROUP_ID,
@@ -14,6 +15,7 @@ from koord.api.protocol import (
 )
 from koord.policy.gang import wording
 from koord.policy.gang.declaration import Defaults, Member, gang_of
+from koord.policy.gang.network import Place
 from koord.policy.gang.register import Gang, Group
 from koord.policy.gang.round import can_succeed, goes_alone, may_go
 from koord.scheduler.framework.cycle import Cycle
@@ -27,7 +29,7 @@ from koord.scheduler.framework.verdict import SKIP, Fault, Reject, Skip, Wait, r
 from koord.scheduler.framework.work import Errand, Mark, Takeover, Work, Write
 from koord.scheduler.plugins.coscheduling.company import REJECTOR, Company
 from koord.scheduler.plugins.coscheduling.crew import prepared
-from koord.scheduler.plugins.coscheduling.job_preemption import JobRules, Room, alone, room_for
+from koord.scheduler.plugins.coscheduling.job_preemption import JobRules, Kinds, Room, alone, planned_room, room_for
 from koord.scheduler.plugins.coscheduling.planner import Planner
 from koord.scheduler.preemption.plan import NEVER
 from koord.scheduler.state.node import NodeInfo
@@ -56,6 +58,7 @@ class Coscheduling(Plugin):
         self._preempts = bool(args.enable_preemption)
         self._job_rules = JobRules()
         self._profile: Profile | None = None
+        self._handle = handle
         self._state = handle.state
         self._pods = handle.lister(PODS)
         self._desk = handle.desk
@@ -161,7 +164,9 @@ class Coscheduling(Plugin):
         if round_ is None or can_succeed(self._gangs, group, round_, self._defaults):
             return None
         members = [info for m in self._gangs.pending(group) if (info := self._info(m, pod)) is not None]
+        began = self._handle.now()
         found = self._room(pod, refused, members)
+        self.company.searched(group.id, isinstance(found, Room), self._handle.now() - began)
         if isinstance(found, str):
             for member in members:
                 if member.uid != pod.uid:
@@ -196,7 +201,10 @@ class Coscheduling(Plugin):
         trials = prepared(self._profile, refused.cycle.state, members)
         if not isinstance(trials, dict):
             return f"not helpful: {trials.text if isinstance(trials, Reject) else trials.message}"
-        return room_for(refused, members, trials, self._job_rules)
+        return self._room_for(self._profile, refused, members, trials)
+
+    def _room_for(self, profile: Profile, refused: Refused, members: Sequence[PodInfo], trials: Kinds) -> Room | str:
+        return room_for(profile, refused, members, trials, self._job_rules)
 
     def _info(self, member: Member, first: PodInfo) -> PodInfo | None:
         if member.uid == first.uid:
@@ -304,15 +312,29 @@ class NetworkCoscheduling(Coscheduling):
 
     def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._planner = Planner(handle)
+        self.planner = Planner(handle)
 
     def enlist(self, profile: Profile) -> None:
         super().enlist(profile)
-        self._planner.profile = profile
+        self.planner.profile = profile
+
+    def _room_for(self, profile: Profile, refused: Refused, members: Sequence[PodInfo], trials: Kinds) -> Room | str:
+        round_ = self.company.round
+        wish = self._wish(refused.pod)
+        if wish is None or round_ is None:
+            return super()._room_for(profile, refused, members, trials)
+        if len(round_.attempted) > 1:
+            return "plan become invalid, wait for the next round"
+        if not isinstance(self.planner.map.tree(), Place):
+            return "no cluster network topology"
+        return planned_room(profile, refused, members, trials, self._job_rules, self.planner, wish)
+
+    def _wish(self, pod: PodInfo) -> NetworkTopologySpec | None:
+        gang = self._gangs.of(pod.uid)
+        return gang.settings.topology if gang is not None and gang.settings is not None else None
 
     def find_one_node(self, cycle: Cycle, pod: PodInfo) -> str | Skip | Reject | Fault:
-        gang = self._gangs.of(pod.uid)
-        wish = gang.settings.topology if gang is not None and gang.settings is not None else None
+        gang, wish = self._gangs.of(pod.uid), self._wish(pod)
         if gang is None or wish is None:
             return SKIP
         group = self._gangs.group_of(gang)
@@ -320,7 +342,7 @@ class NetworkCoscheduling(Coscheduling):
         if round_ is None:  # it goes alone
             return SKIP
         if round_.plan is None:
-            found = self._planner.plan(pod, self._gangs.pending(group), wish)
+            found = self.planner.plan(pod, self._gangs.pending(group), wish)
             if not isinstance(found, dict):
                 return found
             round_.plan = found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from koord.policy.topology.refusal import Short
 from koord.policy.topology.score import MAX_SCORE, Scorer
 from koord.scheduler.framework.verdict import Reject
+from koord.scheduler.plugins.allocation import Share
 from koord.scheduler.plugins.node_numa_resource.book import Book
 from koord.scheduler.plugins.node_numa_resource.demand import Demand
 from koord.scheduler.state.node import NodeInfo
@@ -16,7 +17,7 @@ class Case:
     """`books` are of nodes as they might be; a node that is not in it is as it is. `quiet`: such pods ask for nothing,
     and no node asks anything of them."""
 
-    __slots__ = ("_codes", "_counted", "_fills_up", "_scorer", "books", "demand", "quiet", "words")
+    __slots__ = ("_codes", "_fills_up", "_scorer", "books", "counted", "demand", "quiet", "words")
 
     def __init__(self, demand: Demand, scorer: Scorer) -> None:
         self.demand = demand
@@ -26,7 +27,10 @@ class Case:
         self._codes: dict[Reject, int] = {}
         self._scorer = scorer
         self._fills_up = scorer.fills_up
-        self._counted = [(name, demand.amounts.get(name, 0), weight) for name, weight in scorer.counted(demand.amounts)]
+        self.counted = [
+            Share(name, demand.amounts.get(name, 0), weight, nonzero=False)
+            for name, weight in scorer.counted(demand.amounts)
+        ]
 
     def copy(self) -> Case:
         other = Case(self.demand, self._scorer)
@@ -49,12 +53,13 @@ class Case:
             return self._scorer.score(node.requested, node.allocatable, self.demand.amounts)
         requested = node.requested
         total = weights = 0
-        for name, asked, weight in self._counted:
+        for share in self.counted:
+            name = share.name
             if there := node.allocatable.get(name):
-                left = there - requested.get(name, 0) - asked
+                left = there - requested.get(name, 0) - share.request
                 if left > 0:
-                    total += left * MAX_SCORE // there * weight
-                weights += weight
+                    total += left * MAX_SCORE // there * share.weight
+                weights += share.weight
         return total // weights if weights else 0
 
 

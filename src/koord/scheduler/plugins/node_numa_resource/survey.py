@@ -15,11 +15,11 @@ from koord.policy.topology.refusal import INVALID_CPU_TOPOLOGY, NOT_ENOUGH_CPUS,
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.plugin import Codes, Scores
 from koord.scheduler.framework.verdict import Reject, reject, unresolvable
+from koord.scheduler.plugins.fullness import Fullness
 from koord.scheduler.plugins.node_numa_resource.case import Case
 from koord.scheduler.plugins.node_numa_resource.judge import Judge
 from koord.scheduler.plugins.node_numa_resource.rooms import INVALID, NOT_ENOUGH, NOT_WHOLE, Rooms
 from koord.scheduler.plugins.node_numa_resource.strict import StrictRows
-from koord.scheduler.plugins.node_numa_resource.totals import Totals
 from koord.scheduler.plugins.node_numa_resource.zones import ZoneRooms
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
@@ -41,7 +41,7 @@ class Survey:
         self.strict = StrictRows(table, judge.sites)
         self._rooms = Rooms(table, judge.sites, judge.books)
         self._zones = ZoneRooms(table, judge.sites, judge.books)
-        self._totals = Totals(judge.scorer, table)
+        self._fullness = table.derived(Fullness)
         self._scored = {name for name, _ in (*judge.scorer.weights, *judge.zone_scorer.weights)}
 
     def codes(self, cycle: Cycle, case: Case, pod: PodInfo, rows: Rows) -> Codes:
@@ -80,7 +80,7 @@ class Survey:
 
     def scores(self, cycle: Cycle, case: Case, pod: PodInfo, rows: Rows) -> Scores:
         demand, judge = case.demand, self._judge
-        scores = self._totals.scores(demand.amounts, rows)
+        scores = self._fullness.mean(case.counted, rows, fills_up=judge.scorer.fills_up)
         if case.quiet:
             return scores
         if demand.wish.binds:

@@ -1,0 +1,175 @@
+"""What plain pods pay for Koordinator's plugins: each beside Kubernetes' own and LoadAwareScheduling, then all of them.
+
+On 5,000 nodes with their reports and topologies, 500 of them with GPUs. There are 2,000 reservations, 300 quotas and
+200 gangs that have nothing to do with the pods. A decision is followed by everything that a placement calls, up to
+Permit. Sides are asked in turn, in one process on one core; what is kept is the median over rounds.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from bench.devices import _machine
+from bench.engine import NODES, _cluster, _distinct, _equal, _same_spec
+from bench.load_aware import _LATER, PODS_PER_NODE, Reports, _report
+from bench.numa import _topology
+from bench.reservation import RESERVATIONS, _reservation
+from koord.api.config.plugin_set import PluginSet
+from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, Plugins
+from koord.api.device import Device
+from koord.api.model import convert
+from koord.api.resource import Resource
+from koord.api.sigs_scheduling import ElasticQuota, PodGroup
+from koord.scheduler.assembly import Assembly
+from koord.scheduler.assembly.point import KOORDINATOR_POINTS, POINTS
+from koord.scheduler.framework.decision import Chosen
+from koord.scheduler.framework.desk import Desk
+from koord.scheduler.framework.engine import Engine
+from koord.scheduler.plugins.registry import REGISTRY
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.wire import PODS, Pod
+
+QUOTAS, GANGS, GPU_NODES = 300, 200, 500
+ROUNDS = 11
+OPTIONAL = ("NodeNUMAResource", "DeviceShare", "Reservation", "Coscheduling", "ElasticQuota", "SchedulingHint")
+LOADS: tuple[tuple[str, Callable[[], Iterator[Pod]], int], ...] = (
+    ("equal", _equal, 1_000),
+    ("distinct", _distinct, 150),
+    ("own_labels", _same_spec, 1_000),
+)
+
+
+class Handle:
+    """Every kind of object is there from the start; pods come and go."""
+
+    def __init__(self, state: ClusterState, found: dict[str, list[Any]]) -> None:
+        self.state = state
+        self.desk = Desk()
+        self._found = found
+        self._listers: dict[str, Reports] = {}
+
+    def lister(self, resource: Resource[Any]) -> Any:
+        known = self._listers.get(resource.kind)
+        if known is None:
+            known = self._listers[resource.kind] = Reports()
+            for obj in self._found.get(resource.kind, ()):
+                known.put(obj)
+        return known
+
+    def now(self) -> float:
+        return _LATER
+
+
+def _objects() -> dict[str, list[Any]]:
+    names = [f"node-{i}" for i in range(NODES)]
+    room = {"cpu": "100", "memory": "400Gi"}
+    return {
+        "NodeMetric": [_report(i, 0, []) for i in range(NODES)],
+        "NodeResourceTopology": [_topology(name) for name in names],
+        "Device": [convert(_machine(name), Device) for name in names[:GPU_NODES]],
+        "Reservation": [_reservation(i) for i in range(RESERVATIONS)],
+        "ElasticQuota": [
+            convert(
+                {"metadata": {"name": f"q-{i}", "namespace": "q"}, "spec": {"min": room, "max": room}}, ElasticQuota
+            )
+            for i in range(QUOTAS)
+        ],
+        "PodGroup": [
+            convert({"metadata": {"name": f"g-{i}", "namespace": "default"}, "spec": {"minMember": 4}}, PodGroup)
+            for i in range(GANGS)
+        ],
+    }
+
+
+def _configuration(kept: tuple[str, ...]) -> KubeSchedulerConfiguration:
+    """The shipped profile with only these of Koordinator's plugins, beside LoadAwareScheduling."""
+    given = shipped.configuration()
+    out = {name for name in KOORDINATOR_POINTS if name not in ("LoadAwareScheduling", "DefaultPreBind", *kept)}
+
+    def without(held: PluginSet) -> PluginSet:
+        return msgspec.structs.replace(held, enabled=tuple(p for p in held.enabled if p.name not in out))
+
+    plugins = shipped.plugins()
+    plugins = Plugins(**{point.name: without(point.set_of(plugins)) for point in POINTS})
+    (profile,) = given.profiles
+    return msgspec.structs.replace(given, profiles=(msgspec.structs.replace(profile, plugins=plugins),))
+
+
+class Side:
+    def __init__(self, kept: tuple[str, ...], found: dict[str, list[Any]]) -> None:
+        """Pods are seen before they are decided, as a watch shows them."""
+        self.state = _cluster(NODES * PODS_PER_NODE)
+        assembly = Assembly.of(_configuration(kept), REGISTRY)
+        assert isinstance(assembly, Assembly), assembly
+        self.handle = Handle(self.state, found)
+        (self.profile,) = assembly.profiles(self.handle)
+        self.engine = Engine(self.profile, self.state, seed=1)
+        self._pods: Reports = self.handle.lister(PODS)
+
+    def seen(self, pods: Iterator[Pod], count: int) -> list[PodInfo]:
+        infos = []
+        for pod, _ in zip(pods, range(count), strict=False):
+            self._pods.put(pod)  # type: ignore[arg-type]
+            infos.append(self.state.info(pod))
+        return infos
+
+    def took(self, infos: list[PodInfo]) -> float:
+        state, engine, profile = self.state, self.engine, self.profile
+        reserve, permit = profile.at("reserve"), profile.at("permit")
+        engine.decide(infos[0])  # what was taken back after the last round is not to be paid for in this one
+        done = []
+        started = time.process_time()
+        for info in infos:
+            decision = engine.decide(info)
+            assert isinstance(decision, Chosen), decision
+            assert engine.nominate(info, decision.node) is None
+            state.assume(info, decision.node)
+            node, cycle = state.table.index[decision.node], engine.cycle
+            for plugin in reserve:
+                assert plugin.reserve(cycle, info, node) is None
+            for plugin in permit:
+                assert plugin.permit(cycle, info, node) is None
+            done.append((cycle, decision.node))
+        took = time.process_time() - started
+        for info, (cycle, name) in zip(infos, done, strict=True):
+            for plugin in reserve:
+                plugin.unreserve(cycle, info, name)
+            state.forget(info.uid)
+        return took
+
+
+def compared(sides: dict[str, Side], pods: Callable[[], Iterator[Pod]], count: int, rounds: int) -> dict[str, Any]:
+    """The first side is what the others are held against."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            infos = side.seen(pods(), count)
+            gc.collect()
+            gc.freeze()
+            times[name].append(side.took(infos))
+    first = next(iter(sides))
+    return {
+        name: {
+            "decisions_per_second": count / min(taken),
+            "kept_percent": statistics.median(100 * a / b for a, b in zip(times[first], taken, strict=True)),
+        }
+        for name, taken in times.items()
+    }
+
+
+def run(rounds: int = ROUNDS) -> dict[str, Any]:
+    found = _objects()
+    kept = {"none": (), **{name: (name,) for name in OPTIONAL}, "all": OPTIONAL}
+    sides = {name: Side(names, found) for name, names in kept.items()}
+    results: dict[str, Any] = {"nodes": NODES, "reservations": RESERVATIONS, "quotas": QUOTAS, "gangs": GANGS}
+    for name, pods, count in LOADS:
+        results[name] = compared(sides, pods, count, rounds)
+    return results
