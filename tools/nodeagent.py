@@ -158,7 +158,7 @@ def pod(
     command: str = "",
     labels: Json | None = None,
     annotations: Json | None = None,
-    priority: int | None = None,
+    priority_class: str = "",
 ) -> Json:
     container: Json = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "resources": resources or {}}
     if command:
@@ -170,8 +170,8 @@ def pod(
         "terminationGracePeriodSeconds": 1,
         "containers": [container],
     }
-    if priority is not None:
-        spec["priority"] = priority
+    if priority_class:
+        spec["priorityClassName"] = priority_class
     meta = {"name": name, "labels": labels or {}, "annotations": annotations or {}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
@@ -183,7 +183,7 @@ def is_running(found: Json | None) -> bool:
     return bool(states) and all("running" in one.get("state", {}) for one in states)
 
 
-def until(true: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def until(true: Callable[[], object], what: str, seconds: float = 30.0) -> None:
     """Wait for something outside this process that tells nobody when it happens."""
     deadline = time.monotonic() + seconds
     while not true():
