@@ -140,7 +140,7 @@ class ElasticQuota(Plugin):
     def _hosts(self, pod: PodInfo, refused: Refused, rows: RowList) -> RowList:
         """Of these rows the ones with somebody who may go: the quota knows its few pods among the many of all nodes."""
         quota = self.ledger.book.quota_of(self.ledger.claim(pod))
-        if quota is None:
+        if quota is None or self._rules.spares(quota):
             return rows[:0]
         index = refused.table.index
         hosts = {index[other.node_name].row for other in self.ledger.members(quota) if self._rules.may_take(pod, other)}

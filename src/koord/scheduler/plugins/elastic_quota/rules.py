@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from koord.api.protocol import DEFAULT_QUOTA
 from koord.policy.quota.preemption import may_preempt
 from koord.scheduler.framework.verdict import Reject, reject
 from koord.scheduler.plugins.elastic_quota.ledger import Ledger
@@ -23,6 +24,10 @@ class WithinQuota(Rules):
         ledger = self._ledger
         claim, other = ledger.claim(pod), ledger.claim(victim)
         return may_preempt(ledger.book, claim, other, spare_default=self._spare_default)
+
+    def spares(self, quota: str) -> bool:
+        """Whether nobody in that quota may be taken, whoever asks."""
+        return self._spare_default and quota == DEFAULT_QUOTA
 
     def objection(self, pod: PodInfo, gone: Collection[PodInfo]) -> Reject | None:
         refusal = self._ledger.check_without(pod, gone)
