@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -57,6 +58,7 @@ def in_json(value: str | Sequence[str] | None) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
+@functools.lru_cache(maxsize=4096)
 def integer(text: str) -> int | None:
     """The int64 that Go's strconv reads from the text, or None: no spaces, no underscores, no other scripts."""
     if not _INTEGER.fullmatch(text) or len(text) > 1000:

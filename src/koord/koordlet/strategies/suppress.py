@@ -169,7 +169,8 @@ def _set_cpus(seen: SuppressView, cpus: CPUSet, why: str) -> list[Effect]:
     upper = [group for group in seen.groups if group.depth < CONTAINERS]
     lower = [group for group in seen.groups if group.depth == CONTAINERS]
     widened = _resize(seen, upper, unsuppressed(seen), "the kubelet's CPU manager is static")
-    return [*widened, *(_cpuset(group, cpus, why) for group in lower)]
+    narrow = str(cpus)
+    return [*widened, *(_cpuset(group, narrow, why) for group in lower)]
 
 
 def _free_cpuset(seen: SuppressView, why: str) -> list[Effect]:
@@ -187,13 +188,14 @@ def _resize(seen: SuppressView, groups: list[BeGroup] | tuple[BeGroup, ...], cpu
     if not cpus:
         return []
     both = seen.cpuset | cpus
-    widened = [] if both == cpus else [_cpuset(group, both, why) for group in groups]
+    wide, narrow = str(both), str(cpus)
+    widened = [] if both == cpus else [_cpuset(group, wide, why) for group in groups]
     order = groups if both == cpus else reversed(groups)
-    return [*widened, *(_cpuset(group, cpus, why) for group in order)]
+    return [*widened, *(_cpuset(group, narrow, why) for group in order)]
 
 
-def _cpuset(group: BeGroup, cpus: CPUSet, why: str) -> WriteCgroup:
-    return WriteCgroup(group=group.path, file=CPUSET, value=str(cpus), owner=OWNER, cause=CAUSE, why=why)
+def _cpuset(group: BeGroup, cpus: str, why: str) -> WriteCgroup:
+    return WriteCgroup(group=group.path, file=CPUSET, value=cpus, owner=OWNER, cause=CAUSE, why=why)
 
 
 def _quota(seen: SuppressView, quota_us: int, why: str) -> WriteCgroup:

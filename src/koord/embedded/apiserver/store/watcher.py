@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
 
 class Watcher:
-    __slots__ = ("_collection", "_waiting", "closed", "position")
+    __slots__ = ("_collection", "_timer", "_waiting", "closed", "position")
 
     def __init__(self, collection: Collection, position: int) -> None:
         self._collection = collection
         self.position = position
         self._waiting: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.closed = False
 
     def wake(self) -> None:
@@ -34,21 +35,40 @@ class Watcher:
 
     async def wait(self, timeout: float | None = None) -> bool:
         """Until something happened (True), the watcher was closed, or `timeout` seconds passed (False)."""
-        if self.closed:
-            return False
-        if self.position != self._collection.end:
-            return True
-        self._waiting = asyncio.get_running_loop().create_future()
-        try:
-            async with asyncio.timeout(timeout):
+        loop = asyncio.get_running_loop()
+        due = None if timeout is None else loop.time() + timeout
+        while True:
+            if self.closed:
+                return False
+            if self.position != self._collection.end:
+                return True
+            if due is not None:
+                if loop.time() >= due:
+                    return False
+                self._arm(loop, due)
+            self._waiting = loop.create_future()
+            try:
                 await self._waiting
-        except TimeoutError:
-            return False
-        finally:
-            self._waiting = None
-        return not self.closed
+            finally:
+                self._waiting = None
+
+    def _arm(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        """A timer that is set for an earlier moment is left as it is: events come often, the ends of waits seldom."""
+        timer = self._timer
+        if timer is not None:
+            if timer.when() <= due:
+                return
+            timer.cancel()
+        self._timer = loop.call_at(due, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.wake()
 
     def close(self) -> None:
         self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._collection.unsubscribe(self)
         self.wake()
