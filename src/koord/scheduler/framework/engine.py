@@ -29,7 +29,7 @@ from koord.scheduler.framework.plugin import Plugin, Scores
 from koord.scheduler.framework.profile import Profile
 from koord.scheduler.framework.refused import Refused
 from koord.scheduler.framework.scoring import UNFIT, Scoring
-from koord.scheduler.framework.verdict import Fault, Only, Reject, Skip, unresolvable
+from koord.scheduler.framework.verdict import SKIP, Fault, Only, Reject, Skip, unresolvable
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.table import NodeTable
@@ -44,7 +44,7 @@ class Evaluation:
 
     __slots__ = ("_layout", "_position", "cycle", "ground", "judgement", "overlay", "pod", "scoring")
 
-    def __init__(self, profile: Profile, cycle: Cycle, pod: PodInfo, ground: Hashable) -> None:
+    def __init__(self, profile: Profile, cycle: Cycle, pod: PodInfo, ground: Sequence[Hashable]) -> None:
         self.cycle = cycle
         self.pod = pod  # as plugins see it
         self.ground = ground
@@ -91,8 +91,9 @@ class Engine:
         self._classes: OrderedDict[Hashable, Evaluation] = OrderedDict()
         self._ties: Scores = np.zeros(0, np.int64)
         self._beginning = profile.at("begin")
-        self._admits = bool(profile.at("admit"))
-        self._picks = bool(profile.at("find_one_node") or profile.at("prefer_nodes"))
+        self._admitting = profile.at("admit")
+        self._plans = bool(profile.at("find_one_node"))
+        self._preferring = profile.at("prefer_nodes")
         self.lap: Lap | None = None  # told when a point is over, by whoever measures
         self.cycle = Cycle(state)  # of the last decision: Reserve and what follows it read what plugins kept there
 
@@ -141,11 +142,18 @@ class Engine:
                     self._classes.popitem(last=False)
         if key is not None:
             self._classes.move_to_end(key)
-        if self._admits and (stopped := bar(self.profile, kept.cycle, pod)) is not None:
-            self._latest = _Latest(pod.uid, self._state.table.position, kept.cycle, None)
-            return self._stopped(stopped)
+        for plugin in self._admitting:
+            answer = plugin.admit(kept.cycle, pod)
+            if answer is not None:
+                self._latest = _Latest(pod.uid, self._state.table.position, kept.cycle, None)
+                return self._stopped(Stopped(plugin.name, answer))
         self._refresh(kept, pod)
-        return self._picked(kept, pod) if self._picks else kept
+        if self._plans:
+            return self._picked(kept, pod)
+        for plugin in self._preferring:
+            if plugin.prefer_nodes(kept.cycle, pod) is not SKIP:  # hardly ever
+                return self._picked(kept, pod)
+        return kept
 
     def _last_word(self, early: Unschedulable | Failed, cycle: Cycle, pod: PodInfo) -> Unschedulable | Failed:
         """After a refusal that preemption could lift, the last plugin that refuses is the one that is told."""

@@ -43,7 +43,7 @@ class SchedulingHint(Plugin):
         return SKIP if hint is None or not hint.node_names else Only(frozenset(hint.node_names))
 
     def prefer_nodes(self, cycle: Cycle, pod: PodInfo) -> Sequence[str] | Skip:
-        if self.signature(pod) is None:
+        if not pod.annotations or self.signature(pod) is None:
             return SKIP
         hint = scheduling_hint.parse(pod.annotations)
         if hint is None or isinstance(hint, Malformed):

@@ -100,6 +100,8 @@ class DeviceShare(Plugin):
         self._cards = next((plugin for plugin in plugins if isinstance(plugin, ChoosesCards)), None)
 
     def signature(self, pod: PodInfo) -> Hashable:
+        if pod.shape.memo.get(MEMO) == ():  # it is known to ask for none
+            return None
         asking = self._askings.of(pod)
         return asking.number if isinstance(asking, Asking) else asking
 
@@ -260,6 +262,8 @@ class DeviceShare(Plugin):
     # After the choice --------------------------------------------------------------------------------------------
 
     def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        if MEMO in cycle.skip_filter:
+            return None
         asking = self._askings.of(pod)
         site = self.book.of(node) if asking is not None else None
         if site is None or asking is None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from koord.policy.topology.refusal import Short
 from koord.policy.topology.score import MAX_SCORE, Scorer
 from koord.scheduler.framework.verdict import Reject
-from koord.scheduler.plugins.allocation import Share
+from koord.scheduler.plugins.allocation import Share, present_on_node
 from koord.scheduler.plugins.node_numa_resource.book import Book
 from koord.scheduler.plugins.node_numa_resource.demand import Demand
 from koord.scheduler.state.node import NodeInfo
@@ -17,7 +19,7 @@ class Case:
     """`books` are of nodes as they might be; a node that is not in it is as it is. `quiet`: such pods ask for nothing,
     and no node asks anything of them."""
 
-    __slots__ = ("_codes", "_fills_up", "_scorer", "books", "counted", "demand", "quiet", "words")
+    __slots__ = ("_codes", "_scorer", "books", "counted", "demand", "mean", "quiet", "words")
 
     def __init__(self, demand: Demand, scorer: Scorer) -> None:
         self.demand = demand
@@ -26,11 +28,17 @@ class Case:
         self.words: list[Reject | None] = [None]
         self._codes: dict[Reject, int] = {}
         self._scorer = scorer
-        self._fills_up = scorer.fills_up
         self.counted = [
             Share(name, demand.amounts.get(name, 0), weight, nonzero=False)
             for name, weight in scorer.counted(demand.amounts)
         ]
+        self.mean: Callable[[NodeInfo], int]  # by the node's totals
+        if scorer.fills_up:
+            self.mean = lambda node: scorer.score(node.requested, node.allocatable, demand.amounts)
+        elif len(self.counted) == 2:
+            self.mean = _of_two(*self.counted)
+        else:
+            self.mean = _of_many(self.counted)
 
     def copy(self) -> Case:
         other = Case(self.demand, self._scorer)
@@ -47,20 +55,36 @@ class Case:
             self.words.append(verdict)
         return code
 
-    def by_totals(self, node: NodeInfo) -> int:
-        """By the node's totals. Every placement of a plain pod comes by here."""
-        if self._fills_up:
-            return self._scorer.score(node.requested, node.allocatable, self.demand.amounts)
-        requested = node.requested
+
+def _of_two(first: Share, second: Share) -> Callable[[NodeInfo], int]:
+    """`_of_many` of two resources; every placement of a plain pod comes by here."""
+    a, asked_a, weight_a = first.name, first.request, first.weight
+    b, asked_b, weight_b = second.name, second.request, second.weight
+    both = weight_a + weight_b
+
+    def mean(node: NodeInfo) -> int:
+        there, taken = node.allocatable, node.requested
+        there_a, there_b = there.get(a), there.get(b)
+        if not there_a or not there_b:
+            return _of_many((first, second))(node)
+        left_a, left_b = there_a - taken.get(a, 0) - asked_a, there_b - taken.get(b, 0) - asked_b
+        total = left_a * MAX_SCORE // there_a * weight_a if left_a > 0 else 0
+        return (total + left_b * MAX_SCORE // there_b * weight_b if left_b > 0 else total) // both
+
+    return mean
+
+
+def _of_many(counted: Sequence[Share]) -> Callable[[NodeInfo], int]:
+    """The weighted mean of what is left."""
+
+    def mean(node: NodeInfo) -> int:
         total = weights = 0
-        for share in self.counted:
-            name = share.name
-            if there := node.allocatable.get(name):
-                left = there - requested.get(name, 0) - share.request
-                if left > 0:
-                    total += left * MAX_SCORE // there * share.weight
-                weights += share.weight
+        for there, used, weight in present_on_node(counted, node):
+            total += max(there - used, 0) * MAX_SCORE // there * weight
+            weights += weight
         return total // weights if weights else 0
+
+    return mean
 
 
 def rejected(short: Short) -> Reject:

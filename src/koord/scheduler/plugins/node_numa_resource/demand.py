@@ -66,6 +66,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 def signature(pod: PodInfo) -> Hashable:
     """What is read of a pod beyond its shape; None for most pods."""
     labels, annotations = pod.labels, pod.annotations
+    if not annotations and L_QOS_CLASS not in labels and L_RESERVATION_IGNORED not in labels:
+        return None
     qos = labels.get(L_QOS_CLASS)
     marked = bool(annotations) and not annotations.keys().isdisjoint(_READ)
     if qos not in (LSE, LSR) and not marked and L_RESERVATION_IGNORED not in labels:

@@ -76,8 +76,7 @@ class NodeNUMAResource(Plugin):
     def meet(self, plugins: Sequence[Plugin]) -> None:
         self.judge.meet([plugin for plugin in plugins if plugin is not self])
 
-    def signature(self, pod: PodInfo) -> Hashable:
-        return signature(pod)
+    signature = staticmethod(signature)
 
     def ground(self, state: ClusterState) -> Hashable:
         """Whether there is a node at all on which pods without a wish must be judged."""
@@ -162,7 +161,7 @@ class NodeNUMAResource(Plugin):
     def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
         case = cycle.kept.get(NAME) or self._case(cycle, pod)
         if case.__class__ is Case:
-            return case.by_totals(node) if case.quiet else self.judge.score(cycle, case, pod, node)
+            return case.mean(node) if case.quiet else self.judge.score(cycle, case, pod, node)
         return 0
 
     def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
@@ -174,6 +173,8 @@ class NodeNUMAResource(Plugin):
     # After the choice --------------------------------------------------------------------------------------------
 
     def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        if NAME in cycle.skip_filter:
+            return None
         case = self._case(cycle, pod)
         if isinstance(case, Short):
             return rejected(case)
