@@ -10,7 +10,6 @@ import yaml
 
 from koord.api.config.descheduler import configuration as descheduler
 from koord.api.config.descheduler.args import API_VERSION as DESCHEDULER_VERSION
-from koord.api.config.document import load
 from koord.api.config.field_error import FieldError
 from koord.api.config.lenient import broken_line
 from koord.api.config.scheduler import configuration as scheduler
@@ -150,10 +149,16 @@ def _scheduler(document: dict[str, Any], key: str) -> list[Finding]:
 
 
 def _descheduler(document: dict[str, Any], key: str) -> list[Finding]:
-    given = load(document, descheduler.DeschedulerConfiguration)
+    from koord.descheduler.assembly import assemble, load
+    from koord.descheduler.explain.surprise import surprises
+
+    given = load(document)
     if isinstance(given, list):
         return errors(key, given)
     if document.get("apiVersion") != DESCHEDULER_VERSION:
         rule = f"must be {DESCHEDULER_VERSION}"
         return errors(key, [FieldError("apiVersion", document.get("apiVersion"), rule)])
-    return errors(key, descheduler.validate(descheduler.defaulted(given)))
+    made = assemble(given)
+    if isinstance(made, list):
+        return errors(key, made)
+    return [warning(key, path, text) for path, text in surprises(made)]

@@ -59,4 +59,18 @@ def _main(cluster: Any) -> str:
 def _profile(profile: dict[str, Any]) -> str:
     name = profile.get("schedulerName") or profile.get("name") or "(default name)"
     configured = [entry.get("name", "") for entry in profile.get("pluginConfig") or ()]
-    return f"{name}: arguments for {', '.join(configured)}" if configured else f"{name}: default arguments"
+    return (
+        f"{name}: {_running(profile)}arguments for {', '.join(configured)}"
+        if configured
+        else f"{name}: {_running(profile)}default arguments"
+    )
+
+
+def _running(profile: dict[str, Any]) -> str:
+    """What a profile of the descheduler enables; schedulers have too many points for a line."""
+    points = profile.get("plugins") or {}
+    enabled = {
+        point: ", ".join(one.get("name", "") for one in (points.get(point) or {}).get("enabled") or ())
+        for point in ("deschedule", "balance")
+    }
+    return "".join(f"{point} by {names}; " for point, names in enabled.items() if names)

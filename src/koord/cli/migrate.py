@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from koord.api.builtin import NODES, PODS
@@ -74,6 +72,11 @@ def pod(
             wrong = await _cannot_take(client, to)
         if wrong is not None:
             access.fail(wrong)
+        path = f"/apis/v1/explain/pods/{space}/{name}"
+        told = await access.ask(client, DESCHEDULER_NAME, path, descheduler_namespace, descheduler_port)
+        if isinstance(told, dict) and told.get("forbidden"):
+            force = f"annotate the pod with {FORCE}=true to move it all the same"
+            access.fail(f"koord-descheduler would refuse it: {told['forbidden']}; {force}")
         made = await client.create(
             POD_MIGRATION_JOBS, request(found, mode=mode, to=to, paused=paused, ttl=limit, reason=reason)
         )
@@ -81,10 +84,10 @@ def pod(
             access.fail(f"the job cannot be made: {made}")
         job = made.metadata.name
         click.echo(f"podmigrationjob {job} made for {space}/{name}{f', to {to}' if to else ''}")
-        path = f"/apis/v1/explain/pods/{space}/{name}"
-        told = await access.ask(client, DESCHEDULER_NAME, path, descheduler_namespace, descheduler_port)
-        for line in _remarks(told, paused=paused, job=job, limit=limit):
-            click.echo(line)
+        if isinstance(told, str):
+            click.echo(f"No koord-descheduler answers, so nobody may carry it out: {told}", err=True)
+        waits = f"It waits for: koord migrate approve {job}   (within {limit})"
+        click.echo(waits if paused else f"Watch it with: koord migrations {job}")
 
     access.run(main, kubeconfig, context)
 
@@ -94,17 +97,6 @@ async def _cannot_take(client: Client, node: str) -> str | None:
     if isinstance(found, Refused):
         return found.message
     return f"node {node} is cordoned and takes no pods" if found.spec.unschedulable else None
-
-
-def _remarks(told: dict[str, Any] | str, *, paused: bool, job: str, limit: str) -> list[str]:
-    if isinstance(told, str):
-        return [f"No koord-descheduler answers, so nobody may carry it out: {told}"]
-    if told.get("forbidden"):
-        force = f"annotate the pod with {FORCE}=true to move it all the same"
-        return [f"koord-descheduler will refuse it: {told['forbidden']}; {force}"]
-    if paused:
-        return [f"It waits for: koord migrate approve {job}   (within {limit})"]
-    return ["Watch it with: koord migrations"]
 
 
 @migrate.command()

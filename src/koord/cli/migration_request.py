@@ -43,7 +43,7 @@ def trouble(pod: Plain, *, mode: str, to: str) -> str | None:
     scheduler = spec.get("schedulerName", "")
     if scheduler != SCHEDULER:
         return (
-            f"{name} is scheduled by {scheduler}, which knows no reservations: with --mode EvictDirectly it is evicted, "
+            f"{name} is scheduled by {scheduler}, which knows no reservations: --mode EvictDirectly evicts it, "
             "and its successor goes where there is room"
         )
     if to and to == here:

@@ -7,7 +7,7 @@ from typing import Any
 
 from koord.descheduler.explain.account import RoundAccount, pod_account, round_account
 from koord.descheduler.explain.load import standings
-from koord.descheduler.explain.statement import Statement, statement
+from koord.descheduler.explain.statement import Known, Statement, statement
 from koord.descheduler.framework.round import ready_nodes
 from koord.descheduler.plugins.low_node_load import LowNodeLoad
 from koord.descheduler.program import Descheduler
@@ -61,7 +61,12 @@ def statements(descheduler: Descheduler) -> list[Statement]:
     for job in view.jobs.list():
         ref = job.spec.pod_ref
         pod = view.pods.get(ref.namespace, ref.name) if ref is not None else None
-        waits = working.arbiter.why.get(job.metadata.name, "") if working is not None else ""
-        limited = working.limited(pod) if working is not None and pod is not None else ""
-        found.append(statement(job, pod, None, waits, limited))
+        if working is None:
+            found.append(statement(job, pod))
+            continue
+        waits = working.arbiter.why.get(job.metadata.name, "")
+        limited = working.limited(pod) if pod is not None else ""
+        forbidden = working.forbidden(pod) if pod is not None else ""
+        known = Known(waits=waits, limited=limited, forbidden=forbidden)
+        found.append(statement(job, pod, working.place(job), known))
     return sorted(found, key=lambda one: (one.created.timestamp() if one.created is not None else 0.0, one.name))

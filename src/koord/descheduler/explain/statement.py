@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
-from koord.api.koord_scheduling import RESERVATION_FIRST, PodMigrationJob, Reservation
+from koord.api.koord_scheduling import RESERVATION_FIRST, SUCCEEDED, PodMigrationJob, Reservation
 from koord.api.protocol import A_EVICT_REASON, A_EVICT_TRIGGER
 from koord.descheduler.migration.moves import has_passed, is_alive
 from koord.descheduler.migration.status import (
@@ -21,6 +22,7 @@ from koord.descheduler.migration.status import (
 from koord.descheduler.wire import Pod
 
 BY_HAND = "a person"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,17 +45,28 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     blocked: str = ""
 
 
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What only whoever carries a job out can say of it."""
+
+    waits: str = ""  # what arbitration holds against it
+    limited: str = ""  # what holds up its eviction
+    forbidden: str = ""  # why its pod may not be moved at all
+
+
+NOTHING = Known()
+
+
 def statement(
-    job: PodMigrationJob, pod: Pod | None, reservation: Reservation | None = None, waits: str = "", limited: str = ""
+    job: PodMigrationJob, pod: Pod | None, reservation: Reservation | None = None, known: Known = NOTHING
 ) -> Statement:
-    """`waits` is what arbitration holds against it, `limited` what holds up its eviction, where that is known."""
     ref, status, annotations = job.spec.pod_ref, job.status, job.metadata.annotations
     options = job.spec.reservation_options
     named = options.reservation_ref if options is not None else None
     same = pod is not None and ref is not None and ref.uid in ("", pod.metadata.uid)
     alive = is_alive(job)
     new = status.pod_ref
-    ended = ": ".join(part for part in (status.reason, status.message) if part)
+    new_pod = f"{new.namespace}/{new.name}" if new is not None else ""
+    placed = reservation.status.node_name if reservation is not None else ""
     return Statement(
         name=job.metadata.name,
         pod=f"{ref.namespace}/{ref.name}" if ref is not None else "",
@@ -62,27 +75,52 @@ def statement(
         asked_by=annotations.get(A_EVICT_TRIGGER) or BY_HAND,
         reason=annotations.get(A_EVICT_REASON, ""),
         source=pod.spec.node_name if pod is not None and same else "",
-        target=status.node_name,
+        target=status.node_name or placed or _asked_for(job),
         reservation=named.name if named is not None else "",
-        new_pod=f"{new.namespace}/{new.name}" if new is not None else "",
+        new_pod=new_pod,
         paused=job.spec.paused,
         created=job.metadata.creation_timestamp,
         ttl=job.spec.ttl or "",
-        ended="" if alive else ended,
-        blocked=_blocked(job, reservation, waits, limited) if alive else "",
+        ended="" if alive else _ended(job, new_pod, known.forbidden),
+        blocked=_blocked(job, reservation, known) if alive else "",
     )
 
 
-def _blocked(job: PodMigrationJob, reservation: Reservation | None, waits: str, limited: str) -> str:
+def _asked_for(job: PodMigrationJob) -> str:
+    """The one node that the job's own template allows, if it names one."""
+    options = job.spec.reservation_options
+    at: Any = options.template if options is not None else None
+    for part in ("spec", "template", "spec", "affinity", "nodeAffinity", _REQUIRED):
+        at = at.get(part) if isinstance(at, dict) else None
+    terms = at.get("nodeSelectorTerms") if isinstance(at, dict) else None
+    names = {
+        tuple(field.get("values") or ())
+        for term in terms or ()
+        for field in term.get("matchFields") or ()
+        if field.get("operator") == "In"
+    }
+    return next(iter(names))[0] if len(names) == 1 and len(next(iter(names))) == 1 else ""
+
+
+def _ended(job: PodMigrationJob, new_pod: str, forbidden: str) -> str:
+    status = job.status
+    if status.phase == SUCCEEDED:
+        return f"done: {new_pod} lives there" if new_pod else f"done: {status.message}"
+    if status.reason == "ForbiddenMigratePod" and forbidden:
+        return f"{status.reason}: {forbidden}"
+    return ": ".join(part for part in (status.reason, status.message) if part)
+
+
+def _blocked(job: PodMigrationJob, reservation: Reservation | None, known: Known) -> str:
     status = job.status
     if job.spec.paused:
-        return "it is paused: it starts when somebody approves it"
-    if waits:
-        return f"its turn: {waits}"
+        return "approval: it is paused"
+    if known.waits:
+        return f"its turn: {known.waits}"
     if not has_passed(job):
         return "arbitration"
-    if limited and condition(status, EVICTION) is None:
-        return limited
+    if known.limited and condition(status, EVICTION) is None:
+        return f"its turn: {known.limited}"
     placed = condition(status, RESERVATION_SCHEDULED)
     if placed is not None and placed.status == FALSE:
         return f"a node for its reservation: {placed.message or placed.reason}"

@@ -44,6 +44,8 @@ from koord.descheduler.wire import PODS, Pod
 from koord.descheduler.world import World
 from koord.kube.cache import Change
 from koord.kube.controller import Controller, Done, Outcome, Requeue, Retry
+from koord.kube.outage import OUTAGE
+from koord.kube.ratelimit import ItemExponential
 from koord.kube.recorder import reference
 from koord.kube.refused import Refused
 from koord.kube.workqueue import WorkQueue
@@ -52,6 +54,8 @@ from koord.values import duration
 _LOG = logging.getLogger(__name__)
 
 _POD, _RESERVATION = "pod", "reservation"  # indexes over jobs
+# Between attempts that fail. Not longer: a job must notice that its time is over.
+FIRST_S, LONGEST_S = 0.05, 10.0
 STEPS_AT_ONCE = 12  # more than any job has; a job that needs more waits for its next turn
 
 
@@ -65,7 +69,9 @@ class Migration:
         self._reservations = world.informers.of(RESERVATIONS)
         self._pen = Pen(world)
         self._departures = Departures(world, plugin.args)
-        self._queue: WorkQueue[str] = WorkQueue(world.clock, name="migration")
+        self._queue: WorkQueue[str] = WorkQueue(
+            world.clock, name="migration", limiter=ItemExponential(FIRST_S, LONGEST_S)
+        )
         self._controller = Controller(
             "migration", self._queue, self.reconcile, workers=plugin.args.max_concurrent_reconciles or 1
         )
@@ -123,6 +129,15 @@ class Migration:
         self._made[meta.uid] = name
         return None
 
+    def place(self, job: PodMigrationJob) -> Reservation | None:
+        """The reservation that the job names, as far as the watch shows it."""
+        name = _reservation_of(job)
+        return self._reservations.get("", name) if name else None
+
+    def forbidden(self, pod: Pod) -> str:
+        """Why the pod may not be moved at all, if so."""
+        return self._plugin.protection.refuses(pod, self._view.of_jobs(())) or ""
+
     def limited(self, pod: Pod) -> str:
         """Why an eviction of the pod's workload or namespace has to wait, if it has to."""
         return self._plugin.limiter.refuses(pod, self._world.clock.time()) or ""
@@ -166,6 +181,12 @@ class Migration:
     # One job -----------------------------------------------------------------------------------------------------
 
     async def reconcile(self, name: str) -> Outcome:
+        try:
+            return await self._advance(name)
+        except OUTAGE as outage:
+            return Requeue(str(outage))
+
+    async def _advance(self, name: str) -> Outcome:
         job = self._known(name)
         if job is None:
             return await self._bury(name)
