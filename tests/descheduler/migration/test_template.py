@@ -51,7 +51,7 @@ def test_it_is_the_pod_for_its_successor_and_anywhere_but_here() -> None:
 
 def test_every_term_of_an_affinity_excludes_the_node() -> None:
     field = {"key": "metadata.name", "operator": "In", "values": ["n2", "n1"]}
-    terms = [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {"matchFields": [field]}]
+    terms: list[dict[str, Any]] = [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {"matchFields": [field]}]
     affinity = {"podAntiAffinity": {"x": 1}, "nodeAffinity": {"preferred": [1], REQUIRED: {"nodeSelectorTerms": terms}}}
     made = reservation(job(), pod(affinity=affinity), 0)["spec"]["template"]["spec"]["affinity"]
     assert made["podAntiAffinity"] == {"x": 1}
@@ -80,7 +80,7 @@ def test_a_pod_without_a_node_is_its_own_successor() -> None:
     ids=["own-ttl", "own-end", "of-the-job"],
 )
 def test_a_given_template_is_kept_but_for_what_must_be(given: dict[str, Any], expected: dict[str, Any]) -> None:
-    owners = [{"labelSelector": {}}]
+    owners: list[dict[str, Any]] = [{"labelSelector": {}}]
     template = {
         "metadata": {"name": "mine", "labels": {"k": "v"}},
         "spec": {"owners": owners, "allocateOnce": False, **given},

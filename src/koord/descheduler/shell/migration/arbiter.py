@@ -105,7 +105,7 @@ class Arbiter:
         else:
             answer = await self._pen.passed(job)
         if isinstance(answer, Refused):
-            if answer.not_found or answer.conflict:  # another job may have its name by now
+            if answer.not_found:
                 self.forget(job)
             else:
                 self._quiet.warning("%s stays in line: %s", job.metadata.name, answer)

@@ -1,0 +1,182 @@
+"""From a node that is too hot to pods that live elsewhere: a place is reserved first, and nobody is left without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.api.builtin import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
+from koord.api.config import gates
+from koord.api.config.descheduler.args import API_VERSION
+from koord.api.config.gate_tables import MANAGER
+from koord.api.custom import POD_MIGRATION_JOBS, RESERVATIONS
+from koord.api.pod import Pod
+from koord.cli import local_descheduler, local_scheduler
+from koord.cli.local_descheduler import LocalDescheduler
+from koord.cli.local_manager import LocalManager
+from koord.descheduler.assembly import Assembly, assemble, load
+from koord.descheduler.snapshot import is_available
+from koord.embedded.cluster import Cluster, Context, Settings
+from koord.embedded.kubelet.fleet import Fleet
+from koord.embedded.kubelet.fleet import Settings as FleetSettings
+from koord.embedded.kubelet.profile import Pool, System
+from koord.embedded.workloads.workloads import Workloads
+from koord.kube.client import Client
+from koord.kube.refused import ok
+from koord.manager.world import Settings as ManagerSettings
+from koord.telemetry.clock import LoopClock, run_virtual
+from tests.journeys.colocation import REPORT_S, pod
+
+POOL = Pool(name="n", count=3, cpu=16, memory="64Gi", system=System(cpu=1, memory="2Gi"))
+
+
+def assembled(**migration: Any) -> Assembly:
+    config = load(
+        {
+            "apiVersion": API_VERSION,
+            "kind": "DeschedulerConfiguration",
+            "deschedulingInterval": "10s",
+            "profiles": [
+                {
+                    "name": "p",
+                    "plugins": {"balance": {"enabled": [{"name": "LowNodeLoad"}]}},
+                    "pluginConfig": [
+                        {
+                            "name": "LowNodeLoad",
+                            "args": {
+                                "lowThresholds": {"cpu": 45},
+                                "highThresholds": {"cpu": 60},
+                                "anomalyCondition": {"consecutiveAbnormalities": 2, "consecutiveNormalities": 1},
+                            },
+                        },
+                        {"name": "MigrationController", "args": migration},
+                    ],
+                }
+            ],
+        }
+    )
+    assert not isinstance(config, list), config
+    made = assemble(config)
+    assert isinstance(made, Assembly), made
+    return made
+
+
+def deployment(name: str, replicas: int, cpu: str) -> dict[str, Any]:
+    labels = {"app": name}
+    template = pod("", {"cpu": cpu, "memory": "1Gi"}, uses={"cpu": cpu, "memory": "1Gi"}, labels=labels)
+    template["metadata"].pop("name")
+    template["metadata"].pop("namespace")
+    template["spec"]["schedulerName"] = "koord-scheduler"
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+async def crowded(client: Client, clock: LoopClock) -> None:
+    """Six pods on one node, as if the others had come later."""
+    await clock.sleep(REPORT_S)
+    for name in ("n-1", "n-2"):
+        ok(await client.patch(NODES, name, {"spec": {"unschedulable": True}}, kind="merge"))
+    ok(await client.create(DEPLOYMENTS, deployment("web", 6, "2")))
+    await clock.sleep(30)
+    assert [p.spec.node_name for p in await web(client)] == ["n-0"] * 6
+    for name in ("n-1", "n-2"):
+        ok(await client.patch(NODES, name, {"spec": {"unschedulable": False}}, kind="merge"))
+
+
+async def web(client: Client) -> list[Pod]:
+    return [p for p in ok(await client.list(PODS, "default")).items if p.metadata.deletion_timestamp is None]
+
+
+def travel(story: Any, **migration: Any) -> None:
+    switched = gates.parse("", MANAGER)
+    assert isinstance(switched, dict)
+
+    async def run(clock: LoopClock) -> None:
+        made: dict[str, LocalDescheduler] = {}
+
+        def descheduler(c: Context) -> LocalDescheduler:
+            made["it"] = local_descheduler.make(c, assembled(**migration))
+            return made["it"]
+
+        cluster = Cluster(
+            Settings(http=False, seed=1),
+            [
+                ("workloads", lambda c: Workloads(c.client, c.informers, c.clock, c.seed)),
+                (
+                    "nodes",
+                    lambda c: Fleet(c.client, c.informers, c.clock, c.seed, (POOL,), FleetSettings(reports=True)),
+                ),
+                ("manager", lambda c: LocalManager(c, ManagerSettings(gates=switched))),
+                ("scheduler", local_scheduler.make),
+                ("descheduler", descheduler),
+            ],
+            clock=clock,
+        )
+        await cluster.start()
+        assert cluster.client is not None
+        try:
+            await crowded(cluster.client, clock)
+            await story(cluster.client, clock, made["it"])
+        finally:
+            await cluster.stop()
+
+    run_virtual(run)
+
+
+def test_pods_move_from_the_hot_node_into_places_that_were_held_for_them() -> None:
+    async def story(client: Client, clock: LoopClock, it: LocalDescheduler) -> None:
+        least = 6
+        for _ in range(240):
+            await clock.sleep(2)
+            least = min(least, sum(1 for p in await web(client) if is_available(p)))
+        jobs = ok(await client.list(POD_MIGRATION_JOBS)).items
+        assert jobs
+        assert {(j.status.phase, j.status.status) for j in jobs} == {("Succeeded", "Complete")}
+        for job in jobs:
+            assert job.status.message.startswith('Bind Pod "default/web-')
+            assert job.metadata.annotations["koordinator.sh/evict-trigger"] == "LowNodeLoad"
+            assert "node cpu usage(" in job.metadata.annotations["koordinator.sh/evict-reason"]
+        pods = await web(client)
+        assert len(pods) == 6
+        on_hot = [p for p in pods if p.spec.node_name == "n-0"]
+        assert 1 + 2 * len(on_hot) <= 0.6 * 16  # below the threshold with what the system uses, and no further
+        assert len(on_hot) == 4
+        assert least >= 5, "one replacement at a time of a workload of six was away"
+        moved = {j.status.pod_ref.uid for j in jobs if j.status.pod_ref is not None}
+        assert moved == {p.metadata.uid for p in pods if p.spec.node_name != "n-0"}
+        assert {r.status.phase for r in ok(await client.list(RESERVATIONS)).items} <= {"Succeeded"}
+
+    travel(story)
+
+
+def test_with_a_budget_that_is_never_met_every_job_gives_its_place_back_in_time() -> None:
+    async def story(client: Client, clock: LoopClock, it: LocalDescheduler) -> None:
+        budget = {
+            "metadata": {"name": "all", "namespace": "default"},
+            "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
+        }
+        ok(await client.create(POD_DISRUPTION_BUDGETS, budget))
+        before = {p.metadata.uid for p in await web(client)}
+        await clock.sleep(400)
+        assert {p.metadata.uid for p in await web(client)} == before
+        late = [j for j in ok(await client.list(POD_MIGRATION_JOBS)).items if j.status.phase == "Failed"]
+        assert late
+        assert {j.status.reason for j in late} == {"Timeout"}
+        held = {r.metadata.name for r in ok(await client.list(RESERVATIONS)).items}
+        assert not held & {j.metadata.uid for j in late}
+
+    travel(story, defaultJobTTL="2m")
+
+
+def test_an_evictor_that_runs_dry_says_whom_and_touches_nobody() -> None:
+    async def story(client: Client, clock: LoopClock, it: LocalDescheduler) -> None:
+        before = {p.metadata.uid for p in await web(client)}
+        proposed = 0
+        for _ in range(30):
+            await clock.sleep(10)
+            assert it.descheduler.last is not None
+            proposed += len(it.descheduler.last.effects)
+        assert proposed
+        assert {p.metadata.uid for p in await web(client)} == before
+        assert not ok(await client.list(POD_MIGRATION_JOBS)).items
+
+    travel(story, dryRun=True)
