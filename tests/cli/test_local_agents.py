@@ -2,38 +2,114 @@
 
 from __future__ import annotations
 
-from koord.api.builtin import NODES, PODS
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from koord.api.builtin import CONFIG_MAPS, NODES, PODS
 from koord.api.custom import NODE_METRICS
+from koord.cli import koordlet_access
 from koord.cli.component import chosen
+from koord.cli.explain_eviction import account
+from koord.cli.node_capabilities import of_node
 from koord.embedded.cluster import Cluster, Settings
+from koord.kube.client import Client
 from koord.kube.refused import ok
+from koord.manager.world import NAMESPACE
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.values.quantity import Quantity
 from tests.journeys.colocation import batch_pod
 
+Story = Callable[[Client, LoopClock], Awaitable[None]]
 
-def test_nodes_with_agents_report_lend_and_run_batch_work() -> None:
+
+def with_agents(story: Story, *, agents: str = "true") -> None:
     async def main(clock: LoopClock) -> None:
-        made = chosen("all", nodes=2, profile=None, settings={"nodes.agents": "true"})
+        made = chosen("all", nodes=2, profile=None, settings={"nodes.agents": agents})
         assert not isinstance(made, str)
         cluster = Cluster(Settings(http=False, seed=1), made, clock=clock)
         await cluster.start()
-        client = cluster.client
-        assert client is not None
+        assert cluster.client is not None
         try:
             await clock.sleep(40)
-            for metric in ok(await client.list(NODE_METRICS)).items:
-                assert metric.status.node_metric is not None
-                assert metric.status.node_metric.node_usage.resources["cpu"] == "200m"
-            node = ok(await client.get(NODES, "node-0"))
-            assert Quantity.parse(node.status.allocatable["kubernetes.io/batch-cpu"]).value() > 10_000
-            ok(await client.create(PODS, batch_pod("work", 4000, namespace="default")))
-            await clock.sleep(10)
-            assert ok(await client.get(PODS, "work", "default")).status.phase == "Running"
+            await story(cluster.client, clock)
         finally:
             await cluster.stop()
 
     run_virtual(main)
+
+
+def test_nodes_with_agents_report_lend_and_run_batch_work() -> None:
+    async def story(client: Client, clock: LoopClock) -> None:
+        for metric in ok(await client.list(NODE_METRICS)).items:
+            assert metric.status.node_metric is not None
+            assert metric.status.node_metric.node_usage.resources["cpu"] == "200m"
+        node = ok(await client.get(NODES, "node-0"))
+        assert Quantity.parse(node.status.allocatable["kubernetes.io/batch-cpu"]).value() > 10_000
+        ok(await client.create(PODS, batch_pod("work", 4000, namespace="default")))
+        await clock.sleep(10)
+        assert ok(await client.get(PODS, "work", "default")).status.phase == "Running"
+
+    with_agents(story)
+
+
+THRESHOLD = {"clusterStrategy": {"enable": True, "memoryEvictThresholdPercent": 3, "memoryEvictLowerPercent": 1}}
+
+
+def test_an_eviction_by_a_simulated_agent_is_explained_as_a_real_ones() -> None:
+    async def story(client: Client, clock: LoopClock) -> None:
+        uses = {"cpu": "1", "memory": "6Gi"}
+        ok(await client.create(PODS, batch_pod("big", 1000, "8Gi", uses=uses, namespace="default")))
+        await clock.sleep(60)
+        assert (await account(client, "default", "big", NAMESPACE, 9316)).entries == ()
+        documents = {"data": {"resource-threshold-config": json.dumps(THRESHOLD)}}
+        ok(await client.patch(CONFIG_MAPS, "slo-controller-config", documents, NAMESPACE, kind="merge"))
+        placed = ok(await client.get(PODS, "big", "default")).spec.node_name
+        await clock.sleep(60)
+        found = await account(client, "default", "big", NAMESPACE, 9316)
+        (entry,) = found.entries
+        assert (entry.node, entry.outcome, entry.record.rule) == (placed, "evicted", "BEMemoryEvict")
+        assert entry.record.threshold == "3%, down to 1%"
+        assert found.silent == ()
+        assert (await account(client, "default", "other", NAMESPACE, 9316)).entries == ()
+        other = "node-1" if placed == "node-0" else "node-0"
+        for node, count in ((placed, 1), (other, 0)):
+            answer = await koordlet_access.ask_simulated(client, node, "/apis/v1/evictions")
+            assert isinstance(answer, dict)
+            assert len(answer["evictions"]) == count
+
+    with_agents(story)
+
+
+def test_a_simulated_agent_tells_what_its_kernel_has_and_what_it_does() -> None:
+    async def story(client: Client, clock: LoopClock) -> None:
+        rows = {row.knob: row for row in await of_node(client, "node-1", NAMESPACE, 9316)}
+        assert rows["cpu.cfs_quota_us"].state == "supported"
+        assert "CPUBurst" in rows["cpu.cfs_quota_us"].strategies
+        assert rows["cpu.bvt_warp_ns"].state == "off"  # a mainline kernel
+        assert rows["cpu.cfs_burst_us"].state == "degraded"
+        assert rows["resctrl"].state == "off"
+        told = await koordlet_access.ask_simulated(client, "node-1", "/apis/v1/strategies")
+        assert isinstance(told, dict)
+        assert {one["strategy"] for one in told["strategies"]} >= {"CPUEvict", "memoryEvict"}
+        state = await koordlet_access.ask_simulated(client, "node-1", "/apis/v1/state")
+        assert isinstance(state, dict)
+        assert (state["node"], state["nodeSLOSeen"], state["pods"]) == ("node-1", True, 0)
+        said = await koordlet_access.ask_simulated(client, "nowhere", "/apis/v1/capabilities")
+        assert said == "no simulated node nowhere"
+
+    with_agents(story)
+
+
+def test_without_agents_nobody_answers_and_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(client: Client, clock: LoopClock) -> None:
+        assert await koordlet_access.ask_simulated(client, "node-0", "/apis/v1/capabilities") is None
+        with pytest.raises(SystemExit):
+            await of_node(client, "node-0", NAMESPACE, 9316)
+
+    with_agents(story, agents="false")
+    assert "nothing is known of node-0: no koordlet runs on node-0" in capsys.readouterr().err
 
 
 def test_a_wrong_word_is_refused() -> None:

@@ -11,8 +11,9 @@ from koord.api.config import gates
 from koord.api.config.gate_tables import MANAGER
 from koord.api.custom import CLUSTER_COLOCATION_PROFILES
 from koord.api.resource import Resource
-from koord.cli import local_scheduler
+from koord.cli import local_agents, local_scheduler
 from koord.cli.local_manager import LocalManager
+from koord.cli.page import page_of
 from koord.embedded.cluster import Cluster, Context, Settings
 from koord.embedded.kubelet.fleet import Fleet
 from koord.embedded.kubelet.fleet import Settings as FleetSettings
@@ -23,6 +24,7 @@ from koord.sim import colocation
 from koord.sim.agent import Settings as AgentSettings
 from koord.sim.agents import Agents
 from koord.sim.observation import Observation
+from koord.sim.serving import endpoint_of
 from koord.sim.submitter import Submitter
 from koord.telemetry.clock import Clock
 
@@ -96,6 +98,7 @@ class DemoCluster:
         assert self._fleet is not None
         settings = AgentSettings(gates=colocation.GATES, step_s=STEP_S, cold_start_s=1800.0)
         self._agents = Agents(c.client, c.informers, c.clock, self._fleet, settings, on_round=self._look)
+        c.pages.add(local_agents.NAME, page_of(endpoint_of(self._agents, c.clock)))
         return self._agents
 
     def _make_jobs(self, c: Context) -> Submitter:

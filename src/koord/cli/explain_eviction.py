@@ -16,7 +16,6 @@ from koord.koordlet.eviction.ledger import Entry
 from koord.koordlet.settings import PORT
 from koord.kube.client import Client
 from koord.kube.refused import Refused
-from koord.kube.transport import Request
 from koord.telemetry.clock import Clock
 
 if TYPE_CHECKING:
@@ -94,12 +93,9 @@ async def account(client: Client, namespace: str, name: str, koordlet_namespace:
 
 
 async def _of_simulated(client: Client, namespace: str, name: str) -> list[Entry]:
-    """`koord up` serves the agents of its simulated nodes below one path; other API servers have no such path."""
-    answer = await client.raw(Request(method="GET", path="/koord/koordlet/apis/v1/evictions"))
-    if not answer.ok:
-        return []
-    found = msgspec.convert(msgspec.json.decode(answer.body.raw()).get("evictions", []), list[Entry])
-    return [entry for entry in found if (entry.namespace, entry.name) == (namespace, name)]
+    query = {"namespace": namespace, "name": name}
+    answer = await koordlet_access.ask_simulated(client, "", "/apis/v1/evictions", query)
+    return msgspec.convert(answer.get("evictions", []), list[Entry]) if isinstance(answer, dict) else []
 
 
 async def _events(client: Client, namespace: str, name: str) -> list[Told]:

@@ -1,4 +1,5 @@
-"""How commands of a person reach the agent of a node: through the API server, by the pod that runs there."""
+"""How commands of a person reach the agent of a node: through the API server, by the pod that runs there, or by the
+page that `koord up` serves for its simulated nodes."""
 
 from __future__ import annotations
 
@@ -40,3 +41,19 @@ async def ask(
     except msgspec.DecodeError as error:
         return f"{meta.name}: its answer is not JSON: {error}"
     return found
+
+
+async def ask_simulated(
+    client: Client, node: str, path: str, query: Mapping[str, str] | None = None
+) -> dict[str, Any] | str | None:
+    """What the simulated agent of a node answers, or (without a node) all of them together; why it does not; None where
+    there are no simulated agents."""
+    where = f"/koord/koordlet/nodes/{node}{path}" if node else f"/koord/koordlet{path}"
+    answer = await client.raw(Request(method="GET", path=where, query=query or {}))
+    try:
+        found = msgspec.json.decode(answer.body.raw(), type=dict[str, Any])
+    except msgspec.DecodeError:
+        return None  # another API server's "404 page not found"
+    if answer.ok:
+        return found
+    return None if "kind" in found else str(found.get("message", ""))  # a Status is the API server's own word

@@ -69,6 +69,9 @@ def here(cgroup_root: str, look_only: bool) -> list[Row]:
 
 async def of_node(client: Client, name: str, namespace: str, port: int) -> list[Row]:
     """From the agent itself; while it does not answer, what it last told on the Node."""
+    simulated = await koordlet_access.ask_simulated(client, name, "/apis/v1/capabilities")
+    if isinstance(simulated, dict):
+        return msgspec.convert(simulated["capabilities"], list[Row])
     agents = await koordlet_access.agents(client, namespace, name)
     said = agents if isinstance(agents, str) else f"no koordlet runs on {name} in namespace {namespace}"
     for agent in [] if isinstance(agents, str) else agents:

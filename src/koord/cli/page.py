@@ -10,7 +10,11 @@ from koord.telemetry.routing import Call
 
 def page_of(endpoint: Endpoint) -> Page:
     async def answer(request: Request, path: str) -> Answer:
-        reply = await endpoint.answer(Call(method=request.method, path=path))
+        reply = await endpoint.answer(_call(request, path))
         return Answer(status=reply.status, body=BytesBody(reply.body), content_type=reply.content_type)
 
     return answer
+
+
+def _call(request: Request, path: str) -> Call:
+    return Call(method=request.method, path=path, query={name: (value,) for name, value in request.query.items()})

@@ -33,20 +33,16 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows(found: Iterable[Capability]) -> list[Row]:
+    return with_users(Row(knob=one.knob, state=one.state.value, how=one.how, errno=one.errno) for one in found)
+
+
+def with_users(found: Iterable[Row]) -> list[Row]:
+    """Each with the strategies that write its file."""
     users: dict[str, list[str]] = {}
     for strategy in STRATEGIES:
         for file in strategy.files:
             users.setdefault(file, []).append(strategy.name)
-    return [
-        Row(
-            knob=one.knob,
-            state=one.state.value,
-            how=one.how,
-            errno=one.errno,
-            strategies=tuple(users.get(one.knob, ())),
-        )
-        for one in found
-    ]
+    return [msgspec.structs.replace(one, strategies=tuple(users.get(one.knob, ()))) for one in found]
 
 
 def conditions(found: Iterable[Capability], enabled: Iterable[str]) -> list[Condition]:

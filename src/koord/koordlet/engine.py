@@ -14,9 +14,10 @@ from koord.host.capability import Capability, capabilities
 from koord.host.cgroup.tree import Tree
 from koord.koordlet.apply.executor import Executor
 from koord.koordlet.apply.journal import Journal
-from koord.koordlet.apply.result import Record, Status
+from koord.koordlet.apply.result import Record
 from koord.koordlet.apply.trail import PodName, trail
 from koord.koordlet.collect.collection import Collection
+from koord.koordlet.doing import Doing, doing_of
 from koord.koordlet.facts import Facts
 from koord.koordlet.host_machine import HostMachine
 from koord.koordlet.metrics import Metrics
@@ -24,7 +25,6 @@ from koord.koordlet.plan import Evict
 from koord.koordlet.pod import PodView
 from koord.koordlet.round import Ran, Round
 from koord.koordlet.series.store import Store
-from koord.koordlet.serving import Doing
 from koord.koordlet.settings import Settings
 from koord.telemetry.clock import Clock
 from koord.values import instant
@@ -32,7 +32,6 @@ from koord.values import instant
 _LOG = logging.getLogger(__name__)
 
 JOURNAL = "journal.jsonl"
-_REFUSED = (Status.REJECTED, Status.FAILED, Status.OFF, Status.INVALID, Status.HELD, Status.WAITING)
 
 
 class Engine:
@@ -104,7 +103,7 @@ class Engine:
         self._metrics.ran(ran, facts.pods, "" if threshold is None else threshold.cpu_suppress_policy)
         at = instant.text(datetime.fromtimestamp(now_s, UTC))
         for one in ran:
-            self._doings[one.strategy] = _doing(one, at)
+            self._doings[one.strategy] = doing_of(one, at)
             self._say(one, facts)
 
     def _say(self, ran: Ran, facts: Facts) -> None:
@@ -134,18 +133,3 @@ class Engine:
 
 def _named(pod: PodView) -> PodName:
     return PodName(pod.namespace, pod.name, {one.id.partition("://")[2]: one.name for one in pod.containers if one.id})
-
-
-def _doing(ran: Ran, at: str) -> Doing:
-    refused = tuple(
-        f"{result.status.value}: {result.detail or result.fault}" for result in ran.results if result.status in _REFUSED
-    )
-    return Doing(
-        strategy=ran.strategy,
-        at=at,
-        why=ran.plan.why,
-        effects=len(ran.plan.effects),
-        written=sum(result.status is Status.WRITTEN for result in ran.results),
-        refused=refused[:20],
-        error="" if ran.error is None else repr(ran.error),
-    )

@@ -10,6 +10,7 @@ import msgspec
 from koord.host.audit_log import AuditLog, Unpaged
 from koord.host.fault import Fault
 from koord.koordlet.capability import Row
+from koord.koordlet.doing import Doing
 from koord.koordlet.eviction.ledger import Ledger
 from koord.koordlet.metrics import Metrics
 from koord.telemetry import routing
@@ -20,18 +21,6 @@ from koord.telemetry.routing import Call, Reply
 from koord.values.quotation import integer
 
 MERGED, INTERNAL, EXTERNAL = "/metrics", "/internal-metrics", "/external-metrics"
-
-
-class Doing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a strategy last did."""
-
-    strategy: str
-    at: str = ""
-    why: str = ""
-    effects: int = 0
-    written: int = 0
-    refused: tuple[str, ...] = ()
-    error: str = ""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,6 +72,7 @@ class Agent:
         self._trained_s = self._expired_s = float("-inf")
         self._stepped_s: float | None = None
         self.last: Step | None = None
+        self.ran: dict[str, tuple[float, Ran]] = {}  # by strategy: when it last ran, and what it did
 
     def advance(self, now_s: float, facts: Facts, wishes: Mapping[str, Wish]) -> Step:
         """`wishes` by container id."""
@@ -82,6 +83,7 @@ class Agent:
         moment = self.machine.step(now_s, step_s, wishes, self._system)
         record(self.store, moment)
         ran = self.round.tick(now_s, facts)
+        self.ran.update({one.strategy: (now_s, one) for one in ran})
         if now_s - self._trained_s >= TRAIN_S:
             self._trained_s = now_s
             self._models.train(now_s, samples(self.store, now_s, facts.pods))
