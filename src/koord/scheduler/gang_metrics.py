@@ -13,6 +13,12 @@ def watch_gangs(registry: Registry, metrics: KoordinatorMetrics, company: Compan
     def ended(reason: str, members: int, seconds: float) -> None:
         metrics.gang_cycle_s.labels(reason, job_size(members)).observe(seconds)
 
+    def searched(group: str, found: bool, seconds: float) -> None:
+        metrics.job_preemption_s.labels(group, "success" if found else "failure").observe(seconds)
+
+    def left(group: str) -> None:
+        metrics.job_preemption_s.remove_where(jobName=group)
+
     def read() -> Iterator[Reading]:
         gangs = company.gangs
         waiting = sum(1 for group in gangs.groups.values() if any(gang.waiting for gang in gangs.of_group(group)))
@@ -21,4 +27,6 @@ def watch_gangs(registry: Registry, metrics: KoordinatorMetrics, company: Compan
         )
 
     company.watchers.append(ended)
+    company.searchers.append(searched)
+    company.leavers.append(left)
     registry.source(read)

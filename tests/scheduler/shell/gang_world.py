@@ -41,12 +41,19 @@ async def add_members(world: Troubled, gang: str, count: int, cpu: str = "1", fi
         await add_member(world, gang, f"{gang}-{number}", cpu, **more)
 
 
-async def add_free_member(world: Troubled, gang: str, name: str, minimum: int, cpu: str = "1", **notes: str) -> None:
+async def add_free_member(
+    world: Troubled, gang: str, name: str, minimum: int, cpu: str = "1", priority: str = "", **notes: str
+) -> None:
     """A pod that declares its gang by annotations alone."""
     container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}
     annotations = {A_GANG_NAME: gang, A_GANG_MIN_AVAILABLE: str(minimum), **notes}
     meta = {"name": name, "namespace": "default", "annotations": annotations}
-    body = {"metadata": meta, "spec": {"schedulerName": "koord-scheduler", "containers": [container]}}
+    words: dict[str, Any] = {
+        "schedulerName": "koord-scheduler",
+        "containers": [container],
+        **({"priorityClassName": priority} if priority else {}),
+    }
+    body = {"metadata": meta, "spec": words}
     ok(await world.client.create(PODS, body))
 
 

@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from koord.api.builtin import PODS, PRIORITY_CLASSES
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.custom import CLUSTER_NETWORK_TOPOLOGIES
 from koord.api.model import convert
-from koord.api.protocol import A_GANG_NETWORK_TOPOLOGY_SPEC
+from koord.api.protocol import A_GANG_NETWORK_TOPOLOGY_SPEC, A_NETWORK_TOPOLOGY_SELECTOR
 from koord.kube.refused import ok
 from koord.scheduler.assembly import Assembly
+from koord.scheduler.duties.network_topology import NetworkSurveyor
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.scheduler.shell.gang_world import add_free_member, bound, pods_of, told
@@ -24,18 +26,19 @@ LAYERS = [
 ]
 
 
-def aware() -> Assembly:
-    args = {"name": "Coscheduling", "args": {"awareNetworkTopology": True}}
-    plugins = {"multiPoint": {"enabled": [{"name": "Coscheduling"}]}}
+def aware(**more: bool) -> Assembly:
+    args = {"name": "Coscheduling", "args": {"awareNetworkTopology": True, **more}}
+    off = {"disabled": [{"name": "DefaultPreemption"}]}
+    plugins = {"multiPoint": {"enabled": [{"name": "Coscheduling"}]}, "postFilter": off}
     profile = {"schedulerName": "koord-scheduler", "plugins": plugins, "pluginConfig": [args]}
     made = Assembly.of(convert({"profiles": [profile]}, KubeSchedulerConfiguration), REGISTRY)
     assert isinstance(made, Assembly), made
     return made
 
 
-def run(story: Callable[[Troubled], Any]) -> None:
+def run(story: Callable[[Troubled], Any], **more: bool) -> None:
     async def main(clock: LoopClock) -> None:
-        async with troubled(clock, aware()) as world:
+        async with troubled(clock, aware(**more)) as world:
             await story(world)
             await check(world)
 
@@ -100,3 +103,103 @@ def test_without_a_topology_such_a_gang_is_told_so_and_others_go_on() -> None:
         assert await bound(world, "g-") == 2
 
     run(story)
+
+
+async def add_near(world: Troubled, name: str, cpu: str, **spec: Any) -> str:
+    """A pod that carries the selector. Returns its node."""
+    container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}
+    meta = {"name": name, "namespace": "default", "annotations": {A_NETWORK_TOPOLOGY_SELECTOR: "job-1"}}
+    body = {"metadata": meta, "spec": {"schedulerName": "koord-scheduler", "containers": [container], **spec}}
+    ok(await world.client.create(PODS, body))
+    await world.settle(5)
+    return await world.node_of(name)
+
+
+def test_pods_that_carry_one_selector_gather_without_a_gang() -> None:
+    async def story(world: Troubled) -> None:
+        await blocks(world, a_1="8", a_2="8", b_1="8", b_2="8", c_1="8")
+        assert await add_near(world, "alone", "100m") == "c-1", "where the least would be left for others"
+        await world.remove_pod("alone")
+        home = await add_near(world, "first", "100m", nodeSelector={"block": "b"})
+        assert await add_near(world, "second", "100m") == home
+        other = await add_near(world, "third", "7900m")
+        assert (other != home, other.split("-")[0]) == (True, "b")
+        assert await add_near(world, "fourth", "100m") == home, "where most of them are"
+
+    run(story)
+
+
+def test_the_status_shows_the_network_and_is_written_only_when_it_changes() -> None:
+    async def story(world: Troubled) -> None:
+        await blocks(world, a_1="1", a_2="1", b_1="1")
+        await world.settle(30)
+        found = ok(await world.client.get(CLUSTER_NETWORK_TOPOLOGIES, "default"))
+        shown = [
+            (d.topology_info.topology_layer, d.topology_info.topology_name, d.child_topology_names, d.node_num)
+            for d in found.status.detail_status
+        ]
+        assert shown == [
+            ("ClusterTopologyLayer", "", ("a", "b"), 3),
+            ("BlockLayer", "a", (), 2),
+            ("BlockLayer", "b", (), 1),
+        ]
+        (surveyor,) = (d for d in world.scheduler.duties if isinstance(d, NetworkSurveyor))
+        before = surveyor.writes
+        await world.add_pod("plain", cpu="1", schedulerName="koord-scheduler")
+        await world.settle(60)
+        assert surveyor.writes == before
+        await world.add_node("b-2", cpu="1", labels={"block": "b"})
+        await world.settle(30)
+        found = ok(await world.client.get(CLUSTER_NETWORK_TOPOLOGIES, "default"))
+        assert found.status.detail_status[0].node_num == 4
+        assert surveyor.writes == before + 1
+
+    run(story)
+
+
+def test_room_is_made_in_the_block_where_that_costs_least_and_nowhere_else_R21() -> None:
+    async def story(world: Troubled) -> None:
+        for name, value in (("urgent", 100), ("middle", 10)):
+            ok(await world.client.create(PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value}))
+        await blocks(world, a_1="2", a_2="2", b_1="2", b_2="2", c_1="2")
+        for block, priority in (("a", "middle"), ("b", ""), ("c", "")):
+            for number in range(2 if block == "c" else 4):
+                named = {"priorityClassName": priority} if priority else {}
+                await world.add_pod(
+                    f"low-{block}-{number}",
+                    cpu="1",
+                    schedulerName="koord-scheduler",
+                    nodeSelector={"block": block},
+                    terminationGracePeriodSeconds=0,
+                    **named,
+                )
+        await world.settle(10)
+        assert await bound(world, "low-") == 10
+        for number in range(3):
+            await add_free_member(world, "g", f"g-{number}", 3, **must_gather("BlockLayer"), priority="urgent")
+        await world.settle(60)
+        nodes = {pod.spec.node_name for pod in await pods_of(world, "g-")}
+        assert nodes == {"b-1", "b-2"}
+        assert len(await pods_of(world, "low-")) == 7
+
+    run(story, enablePreemption=True)
+
+
+def test_nobody_goes_where_no_block_could_take_all_R21() -> None:
+    async def story(world: Troubled) -> None:
+        ok(await world.client.create(PRIORITY_CLASSES, {"metadata": {"name": "urgent"}, "value": 100}))
+        await blocks(world, a_1="2", b_1="2")
+        for number in range(4):
+            await world.add_pod(f"low-{number}", cpu="1", schedulerName="koord-scheduler")
+        await world.settle(10)
+        for number in range(3):
+            await add_free_member(world, "g", f"g-{number}", 3, **must_gather("BlockLayer"), priority="urgent")
+        await world.settle(60)
+        assert (await bound(world, "g-"), await bound(world, "low-")) == (0, 4)
+        assert (
+            "preemption: no candidate topology nodes can accommodate job, desiredOfferSlot: 3, "
+            "topology topologyNode BlockLayer/a: 2;topology topologyNode BlockLayer/b: 2, "
+            "0/2 nodes are available: 2 Insufficient cpu."
+        ) in await told(world, "g-0")
+
+    run(story, enablePreemption=True)

@@ -39,6 +39,22 @@ class Place:
         for name in sorted(self.children):
             yield from self.children[name].walk()
 
+    def at(self, layer: str) -> Iterator[Place]:
+        """All of one layer in it, by name."""
+        if self.layer == layer:
+            yield self
+            return
+        for name in sorted(self.children):
+            yield from self.children[name].at(layer)
+
+    def depths(self) -> dict[str, int]:
+        """How far down each layer is. Every way down passes the same layers."""
+        found, place = {self.layer: 0}, self
+        while place.children:
+            place = next(iter(place.children.values()))
+            found[place.layer] = len(found)
+        return found
+
     def up(self) -> Iterator[Place]:
         place: Place | None = self
         while place is not None:
@@ -133,12 +149,11 @@ def sum_up(place: Place, multiples: Mapping[str, int]) -> None:
 def candidates(root: Place, wish: NetworkTopologySpec, desired: int) -> list[Place]:
     """Domains that could take all, the best first: the smallest kind of domain that can, within what must gather."""
     must = [rule.layer for rule in wish.gather_strategy if rule.strategy == MUST_GATHER]
-    depth = {place.layer: sum(1 for _ in place.up()) for place in root.walk()}
-    known = [layer for layer in must if layer in depth]
-    if must and len(known) < len(must):
+    depths = root.depths()
+    if any(layer not in depths for layer in must):
         return []
-    layer = max(known, key=depth.__getitem__, default=ROOT)
-    level = [place for place in root.walk() if place.layer == layer and place.offer >= desired]
+    layer = max(must, key=depths.__getitem__, default=ROOT)
+    level = [place for place in root.at(layer) if place.offer >= desired]
     best = level
     while level:
         best = level
@@ -174,13 +189,9 @@ def plan(root: Place, wish: NetworkTopologySpec, desired: int) -> list[tuple[str
 def shortage(root: Place, wish: NetworkTopologySpec, desired: int, unfit: str) -> str:
     """Why there is no plan, with what each domain that must gather could take."""
     must = [rule.layer for rule in wish.gather_strategy if rule.strategy == MUST_GATHER]
-    depth = {place.layer: sum(1 for _ in place.up()) for place in root.walk()}
-    layer = max((each for each in must if each in depth), key=depth.__getitem__, default=ROOT)
-    offers = ";".join(
-        f"topology topologyNode {place.layer}/{place.name}: {place.offer}"
-        for place in root.walk()
-        if place.layer == layer
-    )
+    depths = root.depths()
+    layer = max((each for each in must if each in depths), key=depths.__getitem__, default=ROOT)
+    offers = ";".join(f"topology topologyNode {place.layer}/{place.name}: {place.offer}" for place in root.at(layer))
     multiples = ", ".join(f"{name}={count}" for name, count in multiples_of(wish).items())
     told = f"no candidate topology nodes can accommodate job, desiredOfferSlot: {desired}, {offers}, {unfit}"
     return told + (f"; podCountMultiple constraints: {multiples}" if multiples else "")

@@ -92,10 +92,11 @@ class Group:
 
 
 class News(msgspec.Struct, frozen=True):
-    """Something for those who wait: a group has become ready or satisfied, or lost a member that may have led it."""
+    """Something for those who wait: a group has become ready or satisfied, lost a member that may have led it, or is
+    no more."""
 
     group: str
-    what: Literal["ready", "satisfied", "left"]
+    what: Literal["ready", "satisfied", "left", "ended"]
 
 
 class Gangs:
@@ -253,8 +254,8 @@ class Gangs:
 
     def _stirred(self, gang: Gang, *, left: bool = False) -> list[News]:
         """After any change of a gang: bring the groups that it is in or named by up to date, and tell the news."""
-        self._join(gang)
-        news: list[News] = []
+        ended = self._join(gang)
+        news: list[News] = [] if ended is None else [News(ended, "ended")]
         own = self._joined.get(gang.id)
         touched = {*self._listing.get(gang.id, ()), *(() if own is None else (own,))}
         for group_id in sorted(touched):
@@ -287,11 +288,13 @@ class Gangs:
         found = [self.gangs.get(gang_id) for gang_id in group.gangs]
         return all(gang is not None and gang.complete for gang in found)
 
-    def _join(self, gang: Gang) -> None:
+    def _join(self, gang: Gang) -> str | None:
+        """Returns the group that ends because its last gang left it."""
+        ended: str | None = None
         exists = bool(gang.members) or gang.pod_group is not None
         now, before = gang.group_id if exists else None, self._joined.get(gang.id)
         if now == before:
-            return
+            return None
         if before is not None:
             del self._joined[gang.id]
             group = self.groups[before]
@@ -304,19 +307,21 @@ class Gangs:
                     for other in self.of_group(group)
                 )
             else:
+                ended = before
                 for named in self.groups.pop(before).gangs:
                     self._listing[named].discard(before)
                     if not self._listing[named]:
                         del self._listing[named]
         if now is None:
             del self.gangs[gang.id]
-            return
+            return ended
         self._joined[gang.id] = now
         if now not in self.groups:
             self.groups[now] = Group(now, gang.group)
             for named in gang.group:
                 self._listing.setdefault(named, set()).add(now)
         self.groups[now].joined += 1
+        return ended
 
 
 def _seniority(member: Member) -> tuple[float, str]:

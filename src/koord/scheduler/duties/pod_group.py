@@ -22,7 +22,8 @@ from koord.kube.workqueue import WorkQueue
 from koord.policy.gang.declaration import gang_of
 from koord.policy.gang.phase import PENDING, Seen, status_of
 from koord.scheduler.duties.duty import Duty, Post
-from koord.scheduler.plugins.coscheduling import Coscheduling
+from koord.scheduler.duties.network_topology import NetworkSurveyor
+from koord.scheduler.plugins.coscheduling import Coscheduling, NetworkCoscheduling
 from koord.scheduler.state.wire import PODS, Pod
 
 _MOMENT_S = 0.25
@@ -125,8 +126,10 @@ class PodGroupKeeper:
                 self._recorder.record(about, "Warning", "FailedScheduling", message, action="Scheduling")
 
 
-def pod_group_duties(post: Post) -> Sequence[Duty]:
-    return (PodGroupKeeper(post),)
+def gang_duties(post: Post) -> Sequence[Duty]:
+    keeper = PodGroupKeeper(post)
+    aware = any(isinstance(plugin, NetworkCoscheduling) for plugin in post.plugins)
+    return (keeper, NetworkSurveyor(post)) if aware else (keeper,)
 
 
 def status_patch(before: PodGroupStatus, after: PodGroupStatus) -> dict[str, Any]:

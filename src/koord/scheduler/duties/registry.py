@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from koord.scheduler.duties.device_herald import device_duties
 from koord.scheduler.duties.duty import Hiring
 from koord.scheduler.duties.elastic_quota import quota_duties
-from koord.scheduler.duties.pod_group import pod_group_duties
+from koord.scheduler.duties.pod_group import gang_duties
 from koord.scheduler.duties.reservation import keeper
 
 DUTIES: Mapping[str, Hiring] = {
-    "Coscheduling": pod_group_duties,
+    "Coscheduling": gang_duties,
     "DeviceShare": device_duties,
     "ElasticQuota": quota_duties,
     "Reservation": keeper,

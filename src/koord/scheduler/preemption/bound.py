@@ -20,10 +20,10 @@ from koord.scheduler.state.table import Bools, RowList
 class Bound:
     """Over the given rows, in their order. `nobody`: there is no pod of lower priority. `passing`: worth a dry run."""
 
-    def __init__(self, refused: Refused, rows: RowList) -> None:
+    def __init__(self, refused: Refused, rows: RowList, reliefs: type[Reliefs] = Reliefs) -> None:
         self._refused = refused
         self._rows = rows
-        below = refused.cycle.state.derived(Reliefs).below(refused.pod.priority)
+        below = refused.cycle.state.derived(reliefs).below(refused.pod.priority)
         self.relieved = Relieved(refused.table, below)
         self.nobody: Bools = below.count[rows] == 0
         # The first filter that refuses, by its place among all of them, with its codes; and the first place of one

@@ -77,7 +77,8 @@ class _Search:
         self._broken: list[str] = []
 
     def run(self, wanted: int) -> Found:
-        bound = Bound(self._refused, self._rows) if self._rules.takes_all_below else None
+        reliefs = self._rules.reliefs
+        bound = Bound(self._refused, self._rows, reliefs) if reliefs is not None else None
         tried = self._rows if bound is None else self._worth_trying(bound)
         fine: list[Candidate] = []
         violating: list[Candidate] = []

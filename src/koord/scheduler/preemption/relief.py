@@ -6,6 +6,7 @@ Sums are made for the priorities that are asked about, and brought up to date fo
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,8 +21,9 @@ PRIORITIES_KEPT = 16
 class Below:
     """Per row: how many pods have a lower priority, and what they hold by resource."""
 
-    def __init__(self, priority: int, table: NodeTable) -> None:
+    def __init__(self, priority: int, table: NodeTable, takes: Callable[[PodInfo], bool]) -> None:
         self._priority = priority
+        self._takes = takes
         self._table = table
         self._layout = -1
         self._position = -1
@@ -50,7 +52,7 @@ class Below:
         if node is None:
             return
         for pod in node.pods.values():
-            if pod.shape.priority < self._priority and not pod.reserve:
+            if pod.shape.priority < self._priority and self._takes(pod):
                 self.count[row] += 1
                 for name, amount in pod.requests.items():
                     if name not in self._held:
@@ -59,12 +61,12 @@ class Below:
 
     def _count_all(self) -> None:
         """Pods of one shape hold the same, so what they hold is looked up once per shape and added up in columns."""
-        size, priority = self._table.size, self._priority
+        size, priority, takes = self._table.size, self._priority, self._takes
         found: list[PodInfo] = []
         rows: list[int] = []
         for row, node in enumerate(self._table.nodes):
             if node is not None and node.pods:
-                below = [pod for pod in node.pods.values() if pod.shape.priority < priority and not pod.reserve]
+                below = [pod for pod in node.pods.values() if pod.shape.priority < priority and takes(pod)]
                 found += below
                 rows += [row] * len(below)
         self.count = np.bincount(rows, minlength=size).astype(np.int64) if rows else np.zeros(size, np.int64)
@@ -79,16 +81,23 @@ class Below:
 
 
 class Reliefs:
-    """For all priorities of one cluster state. Get it with `state.derived(Reliefs)`."""
+    """For all priorities of one cluster state. Get it with `state.derived(Reliefs)`.
+
+    Another kind of preemption that spares some pods overrides `takes`.
+    """
 
     def __init__(self, state: ClusterState) -> None:
         self._table = state.table
         self._known: OrderedDict[int, Below] = OrderedDict()
 
+    def takes(self, pod: PodInfo) -> bool:
+        """Whether the pod may go for one of higher priority. Must always be the same for the same pod."""
+        return not pod.reserve
+
     def below(self, priority: int) -> Below:
         known = self._known.get(priority)
         if known is None:
-            known = self._known[priority] = Below(priority, self._table)
+            known = self._known[priority] = Below(priority, self._table, self.takes)
             if len(self._known) > PRIORITIES_KEPT:
                 self._known.popitem(last=False)
         self._known.move_to_end(priority)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
 from koord.scheduler.framework.verdict import Reject
+from koord.scheduler.preemption.relief import Reliefs
 from koord.scheduler.state.pod import PodInfo
 
 _NOT_STARTED = datetime.max.replace(tzinfo=UTC)
@@ -38,9 +39,9 @@ class Rules:
         return None
 
     @property
-    def takes_all_below(self) -> bool:
-        """Whether every pod of lower priority may be taken, so that their sums say what could be free."""
-        return self._may_evict is None and type(self).may_take is Rules.may_take
+    def reliefs(self) -> type[Reliefs] | None:
+        """Sums of what those hold who may be taken; None where only a closer look tells who may."""
+        return Reliefs if self._may_evict is None and type(self).may_take is Rules.may_take else None
 
 
 def started(pod: PodInfo) -> datetime:

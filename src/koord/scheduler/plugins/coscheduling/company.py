@@ -81,6 +81,8 @@ class Company:
             if group is None:
                 self.culprits.pop(item.group, None)
                 self.failures.pop(item.group, None)
+                for leaver in self.leavers:
+                    leaver(item.group)
             elif item.what == "satisfied":
                 self._desk.activate(
                     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from koord.api.annotations.network_topology import NetworkTopologySpec
 from koord.api.config.scheduler.coscheduling import CoschedulingArgs
 from koord.api.protocol import (
     A_BIND_GANG_GROUP_ID,
@@ -15,22 +14,20 @@ from koord.api.protocol import (
 )
 from koord.policy.gang import wording
 from koord.policy.gang.declaration import Defaults, Member, gang_of
-from koord.policy.gang.network import Place
 from koord.policy.gang.register import Gang, Group
 from koord.policy.gang.round import can_succeed, goes_alone, may_go
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.decision import Futile, Preempt
-from koord.scheduler.framework.event import ADD, UPDATE, Event
+from koord.scheduler.framework.event import Event
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import Profile
 from koord.scheduler.framework.refused import Refused
-from koord.scheduler.framework.verdict import SKIP, Fault, Reject, Skip, Wait, reject, unresolvable
+from koord.scheduler.framework.verdict import Reject, Wait, reject, unresolvable
 from koord.scheduler.framework.work import Errand, Mark, Takeover, Work, Write
 from koord.scheduler.plugins.coscheduling.company import REJECTOR, Company
 from koord.scheduler.plugins.coscheduling.crew import prepared
-from koord.scheduler.plugins.coscheduling.job_preemption import JobRules, Kinds, Room, alone, planned_room, room_for
-from koord.scheduler.plugins.coscheduling.planner import Planner
+from koord.scheduler.plugins.coscheduling.job_preemption import JobRules, Kinds, Room, alone, room_for
 from koord.scheduler.preemption.plan import NEVER
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
@@ -302,52 +299,3 @@ class Coscheduling(Plugin):
         if node is not None and not rejectors:
             return Takeover(nominate=node)
         return Takeover(nominate=promised) if promised is not None and REJECTOR in rejectors else None
-
-
-class NetworkCoscheduling(Coscheduling):
-    """The same for clusters that say how their nodes are connected. Every pod is asked whether its node is planned, so
-    that only those who want it pay for it."""
-
-    wakes_on = (Event("ClusterNetworkTopology", ADD), Event("ClusterNetworkTopology", UPDATE))
-
-    def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
-        super().__init__(args, handle)
-        self.planner = Planner(handle)
-
-    def enlist(self, profile: Profile) -> None:
-        super().enlist(profile)
-        self.planner.profile = profile
-
-    def _room_for(self, profile: Profile, refused: Refused, members: Sequence[PodInfo], trials: Kinds) -> Room | str:
-        round_ = self.company.round
-        wish = self._wish(refused.pod)
-        if wish is None or round_ is None:
-            return super()._room_for(profile, refused, members, trials)
-        if len(round_.attempted) > 1:
-            return "plan become invalid, wait for the next round"
-        if not isinstance(self.planner.map.tree(), Place):
-            return "no cluster network topology"
-        return planned_room(profile, refused, members, trials, self._job_rules, self.planner, wish)
-
-    def _wish(self, pod: PodInfo) -> NetworkTopologySpec | None:
-        gang = self._gangs.of(pod.uid)
-        return gang.settings.topology if gang is not None and gang.settings is not None else None
-
-    def find_one_node(self, cycle: Cycle, pod: PodInfo) -> str | Skip | Reject | Fault:
-        gang, wish = self._gangs.of(pod.uid), self._wish(pod)
-        if gang is None or wish is None:
-            return SKIP
-        group = self._gangs.group_of(gang)
-        round_ = self.company.running(group)
-        if round_ is None:  # it goes alone
-            return SKIP
-        if round_.plan is None:
-            found = self.planner.plan(pod, self._gangs.pending(group), wish)
-            if not isinstance(found, dict):
-                return found
-            round_.plan = found
-        return round_.plan.get(pod.uid) or Fault("no planned pods")
-
-
-def coscheduling(args: CoschedulingArgs, handle: Handle) -> Coscheduling:
-    return NetworkCoscheduling(args, handle) if args.aware_network_topology else Coscheduling(args, handle)

@@ -1,0 +1,103 @@
+"""What planning a whole gang costs on 5,000 nodes in blocks and spines, on one core: the nodes of all members at once,
+and room for all of them by preemption. Median of several plans; nothing is placed between them.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from koord.api.annotations.network_topology import GatherStrategy, NetworkTopologySpec
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
+from koord.api.custom import CLUSTER_NETWORK_TOPOLOGIES
+from koord.api.koord_scheduling import ClusterNetworkTopology
+from koord.api.model import convert
+from koord.api.node import Node
+from koord.api.resource import Resource
+from koord.scheduler.assembly import Assembly
+from koord.scheduler.assembly.rehearsal import BlankHandle, NoObjects
+from koord.scheduler.framework.profile import Profile
+from koord.scheduler.plugins.coscheduling.network_plugin import NetworkCoscheduling
+from koord.scheduler.plugins.registry import REGISTRY
+from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.state.wire import Pod
+
+NODES, BLOCK, SPINE = 5_000, 40, 400
+RUNNING = 10  # pods on every node
+TIMES = 7
+
+_LAYERS = [
+    {"topologyLayer": "SpineLayer", "parentTopologyLayer": "ClusterTopologyLayer", "labelKey": ["spine"]},
+    {"topologyLayer": "BlockLayer", "parentTopologyLayer": "SpineLayer", "labelKey": ["block"]},
+    {"topologyLayer": "NodeTopologyLayer", "parentTopologyLayer": "BlockLayer"},
+]
+
+
+class _Topology(NoObjects[Any]):
+    def get(self, namespace: str, name: str) -> Any:
+        body = {"metadata": {"name": "default"}, "spec": {"networkTopologySpec": _LAYERS}}
+        return convert(body, ClusterNetworkTopology)
+
+
+class _Handle(BlankHandle):
+    def lister(self, resource: Resource[Any]) -> NoObjects[Any]:
+        return _Topology() if resource is CLUSTER_NETWORK_TOPOLOGIES else NoObjects()
+
+
+def _node(i: int) -> Node:
+    room = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+    labels = {"kubernetes.io/hostname": f"node-{i}", "block": f"block-{i // BLOCK}", "spine": f"spine-{i // SPINE}"}
+    return convert({"metadata": {"name": f"node-{i}", "labels": labels}, "status": {"allocatable": room}}, Node)
+
+
+def _pod(name: str, cpu: int, node: str = "", priority: int = 0) -> Pod:
+    container = {"name": "c", "image": "app:1", "resources": {"requests": {"cpu": str(cpu), "memory": "1Gi"}}}
+    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    return convert({"metadata": meta, "spec": {"containers": [container], "nodeName": node, "priority": priority}}, Pod)
+
+
+def _scene() -> tuple[ClusterState, Profile, NetworkCoscheduling]:
+    args = {"name": "Coscheduling", "args": {"awareNetworkTopology": True, "enablePreemption": True}}
+    plugins = {"multiPoint": {"enabled": [{"name": "Coscheduling"}]}}
+    profile = {"schedulerName": "koord-scheduler", "plugins": plugins, "pluginConfig": [args]}
+    assembly = Assembly.of(convert({"profiles": [profile]}, KubeSchedulerConfiguration), REGISTRY)
+    assert isinstance(assembly, Assembly), assembly
+    handle = _Handle()
+    state = handle.state
+    for i in range(NODES):
+        state.set_node(_node(i))
+        for k in range(RUNNING):
+            state.set_pod(_pod(f"low-{i}-{k}", 5, f"node-{i}"))
+    (made,) = assembly.profiles(handle)
+    plugin = next(p for p in made.plugins() if isinstance(p, NetworkCoscheduling))
+    return state, made, plugin
+
+
+def _median_ms(what: Callable[[], Any]) -> float:
+    took = []
+    for _ in range(TIMES):
+        began = time.perf_counter()
+        what()
+        took.append(time.perf_counter() - began)
+    return 1000 * statistics.median(took)
+
+
+def _members(state: ClusterState, count: int, cpu: int) -> list[PodInfo]:
+    return [state.info(_pod(f"member-{n}", cpu, priority=100)) for n in range(count)]
+
+
+def run() -> dict[str, Any]:
+    state, _, plugin = _scene()
+    wish = NetworkTopologySpec(gather_strategy=(GatherStrategy(layer="SpineLayer", strategy="MustGather"),))
+    planner = plugin.planner
+    found: dict[str, Any] = {"nodes": NODES, "pods_on_a_node": RUNNING}
+    for size in (64, 512):
+        members = _members(state, size, 4)
+        assert isinstance(planner.planned(members, wish), dict)
+        found[f"plan_{size}_ms"] = _median_ms(lambda members=members: planner.planned(members, wish))  # type: ignore[misc]
+    hopeless = _members(state, 64, 63)
+    found["no_plan_64_ms"] = _median_ms(lambda: planner.planned(hopeless, wish))
+    return found
