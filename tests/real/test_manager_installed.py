@@ -12,15 +12,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from koord.api.builtin import CONFIG_MAPS, EVENTS_EVENTS, NAMESPACES, NODES, PODS, SECRETS
-from koord.api.custom import CLUSTER_COLOCATION_PROFILES, NODE_METRICS, NODE_SLOS
+from koord.api.builtin import CONFIG_MAPS, EVENTS_EVENTS, NAMESPACES, NODES, PODS, REPLICA_SETS, SECRETS
+from koord.api.custom import (
+    CLUSTER_COLOCATION_PROFILES,
+    NODE_METRICS,
+    NODE_SLOS,
+    POD_MIGRATION_JOBS,
+    RESERVATIONS,
+)
 from koord.cli.manifests import manifests
 from koord.kube.client import Client
 from koord.kube.refused import Refused, ok
@@ -263,11 +269,15 @@ async def test_what_slips_through_while_it_is_away_is_told_of(home: Home, tmp_pa
             assert 'koord_manager_webhook_reachable{path="/mutate-pod"} 1' in again.metrics()
 
 
-@contextmanager
-def scheduling(kubeconfig: Path, config: Path) -> Iterator[None]:
+def scheduling(kubeconfig: Path, config: Path) -> AbstractContextManager[None]:
     """koord-scheduler as a child process, with the rights of the kubeconfig."""
-    command = [sys.executable, "-m", "koord.cli.koord_scheduler", f"--config={config}"]
-    command += [f"--port={free_port()}", "--address=127.0.0.1", "--secure-port=0"]
+    flags = [f"--port={free_port()}", "--address=127.0.0.1", "--secure-port=0"]
+    return program("koord.cli.koord_scheduler", kubeconfig, config, *flags)
+
+
+@contextmanager
+def program(module: str, kubeconfig: Path, config: Path, *flags: str) -> Iterator[None]:
+    command = [sys.executable, "-m", module, f"--config={config}", *flags]
     with config.with_suffix(".log").open("wb") as log:
         env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
         process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
@@ -310,3 +320,67 @@ async def test_the_scheduler_binds_with_the_rights_it_declares(home: Home, tmp_p
             finally:
                 assert home.denied("koord-scheduler") == [], "a right is missing"
     assert home.denied("koord-scheduler") == [], "a right is missing"
+
+
+async def test_the_descheduler_moves_pods_with_the_rights_it_declares(home: Home, tmp_path: Path) -> None:
+    made = objects("descheduler")
+    home.apply(made)
+    (text,) = [one["data"] for one in made if one["metadata"]["name"] == "koord-descheduler-config"]
+    config = yaml.safe_load(text["koord-descheduler.config"])
+    address = f"127.0.0.1:{free_port()}"
+    config |= {"healthzBindAddress": address, "metricsBindAddress": address}
+    # So that everything that any evictor reads is read.
+    config["profiles"][0]["plugins"]["filter"] = {"enabled": [{"name": "DefaultEvictor"}]}
+    file = tmp_path / "koord-descheduler.config"
+    file.write_text(yaml.safe_dump(config))
+    kubeconfig = account(home.plane, tmp_path, "koord-descheduler", NAMESPACE)
+    with program("koord.cli.koord_descheduler", kubeconfig, file, "--secure-port=0"):
+        async with connect(home.plane.kubeconfig) as client:
+            owner = await with_owned_pods(client, "moved", "goes", "stays")
+
+            async def ask_for(name: str, mode: str) -> None:
+                spec = {"podRef": {"namespace": "moved", "name": name}, "mode": mode, "ttl": "5m"}
+                ok(await client.create(POD_MIGRATION_JOBS, {"metadata": {"name": name}, "spec": spec}))
+
+            async def evicted() -> bool:
+                return ok(await client.get(POD_MIGRATION_JOBS, "goes")).status.phase == "Succeeded"
+
+            async def reserved() -> Any:
+                options = ok(await client.get(POD_MIGRATION_JOBS, "stays")).spec.reservation_options
+                return options is not None and options.reservation_ref is not None
+
+            async def given_back() -> bool:
+                return not ok(await client.list(RESERVATIONS)).items
+
+            try:
+                await ask_for("stays", "ReservationFirst")
+                await until(client, reserved)
+                (place,) = ok(await client.list(RESERVATIONS)).items
+                assert [one.controller.uid for one in place.spec.owners if one.controller is not None] == [owner]
+                ok(await client.delete(POD_MIGRATION_JOBS, "stays"))
+                await until(client, given_back)
+                await ask_for("goes", "EvictDirectly")
+                await until(client, evicted)
+                assert isinstance(await client.get(PODS, "goes", "moved"), Refused)
+            finally:
+                assert home.denied("koord-descheduler") == [], "a right is missing"
+    assert home.denied("koord-descheduler") == [], "a right is missing"
+
+
+async def with_owned_pods(client: Client, namespace: str, *names: str) -> str:
+    """Running pods of one ReplicaSet that no controller looks after; its uid."""
+    ok(await client.create(NAMESPACES, {"metadata": {"name": namespace}}))
+    labels = {"app": namespace}
+    template = {"metadata": {"labels": labels}, "spec": pod("x")["spec"]}
+    spec = {"replicas": 10, "selector": {"matchLabels": labels}, "template": template}
+    owner = ok(await client.create(REPLICA_SETS, {"metadata": {"name": "owner"}, "spec": spec}, namespace)).metadata
+    for name in names:
+        one = pod(name, **labels)
+        reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "owner", "uid": owner.uid}
+        one["metadata"]["ownerReferences"] = [{**reference, "controller": True}]
+        one["spec"] |= {"nodeName": "n", "schedulerName": "koord-scheduler", "terminationGracePeriodSeconds": 0}
+        ok(await client.create(PODS, one, namespace))
+        ready = {"type": "Ready", "status": "True"}
+        status = {"status": {"phase": "Running", "conditions": [ready]}}
+        ok(await client.patch(PODS, name, status, namespace, kind="merge", subresource="status"))
+    return owner.uid
