@@ -12,6 +12,7 @@ from koord.cli import access
 from koord.cli.deschedule import PORT
 from koord.cli.migration_request import MODES, request, trouble
 from koord.descheduler.migration.moves import is_alive
+from koord.descheduler.migration.protection import EVICT
 from koord.descheduler.migration.status import EVICTION, condition
 from koord.kube.client import Client
 from koord.kube.refused import Refused
@@ -19,7 +20,6 @@ from koord.telemetry.clock import Clock
 from koord.values.duration import DurationError, parse_seconds
 
 TTL, PAUSED_TTL = "5m", "1h"
-FORCE = "descheduler.alpha.kubernetes.io/evict"
 
 
 @click.group()
@@ -33,6 +33,7 @@ def migrate() -> None:
 @click.option("--to", default="", metavar="NODE", help="Where it is to go. Default: wherever the scheduler finds best.")
 @click.option("--mode", type=click.Choice(MODES), default=RESERVATION_FIRST, show_default=True, help="How it is moved.")
 @click.option("--paused", is_flag=True, help="Start only when somebody approves: koord migrate approve NAME.")
+@click.option("--now", "at_once", is_flag=True, help="Do not wait between two moves of one workload.")
 @click.option("--ttl", metavar="TIME", help=f"Give up after this long. Default: {TTL}, with --paused {PAUSED_TTL}.")
 @click.option("--reason", default="", metavar="TEXT", help="Kept with the job, for those who ask later.")
 @click.option("--descheduler-namespace", default=access.NAMESPACE, show_default=True, help="Where it runs.")
@@ -44,6 +45,7 @@ def pod(
     to: str,
     mode: str,
     paused: bool,
+    at_once: bool,
     ttl: str | None,
     reason: str,
     descheduler_namespace: str,
@@ -75,10 +77,11 @@ def pod(
         path = f"/apis/v1/explain/pods/{space}/{name}"
         told = await access.ask(client, DESCHEDULER_NAME, path, descheduler_namespace, descheduler_port)
         if isinstance(told, dict) and told.get("forbidden"):
-            force = f"annotate the pod with {FORCE}=true to move it all the same"
+            force = f"annotate the pod with {EVICT}=true to move it all the same"
             access.fail(f"koord-descheduler would refuse it: {told['forbidden']}; {force}")
         made = await client.create(
-            POD_MIGRATION_JOBS, request(found, mode=mode, to=to, paused=paused, ttl=limit, reason=reason)
+            POD_MIGRATION_JOBS,
+            request(found, mode=mode, to=to, paused=paused, at_once=at_once, ttl=limit, reason=reason),
         )
         if isinstance(made, Refused):
             access.fail(f"the job cannot be made: {made}")
@@ -86,6 +89,8 @@ def pod(
         click.echo(f"podmigrationjob {job} made for {space}/{name}{f', to {to}' if to else ''}")
         if isinstance(told, str):
             click.echo(f"No koord-descheduler answers, so nobody may carry it out: {told}", err=True)
+        elif told.get("limited") and not at_once:
+            click.echo(f"It will have to wait: {told['limited']}; --now would not")
         waits = f"It waits for: koord migrate approve {job}   (within {limit})"
         click.echo(waits if paused else f"Watch it with: koord migrations {job}")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from koord.api.koord_scheduling import EVICT_DIRECTLY, RESERVATION_FIRST
 from koord.api.protocol import A_EVICT_REASON, SCHEDULER
+from koord.descheduler.migration.protection import EVICT
 
 Plain = dict[str, Any]
 
@@ -14,8 +15,17 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _OF_THE_POD_ITSELF = ("nodeName", "hostname", "subdomain")
 
 
-def request(pod: Plain, *, mode: str, to: str = "", paused: bool = False, ttl: str = "5m", reason: str = "") -> Plain:
-    """The object to create. `pod` as the server has it."""
+def request(
+    pod: Plain,
+    *,
+    mode: str,
+    to: str = "",
+    paused: bool = False,
+    at_once: bool = False,
+    ttl: str = "5m",
+    reason: str = "",
+) -> Plain:
+    """The object to create. `pod` as the server has it; `at_once` does not wait between moves of one workload."""
     meta = pod["metadata"]
     spec: Plain = {
         "podRef": {"namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]},
@@ -26,6 +36,8 @@ def request(pod: Plain, *, mode: str, to: str = "", paused: bool = False, ttl: s
     if to:
         spec["reservationOptions"] = {"template": {"spec": {"template": _template_on(pod, to)}}}
     annotations = {A_EVICT_REASON: reason} if reason else {}
+    if at_once:
+        annotations[EVICT] = "true"
     return {"metadata": {"generateName": f"{meta['name'][:50]}-", "annotations": annotations}, "spec": spec}
 
 

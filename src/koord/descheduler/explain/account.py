@@ -58,11 +58,13 @@ class RoundAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """`forbidden` ends a job for it at once; `refused` is what keeps rounds from proposing it, by profile."""
+    """`forbidden` ends a job for it at once, `limited` makes one wait; `refused` keeps rounds from proposing it, by
+    profile."""
 
     pod: str
     node: str
     forbidden: str = ""
+    limited: str = ""
     refused: dict[str, str] = {}
 
 
@@ -115,14 +117,15 @@ def proposal(effect: Effect) -> Proposal:
 
 def pod_account(pod: Pod, snapshot: Snapshot, profiles: Iterable[Profile]) -> PodAccount:
     sight = Sight(snapshot)
-    forbidden, refused = "", {}
+    forbidden, limited, refused = "", "", {}
     for profile in profiles:
         why = next((said for one in profile.filter if (said := one.refuses(pod, sight)) is not None), None)
         if why is not None:
             refused[profile.name] = why
         if isinstance(profile.evict, MigrationController):
             forbidden = forbidden or profile.evict.protection.refuses(pod, snapshot) or ""
-    return PodAccount(pod=key(pod), node=pod.spec.node_name, forbidden=forbidden, refused=refused)
+            limited = limited or profile.evict.limiter.refuses(pod, snapshot.now_s) or ""
+    return PodAccount(pod=key(pod), node=pod.spec.node_name, forbidden=forbidden, limited=limited, refused=refused)
 
 
 def key(pod: Pod) -> str:
