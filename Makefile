@@ -7,10 +7,10 @@ READY := $(VENV)/.ready
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 UP_ARGS ?= --nodes 3
 
-.PHONY: help setup up test check format assets test-real bench gen lock clean
+.PHONY: help setup up test check format assets test-real bench bench-colocation gen lock clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 # uv is used when it is there because it is quicker; plain pip gives the same versions and checks the same hashes.
 $(READY): pyproject.toml constraints.txt
@@ -52,6 +52,9 @@ test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, 
 
 bench: $(READY) assets ## ratios against the real control plane, kept in bench/results
 	@$(BIN)/python -m bench
+
+bench-colocation: $(READY) ## what koordlet's care is worth to a service beside batch work, in this machine's cgroups (root)
+	@$(BIN)/python -m bench colocation
 
 gen: $(READY) assets ## regenerate CRDs and the field tables of built-in kinds
 	@$(BIN)/python -m tools.gen

@@ -32,6 +32,8 @@ BENCHES = {
     "manager": "bench.manager",
     "webhook": "bench.webhook",
     "startup": "bench.startup",
+    "koordlet": "bench.koordlet",
+    "colocation": "bench.colocation",
 }
 
 

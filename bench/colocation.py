@@ -1,0 +1,215 @@
+"""A service and batch work on one machine, in real cgroups as a kubelet makes them: what koordlet's care is worth.
+
+The service has a fixed rate of requests and asks for the CPU it needs. Beside it run as many busy loops as there are
+CPUs: nowhere, as a BestEffort pod that nobody manages, as a pod that asks for CPU (as batch work must where there is no
+co-location), and as a BE pod under koordlet with idle groups, suppression by quota and bursts. The four take turns,
+round after round, because what else the machine does is not ours to say; medians over the rounds are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.koordlet import machine_s
+from bench.latency import blocks_of
+from bench.manager import server
+from bench.pod_groups import CPUS, LAYOUT, Ground, Pod
+from koord.api.builtin import NODES, PODS
+from koord.api.custom import NODE_METRICS, NODE_SLOS
+from koord.api.qos_class import BEST_EFFORT, BURSTABLE
+from koord.kube.client import Client
+from koord.kube.http import HttpTransport
+from koord.kube.loader import load
+from koord.kube.refused import ok
+from koord.telemetry.clock import WallClock
+
+ROUNDS = 6
+SECONDS = 5.0  # of a turn: short, as others on this machine wait meanwhile
+RATE = 400.0  # requests a second
+WORK_S = 0.0015  # CPU time of one
+SETTLE_S = 3.0  # that koordlet has to find the right quota
+NODE = "this-node"
+SERVICE_MILLI = round(RATE * WORK_S * 1000)
+ALONE, UNMANAGED, ASKING, MANAGED = "alone", "unmanaged BestEffort", "unmanaged with requests", "managed"
+GOAL = "managed p99 at most 5 % above alone, at more than 60 % machine CPU"
+HOG = "while True: pass"
+SLO: dict[str, Any] = {
+    "resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota", "cpuSuppressThresholdPercent": 65},
+    "cpuBurstStrategy": {"policy": "auto"},
+    "resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": True, "groupIdentity": -1}}},
+}
+
+
+SERVICE = Pod("service", BURSTABLE, SERVICE_MILLI)
+BATCH = Pod("batch", BEST_EFFORT, 0)
+BATCH_ASKING = Pod("batch-asking", BURSTABLE, 1000)
+
+
+@contextlib.contextmanager
+def hogs(ground: Ground, pod: Pod | None) -> Iterator[None]:
+    """As many busy loops as CPUs, in the pod's group."""
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for _ in range(CPUS if pod is not None else 0):
+            running.append(subprocess.Popen([sys.executable, "-c", HOG]))
+            assert pod is not None
+            ground.join(running[-1].pid, pod.container)
+        yield
+    finally:
+        for one in running:
+            one.kill()
+            one.wait(timeout=10)
+
+
+def phase(ground: Ground, pod: Pod | None, blocks: int, seed: int, seconds: float) -> dict[str, float]:
+    """One turn: the service's latencies, and what everybody used meanwhile."""
+    workers: list[subprocess.Popen[str]] = []
+    for number in range(CPUS):
+        command = [sys.executable, "-m", "bench.latency", f"--rate={RATE / CPUS}", f"--seconds={seconds}"]
+        command += [f"--blocks={blocks}", f"--seed={seed * CPUS + number}"]
+        workers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        ground.join(workers[-1].pid, SERVICE.container)
+    time.sleep(0.5)  # they must have been loaded
+    used, batch = ground.cpu_s(SERVICE.group), 0.0 if pod is None else ground.cpu_s(pod.group)
+    began, machine = time.monotonic(), machine_s()
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+    latencies = sorted(one for worker in workers for one in json.loads(worker.communicate(timeout=120)[0]))
+    elapsed = time.monotonic() - began
+    whole, idle = (after - before for after, before in zip(machine_s(), machine))
+    cuts = statistics.quantiles(latencies, n=1000)
+    return {
+        "p50_ms": cuts[499],
+        "p90_ms": cuts[899],
+        "p99_ms": cuts[989],
+        "requests": len(latencies),
+        "machine_busy_percent": 100 * (1 - idle / whole),
+        "service_cores": (ground.cpu_s(SERVICE.group) - used) / elapsed,
+        "batch_cores": 0.0 if pod is None else (ground.cpu_s(pod.group) - batch) / elapsed,
+        "load_average": os.getloadavg()[0],
+    }
+
+
+async def furnish(client: Client) -> None:
+    """What koordlet needs to know of this machine and its two pods."""
+    amounts = {"cpu": str(CPUS), "memory": "8Gi", "pods": "110"}
+    ok(await client.create(NODES, {"metadata": {"name": NODE}}))
+    status = {"status": {"capacity": amounts, "allocatable": amounts}}
+    ok(await client.patch(NODES, NODE, status, kind="merge", subresource="status"))
+    ok(await client.create(NODE_METRICS, {"metadata": {"name": NODE}, "spec": {}}))
+    ok(await client.create(NODE_SLOS, {"metadata": {"name": NODE}, "spec": SLO}))
+    limits = {"requests": {"cpu": f"{SERVICE_MILLI}m"}, "limits": {"cpu": f"{CPUS * 900}m"}}
+    for pod, qos, resources in ((SERVICE, "LS", limits), (BATCH, "BE", {})):
+        ok(
+            await client.create(
+                PODS,
+                {
+                    "metadata": {
+                        "name": pod.name,
+                        "namespace": "default",
+                        "labels": {"koordinator.sh/qosClass": qos},
+                        # As of a static pod, whose groups are not named by the UID that the API server gives it.
+                        "annotations": {"kubernetes.io/config.hash": pod.uid, "kubernetes.io/config.mirror": pod.uid},
+                    },
+                    "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "x", "resources": resources}]},
+                },
+            )
+        )
+        container = {"name": "main", "image": "x", "imageID": "", "ready": True, "restartCount": 0}
+        container |= {"containerID": f"containerd://{pod.name}", "state": {"running": {}}}
+        running = {"status": {"phase": "Running", "qosClass": pod.kube_qos, "containerStatuses": [container]}}
+        ok(await client.patch(PODS, pod.name, running, "default", kind="merge", subresource="status"))
+
+
+@contextlib.asynccontextmanager
+async def koordlet(kubeconfig: Path, folder: Path) -> AsyncIterator[None]:
+    command = [sys.executable, "-m", "koord.cli.koordlet", f"--kubeconfig={kubeconfig}", "-addr=0"]
+    command += [f"--state-dir={folder}/state", f"--audit-log-dir={folder}/audit", "--pod-source=apiserver"]
+    command += [f"--kubepods-cgroup={LAYOUT.kubepods}", f"--prediction-checkpoint-filepath={folder}/prediction"]
+    command += ["--feature-gates=RdtResctrl=false", "--runtime-hooks-reconcile-interval=1s"]
+    environ = {**os.environ, "NODE_NAME": NODE, "agent_mode": "hostMode"}
+    with (folder / "koordlet.log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(*command, env=environ, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        await process.wait()
+    said = (folder / "koordlet.log").read_text()
+    if "Traceback" in said:
+        raise RuntimeError(said[-3000:])
+    restore = [*command[:3], "restore", *command[5:8]]
+    done = await asyncio.create_subprocess_exec(*restore, env=environ, stdout=subprocess.DEVNULL)
+    if await done.wait():
+        raise RuntimeError("what koordlet wrote could not be put back")
+
+
+async def held(ground: Ground) -> None:
+    """Until batch work has a quota and, where the kernel can, runs behind everybody else."""
+    top = LAYOUT.qos_dir(BEST_EFFORT)
+    wanted = {"cpu.cfs_quota_us": "-1", **({"cpu.idle": "0"} if ground.tree.supported("cpu.idle", top) else {})}
+    async with asyncio.timeout(60):
+        while any(ground.tree.value(knob, top) == value for knob, value in wanted.items()):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+
+
+async def turns(kubeconfig: Path, folder: Path, rounds: int, seconds: float) -> dict[str, list[dict[str, float]]]:
+    clock, blocks = WallClock(), blocks_of(WORK_S)
+    found: dict[str, list[dict[str, float]]] = {ALONE: [], UNMANAGED: [], ASKING: [], MANAGED: []}
+    ground = Ground((SERVICE, BATCH, BATCH_ASKING))
+    with ground.laid():
+        async with Client(HttpTransport(load({}, clock, path=str(kubeconfig)), clock), clock=clock) as client:
+            await furnish(client)
+        for number in range(rounds):
+            for name, pod in ((UNMANAGED, BATCH), (ALONE, None), (ASKING, BATCH_ASKING)):
+                with hogs(ground, pod):
+                    found[name].append(phase(ground, pod, blocks, number, seconds))
+            async with koordlet(kubeconfig, folder):
+                await held(ground)
+                with hogs(ground, BATCH):
+                    await asyncio.sleep(SETTLE_S)
+                    found[MANAGED].append(phase(ground, BATCH, blocks, number, seconds))
+    return found
+
+
+def run(rounds: int = ROUNDS, seconds: float = SECONDS) -> dict[str, Any]:
+    if os.geteuid() != 0:
+        return {"skipped": "cgroups need root"}
+    folder = Path(tempfile.mkdtemp(prefix="colocation-"))
+    try:
+        with server(folder) as kubeconfig:
+            found = asyncio.run(turns(kubeconfig, folder, rounds, seconds))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    middle = {
+        name: {key: statistics.median(one[key] for one in rows) for key in rows[0]} for name, rows in found.items()
+    }
+    alone, managed = middle[ALONE], middle[MANAGED]
+    return {
+        "cpus": CPUS,
+        "requests_per_second": RATE,
+        "cpu_ms_per_request": WORK_S * 1000,
+        "rounds": rounds,
+        "seconds": seconds,
+        "median": middle,
+        "p99_against_alone": {name: one["p99_ms"] / alone["p99_ms"] for name, one in middle.items()},
+        "p99_ms_of_each_round": {name: [one["p99_ms"] for one in rows] for name, rows in found.items()},
+        "load_average_of_each_round": [rows["load_average"] for rows in found[ALONE]],
+        "goal": GOAL,
+        "goal_met": managed["p99_ms"] <= 1.05 * alone["p99_ms"] and managed["machine_busy_percent"] > 60,
+        "note": "other work on the machine is measured with it: see load_average and alone's machine_busy_percent",
+    }

@@ -1,0 +1,104 @@
+"""What koordlet costs on a real node: CPU and memory of the process beside 1, 31 and 91 idle pods.
+
+As on the node of a fresh cluster: samples every second, a report every minute, suppression and bursts on. A third of
+the pods each is Guaranteed, Burstable and BestEffort.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tools import nodeagent, realnode
+from tools.nodeagent import PODS, Api, is_running, pod, until
+
+COUNTS = (1, 31, 91)
+WARM_S = 30.0
+WINDOW_S = 180.0
+AT_ONCE = 10  # pods that start together
+GOALS = {31: (0.03, 64.0), 91: (0.08, 70.0)}  # cores and MiB
+STRATEGIES = {
+    "resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressThresholdPercent": 65, "cpuSuppressPolicy": "cpuset"},
+    "cpuBurstStrategy": {"policy": "auto", "cpuBurstPercent": 1000, "cfsQuotaBurstPercent": 300},
+}
+_AMOUNTS: tuple[dict[str, Any], ...] = (
+    {"requests": {"cpu": "10m"}, "limits": {"cpu": "100m", "memory": "64Mi"}},
+    {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "10m", "memory": "32Mi"}},
+    {},
+)
+
+
+def cpu_s(pid: int) -> tuple[float, float]:
+    """User and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    tick = os.sysconf("SC_CLK_TCK")
+    return int(fields[11]) / tick, int(fields[12]) / tick
+
+
+def memory_mib(pid: int, *names: str) -> list[float]:
+    rows = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return [int(rows[name].split()[0]) / 1024 for name in names]
+
+
+def machine_s() -> tuple[float, float]:
+    """CPU time of the whole machine, all of it and idle."""
+    values = [int(one) for one in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return float(sum(values)), float(values[3] + values[4])
+
+
+def measured(pid: int, pods: int, window_s: float) -> dict[str, Any]:
+    began, cpu, machine = time.monotonic(), cpu_s(pid), machine_s()
+    time.sleep(window_s)
+    elapsed, user, system = time.monotonic() - began, *cpu_s(pid)
+    whole, idle = (after - before for after, before in zip(machine_s(), machine))
+    rss, most, anonymous = memory_mib(pid, "VmRSS", "VmHWM", "RssAnon")
+    return {
+        "pods": pods,
+        "seconds": elapsed,
+        "cores": (user + system - sum(cpu)) / elapsed,
+        "user_cores": (user - cpu[0]) / elapsed,
+        "system_cores": (system - cpu[1]) / elapsed,
+        "rss_mib": rss,
+        "rss_peak_mib": most,
+        "rss_anonymous_mib": anonymous,
+        "machine_busy_percent": 100 * (1 - idle / whole),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def grow(api: Api, have: int, want: int) -> None:
+    for start in range(have, want, AT_ONCE):
+        names = [f"idle-{i}" for i in range(start, min(start + AT_ONCE, want))]
+        for i, name in enumerate(names, start):
+            api.create(PODS, pod(name, _AMOUNTS[i % 3]))
+        until(lambda names=names: all(is_running(api.get(f"{PODS}/{name}")) for name in names), "pods run", 180)  # type: ignore[misc]
+
+
+def run(counts: tuple[int, ...] = COUNTS, window_s: float = WINDOW_S, warm_s: float = WARM_S) -> dict[str, Any]:
+    reason = realnode.missing()
+    if reason:
+        return {"skipped": reason}
+    points: list[dict[str, Any]] = []
+    with realnode.running() as node, tempfile.TemporaryDirectory() as folder:
+        api = Api(node.plane)
+        nodeagent.install(api)
+        nodeagent.order(api, STRATEGIES)
+        with nodeagent.running(node, Path(folder) / "koordlet") as agent:
+            have = 0
+            for count in counts:
+                grow(api, have, count)
+                have = count
+                until(lambda count=count: f'"pods":{count},' in agent.fetch("/apis/v1/state"), "all pods are known")  # type: ignore[misc]
+                time.sleep(warm_s)
+                points.append(measured(agent.pid, count, window_s))
+            if "Traceback" in agent.log():
+                raise RuntimeError(agent.log()[-3000:])
+    return {
+        "cpus": os.cpu_count(),
+        "points": points,
+        "goals": [{"pods": pods, "cores": cores, "rss_mib": rss} for pods, (cores, rss) in GOALS.items()],
+        "note": "cores are CPU seconds per second of the process; the machine is shared, see machine_busy_percent",
+    }
