@@ -22,7 +22,7 @@ from koord.api.protocol import L_DISABLE_PREEMPTIBLE, L_QUESTIONED_OBJECT_KEY, L
 from koord.scheduler.framework.decision import Futile, Preempt, Search
 from koord.scheduler.framework.profile import Profile
 from koord.scheduler.framework.refused import Refused
-from koord.scheduler.framework.trial import Trials
+from koord.scheduler.framework.trial import Said, Trials
 from koord.scheduler.plugins.coscheduling.crew import Crew, kind_of
 from koord.scheduler.plugins.coscheduling.crowded import Load
 from koord.scheduler.plugins.coscheduling.offers import Kind, Offers
@@ -66,25 +66,36 @@ class Room(msgspec.Struct, frozen=True):
 
 
 class _Site:
-    """One node without those who may go, and with the members that were placed there."""
+    """One node without those who may go, and with the members that were placed there. Tried out only if need be."""
 
-    __slots__ = ("crew", "node", "placed", "victims")
+    __slots__ = ("_crew", "_profile", "_trials", "node", "placed", "victims")
 
     def __init__(self, profile: Profile, node: NodeInfo, victims: list[PodInfo], trials: Kinds) -> None:
+        self._profile = profile
+        self._trials = trials
+        self._crew: Crew | None = None
         self.node = node
         self.victims = victims
         self.placed: list[PodInfo] = []
-        self.crew = Crew(profile, node, trials)
-        for victim in victims:
-            self.crew.remove(victim)
 
-    def take(self, member: PodInfo) -> bool:
-        """If it fits beside those who were placed before it."""
-        if self.crew.refusal(member) is not None:
-            return False
-        self.crew.add(member)
+    def emptied(self) -> Crew:
+        """The node with nobody placed on it yet."""
+        crew = Crew(self._profile, self.node, self._trials)
+        for victim in self.victims:
+            crew.remove(victim)
+        return crew
+
+    def refusal(self, member: PodInfo) -> Said | None:
+        if self._crew is None:
+            self._crew = self.emptied()
+            for other in self.placed:
+                self._crew.add(other)
+        return self._crew.refusal(member)
+
+    def take(self, member: PodInfo) -> None:
         self.placed.append(member)
-        return True
+        if self._crew is not None:
+            self._crew.add(member)
 
 
 class Yard:
@@ -116,7 +127,7 @@ class Yard:
 
     def crew(self, node: NodeInfo) -> Crew:
         """As the node would be, with nobody placed on it yet."""
-        return _Site(self._profile, node, self.site(node.row).victims, self._trials).crew
+        return self.site(node.row).emptied()
 
     def by_cost(self) -> list[int]:
         names = self._refused.table.nodes
@@ -134,7 +145,7 @@ class Yard:
 
     def room(self) -> Room:
         used = [site for site in self._sites.values() if site.placed]
-        victims = [victim for site in used for victim in _reprieved(self._profile, site, self._trials)]
+        victims = [victim for site in used for victim in _reprieved(site)]
         return Room(
             {member.uid: site.node.name for site in used for member in site.placed},
             tuple(sorted(victims, key=self._rules.importance)),
@@ -155,10 +166,11 @@ def room_for(
         for row in order:
             if not line:
                 break
-            for _ in range(int(room[row])):
-                if not line or not yard.site(row).take(line[0]):
+            for _ in range(min(int(room[row]), len(line))):
+                site = yard.site(row)
+                if not kind.exact and site.refusal(line[0]) is not None:
                     break
-                line.popleft()
+                site.take(line.popleft())
                 came[row] += 1
         load = load.plus(kind.pod, came)
         if line:
@@ -185,15 +197,13 @@ def planned_room(
         return found
     index = refused.table.index
     for member, node in found:
-        site = yard.site(index[node].row)
-        site.crew.add(member)
-        site.placed.append(member)
+        yard.site(index[node].row).take(member)
     return yard.room()
 
 
 def _told(kind: Kind, yard: Yard, load: Load, member: PodInfo, rows: RowList) -> Counter[str]:
     told, unknown = kind.refusals(yard.table, load, rows)
-    told += [(said, 1) for row in unknown.tolist() if (said := yard.site(row).crew.refusal(member)) is not None]
+    told += [(said, 1) for row in unknown.tolist() if (said := yard.site(row).refusal(member)) is not None]
     reasons: Counter[str] = Counter()
     for (_, verdict), times in told:
         for reason in verdict.reasons:
@@ -220,11 +230,9 @@ def alone(plugin: str, refused: Refused, rules: JobRules) -> Preempt | Futile:
     return Futile((told,), nominate="", search=search)
 
 
-def _reprieved(profile: Profile, site: _Site, trials: Kinds) -> list[PodInfo]:
+def _reprieved(site: _Site) -> list[PodInfo]:
     """Who must really go: each victim stays that all members placed here still fit beside."""
-    crew = Crew(profile, site.node, trials)
-    for victim in site.victims:
-        crew.remove(victim)
+    crew = site.emptied()
     going = []
     for victim in sorted(site.victims, key=lambda v: (-v.priority, _job(v), v.name)):
         crew.add(victim)
