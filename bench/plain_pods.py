@@ -123,7 +123,7 @@ class Side:
 
     def took(self, infos: list[PodInfo]) -> float:
         state, engine, profile = self.state, self.engine, self.profile
-        reserve, permit = profile.at("reserve"), profile.at("permit")
+        permit = profile.at("permit")
         engine.decide(infos[0])  # what was taken back after the last round is not to be paid for in this one
         done = []
         started = time.process_time()
@@ -133,14 +133,14 @@ class Side:
             assert engine.nominate(info, decision.node) is None
             state.assume(info, decision.node)
             node, cycle = state.table.index[decision.node], engine.cycle
-            for plugin in reserve:
+            for plugin in profile.reserving(cycle.skip_filter):
                 assert plugin.reserve(cycle, info, node) is None
             for plugin in permit:
                 assert plugin.permit(cycle, info, node) is None
             done.append((cycle, decision.node))
         took = time.process_time() - started
         for info, (cycle, name) in zip(infos, done, strict=True):
-            for plugin in reserve:
+            for plugin in profile.at("reserve"):
                 plugin.unreserve(cycle, info, name)
             state.forget(info.uid)
         return took

@@ -7,7 +7,7 @@ and their namespace), so a change of the tree costs as many steps as there are a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
 from koord.api.protocol import DEFAULT_QUOTA
 from koord.policy.quota.account import ENDLESS, Account
@@ -38,7 +38,7 @@ _LATE = 1024
 class _Bundle:
     """The pods of one address, added up."""
 
-    __slots__ = ("home", "np_request", "np_used", "pods", "refusal", "request", "used")
+    __slots__ = ("home", "np_request", "np_used", "open", "pods", "refusal", "request", "used")
 
     def __init__(self) -> None:
         self.pods: dict[str, Claimant] = {}  # by uid
@@ -48,6 +48,11 @@ class _Bundle:
         self.np_used: Amounts = {}
         self.home: Account | None = None  # where they are counted
         self.refusal: Refusal | None = None  # why none of them may start
+        self.open = False  # nothing is shared out where they are counted, and there is no end to it
+
+    def move(self, home: Account | None, refusal: Refusal | None) -> None:
+        self.home, self.refusal = home, refusal
+        self.open = refusal is None and (home is None or (not home.path and home.endless))
 
 
 class Book:
@@ -55,7 +60,7 @@ class Book:
         self.rules = rules
         self.version = 0  # moves whenever some number may have
         self._directory = Directory()
-        self._pods: dict[str, Claimant] = {}
+        self.pods: dict[str, Claimant] = {}  # by uid; changed by `handle` alone
         self._promised: set[str] = set()  # pods with a place that no server confirmed yet
         self._bundles: dict[Address, _Bundle] = {}
         self._total: Counts = {}
@@ -103,7 +108,7 @@ class Book:
             case Unassigned(uid):
                 eased = self.unassign(uid)
             case Released(uid):
-                gone = self._pods.get(uid)
+                gone = self.pods.get(uid)
                 if gone is not None:
                     eased = self._trees_of(gone)
                     self._forget(gone)
@@ -122,12 +127,12 @@ class Book:
         return self._all_trees()
 
     def _requested(self, pod: Claimant) -> Collection[str]:
-        known = self._pods.get(pod.uid)
+        known = self.pods.get(pod.uid)
         if known == pod:
             return ()
         eased: Collection[str] = ()
         if known is not None and _claims_alike(known, pod):
-            self._pods[pod.uid] = self._bundles[pod.address].pods[pod.uid] = pod
+            self.pods[pod.uid] = self._bundles[pod.address].pods[pod.uid] = pod
             if known.placed != pod.placed and pod.uid not in self._promised:
                 self._use(pod, 1 if pod.placed else -1)
                 return () if pod.placed else self._trees_of(pod)
@@ -138,7 +143,7 @@ class Book:
             self._forget(known)
             if promised:
                 self._promised.add(pod.uid)
-        self._pods[pod.uid] = pod
+        self.pods[pod.uid] = pod
         self._count(pod, 1)
         if self._is_assigned(pod):
             self._use(pod, 1)
@@ -146,7 +151,7 @@ class Book:
 
     def assign(self, uid: str) -> bool:
         """What Assigned does, without an event as every placement comes by here. False for a pod that is unknown."""
-        pod = self._pods.get(uid)
+        pod = self.pods.get(uid)
         if pod is None:
             return False
         if uid not in self._promised:
@@ -176,7 +181,7 @@ class Book:
     def unassign(self, uid: str) -> Collection[str]:
         """What Unassigned does: the trees where it may help."""
         self.version += 1
-        pod = self._pods.get(uid)
+        pod = self.pods.get(uid)
         if pod is None or uid not in self._promised:
             return ()
         self._promised.discard(uid)
@@ -190,14 +195,14 @@ class Book:
             self._use(pod, -1)
         self._count(pod, -1)
         self._promised.discard(pod.uid)
-        del self._pods[pod.uid]
+        del self.pods[pod.uid]
 
     def _count(self, pod: Claimant, sign: int) -> None:
         bundle = self._bundles.get(pod.address)
         if bundle is None:
             bundle = self._bundles[pod.address] = _Bundle()
             if self._forest is not None:
-                bundle.home, bundle.refusal = self._house(pod.address, self._forest)
+                bundle.move(*self._house(pod.address, self._forest))
         if sign > 0:
             bundle.pods[pod.uid] = pod
         else:
@@ -239,7 +244,7 @@ class Book:
         if self._forest is None:
             forest = Forest(self._directory, self.rules)
             for address, bundle in self._bundles.items():
-                bundle.home, bundle.refusal = self._house(address, forest)
+                bundle.move(*self._house(address, forest))
                 if bundle.home is not None:
                     most = bundle.home.quota.max
                     bundle.home.add_request(masked(bundle.request, most), masked(bundle.np_request, most))
@@ -279,10 +284,6 @@ class Book:
         return self._directory
 
     @property
-    def pods(self) -> Mapping[str, Claimant]:
-        return self._pods
-
-    @property
     def total(self) -> Counts:
         return self._total
 
@@ -291,7 +292,7 @@ class Book:
         return self._promised
 
     def is_assigned(self, uid: str) -> bool:
-        pod = self._pods.get(uid)
+        pod = self.pods.get(uid)
         return pod is not None and self._is_assigned(pod)
 
     def last_refusal(self, quota: str) -> Refused | None:
@@ -326,13 +327,15 @@ class Book:
         """
         forest = self._grown() if self._forest is None else self._forest
         bundle = self._bundles.get((pod.quota, pod.namespace))
+        if bundle is not None and bundle.open:
+            return None
         home, refusal = (bundle.home, bundle.refusal) if bundle is not None else self._house(pod.address, forest)
         if refusal is not None or home is None:
             return refusal
         if not home.path and (home.endless or self._has_room(home, pod.requests)):
             return None  # nothing is shared out here
         forest = self._grown()
-        known = self._pods.get(pod.uid)
+        known = self.pods.get(pod.uid)
         requested = masked(pod.requests, home.quota.max)
         gone = list(without)
         if known is not None and self._is_assigned(known):

@@ -45,6 +45,8 @@ class Plugin:
     normaliser: ClassVar[Normaliser | None] = None
     # A pod that PreFilter skips gets the same score everywhere, so that nobody need ask for it.
     scores_as_it_filters: ClassVar[bool] = False
+    # A pod that PreFilter skips gets nothing at Reserve either, so that it need not be called.
+    reserves_as_it_filters: ClassVar[bool] = False
     # What `filter` reads of the pods on a node, so that a what-if need not ask when that stays the same: `nothing`;
     # only the `sums` in the table's columns (then `filter_columns` can be asked about other sums); or them `all`.
     reads_pods: ClassVar[Literal["nothing", "sums", "all"]] = "all"

@@ -46,6 +46,7 @@ _PREPARING = ("pre_filter", "pre_score", "before_pre_filter", "after_pre_filter"
 
 class Scorer(msgspec.Struct, frozen=True):
     plugin: Plugin
+    name: str
     weight: int
     normalises: bool
     normaliser: Normaliser | None
@@ -70,6 +71,7 @@ class Profile:
         self.scorers = tuple(
             Scorer(
                 plugin=p,
+                name=p.name,
                 weight=(weights or {}).get(p.name, 1),
                 normalises=p.normaliser is not None or overrides(p, "normalise"),
                 normaliser=p.normaliser,
@@ -86,6 +88,8 @@ class Profile:
         self._signatures = tuple(p.signature for p in self._judges if overrides(p, "signature"))
         self._grounds = tuple(p.ground for p in self._judges if overrides(p, "ground"))
         self.timed = tuple(p for p in self._judges if overrides(p, "catch_up"))
+        reserving = [p for p in self.at("reserve") if overrides(p, "reserve")]
+        self._reserving = {frozenset[str](): tuple(reserving)}  # by who skipped a pod in PreFilter
         self.relenting = tuple(p for p in self.at("filter") if overrides(p, "relent"))
         self._keeps = all(map(_says_how_long, self._judges))
         for plugin in self.plugins():
@@ -93,6 +97,15 @@ class Profile:
 
     def at(self, point: str) -> tuple[Plugin, ...]:
         return self._points.get(point, ())
+
+    def reserving(self, skipped: frozenset[str]) -> tuple[Plugin, ...]:
+        """Who is to be asked at Reserve about pods whom these skipped in PreFilter."""
+        known = self._reserving.get(skipped)
+        if known is None:
+            everyone = self._reserving[frozenset()]
+            known = tuple(p for p in everyone if not (p.reserves_as_it_filters and p.name in skipped))
+            self._reserving[skipped] = known
+        return known
 
     def plugins(self) -> tuple[Plugin, ...]:
         """Every plugin of the profile once, in the order of first mention."""

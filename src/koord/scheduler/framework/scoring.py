@@ -141,7 +141,7 @@ class Scoring:
                 node = nodes[row] if views is None else views.node(row)
                 assert node is not None
                 score = scorer.plugin.score(cycle, pod, node)
-                if raw[row] != score:
+                if raw.item(row) != score:
                     raw[row] = score
                     moved = True
                 sums[place] += score * weight
@@ -149,7 +149,7 @@ class Scoring:
                 if moved:
                     whole |= self._normalise_rows(k, np.asarray(fit, np.intp))
                 for place, row in enumerate(fit):
-                    sums[place] += (int(self._normal[k][row]) - int(raw[row])) * weight
+                    sums[place] += (self._normal[k].item(row) - raw.item(row)) * weight
         if whole:
             self._sum()
             return
@@ -265,4 +265,5 @@ class Scoring:
 
     def breakdown(self, row: int) -> dict[str, int]:
         """Weighted, normalised scores of one node by plugin."""
-        return {s.plugin.name: int(self._normal[k][row]) * s.weight for k, s in enumerate(self.scorers)}
+        scored = zip(self.scorers, self._normal, strict=True)
+        return {scorer.name: normal.item(row) * scorer.weight for scorer, normal in scored}

@@ -210,7 +210,7 @@ class Loop:
     def _reserve(self, bond: Bond) -> Failure | None:
         node = self._state.table.index[bond.node_name]
         try:
-            for plugin in bond.profile.at("reserve"):
+            for plugin in bond.profile.reserving(bond.cycle.skip_filter):
                 answer = plugin.reserve(bond.cycle, bond.pod, node)
                 if answer is not None:
                     return of_refusal(plugin.name, "Reserve", answer)

@@ -8,15 +8,12 @@ _LIMIT = 1 << 16
 class Changes:
     """Readers hold a position and ask what came after it. The log forgets its older half when it grows too long."""
 
-    __slots__ = ("_rows", "_start")
+    __slots__ = ("_rows", "_start", "position")
 
     def __init__(self) -> None:
         self._rows: list[int] = []
         self._start = 0
-
-    @property
-    def position(self) -> int:
-        return self._start + len(self._rows)
+        self.position = 0  # an attribute, as every decision reads it many times
 
     def since(self, position: int) -> list[int] | None:
         """Rows that changed after a position, each once; None when that is too long ago to say."""
@@ -27,6 +24,7 @@ class Changes:
 
     def note(self, row: int) -> None:
         self._rows.append(row)
+        self.position += 1
         if len(self._rows) > _LIMIT:
             drop = _LIMIT // 2
             del self._rows[:drop]

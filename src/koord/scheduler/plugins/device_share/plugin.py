@@ -69,6 +69,7 @@ class DeviceShare(Plugin):
     scope = ROW  # the book tells the table of rows whose devices changed
     normaliser = Normaliser()
     scores_as_it_filters = True
+    reserves_as_it_filters = True
     wakes_on = (
         Event("Device", ADD),
         Event("Device", UPDATE),
@@ -262,8 +263,6 @@ class DeviceShare(Plugin):
     # After the choice --------------------------------------------------------------------------------------------
 
     def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
-        if MEMO in cycle.skip_filter:
-            return None
         asking = self._askings.of(pod)
         site = self.book.of(node) if asking is not None else None
         if site is None or asking is None:

@@ -53,6 +53,7 @@ class Ledger:
         self._state = handle.state
         self._book = Book(rules)
         self._total = Total(handle.state.table)
+        self._nodes = handle.state.table.node_changes
         self._pods = handle.lister(PODS)
         quotas = handle.lister(ELASTIC_QUOTAS)
         quotas.on_change(self._quota_changed)
@@ -74,7 +75,7 @@ class Ledger:
 
     def check(self, pod: PodInfo) -> Refusal | None:
         """Whether the pod may start."""
-        book = self.book
+        book = self._book if self._total.position == self._nodes.position else self.book
         return book.check(book.pods.get(pod.uid) or self.claim(pod))
 
     def check_without(self, pod: PodInfo, gone: Iterable[PodInfo]) -> Refusal | None:

@@ -10,7 +10,7 @@ from koord.scheduler.state.table import NodeTable
 class Total:
     def __init__(self, table: NodeTable) -> None:
         self._table = table
-        self._position = -1
+        self.position = -1  # in the log of changed nodes, up to which it holds
         self._rows: dict[int, Counts] = {}
         self._sum: Amounts = {}
 
@@ -18,10 +18,10 @@ class Total:
         """The new total, or None when it is what it was."""
         changes = self._table.node_changes
         position = changes.position
-        if position == self._position:
+        if position == self.position:
             return None
-        rows = changes.since(self._position)
-        self._position = position
+        rows = changes.since(self.position)
+        self.position = position
         before = dict(self._sum)
         if rows is None:
             self._sum = {}

@@ -43,6 +43,7 @@ _UNREADABLE = 1  # the one code of a pod whose annotations cannot be read
 
 class NodeNUMAResource(Plugin):
     name = NAME
+    reserves_as_it_filters = True
     scope = ROW  # the books tell the table of rows whose topology or promises changed
     wakes_on = (
         Event("NodeResourceTopology", ADD),
@@ -173,8 +174,6 @@ class NodeNUMAResource(Plugin):
     # After the choice --------------------------------------------------------------------------------------------
 
     def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
-        if NAME in cycle.skip_filter:
-            return None
         case = self._case(cycle, pod)
         if isinstance(case, Short):
             return rejected(case)

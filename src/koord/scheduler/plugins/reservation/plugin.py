@@ -76,6 +76,7 @@ _CODES = (None, _NO_MATCH, _WRONG_NODE, _CONFLICT)
 
 class ReservationPlugin(Plugin):
     name = "Reservation"
+    reserves_as_it_filters = True
     scope = ROW  # the book tells the table of rows where something changed
     wakes_on = (
         Event("Pod", DELETE),
