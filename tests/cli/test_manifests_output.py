@@ -174,3 +174,20 @@ class TestRules:
                 if "secrets" in rule["resources"]:
                     assert role["kind"] == "Role"
                     assert rule["verbs"] == ["create"] or rule["resourceNames"] == ["koordinator-webhook-certs"]
+
+
+def test_koordlet_may_patch_pods_only_when_it_is_to_mark_them() -> None:
+    def told(*, marks: bool) -> tuple[list[Obj], list[str]]:
+        made = manifests(components=("koordlet",), tell_interference=marks)
+        assert not isinstance(made, str)
+        (role,) = [one for one in made if one["kind"] == "ClusterRole"]
+        (agent,) = [one for one in made if one["kind"] == "DaemonSet"]
+        patching = [rule for rule in role["rules"] if "pods" in rule["resources"] and "patch" in rule["verbs"]]
+        return patching, agent["spec"]["template"]["spec"]["containers"][0]["args"]
+
+    rules, args = told(marks=False)
+    assert rules == []
+    assert "--tell-interference" not in args
+    rules, args = told(marks=True)
+    assert [rule["verbs"] for rule in rules] == [["get", "list", "watch", "patch"]]
+    assert "--tell-interference" in args

@@ -3,6 +3,7 @@ expect them. It runs as root and privileged, since it writes other groups' kerne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from koord.cli.manifest_object import LABELS
@@ -27,7 +28,7 @@ MOUNTS: tuple[tuple[str, str, str, bool], ...] = (
 _MADE = frozenset({"host-var-log-koordlet", "host-prediction-checkpoints"})
 
 
-def koordlet(namespace: str, image: str, feature_gates: str) -> list[Obj]:
+def koordlet(namespace: str, image: str, feature_gates: str, flags: Sequence[str] = ()) -> list[Obj]:
     container: Obj = {
         "name": NAME,
         "image": image,
@@ -37,6 +38,7 @@ def koordlet(namespace: str, image: str, feature_gates: str) -> list[Obj]:
             "--cgroup-root-dir=/host-cgroup/",
             f"--feature-gates={feature_gates}",
             "--v=4",
+            *flags,
         ],
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}],
         "ports": [{"name": "metrics", "containerPort": PORT, "hostPort": PORT, "protocol": "TCP"}],

@@ -43,6 +43,7 @@ def manifests(
     components: tuple[str, ...] = COMPONENTS,
     feature_gates: str = "",
     koordlet_gates: str = "",
+    tell_interference: bool = False,
 ) -> list[Obj] | str:
     """The objects in an order in which they can be applied, or what is wrong with the gates."""
     switched = gates.parse(feature_gates, MANAGER)
@@ -73,8 +74,10 @@ def manifests(
         made += manifest_program.descheduler(namespace, image, descheduler_config(namespace))
     if "koordlet" in components:
         made.append(service_account(manifest_koordlet.NAME, namespace))
-        made += rbac(manifest_koordlet.NAME, namespace, koordlet_rights.RIGHTS)
-        made += manifest_koordlet.koordlet(namespace, image, koordlet_gates)
+        telling = koordlet_rights.TELLING if tell_interference else ()
+        made += rbac(manifest_koordlet.NAME, namespace, (*koordlet_rights.RIGHTS, *telling))
+        flags = ("--tell-interference",) if tell_interference else ()
+        made += manifest_koordlet.koordlet(namespace, image, koordlet_gates, flags)
     return made
 
 
@@ -106,15 +109,25 @@ def descheduler_config(namespace: str) -> str:
 )
 @click.option("--feature-gates", default="", help="Of koord-manager; they also decide which webhooks are registered.")
 @click.option("--koordlet-feature-gates", default="", help="Of koordlet and its hooks.")
+@click.option(
+    "--koordlet-tell-interference",
+    is_flag=True,
+    help="koordlet marks pods that others disturb; it gets the right to patch pods, which it does not have otherwise.",
+)
 def manifests_command(
-    namespace: str, image: str, components: tuple[str, ...], feature_gates: str, koordlet_feature_gates: str
+    namespace: str,
+    image: str,
+    components: tuple[str, ...],
+    feature_gates: str,
+    koordlet_feature_gates: str,
+    koordlet_tell_interference: bool,
 ) -> None:
     """Print all objects that install koord on a Kubernetes cluster as YAML.
 
     Install with: koord manifests --image IMAGE | kubectl apply --server-side --force-conflicts -f -
     """
     chosen = tuple(PROGRAMS.get(name, name) for name in components) or COMPONENTS
-    made = manifests(namespace, image, chosen, feature_gates, koordlet_feature_gates)
+    made = manifests(namespace, image, chosen, feature_gates, koordlet_feature_gates, koordlet_tell_interference)
     if isinstance(made, str):
         click.echo(f"koord: {made}", err=True)
         sys.exit(1)

@@ -12,6 +12,7 @@ import msgspec
 
 from koord.cli import access, wording
 from koord.cli.printing import show
+from koord.cli.top_pods import pods
 from koord.kube.client import Client
 from koord.kube.refused import Refused, ok
 from koord.manager.explain.share import TOTAL, NodeShare, Share, Tier, share, total
@@ -36,7 +37,10 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.group()
 def top() -> None:
-    """Show what nodes use, have promised and lend."""
+    """Show what nodes use, have promised and lend, and what pods use of what they asked for."""
+
+
+top.add_command(pods)
 
 
 @top.command()
@@ -69,13 +73,13 @@ def nodes(selector: str, sort_by: str, resource: str | None, output: str, kubeco
 
 async def look(client: Client, selector: str) -> list[NodeShare]:
     nodes = ok(await client.list(wire.NODES, labels=selector))
-    pods = ok(await client.list(wire.PODS, fields="spec.nodeName!="))
+    running = ok(await client.list(wire.PODS, fields="spec.nodeName!="))
     metrics = await client.list(wire.NODE_METRICS)
     if isinstance(metrics, Refused) and not metrics.not_found:
         access.fail(str(metrics))
     reports = {} if isinstance(metrics, Refused) else {one.metadata.name: one for one in metrics.items}
     placed: dict[str, list[wire.Pod]] = {}
-    for pod in pods.items:
+    for pod in running.items:
         placed.setdefault(pod.spec.node_name, []).append(pod)
     return [share(node, placed.get(node.metadata.name, ()), reports.get(node.metadata.name)) for node in nodes.items]
 
@@ -93,7 +97,7 @@ def print_fleet(console: Console, fleet: Fleet, resources: tuple[str, ...], at: 
         for title in (*titles, "BATCH LENT", "REQ", "USED", "REPORT"):
             table.add_column(title, justify="right", no_wrap=True)
         for one in fleet.nodes:
-            table.add_row(*_row(one, resource), _age(one.reported, at))
+            table.add_row(*_row(one, resource), wording.age(one.reported, at))
         table.add_row(*_row(fleet.total, resource), "", style="bold")
         console.print(table)
         if resource != resources[-1]:
@@ -124,10 +128,6 @@ def _row(one: NodeShare, resource: str) -> tuple[str, ...]:
         *tier(found.mid),
         *tier(found.batch),
     )
-
-
-def _age(reported: datetime | None, at: datetime) -> str:
-    return "never" if reported is None else f"{wording.span((at - reported).total_seconds())} ago"
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from koord.api.resource_name import BATCH_CPU, CPU, MID_CPU
 
 _STEPS = ("Ki", "Mi", "Gi", "Ti", "Pi")
@@ -32,6 +34,10 @@ def span(seconds: float) -> str:
         if count or (unit == "s" and not parts):
             parts.append(f"{count}{unit}")
     return "".join(parts[:2])
+
+
+def age(reported: datetime | None, at: datetime) -> str:
+    return "never" if reported is None else f"{span((at - reported).total_seconds())} ago"
 
 
 def short(resource: str) -> str:

@@ -16,3 +16,5 @@ RIGHTS: tuple[Right, ...] = (
     Right("scheduling.koordinator.sh", ("devices",), (*READ, "create", "patch")),
     Right("topology.node.k8s.io", ("noderesourcetopologies",), (*READ, "create", "patch")),
 )
+# With --tell-interference: the annotation on pods that others disturb.
+TELLING: tuple[Right, ...] = (Right("", ("pods",), ("patch",)),)

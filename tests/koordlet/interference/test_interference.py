@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.annotations.interference import A_INTERFERENCE
 from koord.api.builtin import EVENTS_EVENTS, NAMESPACES, PODS
 from koord.koordlet.interference.baseline import LEAST_SAMPLES, Baseline
 from koord.koordlet.interference.detector import CPI, CPU_PSI, Detector, Finding
 from koord.koordlet.pod import ContainerView, PodView
-from koord.koordlet.reporting.interference import ANNOTATION, InterferenceReporter, Settings
+from koord.koordlet.reporting.interference import InterferenceReporter, Settings
 from koord.koordlet.series import kind
 from koord.koordlet.series.store import Store
 from koord.kube.client import Client
@@ -166,7 +167,7 @@ def test_the_pod_is_told_only_when_asked(tell: bool) -> None:
         await stall(1.0, 300)
         await stall(80.0, 60)
         assert len(reporter.disturbed) == 1
-        text = ok(await client.get(PODS, "a", "work")).metadata.annotations.get(ANNOTATION)
+        text = ok(await client.get(PODS, "a", "work")).metadata.annotations.get(A_INTERFERENCE)
         events = [event.reason for event in ok(await client.list(EVENTS_EVENTS)).items]
         if tell:
             assert text is not None
@@ -176,7 +177,7 @@ def test_the_pod_is_told_only_when_asked(tell: bool) -> None:
             assert text is None
             assert events == []
         await stall(1.0, 60)
-        assert ANNOTATION not in ok(await client.get(PODS, "a", "work")).metadata.annotations
+        assert A_INTERFERENCE not in ok(await client.get(PODS, "a", "work")).metadata.annotations
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await recorder.stop()

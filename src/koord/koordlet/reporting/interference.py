@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from koord.api.annotations.interference import A_INTERFERENCE, Disturbance, dump
 from koord.api.builtin import PODS
 from koord.api.part import ObjectReference
 from koord.koordlet.interference.detector import Detector, Finding
@@ -25,7 +26,6 @@ from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
 
-ANNOTATION = "node.koordinator.sh/interference"
 REASON_BEGIN, REASON_END = "InterferenceDetected", "InterferenceOver"
 
 
@@ -35,16 +35,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     every_s: float = 10.0
     tell: bool = False
     detector: DetectorSettings = DetectorSettings()
-
-
-class Note(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One entry of the annotation, by metric."""
-
-    baseline: float
-    spread: float
-    now: float
-    score: float
-    since_s: int
 
 
 class InterferenceReporter:
@@ -95,7 +85,7 @@ class InterferenceReporter:
         )
         reason = REASON_END if finding.over else REASON_BEGIN
         self._recorder.record(reference, "Normal" if finding.over else "Warning", reason, finding.why)
-        patch = {"metadata": {"annotations": {ANNOTATION: self._text(finding.uid)}}}
+        patch = {"metadata": {"annotations": {A_INTERFERENCE: self._text(finding.uid)}}}
         try:
             answer = await self._client.patch(
                 PODS, finding.pod, patch, finding.namespace, kind="merge", uid=finding.uid
@@ -111,7 +101,7 @@ class InterferenceReporter:
     def _text(self, uid: str) -> str | None:
         """All that disturbs the pod now; None takes the annotation away."""
         notes = {
-            one.metric: Note(
+            one.metric: Disturbance(
                 baseline=round(one.baseline, 4),
                 spread=round(one.spread, 4),
                 now=round(one.now, 4),
@@ -121,7 +111,7 @@ class InterferenceReporter:
             for one in self._detector.disturbed
             if one.uid == uid
         }
-        return msgspec.json.encode(notes).decode() if notes else None
+        return dump(notes) if notes else None
 
 
 def _state(finding: Finding) -> str:
