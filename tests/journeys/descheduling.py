@@ -1,0 +1,122 @@
+"""A cluster with the descheduler in it, in this process and in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from koord.api.builtin import DEPLOYMENTS, EVENTS_EVENTS, PODS
+from koord.api.config.descheduler.args import API_VERSION
+from koord.api.custom import POD_MIGRATION_JOBS
+from koord.api.koord_scheduling import PodMigrationJob
+from koord.api.pod import Pod
+from koord.cli import local_manager, local_scheduler
+from koord.cli.local_descheduler import LocalDescheduler
+from koord.descheduler.assembly import Assembly, assemble, load
+from koord.embedded.cluster import Cluster, Context, Settings
+from koord.embedded.kubelet.fleet import Fleet
+from koord.embedded.kubelet.fleet import Settings as FleetSettings
+from koord.embedded.kubelet.profile import Pool
+from koord.embedded.workloads.workloads import Workloads
+from koord.kube.client import Client
+from koord.kube.refused import ok
+from koord.telemetry.clock import LoopClock, run_virtual
+
+
+class Journey(msgspec.Struct, frozen=True):
+    clock: LoopClock
+    client: Client
+    fleet: Fleet
+    local: LocalDescheduler
+    cluster: Cluster
+
+    async def pods(self, app: str) -> list[Pod]:
+        """Those that are there to stay."""
+        listed = ok(await self.client.list(PODS, "default", labels=f"app={app}")).items
+        return [one for one in listed if one.metadata.deletion_timestamp is None]
+
+    async def jobs(self) -> list[PodMigrationJob]:
+        return list(ok(await self.client.list(POD_MIGRATION_JOBS)).items)
+
+    async def events(self, kind: str, name: str) -> list[tuple[str, str]]:
+        """Reason and note, in the order in which they came about."""
+        listed = ok(await self.client.list(EVENTS_EVENTS)).items
+        told = [one for one in listed if (one.regarding.kind, one.regarding.name) == (kind, name)]
+        return [(one.reason, one.note) for one in sorted(told, key=lambda one: str(one.event_time))]
+
+    async def until(self, done: Callable[[], Awaitable[Any]], within_s: float) -> Any:
+        """What `done` comes to once it is something, looked at every second of virtual time."""
+        end = self.clock.time() + within_s
+        while not (found := await done()):
+            assert self.clock.time() < end, f"did not happen within {within_s} s"
+            await self.clock.sleep(1)
+        return found
+
+    async def deploy(self, name: str, replicas: int, pod: dict[str, Any]) -> None:
+        """Until all its pods are ready. `pod` as the journeys of co-location make them."""
+        template = {**pod, "metadata": {k: v for k, v in pod["metadata"].items() if k not in ("name", "namespace")}}
+        template["metadata"]["labels"] = {**template["metadata"].get("labels", {}), "app": name}
+        spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
+        ok(await self.client.create(DEPLOYMENTS, {"metadata": {"name": name, "namespace": "default"}, "spec": spec}))
+
+        async def ready() -> bool:
+            return ok(await self.client.get(DEPLOYMENTS, name, "default")).status.ready_replicas == replicas
+
+        await self.until(ready, 60)
+
+    async def job(self, name: str, pod: Pod, **spec: Any) -> None:
+        """As a person makes it: by the pod's name alone."""
+        ref = {"namespace": pod.metadata.namespace, "name": pod.metadata.name}
+        wanted = {"paused": False, "ttl": "5m", "mode": "ReservationFirst", "podRef": ref, **spec}
+        ok(await self.client.create(POD_MIGRATION_JOBS, {"metadata": {"name": name}, "spec": wanted}))
+
+    async def ended(self, name: str, within_s: float = 120) -> PodMigrationJob:
+        async def over() -> PodMigrationJob | None:
+            found: PodMigrationJob = ok(await self.client.get(POD_MIGRATION_JOBS, name))
+            return found if found.status.phase in ("Succeeded", "Failed", "Aborted") else None
+
+        found: PodMigrationJob = await self.until(over, within_s)
+        return found
+
+
+def configured(**document: Any) -> Assembly:
+    config = load({"apiVersion": API_VERSION, "kind": "DeschedulerConfiguration", **document})
+    assert not isinstance(config, list), config
+    made = assemble(config)
+    assert isinstance(made, Assembly), made
+    return made
+
+
+def travel(main: Callable[[Journey], Awaitable[None]], pool: Pool, assembly: Assembly, seed: int = 1) -> None:
+    async def run(clock: LoopClock) -> None:
+        made: dict[str, Any] = {}
+
+        def fleet(c: Context) -> Fleet:
+            made["fleet"] = Fleet(c.client, c.informers, c.clock, c.seed, (pool,), FleetSettings(reports=True))
+            return made["fleet"]  # type: ignore[no-any-return]
+
+        def local(c: Context) -> LocalDescheduler:
+            made["local"] = LocalDescheduler(c, assembly)
+            return made["local"]  # type: ignore[no-any-return]
+
+        cluster = Cluster(
+            Settings(http=False, seed=seed),
+            [
+                ("workloads", lambda c: Workloads(c.client, c.informers, c.clock, c.seed)),
+                ("nodes", fleet),
+                ("manager", local_manager.make),
+                ("scheduler", local_scheduler.make),
+                ("descheduler", local),
+            ],
+            clock=clock,
+        )
+        await cluster.start()
+        assert cluster.client is not None
+        try:
+            await main(Journey(clock, cluster.client, made["fleet"], made["local"], cluster))
+        finally:
+            await cluster.stop()
+
+    run_virtual(run)
