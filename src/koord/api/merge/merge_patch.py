@@ -8,6 +8,9 @@ from koord.api.merge import gotext
 from koord.api.merge.outcome import Obj, PatchFailed, bad_patch
 
 
+_DEEP = (dict, list)
+
+
 def merge_patch(doc: Obj, patch: Any) -> Obj | PatchFailed:
     """The document after a decoded merge patch; parts that neither side changes are shared with both."""
     if patch is None:
@@ -39,7 +42,7 @@ def _merged(doc: Obj, patch: Obj) -> Obj:
 def without_nulls(value: Any) -> Any:
     """Objects lose their null fields at every depth; null items of lists stay."""
     if isinstance(value, dict):
-        return {k: without_nulls(v) for k, v in value.items() if v is not None}
+        return {k: without_nulls(v) if isinstance(v, _DEEP) else v for k, v in value.items() if v is not None}
     if isinstance(value, list):
-        return [without_nulls(v) for v in value]
+        return [without_nulls(v) if isinstance(v, _DEEP) else v for v in value]
     return value

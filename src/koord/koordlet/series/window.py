@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from array import array
 from collections.abc import Sequence
@@ -43,14 +44,18 @@ class Window:
             return None
         if self._ordered is None:
             self._ordered = sorted(self._values)
-        rank = int(_single(len(self._ordered) * _single(share)))
-        return self._ordered[max(rank - 1, 0)]
+        return self._ordered[_place(len(self._ordered), share)]
 
     def aggregate(self, name: str) -> float | None:
         """By the name that reports use: avg, p50, p90, p95, p99, last."""
         if name == "avg":
             return self.avg
         return self.last if name == "last" else self.percentile(int(name.removeprefix("p")) / 100)
+
+
+@functools.lru_cache(maxsize=1024)
+def _place(count: int, share: float) -> int:
+    return max(int(_single(count * _single(share))) - 1, 0)
 
 
 def _single(value: float) -> float:

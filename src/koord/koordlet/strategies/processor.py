@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -42,6 +43,12 @@ def pick(need: int, processors: Iterable[Processor]) -> list[int]:
 
 def pick_between(need: int, lsr: Sequence[Processor], shared: Sequence[Processor]) -> CPUSet:
     """BE takes from CPUs of LSR pods in proportion to how many these are, rounded down in their favour."""
+    return _picked(need, tuple(lsr), tuple(shared))
+
+
+@functools.lru_cache(maxsize=128)
+def _picked(need: int, lsr: tuple[Processor, ...], shared: tuple[Processor, ...]) -> CPUSet:
+    """Kept: the same few choices are made every second."""
     total = len(lsr) + len(shared)
     if not total:
         return CPUSet()

@@ -143,10 +143,9 @@ def decide_cpuset(seen: SuppressView, room: Room) -> tuple[CPUSet, str]:
     growth = len(seen.cpuset) + -(-len(seen.processors) // 10)
     lse, lsr = (_cpus_of(seen, qos) for qos in (LSE, LSR))
     barred = seen.reserved_cpus | seen.exclusive_cpus | lse
-    free = [one for one in seen.processors if one.cpu not in barred]
-    chosen = pick_between(
-        min(want, growth), [one for one in free if one.cpu in lsr], [one for one in free if one.cpu not in lsr]
-    )
+    free = [one for one in seen.processors if one.cpu not in barred] if barred else seen.processors
+    theirs = [one for one in free if one.cpu in lsr] if lsr else ()
+    chosen = pick_between(min(want, growth), theirs, [one for one in free if one.cpu not in lsr] if lsr else free)
     limit = f", at most {growth} this tick" if want > growth else ""
     return chosen, f"{room.why}: {want} CPUs of {len(free)}{limit}"
 
