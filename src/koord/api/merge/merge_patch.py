@@ -7,7 +7,6 @@ from typing import Any
 from koord.api.merge import gotext
 from koord.api.merge.outcome import Obj, PatchFailed, bad_patch
 
-
 _DEEP = (dict, list)
 
 
