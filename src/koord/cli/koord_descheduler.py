@@ -27,6 +27,7 @@ from koord.descheduler.assembly import Assembly
 from koord.descheduler.explain import service
 from koord.descheduler.metrics import Metrics
 from koord.descheduler.program import Descheduler
+from koord.descheduler.slimming import slim
 from koord.descheduler.world import World
 from koord.kube.client import Client
 from koord.kube.connection import BadConfig, Connection
@@ -134,6 +135,7 @@ class Process:
         self._client = self._connect(fenced=True)
         self._lease_client = self._connect()  # renewals must not queue behind the work
         self._informers = Informers(self._client, self._clock)
+        slim(self._informers)
         self._recorder = Recorder(self._client, self._clock, controller=PROGRAM, instance=f"{PROGRAM}-{self.identity}")
         watch_process(plan.registry)
         world = World(

@@ -13,7 +13,7 @@ from koord.descheduler.migration.budget import Budget
 from koord.descheduler.migration.limiter import Limiter
 from koord.descheduler.migration.moves import Moves, is_alive, leaving, move_of
 from koord.descheduler.migration.protection import Protection
-from koord.descheduler.plugins.node_fit import Fitting
+from koord.descheduler.plugins.node_fit import Elsewhere
 from koord.descheduler.wire import Pod
 from koord.values.selector import EVERYTHING, Selector
 
@@ -29,6 +29,7 @@ class MigrationController(Plugin):
         self.limiter = Limiter(args)
         self._nodes = Selector.parse(args.node_selector) if args.node_selector else EVERYTHING
         self._seen: _Seen | None = None
+        self._elsewhere: Elsewhere | None = None
 
     def refuses(self, pod: Pod, sight: Sight) -> str | None:
         meta, args = pod.metadata, self.args
@@ -40,14 +41,16 @@ class MigrationController(Plugin):
         if args.default_job_mode == RESERVATION_FIRST and pod.spec.scheduler_name not in args.scheduler_names:
             return f"its scheduler {pod.spec.scheduler_name!r} knows no reservations"
         snapshot = sight.snapshot
-        return self.protection.refuses(pod, snapshot) or self.budget.refuses(pod, snapshot, seen.moves)
+        if meta.uid not in seen.protected:  # asked of every candidate several times, and it does not change in a round
+            seen.protected[meta.uid] = self.protection.refuses(pod, snapshot)
+        return seen.protected[meta.uid] or self.budget.refuses(pod, snapshot, seen.moves)
 
     def refuses_now(self, pod: Pod, sight: Sight) -> str | None:
         if not self.args.node_fit or "NodeFit" in self.args.skip_eviction_gates:
             return None
-        snapshot = sight.snapshot
-        nodes = [node for node in snapshot.nodes.values() if self._nodes.matches(node.metadata.labels)]
-        return None if Fitting(snapshot).elsewhere(pod, nodes) is not None else "it fits no other node"
+        if self._elsewhere is None or self._elsewhere.snapshot is not sight.snapshot:
+            self._elsewhere = Elsewhere(sight.snapshot, self._nodes)
+        return None if self._elsewhere.fits(pod) else "it fits no other node"
 
     def evicts(self, proposal: Evict, sight: Sight) -> str | None:
         pod = proposal.pod
@@ -69,6 +72,7 @@ class _Seen:
         alive = [job for job in snapshot.jobs if is_alive(job)]
         self.moves = Moves(move for job in alive if (move := move_of(job, snapshot)) is not None)
         self.arriving = frozenset(job.status.pod_ref.uid for job in alive if job.status.pod_ref is not None)
+        self.protected: dict[str, str | None] = {}  # by uid of the pod: why it must not be moved at all
         self._count = 0
 
     def look(self) -> None:

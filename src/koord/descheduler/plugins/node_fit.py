@@ -10,10 +10,11 @@ from koord.descheduler.plugins.capacity import allocatable
 from koord.descheduler.snapshot import Snapshot
 from koord.descheduler.wire import Pod
 from koord.policy.node_suitability import NO_EXECUTE, NO_SCHEDULE, selects, untolerated
+from koord.values.selector import Selector
 
 
 class Fitting:
-    """Of one snapshot. What nodes have left is worked out once per node, and moves with `take` as pods are placed."""
+    """Of one snapshot. What nodes have left is worked out once per node."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -72,3 +73,15 @@ class Fitting:
     def anywhere(self, pod: Pod, nodes: Iterable[Node]) -> Node | None:
         """The first node that fits, its own included."""
         return next((node for node in nodes if self.fits(pod, node)), None)
+
+
+class Elsewhere:
+    """Whether a pod could live on another of the chosen nodes of one snapshot."""
+
+    def __init__(self, snapshot: Snapshot, chosen: Selector) -> None:
+        self.snapshot = snapshot
+        self._nodes = [node for node in snapshot.nodes.values() if chosen.matches(node.metadata.labels)]
+        self._fitting = Fitting(snapshot)
+
+    def fits(self, pod: Pod) -> bool:
+        return self._fitting.elsewhere(pod, self._nodes) is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 from koord.api.builtin import (
@@ -22,7 +24,7 @@ from koord.descheduler.framework.round import Sight
 from koord.descheduler.migration.protection import EVICT, MIRROR, SOURCE, SYSTEM_CRITICAL
 from koord.descheduler.plugins.choice import selector_of
 from koord.descheduler.plugins.kube.args import read, selector_error
-from koord.descheduler.plugins.node_fit import Fitting
+from koord.descheduler.plugins.node_fit import Elsewhere
 from koord.descheduler.snapshot import Snapshot
 from koord.descheduler.wire import Pod
 from koord.values import duration
@@ -95,6 +97,7 @@ class DefaultEvictor(Plugin):
         self._labels = selector_of(args.label_selector)
         self._nodes = Selector.parse(args.node_selector) if args.node_selector else EVERYTHING
         self._namespaces = selector_of(args.namespace_label_selector)
+        self._last: _Seen | None = None
         self._least_age_s = duration.parse_seconds(args.min_pod_age) if args.min_pod_age else 0.0
 
     def refuses(self, pod: Pod, sight: Sight) -> str | None:
@@ -117,17 +120,18 @@ class DefaultEvictor(Plugin):
 
     def refuses_now(self, pod: Pod, sight: Sight) -> str | None:
         snapshot = sight.snapshot
-        if self._args.node_fit:
-            nodes = [node for node in snapshot.nodes.values() if self._nodes.matches(node.metadata.labels)]
-            if Fitting(snapshot).elsewhere(pod, nodes) is None:
-                return "it fits no other node"
-        if self._namespaces is not None and self._namespaces.requirements:
-            own = pod.metadata.namespace
-            namespace = next((n for n in snapshot.others.get("namespaces", ()) if n.metadata.name == own), None)
-            labels: dict[str, str] = namespace.metadata.labels if namespace is not None else {}
-            if not self._namespaces.matches(labels):
-                return "pod's namespace does not match the namespace label selector"
-        return None
+        if self._args.node_fit and not self._seen(snapshot).elsewhere.fits(pod):
+            return "it fits no other node"
+        wanted = self._namespaces
+        if wanted is None or not wanted.requirements:
+            return None
+        labels = self._seen(snapshot).namespaces.get(pod.metadata.namespace, {})
+        return None if wanted.matches(labels) else "pod's namespace does not match the namespace label selector"
+
+    def _seen(self, snapshot: Snapshot) -> _Seen:
+        if self._last is None or self._last.snapshot is not snapshot:
+            self._last = _Seen(snapshot, self._nodes)
+        return self._last
 
     def evicts(self, proposal: Evict, sight: Sight) -> str | None:
         uid = proposal.pod.metadata.uid
@@ -174,15 +178,12 @@ class DefaultEvictor(Plugin):
         """Whether one of the claims is of a class that protects; a class that cannot be told protects, too."""
         if not self._classes:
             return True
-        held = {
-            claim.metadata.name: claim.spec.storage_class_name
-            for claim in snapshot.others.get(PERSISTENT_VOLUME_CLAIMS.plural, ())
-            if claim.metadata.namespace == pod.metadata.namespace
-        }
-        return any(held.get(name) is None or held[name] in self._classes for name in claims)
+        held = self._seen(snapshot).classes
+        found = [held.get((pod.metadata.namespace, name)) for name in claims]
+        return any(name is None or name in self._classes for name in found)
 
     def _whose(self, pod: Pod, snapshot: Snapshot) -> str | None:
-        if self._unbudgeted and not _budgeted(pod, snapshot):
+        if self._unbudgeted and not self._seen(snapshot).is_budgeted(pod):
             return "no PodDisruptionBudget covers it"
         if self._labels is not None and not self._labels.matches(pod.metadata.labels):
             return "its labels are not selected"
@@ -198,14 +199,39 @@ class DefaultEvictor(Plugin):
         return None
 
 
-def _budgeted(pod: Pod, snapshot: Snapshot) -> bool:
-    for budget in snapshot.others.get(POD_DISRUPTION_BUDGETS.plural, ()):
-        if budget.metadata.namespace != pod.metadata.namespace:
-            continue
-        selector = selector_of(budget.spec.selector) if budget.spec.selector is not None else None
-        if selector is not None and selector.matches(pod.metadata.labels):
-            return True
-    return False
+class _Seen:
+    """What is asked of one snapshot again and again, gathered when it is first asked for."""
+
+    def __init__(self, snapshot: Snapshot, nodes: Selector) -> None:
+        self.snapshot = snapshot
+        self._nodes = nodes
+
+    @cached_property
+    def elsewhere(self) -> Elsewhere:
+        return Elsewhere(self.snapshot, self._nodes)
+
+    @cached_property
+    def namespaces(self) -> Mapping[str, Mapping[str, str]]:
+        """Their labels."""
+        return {n.metadata.name: n.metadata.labels for n in self.snapshot.others.get(NAMESPACES.plural, ())}
+
+    @cached_property
+    def classes(self) -> Mapping[tuple[str, str], str | None]:
+        """By claim."""
+        claims = self.snapshot.others.get(PERSISTENT_VOLUME_CLAIMS.plural, ())
+        return {(c.metadata.namespace, c.metadata.name): c.spec.storage_class_name for c in claims}
+
+    @cached_property
+    def _budgets(self) -> Mapping[str, Sequence[Selector]]:
+        found: dict[str, list[Selector]] = {}
+        for budget in self.snapshot.others.get(POD_DISRUPTION_BUDGETS.plural, ()):
+            selector = selector_of(budget.spec.selector)
+            if selector is not None:
+                found.setdefault(budget.metadata.namespace, []).append(selector)
+        return found
+
+    def is_budgeted(self, pod: Pod) -> bool:
+        return any(s.matches(pod.metadata.labels) for s in self._budgets.get(pod.metadata.namespace, ()))
 
 
 def _storage_classes(given: Protections) -> list[str]:

@@ -161,8 +161,12 @@ class HighNodeUtilization(_Mover):
     def balance(self, nodes: Sequence[Node], hand: Hand) -> str | None:
         fitting = Fitting(hand.snapshot)
         usages = [Usage(node, hand, fitting, self._resources) for node in nodes]
-        under = [u for u in usages if u.below(self._args.thresholds)]
-        others = [u for u in usages if u not in under and not u.node.spec.unschedulable]
+        under, others = [], []
+        for usage in usages:
+            if usage.below(self._args.thresholds):
+                under.append(usage)
+            elif not usage.node.spec.unschedulable:
+                others.append(usage)
         if not under or len(under) <= self._args.number_of_nodes or len(under) == len(nodes) or not others:
             return None
         budget = {name: sum(u.room(name, FULL) for u in others) for name in self._resources}

@@ -70,14 +70,15 @@ class Detectors:
         self._held: dict[str, tuple[Detector, float]] = {}
 
     def abnormal(self, node: str, condition: Condition, now_s: float) -> bool:
-        self._forget(now_s)
-        detector = self._held[node][0] if node in self._held else Detector(condition)
+        held = self._held.get(node)
+        detector = held[0] if held is not None and held[1] > now_s else Detector(condition)
         self._held[node] = (detector, now_s + self._keep_s)
         return detector.mark(now_s, normal=False)
 
     def normal(self, node: str, now_s: float) -> None:
-        if node in self._held:
-            self._held[node][0].mark(now_s, normal=True)
+        held = self._held.get(node)
+        if held is not None and held[1] > now_s:
+            held[0].mark(now_s, normal=True)
 
     def known(self, node: str) -> Detector | None:
         """For explanations."""
@@ -87,5 +88,6 @@ class Detectors:
         if node in self._held:
             self._held[node][0].reset()
 
-    def _forget(self, now_s: float) -> None:
+    def forget(self, now_s: float) -> None:
+        """Those whose time is over: once a round is enough."""
         self._held = {node: held for node, held in self._held.items() if held[1] > now_s}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -10,6 +11,7 @@ from koord.api.node import Node
 from koord.api.pod_resources import amounts
 from koord.api.qos_class import PROD
 from koord.api.resource_name import PODS
+from koord.api.slo import NodeMetric
 from koord.descheduler.plugins.capacity import raw_allocatable
 from koord.descheduler.plugins.low_node_load.threshold import Bounds
 from koord.descheduler.plugins.standing import standing
@@ -45,6 +47,14 @@ class Load:
         self.usage = _summed((system, *pod_usage.values()), resources, len(pods))
         self.prod_usage = _summed(prod_usage, resources, len(self.prod_pods))
         self.bounds = self.prod_bounds = Bounds(low={}, high={})
+
+    def again(self) -> Load:
+        """The same, to be changed apart from it."""
+        other: Load = object.__new__(Load)
+        other.node, other.pods, other.pod_usage, other.prod_pods = self.node, self.pods, self.pod_usage, self.prod_pods
+        other.size, other.usage, other.prod_usage = self.size, dict(self.usage), dict(self.prod_usage)
+        other.bounds, other.prod_bounds = self.bounds, self.prod_bounds
+        return other
 
     @property
     def name(self) -> str:
@@ -83,6 +93,39 @@ def load_of(node: Node, snapshot: Snapshot, resources: Sequence[str], expires_s:
     used = {(p.namespace, p.name): amounts(p.pod_usage.resources) for p in status.pods_metric}
     system = amounts(status.node_metric.system_usage.resources)
     return Load(node, list(snapshot.on(name)), used, system, resources)
+
+
+class Readings:
+    """The loads of one pool, kept from round to round: only what changed since is worked out again."""
+
+    def __init__(self, resources: Sequence[str]) -> None:
+        self._resources = resources
+        self._kept: dict[str, tuple[Node, NodeMetric | None, Load]] = {}
+
+    def of(self, nodes: Sequence[Node], snapshot: Snapshot, expires_s: float) -> list[Load | Staleness]:
+        """Each is the round's own to change."""
+        kept: dict[str, tuple[Node, NodeMetric | None, Load]] = {}
+        found: list[Load | Staleness] = []
+        for node in nodes:
+            name = node.metadata.name
+            metric, known = snapshot.metrics.get(name), self._kept.get(name)
+            if known is not None and known[0] is node and known[1] is metric and _is_fresh(metric, snapshot, expires_s):
+                pods = list(snapshot.on(name))
+                if len(pods) == len(known[2].pods) and all(map(operator.is_, pods, known[2].pods)):
+                    kept[name] = known
+                    found.append(known[2].again())
+                    continue
+            load = load_of(node, snapshot, self._resources, expires_s)
+            found.append(load)
+            if isinstance(load, Load):
+                kept[name] = (node, metric, load.again())
+        self._kept = kept
+        return found
+
+
+def _is_fresh(metric: NodeMetric | None, snapshot: Snapshot, expires_s: float) -> bool:
+    at = metric.status.update_time if metric is not None else None
+    return at is not None and snapshot.now_s - at.timestamp() < expires_s
 
 
 def is_over(usage: Mapping[str, int], high: Mapping[str, int]) -> bool:

@@ -18,7 +18,7 @@ from koord.descheduler.framework.plugin import Plugin
 from koord.descheduler.framework.round import Hand
 from koord.descheduler.plugins.choice import Choice, selector_of
 from koord.descheduler.plugins.low_node_load.anomaly import Condition, Detectors
-from koord.descheduler.plugins.low_node_load.load import Load, Staleness, is_over, is_under, load_of
+from koord.descheduler.plugins.low_node_load.load import Load, Readings, Staleness, is_over, is_under
 from koord.descheduler.plugins.low_node_load.relief import Pass, relieve, room
 from koord.descheduler.plugins.low_node_load.sorting import fullest_first
 from koord.descheduler.plugins.low_node_load.threshold import (
@@ -68,6 +68,7 @@ class Pool:
             given.prod_low_thresholds, given.prod_high_thresholds, self.resources, deviation=deviation
         )
         self.condition = _condition(given.anomaly_condition)
+        self.readings = Readings(self.resources)
 
     def bound(self, loads: Sequence[Load]) -> None:
         """Give every node its thresholds in amounts."""
@@ -120,8 +121,7 @@ class LowNodeLoad(Plugin):
     ) -> list[str]:
         """Returns the nodes that no later pool should look at."""
         loads: list[Load] = []
-        for node in nodes:
-            found = load_of(node, hand.snapshot, pool.resources, self.expires_s)
+        for found in pool.readings.of(nodes, hand.snapshot, self.expires_s):
             if isinstance(found, Staleness):
                 stale[found.node] = found
             else:
@@ -142,6 +142,7 @@ class LowNodeLoad(Plugin):
         sure: dict[bool, list[Load]] = {}
         for prod, loads in ((False, by.high), (True, by.prod_high)):
             detectors = self.detectors[prod]
+            detectors.forget(now_s)
             full = {load.name for load in loads}
             for load in (*by.low, *by.both_low, *by.prod_low, *by.calm, *by.high, *by.prod_high):
                 if load.name not in full:

@@ -10,13 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from koord.api.resource_name import PODS
+from koord.api.resource_name import CPU, MEMORY, PODS
 from koord.descheduler.plugins.low_node_load.load import Load, is_over
+from koord.descheduler.plugins.low_node_load.shelf import NONE, Shelf
 from koord.descheduler.plugins.low_node_load.sorting import cover, excess
 from koord.descheduler.plugins.node_fit import Fitting
 from koord.descheduler.plugins.pod_order import ordered
 from koord.descheduler.wire import Pod
 
+# Of what pods ask for, the two that nearly all do: nodes without enough of them are not even looked at.
+ASKED = (CPU, MEMORY)
 # Proposes one eviction; None when it is taken on.
 Propose = Callable[[Pod, str, str], str | None]
 
@@ -59,6 +62,7 @@ def relieve(
 ) -> None:
     """`removable` is asked twice, since what was proposed meanwhile may stand against a pod; `calmed` is told of
     every node that is no longer too full."""
+    targets = Targets(work, fitting) if work.node_fit else None
     for source in work.sources:
         over = excess(work.usage(source), work.high(source))
         pods = [pod for pod in (source.prod_pods if work.prod else source.pods) if removable(pod)]
@@ -70,17 +74,19 @@ def relieve(
             if any(left <= 0 for left in work.budget.values()):
                 passed_over(pod, "the nodes that have room would have none left")
                 return
+            if not removable(pod):
+                continue
             used = source.used_by(pod)
-            target = _target(work, fitting, pod, used) if work.node_fit else None
-            if work.node_fit and target is None:
+            target = targets.first(pod, used) if targets is not None else None
+            if targets is not None and target is None:
                 unknown = "what it uses is not known"
                 passed_over(pod, unknown if used is None else "it fits no node that has room")
-                continue
-            if not removable(pod):
                 continue
             if propose(pod, _reason(work, source), target.name if target is not None else "") is not None:
                 continue
             _moved(work, source, target, pod, used)
+            if targets is not None and target is not None:
+                targets.filled(target)
         else:
             if not is_over(work.usage(source), work.high(source)):
                 calmed(source.name)
@@ -92,21 +98,38 @@ def _last_without(source: Load, pod: Pod, over: Mapping[str, int], weights: Mapp
     return 1.0 if used is None else -cover(used, over, weights)
 
 
-def _target(work: Pass, fitting: Fitting, pod: Pod, used: Mapping[str, int] | None) -> Load | None:
-    """The first target that takes it without becoming too full itself; a pod of unknown use is not moved."""
-    if used is None:
-        return None
-    for target in work.targets:
-        stays = _stays_under(target.usage, target.bounds.high, used) and (
-            not work.prod or _stays_under(target.prod_usage, target.prod_bounds.high, used)
-        )
-        if stays and fitting.fits(pod, target.node):
-            return target
-    return None
+class Targets:
+    """Those that may take pods of this pass, and the first that takes one without becoming too full itself."""
 
+    def __init__(self, work: Pass, fitting: Fitting) -> None:
+        self._work = work
+        self._fitting = fitting
+        self._used = sorted({name for target in work.targets for name in target.usage})
+        self._index = {target.name: index for index, target in enumerate(work.targets)}
+        self._shelf = Shelf([self._room(target) for target in work.targets])
 
-def _stays_under(usage: Mapping[str, int], high: Mapping[str, int], used: Mapping[str, int]) -> bool:
-    return all(amount + used.get(name, 0) <= high[name] for name, amount in usage.items())
+    def first(self, pod: Pod, used: Mapping[str, int] | None) -> Load | None:
+        """A pod of unknown use is not moved."""
+        if used is None:
+            return None
+        uses = [used.get(name, 0) for name in self._used]
+        asks = self._fitting.requests(pod)
+        # What it does not ask for may even be overdrawn.
+        wanted = [*uses, *(uses if self._work.prod else ()), *(asks.get(name, NONE) for name in ASKED)]
+        targets = self._work.targets
+        index = self._shelf.first(wanted, lambda at: self._fitting.fits(pod, targets[at].node))
+        return None if index is None else targets[index]
+
+    def filled(self, target: Load) -> None:
+        """Something was moved there."""
+        self._shelf.put(self._index[target.name], self._room(target))
+
+    def _room(self, target: Load) -> list[int]:
+        room = [target.bounds.high[name] - target.usage[name] for name in self._used]
+        if self._work.prod:
+            room += [target.prod_bounds.high[name] - target.prod_usage[name] for name in self._used]
+        free = self._fitting.free(target.node)
+        return room + [free.get(name, 0) for name in ASKED]
 
 
 def _moved(work: Pass, source: Load, target: Load | None, pod: Pod, used: Mapping[str, int] | None) -> None:

@@ -1,0 +1,117 @@
+"""What is kept of pods and NodeMetrics in a process where only the descheduler reads them.
+
+Containers are cut to what decisions look at, and pods of one make share them. Inside `koord up` other components read
+the same caches, and nothing is cut.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+
+from koord.api.container import Container, ContainerStatus
+from koord.api.custom import NODE_METRICS
+from koord.api.model import decode, encode
+from koord.api.part import Part
+from koord.api.pod import PodSpec, PodStatus
+from koord.api.slo import NodeMetric
+from koord.api.volume import Volume
+from koord.descheduler.wire import PODS, Pod
+from koord.kube.informers import Informers
+
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+class _Make(Part, frozen=True, kw_only=True):
+    """What pods of one workload have in common."""
+
+    spec: PodSpec = PodSpec()
+    labels: dict[str, str] = {}
+
+
+def slim(informers: Informers) -> None:
+    """Call before anyone else asks for these kinds."""
+    informers.of(PODS, transform=slim_pod)
+    informers.of(NODE_METRICS, transform=slim_metric)
+
+
+def slim_pod(pod: Pod) -> Pod:
+    """Whoever needs the rest of a pod, such as the maker of a reservation, asks the server for it."""
+    meta, spec, status = pod.metadata, pod.spec, pod.status
+    annotations = {key: value for key, value in meta.annotations.items() if key != _LAST_APPLIED}
+    shared = PodSpec(
+        scheduler_name=spec.scheduler_name,
+        priority=spec.priority,
+        priority_class_name=spec.priority_class_name,
+        containers=_bare(spec.containers),
+        init_containers=_bare(spec.init_containers),
+        resources=spec.resources,
+        overhead=spec.overhead,
+        volumes=_storage(spec.volumes),
+        node_selector=spec.node_selector,
+        affinity=spec.affinity,
+        tolerations=spec.tolerations,
+        topology_spread_constraints=spec.topology_spread_constraints,
+        resource_claims=spec.resource_claims,
+    )
+    make = _make(encode(_Make(spec=shared, labels=meta.labels)))
+    return Pod(
+        metadata=msgspec.structs.replace(meta, annotations=annotations, labels=make.labels),
+        spec=msgspec.structs.replace(make.spec, node_name=spec.node_name),
+        status=PodStatus(
+            phase=status.phase,
+            reason=status.reason,
+            qos_class=status.qos_class,
+            start_time=status.start_time,
+            conditions=status.conditions,
+            container_statuses=_told(status.container_statuses),
+            init_container_statuses=_told(status.init_container_statuses),
+            ephemeral_container_statuses=_told(status.ephemeral_container_statuses),
+            resources=status.resources,
+            allocated_resources=status.allocated_resources,
+        ),
+    )
+
+
+def slim_metric(metric: NodeMetric) -> NodeMetric:
+    """Of the node only what its system uses; averages and percentiles are read elsewhere."""
+    node = metric.status.node_metric
+    if node is not None:
+        node = msgspec.structs.replace(node, aggregated_node_usages=(), aggregated_system_usages=(), numa_usages=())
+    status = msgspec.structs.replace(metric.status, node_metric=node)
+    return msgspec.structs.replace(metric, status=status)
+
+
+def _bare(containers: tuple[Container, ...]) -> tuple[Container, ...]:
+    return tuple(
+        Container(name=one.name, image=one.image, resources=one.resources, restart_policy=one.restart_policy)
+        for one in containers
+    )
+
+
+def _storage(volumes: tuple[Volume, ...]) -> tuple[Volume, ...]:
+    """Without their names, which are different for every pod where Kubernetes adds a volume of its own."""
+    kept = (v for v in volumes if v.host_path is not None or v.empty_dir is not None or v.persistent_volume_claim)
+    return tuple(
+        Volume(host_path=v.host_path, empty_dir=v.empty_dir, persistent_volume_claim=v.persistent_volume_claim)
+        for v in kept
+    )
+
+
+def _told(statuses: tuple[ContainerStatus, ...]) -> tuple[ContainerStatus, ...]:
+    return tuple(
+        ContainerStatus(
+            name=one.name,
+            restart_count=one.restart_count,
+            state=one.state,
+            resources=one.resources,
+            allocated_resources=one.allocated_resources,
+        )
+        for one in statuses
+    )
+
+
+@functools.lru_cache(maxsize=8192)
+def _make(raw: bytes) -> _Make:
+    return decode(raw, _Make)
