@@ -28,6 +28,8 @@ BENCHES = {
     "quota": "bench.quota",
     "reservation": "bench.reservation",
     "gang": "bench.gang",
+    "gang-plan": "bench.gang_plan",
+    "gang-cluster": "bench.gang_cluster",
     "scheduler": "bench.scheduler",
     "manager": "bench.manager",
     "webhook": "bench.webhook",

@@ -180,6 +180,7 @@ class Bindings:
     def __init__(self, target: Target) -> None:
         self._target = target
         self.times: list[float] = []
+        self.names: list[bytes] = []
 
     async def until(self, count: int, alive: Callable[[], bool], first: Callable[[], None]) -> None:
         seen: set[bytes] = set()
@@ -206,6 +207,7 @@ class Bindings:
                                 first()
                             seen.add(name)
                             self.times.append(now)
+                            self.names.append(name)
 
 
 async def _create(target: Target, path: str, objects: list[dict[str, Any]]) -> None:

@@ -111,6 +111,7 @@ class Process:
         self._scheduler.loop.monitor = self._monitor = Monitor(self._late, _monitor_settings(plan.values))
         self._watch_quotas()
         self._watch_reservations()
+        self._scheduler.loop.taken = self._extra.next_pod_s.observe
         watch_gangs(plan.registry, self._extra, self._scheduler.state.derived(Company))
         self._election = self._elect(config.leader_election)
         self._endpoint = self._serve()

@@ -16,6 +16,9 @@ def watch_gangs(registry: Registry, metrics: KoordinatorMetrics, company: Compan
     def searched(group: str, found: bool, seconds: float) -> None:
         metrics.job_preemption_s.labels(group, "success" if found else "failure").observe(seconds)
 
+    def planned(held: bool, seconds: float) -> None:
+        metrics.batch_s.labels("success" if held else "failure").observe(seconds)
+
     def left(group: str) -> None:
         metrics.job_preemption_s.remove_where(jobName=group)
 
@@ -28,5 +31,6 @@ def watch_gangs(registry: Registry, metrics: KoordinatorMetrics, company: Compan
 
     company.watchers.append(ended)
     company.searchers.append(searched)
+    company.batchers.append(planned)
     company.leavers.append(left)
     registry.source(read)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from koord.api.builtin import PODS
@@ -15,9 +15,16 @@ from tests.scheduler.shell.trouble import Troubled
 
 
 async def add_group(
-    world: Troubled, name: str, minimum: int, *, mode: str = "", with_: Iterable[str] = (), timeout: int | None = None
+    world: Troubled,
+    name: str,
+    minimum: int,
+    *,
+    mode: str = "",
+    with_: Iterable[str] = (),
+    timeout: int | None = None,
+    topology: Mapping[str, str] | None = None,
 ) -> None:
-    annotations = {}
+    annotations = dict(topology or {})
     if mode:
         annotations[A_GANG_MODE] = mode
     if with_:

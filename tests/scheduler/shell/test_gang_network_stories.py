@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from koord.api.builtin import PODS, PRIORITY_CLASSES
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.custom import CLUSTER_NETWORK_TOPOLOGIES
 from koord.api.model import convert
-from koord.api.protocol import A_GANG_NETWORK_TOPOLOGY_SPEC, A_NETWORK_TOPOLOGY_SELECTOR
+from koord.api.protocol import A_GANG_NETWORK_TOPOLOGY_SPEC, A_NETWORK_TOPOLOGY_SELECTOR, L_POD_GROUP
 from koord.kube.refused import ok
 from koord.scheduler.assembly import Assembly
 from koord.scheduler.duties.network_topology import NetworkSurveyor
+from koord.scheduler.plugins.coscheduling.company import Company
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.telemetry.clock import LoopClock, run_virtual
-from tests.scheduler.shell.gang_world import add_free_member, bound, pods_of, told
+from tests.scheduler.shell.gang_world import add_free_member, add_group, add_members, bound, pods_of, told
 from tests.scheduler.shell.test_gang_stories import check
 from tests.scheduler.shell.trouble import Troubled, troubled
 
@@ -26,19 +28,19 @@ LAYERS = [
 ]
 
 
-def aware(**more: bool) -> Assembly:
+def aware(gates: Mapping[str, bool] | None = None, **more: bool) -> Assembly:
     args = {"name": "Coscheduling", "args": {"awareNetworkTopology": True, **more}}
     off = {"disabled": [{"name": "DefaultPreemption"}]}
     plugins = {"multiPoint": {"enabled": [{"name": "Coscheduling"}]}, "postFilter": off}
     profile = {"schedulerName": "koord-scheduler", "plugins": plugins, "pluginConfig": [args]}
-    made = Assembly.of(convert({"profiles": [profile]}, KubeSchedulerConfiguration), REGISTRY)
+    made = Assembly.of(convert({"profiles": [profile]}, KubeSchedulerConfiguration), REGISTRY, gates=gates)
     assert isinstance(made, Assembly), made
     return made
 
 
-def run(story: Callable[[Troubled], Any], **more: bool) -> None:
+def run(story: Callable[[Troubled], Any], gates: Mapping[str, bool] | None = None, **more: bool) -> None:
     async def main(clock: LoopClock) -> None:
-        async with troubled(clock, aware(**more)) as world:
+        async with troubled(clock, aware(gates, **more)) as world:
             await story(world)
             await check(world)
 
@@ -203,3 +205,51 @@ def test_nobody_goes_where_no_block_could_take_all_R21() -> None:
         ) in await told(world, "g-0")
 
     run(story, enablePreemption=True)
+
+
+BATCH = {"EnableInlineBatchSchedule": True}
+
+
+def test_a_plan_is_carried_out_in_one_go_and_is_counted() -> None:
+    async def story(world: Troubled) -> None:
+        batches: list[bool] = []
+        company = world.scheduler.state.derived(Company)
+        company.batchers.append(lambda held, seconds: batches.append(held))
+        await blocks(world, a_1="3", a_2="9", b_1="8")
+        for number in range(12):
+            await add_free_member(world, "g", f"g-{number:02}", 12, **must_gather("BlockLayer"))
+        await world.settle(20)
+        assert Counter(pod.spec.node_name for pod in await pods_of(world, "g-")) == {"a-1": 3, "a-2": 9}
+        assert batches == [True]
+
+    run(story, BATCH)
+
+
+def test_a_plan_that_does_not_hold_is_given_up_as_a_whole_R18() -> None:
+    """Members that must be apart across nodes: each node alone would take one, all of them are in one zone."""
+
+    async def story(world: Troubled) -> None:
+        batches: list[bool] = []
+        company = world.scheduler.state.derived(Company)
+        company.batchers.append(lambda held, seconds: batches.append(held))
+        await blocks(world, a_1="4", a_2="4")
+        apart = {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": "block", "labelSelector": {"matchLabels": {L_POD_GROUP: "g"}}}
+                ]
+            }
+        }
+        await add_group(world, "g", 2, topology=must_gather("BlockLayer"))
+        await add_members(world, "g", 2, affinity=apart)
+        await world.settle(20)
+        assert await bound(world, "g-") == 0
+        words = [await told(world, f"g-{number}") for number in range(2)]
+        assert any(
+            "job failed due to job batch schedule failed, assumed 1 pods, failed 1 pods, first failed pod default/g-"
+            in w
+            for w in words
+        )
+        assert set(batches) == {False}
+
+    run(story, BATCH)

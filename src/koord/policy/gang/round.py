@@ -15,7 +15,7 @@ from koord.policy.gang.register import Gang, Gangs, Group
 
 
 class Round:
-    __slots__ = ("_line", "attempted", "began", "disturbed", "failure", "first", "group", "plan")
+    __slots__ = ("_line", "attempted", "began", "disturbed", "failure", "first", "group", "plan", "whole")
 
     def __init__(self, group: str, first: str, began: float = 0.0) -> None:
         self.group = group
@@ -25,6 +25,7 @@ class Round:
         self.disturbed = False  # somebody else was tried meanwhile
         self.failure = ""  # why it cannot succeed any more
         self.plan: dict[str, str] | None = None  # uid -> node, where all are planned at once
+        self.whole = False  # the plan is carried out in one go: it holds for all of them, or it does not hold
         self._line: list[str] | None = None
 
     def next(self, gangs: Gangs) -> str | None:

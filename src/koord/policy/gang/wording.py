@@ -56,6 +56,14 @@ def failed(group_id: str, pod: str, reason: str, waiting: int) -> str:
     )
 
 
+def batch_failed(assumed: int, failed: int, pod: str, node: str, reason: str) -> str:
+    """Of members that were to take their planned nodes in one go."""
+    return (
+        f"job failed due to job batch schedule failed, assumed {assumed} pods, failed {failed} pods, "
+        f"first failed pod {pod}@{node} failed due to {reason}"
+    )
+
+
 def unreserved(gang_id: str, pod: str) -> str:
     return f"Gang {quoted(gang_id)} gets rejected due to Pod {quoted(pod)} in Unreserve"
 

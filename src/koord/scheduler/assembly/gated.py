@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from koord.api.config.field_error import FieldError
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
+from koord.scheduler.plugins.coscheduling import Coscheduling, coscheduling
 from koord.scheduler.plugins.device_share import DeviceShare
 from koord.scheduler.plugins.dynamic_resources import DynamicResources
 from koord.scheduler.plugins.elastic_quota import ElasticQuota
@@ -19,6 +20,7 @@ _QUOTA_GATES = {
     "ElasticQuotaIgnorePodOverhead": "ignore_overhead",
 }
 _NO_CLAIMS = "DisableDynamicResourceAllocationInformer"
+_BATCH = "EnableInlineBatchSchedule"
 _VENDORS = "DevicePluginAdaption"
 _RESERVATION_GATES = {
     "OmitNodeLabelsForReservation": "omit_node_labels",
@@ -34,6 +36,8 @@ def gated(factories: Mapping[str, Factory], gates: Mapping[str, bool]) -> Mappin
     quota = {keyword: gates.get(gate, False) for gate, keyword in _QUOTA_GATES.items()}
     if any(quota.values()):
         changed[ElasticQuota.name] = lambda args, handle: ElasticQuota(args, handle, **quota)
+    if gates.get(_BATCH, False):
+        changed[Coscheduling.name] = lambda args, handle: coscheduling(args, handle, batch=True)
     if gates.get(_VENDORS, False):
         changed[DeviceShare.name] = lambda args, handle: DeviceShare(args, handle, adapts=True)
     reservation = {keyword: gates.get(gate, False) for gate, keyword in _RESERVATION_GATES.items()}

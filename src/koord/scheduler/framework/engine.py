@@ -94,14 +94,18 @@ class Engine:
         self._admitting = profile.at("admit")
         self._plans = bool(profile.at("find_one_node"))
         self._preferring = profile.at("prefer_nodes")
+        self._pinned: int | None = None  # the row that plugins picked, where it is known to fit
         self.lap: Lap | None = None  # told when a point is over, by whoever measures
         self.cycle = Cycle(state)  # of the last decision: Reserve and what follows it read what plugins kept there
 
     def decide(self, pod: PodInfo, runners_up: int = 0) -> Decision:
         """`runners_up` is how many of the next best nodes to note, for explanations: it costs a sort of all nodes."""
         evaluation = self.evaluate(pod)
+        row, self._pinned = self._pinned, None
         if not isinstance(evaluation, Evaluation):
             return evaluation
+        if row is not None:
+            return msgspec.structs.replace(self._choice(evaluation, row), feasible=1)
         if evaluation.scoring.fault is not None and len(evaluation.judgement.feasible_rows()) > 1:
             plugin, fault = evaluation.scoring.fault  # without a choice nobody would have asked for scores
             return Failed(plugin, fault.message, "PreScore")
@@ -179,6 +183,11 @@ class Engine:
 
         found = pick(self.profile, kept.cycle, pod, fits)
         if found is None:
+            return kept
+        if not isinstance(found, Stopped) and fits(found.node):  # there is nothing more to find out about it
+            self._pinned = self._state.table.index[found.node].row
+            self.cycle = kept.cycle.fork()
+            self.cycle.narrow(frozenset((found.node,)), found.plugin)
             return kept
         if isinstance(found, Stopped):
             self._latest = _Latest(pod.uid, self._state.table.position, kept.cycle, None)

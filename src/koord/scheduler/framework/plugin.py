@@ -201,6 +201,11 @@ class Plugin:
         """
         return None
 
+    @property
+    def in_one_go(self) -> bool:
+        """Whether those that `next_pod` names are to be tried without a look at anything else between them."""
+        return False
+
     def before_pre_filter(self, cycle: Cycle, pod: PodInfo) -> PodInfo | Reject | Fault | None:
         """preFilter: another pod in its place for all that follows, or a refusal. As with `pre_filter`, the answer is
         kept for pods of equal shape and signature until a `ground` moves."""

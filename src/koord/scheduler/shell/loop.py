@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -68,6 +68,9 @@ class Loop:
         # Given by whoever joins them: each calls the other.
         self.binder: Binder | None = None
         self.evictor: Evictor | None = None
+        self.taken: Callable[[float], None] | None = (
+            None  # told how long it took to get a plugin's choice from the queue
+        )
         self.monitor: Monitor | None = None  # for those who want to know of attempts that last too long
 
     def wake(self) -> None:
@@ -84,7 +87,7 @@ class Loop:
                 self._rush = turn >= _CALM
                 self.attempt(queued)
                 turn += 1
-                if turn % _TURN == 0:
+                if turn % _TURN == 0 and not (self._chooser is not None and self._chooser.in_one_go):
                     await asyncio.sleep(0)
                 if not binder.has_room:
                     await binder.wait_for_room()
@@ -98,6 +101,8 @@ class Loop:
             assert uid is not None
             before = uid
             chosen = self._queue.take(uid, now)
+            if self.taken is not None:
+                self.taken(self._clock.monotonic() - now)
             if chosen is not None:
                 return chosen
         await binder.let_out()

@@ -40,6 +40,7 @@ class Company:
         self.promised: dict[str, str] = {}  # uid -> the node that a member keeps a claim to while room is made
         self.watchers: list[Ended] = []
         self.searchers: list[Searched] = []
+        self.batchers: list[Callable[[bool, float], None]] = []  # told whether a plan held that was done in one go
         self.leavers: list[Callable[[str], None]] = []  # told of groups that are no more
         self._desk = Desk()
         self._now: Callable[[], float] = lambda: 0.0
@@ -138,5 +139,8 @@ class Company:
             self.culprits.pop(round_.group, None)
             self.failures.pop(round_.group, None)
         took = self._now() - round_.began
+        if round_.whole:
+            for batcher in self.batchers:
+                batcher(reason == wording.SUCCEEDED, took)
         for watcher in self.watchers:
             watcher(reason, len(round_.attempted), took)

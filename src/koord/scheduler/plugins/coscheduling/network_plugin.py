@@ -36,8 +36,10 @@ class NetworkCoscheduling(Coscheduling):
     scope = CLUSTER
     normaliser = Normaliser(reverse=True)
 
-    def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
+    def __init__(self, args: CoschedulingArgs, handle: Handle, *, batch: bool = False) -> None:
+        """`batch`: a plan is carried out in one go."""
         super().__init__(args, handle)
+        self._batch = batch
         self.planner = Planner(handle)
 
     # Near those that carry the same selector ----------------------------------------------------------------------
@@ -88,6 +90,10 @@ class NetworkCoscheduling(Coscheduling):
         gang = self._gangs.of(pod.uid)
         return gang.settings.topology if gang is not None and gang.settings is not None else None
 
+    @property
+    def in_one_go(self) -> bool:
+        return self.company.round is not None and self.company.round.whole
+
     def find_one_node(self, cycle: Cycle, pod: PodInfo) -> str | Skip | Reject | Fault:
         gang, wish = self._gangs.of(pod.uid), self._wish(pod)
         if gang is None or wish is None:
@@ -100,9 +106,11 @@ class NetworkCoscheduling(Coscheduling):
             found = self.planner.plan(pod, self._gangs.pending(group), wish)
             if not isinstance(found, dict):
                 return found
-            round_.plan = found
+            round_.plan, round_.whole = found, self._batch
         return round_.plan.get(pod.uid) or Fault("no planned pods")
 
 
-def coscheduling(args: CoschedulingArgs, handle: Handle) -> Coscheduling:
-    return NetworkCoscheduling(args, handle) if args.aware_network_topology else Coscheduling(args, handle)
+def coscheduling(args: CoschedulingArgs, handle: Handle, *, batch: bool = False) -> Coscheduling:
+    if args.aware_network_topology:
+        return NetworkCoscheduling(args, handle, batch=batch)
+    return Coscheduling(args, handle)

@@ -15,7 +15,7 @@ from koord.api.protocol import (
 from koord.policy.gang import wording
 from koord.policy.gang.declaration import Defaults, Member, gang_of
 from koord.policy.gang.register import Gang, Group
-from koord.policy.gang.round import can_succeed, goes_alone, may_go
+from koord.policy.gang.round import Round, can_succeed, goes_alone, may_go
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.decision import Futile, Preempt
 from koord.scheduler.framework.event import Event
@@ -160,6 +160,8 @@ class Coscheduling(Plugin):
         round_ = self.company.running(group)
         if round_ is None or can_succeed(self._gangs, group, round_, self._defaults):
             return None
+        if round_.whole:  # what does not hold as a whole is planned anew, not fought for member by member
+            return Futile(final=True)
         members = [info for m in self._gangs.pending(group) if (info := self._info(m, pod)) is not None]
         began = self._handle.now()
         found = self._room(pod, refused, members)
@@ -225,8 +227,7 @@ class Coscheduling(Plugin):
             return
         if round_ is not None and can_succeed(self._gangs, group, round_, self._defaults):
             return
-        reason = refused.decision.message()
-        message = wording.failed(group.id, pod.key, reason, len(self._gangs.waiting(group)))
+        message = self._failure(group, round_, pod, refused.decision.message())
         self.company.culprits[group.id] = pod.uid
         self.company.failures[group.id] = message
         self.company.send_back(group, message)
@@ -235,6 +236,13 @@ class Coscheduling(Plugin):
             if round_ is not None and member.uid not in round_.attempted:
                 self._desk.remark(member.key, member.uid, told)
         self.company.end(wording.ALL_TRIED)
+
+    def _failure(self, group: Group, round_: Round | None, pod: PodInfo, reason: str) -> str:
+        waiting = len(self._gangs.waiting(group))
+        node = round_.plan.get(pod.uid) if round_ is not None and round_.whole and round_.plan is not None else None
+        if node is None:
+            return wording.failed(group.id, pod.key, reason, waiting)
+        return wording.batch_failed(waiting, len(self._gangs.pending(group)), pod.key, node, reason)
 
     # After the choice --------------------------------------------------------------------------------------------
 
