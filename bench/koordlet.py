@@ -6,6 +6,7 @@ the pods each is Guaranteed, Burstable and BestEffort.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tools import nodeagent, realnode
-from tools.nodeagent import PODS, Api, is_running, pod, until
+from tools.nodeagent import PODS, Agent, Api, is_running, pod, until
 
 COUNTS = (1, 31, 91)
 WARM_S = 30.0
@@ -49,15 +50,23 @@ def machine_s() -> tuple[float, float]:
     return float(sum(values)), float(values[3] + values[4])
 
 
-def measured(pid: int, pods: int, window_s: float) -> dict[str, Any]:
+def known(agent: Agent, name: str) -> int:
+    """A number out of what the agent tells of itself."""
+    text = agent.fetch("/apis/v1/state")
+    return int(json.loads(text)[name]) if text else 0
+
+
+def measured(agent: Agent, window_s: float) -> dict[str, Any]:
+    pid, ticks = agent.pid, known(agent, "ticks")
     began, cpu, machine = time.monotonic(), cpu_s(pid), machine_s()
     time.sleep(window_s)
     elapsed, user, system = time.monotonic() - began, *cpu_s(pid)
     whole, idle = (after - before for after, before in zip(machine_s(), machine))
+    ticks = known(agent, "ticks") - ticks
     rss, most, anonymous = memory_mib(pid, "VmRSS", "VmHWM", "RssAnon")
     return {
-        "pods": pods,
         "seconds": elapsed,
+        "ticks": ticks,
         "cores": (user + system - sum(cpu)) / elapsed,
         "user_cores": (user - cpu[0]) / elapsed,
         "system_cores": (system - cpu[1]) / elapsed,
@@ -81,7 +90,7 @@ def run(counts: tuple[int, ...] = COUNTS, window_s: float = WINDOW_S, warm_s: fl
     reason = realnode.missing()
     if reason:
         return {"skipped": reason}
-    points: list[dict[str, Any]] = []
+    points: dict[str, dict[str, Any]] = {}
     with realnode.running() as node, tempfile.TemporaryDirectory() as folder:
         api = Api(node.plane)
         nodeagent.install(api)
@@ -91,14 +100,14 @@ def run(counts: tuple[int, ...] = COUNTS, window_s: float = WINDOW_S, warm_s: fl
             for count in counts:
                 grow(api, have, count)
                 have = count
-                until(lambda count=count: f'"pods":{count},' in agent.fetch("/apis/v1/state"), "all pods are known")  # type: ignore[misc]
+                until(lambda count=count: known(agent, "pods") == count, "all pods are known")  # type: ignore[misc]
                 time.sleep(warm_s)
-                points.append(measured(agent.pid, count, window_s))
+                points[str(count)] = measured(agent, window_s)
             if "Traceback" in agent.log():
                 raise RuntimeError(agent.log()[-3000:])
     return {
         "cpus": os.cpu_count(),
-        "points": points,
-        "goals": [{"pods": pods, "cores": cores, "rss_mib": rss} for pods, (cores, rss) in GOALS.items()],
+        "by_pods": points,
+        "goals": {str(pods): {"cores": cores, "rss_mib": rss} for pods, (cores, rss) in GOALS.items()},
         "note": "cores are CPU seconds per second of the process; the machine is shared, see machine_busy_percent",
     }

@@ -105,6 +105,7 @@ class Koordlet:
         self._audit_said = ""
         self._capabilities: list[Capability] = []
         self._searched = "not looked yet"
+        self._ticks = 0
         self._tasks: list[asyncio.Task[None]] = []
         self.engine: Engine | None = None
         self.pods: PodSource | None = None
@@ -158,6 +159,7 @@ class Koordlet:
         while True:
             for victim in engine.tick(self._facts(), memory_policy=self._memory_policy()):
                 self._victims.put_nowait((self._clock.monotonic(), victim))
+            self._ticks += 1
             due_s = max(due_s + interval_s, self._clock.monotonic())  # ticks that were missed are not made up for
             await self._clock.sleep(due_s - self._clock.monotonic())
 
@@ -340,6 +342,7 @@ class Koordlet:
             "podsProblem": "" if pods is None else pods.problem,
             "pods": len(self._facts().pods),
             "series": len(self.store),
+            "ticks": self._ticks,
             "reports": {} if self.reports is None else self.reports.problems,
             "disturbedPods": self._disturbed(),
             "collectors": {name: one.problem or "works" for name, one in collectors.items()},
