@@ -40,6 +40,7 @@ class Fleet(World):
 
     def schedule(self, pod: Pod) -> str:
         """The node that takes it, "" when none does."""
+        self.lister_of("Pod").put(pod)
         decision = self.engine.decide(self.state.info(pod))
         if not isinstance(decision, Chosen):
             return ""
@@ -67,7 +68,7 @@ def test_it_is_enabled_by_one_line() -> None:
 def test_a_share_goes_to_a_card_in_use_and_leaves_whole_ones_whole() -> None:
     world = Fleet(2, aware=True)
     for number in range(10):  # what pods this cluster knows: whole cards, and halves
-        world.state.set_pod(asking(f"old{number}", {GPU: 100 if number % 2 else 50}, cpu="1", node="elsewhere"))
+        world.lister_of("Pod").put(asking(f"old{number}", {GPU: 100 if number % 2 else 50}, cpu="1"))
     first = world.schedule(share("a", 50))
     assert first
     assert world.schedule(share("b", 50)) == first
@@ -80,7 +81,7 @@ def test_more_whole_cards_are_left_than_by_spreading() -> None:
     for aware in (False, True):
         world, chance = Fleet(6, aware=aware), random.Random(7)
         for number in range(24):
-            world.state.set_pod(asking(f"old{number}", {GPU: chance.choice([25, 50, 100])}, cpu="1", node="elsewhere"))
+            world.lister_of("Pod").put(asking(f"old{number}", {GPU: chance.choice([25, 50, 100])}, cpu="1"))
         for number in range(30):
             assert world.schedule(share(f"p{number}", chance.choice([25, 50])))
         count = 0

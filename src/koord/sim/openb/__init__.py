@@ -1,0 +1,1 @@
+"""The openb GPU-sharing experiment, replayed on the scheduler's own engine."""

@@ -1,0 +1,172 @@
+"""Reads the published openb trace: nodes, pods, orders of arrival and published results. The files are not part of
+koord; whatever is missing or wrong is told in a sentence."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koord.policy.device.fragmentation import Shape
+
+NODES = "openb_node_list_gpu_node.csv"
+PODS = "openb_pod_list_{variant}.csv"
+ORDER = "orders/order_{variant}_seed{seed}.json"
+ALLOCATION = "published_analysis_allo_discrete.csv"
+TUNED_PERCENT = 130  # of the capacity of all cards: how much the pods that arrive ask for
+SOURCE = "cluster-trace-gpu-v2023 of github.com/alibaba/clusterdata"
+
+
+class BadTrace(Exception):
+    """A file is not there, or not what it should be."""
+
+
+class TraceNode(msgspec.Struct, frozen=True):
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    gpus: int
+    model: str
+
+
+class TracePod(msgspec.Struct, frozen=True):
+    """`gpu_milli` is of each card."""
+
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    gpus: int
+    gpu_milli: int
+    models: tuple[str, ...] = ()
+
+    @property
+    def total_milli(self) -> int:
+        return self.gpus * self.gpu_milli
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.cpu_milli, self.gpu_milli if self.gpus else 0, self.gpus, "|".join(self.models))
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """Both sorted by name, as orders count them."""
+
+    variant: str
+    nodes: tuple[TraceNode, ...]
+    pods: tuple[TracePod, ...]
+
+    @property
+    def capacity_milli(self) -> int:
+        return 1000 * sum(node.gpus for node in self.nodes)
+
+
+class Order(msgspec.Struct, frozen=True):
+    """`pods`: which pod arrives next, by index. `node_rank`: of each node; the lowest wins a tie."""
+
+    seed: int
+    pods: Sequence[int]
+    node_rank: Sequence[int]
+    published: bool = False  # the very order of the published run
+
+
+def read_trace(folder: Path, variant: str) -> Trace:
+    nodes = [
+        TraceNode(row["sn"], int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"])
+        for row in _rows(folder / NODES, ("sn", "cpu_milli", "memory_mib", "gpu", "model"))
+    ]
+    columns = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+    pods = [_pod(row) for row in _rows(folder / PODS.format(variant=variant), columns)]
+    by_name = lambda one: one.name  # noqa: E731
+    return Trace(variant, tuple(sorted(nodes, key=by_name)), tuple(sorted(pods, key=by_name)))
+
+
+def _pod(row: dict[str, str]) -> TracePod:
+    """A list of five columns, as some variants have it, names no models."""
+    spec = row.get("gpu_spec") or ""
+    return TracePod(
+        row["name"],
+        int(row["cpu_milli"]),
+        int(row["memory_mib"]),
+        int(row["num_gpu"]),
+        int(row["gpu_milli"]),
+        tuple(spec.split("|")) if spec else (),
+    )
+
+
+def read_order(folder: Path, trace: Trace, seed: int) -> Order:
+    """The published order where there is a file of it, otherwise one of our own by the same rules."""
+    path = folder / ORDER.format(variant=trace.variant, seed=seed)
+    if not path.exists():
+        return drawn_order(trace, seed)
+    try:
+        found = msgspec.convert({**json.loads(path.read_text()), "seed": seed}, _OrderFile)
+    except (OSError, ValueError) as error:
+        raise BadTrace(f"{path}: {error}") from error
+    if max(found.pods, default=0) >= len(trace.pods) or len(found.node_rank) != len(trace.nodes):
+        raise BadTrace(f"{path}: is the order of another trace: it counts other pods or nodes")
+    return Order(seed, found.pods, found.node_rank, published=True)
+
+
+class _OrderFile(msgspec.Struct):
+    pods: list[int]
+    node_rank: list[int]
+
+
+def drawn_order(trace: Trace, seed: int, percent: int = TUNED_PERCENT) -> Order:
+    """All pods once in any order, then more of them at random until they ask for `percent` of all cards. Where they
+    ask for more to begin with, some are left out."""
+    chance = np.random.default_rng(seed)
+    most = percent * trace.capacity_milli // 100
+    pods: list[int] = chance.permutation(len(trace.pods)).tolist()
+    total = sum(pod.total_milli for pod in trace.pods)
+    while total > most:
+        total -= trace.pods[pods.pop(int(chance.integers(len(pods))))].total_milli
+    if trace.pods and any(pod.total_milli for pod in trace.pods):
+        while True:
+            drawn = int(chance.integers(len(trace.pods)))
+            if total + trace.pods[drawn].gpu_milli > most:
+                break
+            pods.append(drawn)
+            total += trace.pods[drawn].total_milli
+    return Order(seed, pods, chance.permutation(len(trace.nodes)).tolist())
+
+
+def read_published(folder: Path, variant: str, policy: str, seed: int) -> dict[int, float]:
+    """Allocation in percent by load in percent, of one published run; empty when there is none."""
+    path = folder / ALLOCATION
+    if not path.exists():
+        return {}
+    for row in _rows(path, ("workload", "sc_policy", "seed")):
+        if (
+            row["workload"] == f"openb_pod_list_{variant}"
+            and row["sc_policy"].partition("-")[2] == policy
+            and row["seed"] == str(seed)
+        ):
+            return {int(name): float(value) for name, value in row.items() if name.isdigit() and value}
+    return {}
+
+
+def variants_in(folder: Path) -> list[str]:
+    prefix, suffix = PODS.split("{variant}")
+    return sorted(path.name[len(prefix) : -len(suffix)] for path in folder.glob(prefix + "*" + suffix))
+
+
+def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
+    try:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    except FileNotFoundError:
+        there = variants_in(path.parent)
+        hint = f"the variants there are {', '.join(there)}" if there else f"it comes with {SOURCE}"
+        raise BadTrace(f"{path} is not there; {hint}") from None
+    except OSError as error:
+        raise BadTrace(f"{path}: {error.strerror}") from error
+    missing = [name for name in columns if not rows or name not in rows[0]]
+    if missing:
+        raise BadTrace(f"{path}: has no column {', '.join(missing)}, or no rows")
+    return rows
