@@ -111,6 +111,7 @@ DECIDING = (
     Flag("resource-force-update-seconds", INTEGER, "After this a file is looked at again, whatever is known", 60),
     Flag("detect-interference", BOOLEAN, "Look for pods that others disturb, and log them"),
     Flag("tell-interference", BOOLEAN, "Tell them by an event and an annotation, too; needs the right to patch pods"),
+    Flag("interference-interval", DURATION, "Between two looks for such pods", 10 * SECOND),
     Flag("idle-stands-in", BOOLEAN, "Use cpu.idle for best-effort work on kernels without group identity", True),
 )
 STATES = (
@@ -393,4 +394,4 @@ def _prediction(values: Values) -> PredictionSettings:
 def _interference(values: Values) -> InterferenceSettings | None:
     tell = values.switch("tell-interference") and not values.switch("safe-mode")
     wanted = values.switch("detect-interference") or values.switch("tell-interference")
-    return InterferenceSettings(tell=tell) if wanted else None
+    return InterferenceSettings(every_s=values.seconds("interference-interval"), tell=tell) if wanted else None
