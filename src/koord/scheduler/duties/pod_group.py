@@ -44,6 +44,7 @@ class PodGroupKeeper:
         self._failures: dict[tuple[str, str], str] = {}  # what was told last of a failed round
         self.writes = 0
         self._pods.on_change(self._on_pod)
+        self._company.reservers.append(self._on_pod)
         self._pod_groups.on_change(self._on_pod_group)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
@@ -99,7 +100,7 @@ class PodGroupKeeper:
         seen = []
         for member in known.members.values():
             namespace, _, name = member.key.partition("/")
-            pod = self._pods.get(namespace, name)
+            pod = self._company.stand_ins.get(member.uid) or self._pods.get(namespace, name)
             if pod is not None and pod.metadata.uid == member.uid:
                 bound = bool(pod.spec.node_name) or member.uid in known.bound
                 seen.append(Seen(pod.status.phase, bound, _owner(pod)))

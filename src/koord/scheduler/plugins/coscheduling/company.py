@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from koord.api.annotations.gang import ONCE_SATISFIED, gang_id
-from koord.api.custom import POD_GROUPS
+from koord.api.custom import POD_GROUPS, RESERVATIONS
+from koord.api.koord_scheduling import Reservation
 from koord.api.sigs_scheduling import PodGroup
 from koord.policy.gang import wording
-from koord.policy.gang.declaration import Defaults, stated_by_pod_group
+from koord.policy.gang.declaration import Defaults, gang_of, stated_by_pod_group
 from koord.policy.gang.register import Gangs, Group, News
 from koord.policy.gang.round import Round, policy_of
 from koord.scheduler.framework.desk import Desk
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.plugins.coscheduling.membership import member_of
 from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.reserve import standing_for
 from koord.scheduler.state.wire import PODS, Pod
 
 # The names under which Koordinator's users see a member sent back, and by which its nomination is kept or not.
@@ -41,10 +43,13 @@ class Company:
         self.watchers: list[Ended] = []
         self.searchers: list[Searched] = []
         self.batchers: list[Callable[[bool, float], None]] = []  # told whether a plan held that was done in one go
+        self.reservers: list[Callable[[Pod | None, Pod | None], None]] = []  # told of what stands for Reservations
         self.leavers: list[Callable[[str], None]] = []  # told of groups that are no more
         self._desk = Desk()
         self._now: Callable[[], float] = lambda: 0.0
         self._joined = False
+        self._reserving = False
+        self.stand_ins: dict[str, Pod] = {}  # uid -> the pod that stands for a Reservation that is a member
 
     def join(self, handle: Handle, defaults: Defaults) -> None:
         if self._joined:
@@ -55,6 +60,12 @@ class Company:
         self._now = handle.now
         handle.lister(POD_GROUPS).on_change(self._on_pod_group)
         handle.lister(PODS).on_change(self._on_pod)
+
+    def join_reservations(self, handle: Handle) -> None:
+        """Where Reservations are scheduled, they can be members too, by their own words or those of their template."""
+        if not self._reserving:
+            self._reserving = True
+            handle.lister(RESERVATIONS).on_change(self._on_reservation)
 
     # What the watch shows ----------------------------------------------------------------------------------------
 
@@ -67,6 +78,16 @@ class Company:
             return
         member = member_of(new)
         self.hear(self.gangs.seen(member) if member is not None else self.gangs.gone(new.metadata.uid))
+
+    def _on_reservation(self, old: Reservation | None, new: Reservation | None) -> None:
+        before = self.stand_ins.pop(old.metadata.uid, None) if old is not None else None
+        now = standing_for(new) if new is not None and _may_be_member(new) else None
+        if now is not None:
+            self.stand_ins[now.metadata.uid] = now
+        if before is not None or now is not None:
+            self._on_pod(before, now)
+            for listener in self.reservers:
+                listener(before, now)
 
     def _on_pod_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
         seen = new or old
@@ -144,3 +165,12 @@ class Company:
                 batcher(reason == wording.SUCCEEDED, took)
         for watcher in self.watchers:
             watcher(reason, len(round_.attempted), took)
+
+
+def _may_be_member(reservation: Reservation) -> bool:
+    """Before a pod is made to stand for it: nearly none is."""
+    meta, template = reservation.metadata, reservation.spec.template
+    own = gang_of("", meta.labels or {}, meta.annotations or {})
+    if own is not None or template is None:
+        return own is not None
+    return gang_of("", template.metadata.labels or {}, template.metadata.annotations or {}) is not None

@@ -103,7 +103,7 @@ class NetworkCoscheduling(Coscheduling):
         if round_ is None:  # it goes alone
             return SKIP
         if round_.plan is None:
-            found = self.planner.plan(pod, self._gangs.pending(group), wish)
+            found = self.planner.planned(self._infos(group, pod), wish)
             if not isinstance(found, dict):
                 return found
             round_.plan, round_.whole = found, self._batch

@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 import numpy as np
 
 from koord.api.annotations.network_topology import NetworkTopologySpec, selector
-from koord.policy.gang.declaration import Member
 from koord.policy.gang.network import Broken, Place, plan, shortage
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.profile import Profile
@@ -20,7 +19,6 @@ from koord.scheduler.plugins.coscheduling.network_map import NetworkMap
 from koord.scheduler.plugins.coscheduling.offers import Offers
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.wire import PODS
 
 
 class Planner:
@@ -28,15 +26,9 @@ class Planner:
         self.profile: Profile | None = None
         self._state = handle.state
         self.map = NetworkMap(handle)
-        self._pods = handle.lister(PODS)
-
-    def plan(
-        self, first: PodInfo, members: Sequence[Member], wish: NetworkTopologySpec
-    ) -> dict[str, str] | Reject | Fault:
-        """By uid, the node of each member; or why there is none for all of them."""
-        return self.planned([pod for member in members if (pod := self._info(member, first)) is not None], wish)
 
     def planned(self, pods: Sequence[PodInfo], wish: NetworkTopologySpec) -> dict[str, str] | Reject | Fault:
+        """By uid, the node of each; or why there is none for all of them."""
         tree = self.map.tree()
         if tree is None:
             return unresolvable("no cluster network topology")
@@ -84,13 +76,6 @@ class Planner:
             return shortage(tree, wish, len(pods), unfit())
         nodes = (node for node, count in found for _ in range(count))
         return list(zip(sorted(pods, key=lambda pod: pod.name), nodes, strict=True))
-
-    def _info(self, member: Member, first: PodInfo) -> PodInfo | None:
-        if member.uid == first.uid:
-            return first
-        namespace, _, name = member.key.partition("/")
-        pod = self._pods.get(namespace, name)
-        return self._state.info(pod) if pod is not None and pod.metadata.uid == member.uid else None
 
     def _crew_of(self, trials: Mapping[Hashable, Trials]) -> Callable[[NodeInfo], Crew]:
         profile = self.profile

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from koord.api.config.scheduler.coscheduling import CoschedulingArgs
@@ -162,22 +162,18 @@ class Coscheduling(Plugin):
             return None
         if round_.whole:  # what does not hold as a whole is planned anew, not fought for member by member
             return Futile(final=True)
-        members = [info for m in self._gangs.pending(group) if (info := self._info(m, pod)) is not None]
+        members = self._infos(group, pod)
         began = self._handle.now()
         found = self._room(pod, refused, members)
         self.company.searched(group.id, isinstance(found, Room), self._handle.now() - began)
         if isinstance(found, str):
-            for member in members:
-                if member.uid != pod.uid:
-                    self._desk.nominate(member.key, member.uid, "")
+            self._nominate({member.uid: "" for member in members}, members, pod)
             return Futile((f"preemption: {found}",), final=True, nominate="")
         if isinstance(found, Futile):
             return found
         waiting = {uid: node for g in self._gangs.of_group(group) for uid, node in g.waiting.items()}
         self.company.promised.update(waiting)  # they are sent back, and keep what they had
-        for member in members:
-            if member.uid != pod.uid:
-                self._desk.nominate(member.key, member.uid, found.nodes[member.uid])
+        self._nominate(found.nodes, members, pod)
         lesser = {
             other.uid: None
             for node in set(found.nodes.values())
@@ -187,6 +183,11 @@ class Coscheduling(Plugin):
         size = len(waiting) + len(members)
         why = f"preempt success, alreadyWaitingForBound: {len(waiting)}/{size}"
         return Preempt(self.name, found.nodes[pod.uid], found.victims, tuple(lesser), why=why)
+
+    def _nominate(self, nodes: Mapping[str, str], members: Sequence[PodInfo], but: PodInfo) -> None:
+        for member in members:
+            if member.uid != but.uid and not member.reserve:
+                self._desk.nominate(member.key, member.uid, nodes[member.uid])
 
     def _room(self, pod: PodInfo, refused: Refused, members: Sequence[PodInfo]) -> Room | Futile | str:
         if pod.shape.spec.preemption_policy == "Never":
@@ -205,12 +206,22 @@ class Coscheduling(Plugin):
     def _room_for(self, profile: Profile, refused: Refused, members: Sequence[PodInfo], trials: Kinds) -> Room | str:
         return room_for(profile, refused, members, trials, self._job_rules)
 
+    def _infos(self, group: Group, first: PodInfo) -> list[PodInfo]:
+        """Those who are still to get a node, in their order."""
+        return [info for m in self._gangs.pending(group) if (info := self._info(m, first)) is not None]
+
     def _info(self, member: Member, first: PodInfo) -> PodInfo | None:
         if member.uid == first.uid:
             return first
+        if (stand_in := self.company.stand_ins.get(member.uid)) is not None:
+            return self._state.info(stand_in)
         namespace, _, name = member.key.partition("/")
         pod = self._pods.get(namespace, name)
         return self._state.info(pod) if pod is not None and pod.metadata.uid == member.uid else None
+
+    def meet(self, plugins: Sequence[Plugin]) -> None:
+        if any(plugin.name == "Reservation" for plugin in plugins):
+            self.company.join_reservations(self._handle)
 
     def enlist(self, profile: Profile) -> None:
         self._profile = profile
@@ -233,7 +244,8 @@ class Coscheduling(Plugin):
         self.company.send_back(group, message)
         told = f"0/{refused.decision.node_count} nodes are available: {message}."
         for member in self._gangs.pending(group):
-            if round_ is not None and member.uid not in round_.attempted:
+            untried = round_ is not None and member.uid not in round_.attempted
+            if untried and member.uid not in self.company.stand_ins:
                 self._desk.remark(member.key, member.uid, told)
         self.company.end(wording.ALL_TRIED)
 
@@ -268,13 +280,13 @@ class Coscheduling(Plugin):
 
     def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
         gang = self._gangs.of(pod.uid)
-        if gang is None or gang.settings is None:
+        if gang is None:
             return
         group = self._gangs.group_of(gang)
         if pod.uid in group.binding and gang.waiting.get(pod.uid) == node_name:
             self.company.stranded[pod.uid] = node_name
-        self._gangs.release(pod.uid)
-        if not gang.settings.strict or goes_alone(gang, group, self._defaults):
+        self._gangs.release(pod.uid)  # even if nobody says any more what its gang asks for
+        if gang.settings is None or not gang.settings.strict or goes_alone(gang, group, self._defaults):
             return
         round_ = self.company.running(group)
         if round_ is not None and can_succeed(self._gangs, group, round_, self._defaults):
@@ -292,7 +304,7 @@ class Coscheduling(Plugin):
             count = str(len(group.binding))
             return Mark(dict(zip(_MARKS, (group.id, count, group.id, count), strict=True)))
         stale = [key for key in _MARKS if key in pod.annotations]
-        if not stale:
+        if not stale or pod.reserve:
             return None
         patch = {"metadata": {"uid": pod.uid, "annotations": dict.fromkeys(stale)}}
         return Errand((Write(PODS, pod.namespace, pod.name, patch),), 0.0, lambda: True)
