@@ -135,6 +135,14 @@ def test_a_descheduler_file() -> None:
     good = check(DESCHEDULER.replace("-1", "1"))
     assert good.exit_code == 0, good.output
     assert "profile koord-descheduler: arguments for LowNodeLoad" in good.output
+    assert (
+        "it.yaml:9: warning: profiles[0].pluginConfig[0].args are of LowNodeLoad, which is not enabled" in good.output
+    )
+    imported = "  plugins: {deschedule: {enabled: [{name: PodLifeTime}]}}\n"
+    unmade = check(DESCHEDULER.replace("-1", "1") + imported)
+    assert unmade.exit_code == 1
+    assert "PodLifeTime" in unmade.output
+    assert "maxPodLifeTimeSeconds" in unmade.output
     old = check(DESCHEDULER.replace("descheduler/v1alpha2\nkind: Desch", "descheduler/v1\nkind: Desch"))
     assert 'it.yaml:1: error: apiVersion is "descheduler/v1", must be descheduler/v1alpha2' in old.output
 

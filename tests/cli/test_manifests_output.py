@@ -11,11 +11,14 @@ from click.testing import CliRunner
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.right import READ, Right
 from koord.cli.flags import Values
+from koord.cli.flags_descheduler import descheduler_flags
 from koord.cli.flags_scheduler import scheduler_flags
 from koord.cli.main import cli
 from koord.cli.manager_flags import FLAGS, Plan, planned
 from koord.cli.manifest_rbac import rbac, rules
 from koord.cli.manifests import COMPONENTS, manifests
+from koord.descheduler.assembly import Assembly, assemble
+from koord.descheduler.assembly import load as load_descheduling
 from koord.scheduler.assembly import load
 
 Obj = dict[str, Any]
@@ -90,6 +93,22 @@ def test_the_scheduler_understands_its_arguments_and_configuration() -> None:
     config = load(named(objects, "ConfigMap", "koord-scheduler-config")["data"]["koord-scheduler.config"])
     assert isinstance(config, KubeSchedulerConfiguration)
     assert [profile.scheduler_name for profile in config.profiles] == ["koord-scheduler"]
+
+
+def test_the_descheduler_understands_its_arguments_and_configuration() -> None:
+    objects = printed("--component", "koord-descheduler", "--namespace", "elsewhere")
+    (container,) = named(objects, "Deployment", "koord-descheduler")["spec"]["template"]["spec"]["containers"]
+    assert isinstance(descheduler_flags().read(container["args"]), Values)
+    text = named(objects, "ConfigMap", "koord-descheduler-config")["data"]["koord-descheduler.config"]
+    config = load_descheduling(yaml.safe_load(text))
+    assert not isinstance(config, list), config
+    made = assemble(config)
+    assert isinstance(made, Assembly), made
+    assert made.config.leader_election.resource_namespace == "elsewhere"
+    assert (made.config.healthz_bind_address or "").endswith(f":{container['readinessProbe']['httpGet']['port']}")
+    (profile,) = made.profiles
+    assert profile.evict.name == "MigrationController"
+    assert (profile.deschedule, profile.balance) == ((), ()), "nothing moves until somebody says what"
 
 
 def test_default_webhooks_are_those_of_the_chart() -> None:
