@@ -22,7 +22,8 @@ from koord.koordlet.settings import AuditSettings, Settings, default_gates
 from koord.kube.client import Client
 from koord.kube.informers import Informers
 from koord.kube.refused import Refused
-from koord.telemetry.clock import LoopClock, run_virtual
+from koord.kube.transport import Answer, Request, Transport, Unreachable, WatchStream
+from koord.telemetry.clock import Clock, LoopClock, run_virtual
 from koord.telemetry.routing import Call
 from tests.host.kernel import Kernel
 from tests.host.tree import Machine
@@ -34,10 +35,50 @@ TOP = "kubepods/besteffort"
 MEMINFO = "MemTotal: 16777216 kB\nMemFree: {free} kB\nMemAvailable: {free} kB\n"
 
 
+class Line:
+    """A transport whose line can be cut; who speaks into it learns that after `silent_s`."""
+
+    def __init__(self, inner: Transport, silent_s: float = 0.0) -> None:
+        self._inner = inner
+        self._silent_s = silent_s
+        self.cut = False
+
+    async def send(self, request: Request) -> Answer:
+        if self.cut:
+            await asyncio.sleep(self._silent_s)
+            raise Unreachable("the line is cut")
+        return await self._inner.send(request)
+
+    async def watch(self, request: Request) -> WatchStream | Answer:
+        if self.cut:
+            raise Unreachable("the line is cut")
+        return await self._inner.watch(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class ShiftedClock:
+    """A clock whose wall time somebody sets; what passes is the same."""
+
+    def __init__(self, inner: Clock) -> None:
+        self._inner = inner
+        self.ahead_s = 0.0
+
+    def time(self) -> float:
+        return self._inner.time() + self.ahead_s
+
+    def monotonic(self) -> float:
+        return self._inner.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)
+
+
 class AgentWorld:
     def __init__(self, root: Path, clock: LoopClock) -> None:
         self.root = root
-        self.clock = clock
+        self.clock: Clock = clock
         self.machine = Machine(root, 2, Layout("cgroupfs"))
         self.kernel = Kernel(self.machine.paths, 2)
         self.machine.put("proc/sys/kernel/random/boot_id", "boot-one\n")
@@ -51,6 +92,7 @@ class AgentWorld:
         self.cluster = Cluster(ClusterSettings(http=False), clock=clock)
         self.used_cores = 1.0
         self.used_kb = 4 * 1024 * 1024
+        self.beat_s = 0.25
         self._ticks = 0.0
         self._task: asyncio.Task[None] | None = None
         self._beat()
@@ -143,10 +185,10 @@ class AgentWorld:
         await self.cluster.stop()
 
     async def _move(self) -> None:
-        """The machine's counters go on, four times a second."""
+        """The machine's counters go on, usually four times a second."""
         while True:
-            await self.clock.sleep(0.25)
-            self._ticks += self.used_cores * 25
+            await self.clock.sleep(self.beat_s)
+            self._ticks += self.used_cores * 100 * self.beat_s
             self._beat()
 
     def _beat(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 from pathlib import Path
@@ -21,8 +20,7 @@ from koord.koordlet.volumes import Volumes
 from koord.kube.client import Client
 from koord.kube.informers import Informers
 from koord.kube.refused import Refused
-from koord.kube.transport import Answer, Request, Transport, Unreachable, WatchStream
-from tests.koordlet.agent_world import GI, NODE, TOP, AgentWorld, ask, in_virtual_time, made
+from tests.koordlet.agent_world import GI, NODE, TOP, AgentWorld, Line, ask, in_virtual_time, made
 
 QUOTA_ORDER = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
 
@@ -282,29 +280,6 @@ def test_what_is_looked_up_is_among_the_metrics(tmp_path: Path) -> None:
     in_virtual_time(tmp_path, story)
 
 
-class _Line:
-    """A transport whose line can be cut; who speaks into it learns that after `silent_s`."""
-
-    def __init__(self, inner: Transport, silent_s: float = 0.0) -> None:
-        self._inner = inner
-        self._silent_s = silent_s
-        self.cut = False
-
-    async def send(self, request: Request) -> Answer:
-        if self.cut:
-            await asyncio.sleep(self._silent_s)
-            raise Unreachable("the line is cut")
-        return await self._inner.send(request)
-
-    async def watch(self, request: Request) -> WatchStream | Answer:
-        if self.cut:
-            raise Unreachable("the line is cut")
-        return await self._inner.watch(request)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-
 def test_an_api_server_that_goes_away_changes_nothing_on_the_node(tmp_path: Path) -> None:
     async def story(world: AgentWorld) -> None:
         await world.furnish()
@@ -312,7 +287,7 @@ def test_an_api_server_that_goes_away_changes_nothing_on_the_node(tmp_path: Path
         await world.order({"resourceUsedThresholdWithBE": order})
         await world.run_pod("batch", "BE", memory_bytes=3 * GI)
         assert world.cluster.server is not None
-        line = _Line(InProcessTransport(world.cluster.server, ADMIN))
+        line = Line(InProcessTransport(world.cluster.server, ADMIN))
         client = Client(line, clock=world.clock, qps=0, burst=0)
         informers = Informers(client, world.clock, seed=1)
         agent = world.agent(frozenset({"BEMemoryEvict"}), client=client, informers=informers)
@@ -346,7 +321,7 @@ def test_evictions_wanted_during_an_outage_are_not_made_up_for(tmp_path: Path) -
         for name in ("one", "two", "three"):
             await world.run_pod(name, "BE", memory_bytes=GI)
         assert world.cluster.server is not None
-        line = _Line(InProcessTransport(world.cluster.server, ADMIN), silent_s=60.0)
+        line = Line(InProcessTransport(world.cluster.server, ADMIN), silent_s=60.0)
         client = Client(line, clock=world.clock, qps=0, burst=0)
         informers = Informers(client, world.clock, seed=1)
         agent = world.agent(frozenset({"BEMemoryEvict"}), client=client, informers=informers)

@@ -170,6 +170,19 @@ def test_a_busy_file_is_tried_again_with_growing_patience(world: World) -> None:
     assert world.do(write(QUOTA, BOX, "50000")) == [Status.WRITTEN]
 
 
+def test_a_file_that_refuses_every_value_is_tried_seldom_though_the_value_changes(world: World) -> None:
+    world.kernel.trouble = lambda path, _: errno.EBUSY
+    tried = []
+    for second in range(64):
+        if world.do(write(QUOTA, BOX, str(50_000 + second))) == [Status.FAILED]:
+            tried.append(second)
+        world.clock.advance(1)
+    assert tried == [0, 1, 3, 7, 15, 31, 47, 63]
+    world.kernel.trouble = None
+    world.clock.advance(16)
+    assert world.do(write(QUOTA, BOX, "60000")) == [Status.WRITTEN]
+
+
 def test_a_group_that_is_gone_is_forgotten(world: World) -> None:
     world.do(write(QUOTA, BOX, "50000"))
     world.machine.remove(POD)

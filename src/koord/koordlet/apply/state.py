@@ -11,7 +11,8 @@ from koord.koordlet.apply.verdict import Verdict, back_off_s
 
 _FIRST_LOOK_S = 1.0
 _PAIRED = {"cpu.cfs_quota_us": "cpu.cfs_burst_us", "cpu.cfs_burst_us": "cpu.cfs_quota_us"}
-_CHANGED_VALUE_S = 1.0  # a new value may be tried again after this, whatever happened to the old one
+# Another value may be tried soon, whatever happened to the last one; later, when all of them are refused.
+_CHANGED_VALUE_S, _CHANGED_MOST_S = 1.0, 16.0
 
 
 class Entry(msgspec.Struct):
@@ -29,6 +30,7 @@ class Refusal(msgspec.Struct):
     at: float
     until: float
     wait_s: float
+    changed_s: float = _CHANGED_VALUE_S
 
 
 class Memory:
@@ -67,13 +69,15 @@ class Memory:
         refusal = self.refusals.get(key)
         if refusal is None:
             return False
-        return now < (refusal.until if refusal.value == value else min(refusal.until, refusal.at + _CHANGED_VALUE_S))
+        return now < (refusal.until if refusal.value == value else min(refusal.until, refusal.at + refusal.changed_s))
 
     def refuse(self, key: Key, value: str, code: str, verdict: Verdict, now: float) -> bool:
         """Remember a refusal; True when it is news."""
         before = self.refusals.get(key)
+        changed = _CHANGED_VALUE_S if before is None else min(2 * before.changed_s, _CHANGED_MOST_S)
         wait = back_off_s(verdict, before.wait_s if before is not None and before.value == value else 0.0)
-        self.refusals[key] = Refusal(value, code, now, now + wait, wait)
+        wait = max(wait, changed)
+        self.refusals[key] = Refusal(value, code, now, now + wait, wait, changed)
         self.entries.pop(key, None)
         return before is None or before.code != code
 
