@@ -1,17 +1,21 @@
 """What gangs cost: 100 of 64 pods on 5,000 nodes, from the start of leading until all are bound, beside plain pods.
 
 Engine, shell and the embedded API server share one process and one core. Ratios are of pods bound per second of CPU,
-taken in turns in one run. Events are left out on both sides: they are written when there is time, and dropped when
-there is none, so that a run that binds faster would pay for fewer of them.
+taken in turns in one run: without events; with events until all are bound; and until all events are written as well.
+A gang's span is from its first binding to its last, as a watch sees them, on the wall clock.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from koord.api.builtin import NODES, PODS
 from koord.api.custom import POD_GROUPS
@@ -19,10 +23,12 @@ from koord.api.protocol import L_POD_GROUP
 from koord.cli import local_scheduler
 from koord.embedded.apiserver.inprocess import InProcessTransport
 from koord.embedded.cluster import Cluster, Settings
+from koord.kube.cache import Change
 from koord.kube.client import Client
 from koord.kube.informers import Informers
 from koord.kube.refused import ok
 from koord.scheduler.program import Scheduler
+from koord.scheduler.state.wire import Pod
 from koord.telemetry.clock import WallClock
 
 NODE_COUNT, GANGS, SIZE = 5_000, 100, 64
@@ -51,7 +57,15 @@ async def _filled(cluster: Cluster, *, gangs: bool) -> None:
             ok(await client.create(PODS, body))
 
 
-async def _bound_per_second(*, gangs: bool) -> float:
+class _Run(msgspec.Struct, frozen=True):
+    """Pods per second of CPU until all are bound, and until all is told; and how long gangs took, in seconds."""
+
+    bound: float
+    told: float
+    spans: list[float]
+
+
+async def _drained(*, gangs: bool, events: bool) -> _Run:
     clock = WallClock()
     cluster = Cluster(Settings(http=False), [], clock=clock)
     await cluster.start()
@@ -62,8 +76,24 @@ async def _bound_per_second(*, gangs: bool) -> float:
     assembly = local_scheduler.assembled()
     assert not isinstance(assembly, str), assembly
     scheduler = Scheduler(client, informers, clock, assembly, seed=1)
-    scheduler.announcer.announce = lambda news: None  # type: ignore[method-assign]
+    told = [0]
+    tell = scheduler.announcer.announce
+
+    def announce(news: Callable[[], None]) -> None:
+        told[0] += 1
+        if events:
+            tell(news)
+
+    scheduler.announcer.announce = announce  # type: ignore[method-assign]
+    seen: dict[str, list[float]] = {}
+
+    def watch(change: Change[Pod]) -> None:
+        pod = change.object
+        if pod.spec.node_name and (change.old is None or not change.old.spec.node_name):
+            seen.setdefault(pod.metadata.name.rsplit("-", 1)[0], []).append(time.perf_counter())
+
     await scheduler.start()
+    scheduler.intake.pods.on(watch)
     informers.start()
     await scheduler.synced()
     gc.collect()
@@ -71,25 +101,47 @@ async def _bound_per_second(*, gangs: bool) -> float:
     leading = asyncio.create_task(scheduler.lead())
     while len(scheduler.queue):  # noqa: ASYNC110 - the queue has no event for being empty
         await asyncio.sleep(0.01)
-    took = time.process_time() - began
+    bound = time.process_time() - began
+    while scheduler.announcer.untold or scheduler.unwritten:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    all_told = time.process_time() - began
     leading.cancel()
     await asyncio.gather(leading, return_exceptions=True)
     await scheduler.stop()
     await informers.stop()
     await cluster.stop()
-    return GANGS * SIZE / took
+    spans = [max(times) - min(times) for times in seen.values()]
+    return _Run(GANGS * SIZE / bound, GANGS * SIZE / all_told, spans)
+
+
+def _compared(runs: Callable[[bool], _Run]) -> tuple[list[_Run], list[_Run]]:
+    plain, gang = [], []
+    for _ in range(ROUNDS):
+        plain.append(runs(False))
+        gang.append(runs(True))
+    return plain, gang
 
 
 def run() -> dict[str, Any]:
-    plain, gang = [], []
-    for _ in range(ROUNDS):
-        plain.append(asyncio.run(_bound_per_second(gangs=False)))
-        gang.append(asyncio.run(_bound_per_second(gangs=True)))
+    plain, gang = _compared(lambda gangs: asyncio.run(_drained(gangs=gangs, events=False)))
+    loud, loud_gang = _compared(lambda gangs: asyncio.run(_drained(gangs=gangs, events=True)))
+    spans = sorted(span for one in loud_gang for span in one.spans)
+
+    def pair(a: list[_Run], b: list[_Run], of: Callable[[_Run], float]) -> dict[str, float]:
+        return {
+            "plain_pods_per_cpu_second": statistics.median(map(of, a)),
+            "gang_pods_per_cpu_second": statistics.median(map(of, b)),
+            "gangs_to_plain": statistics.median(of(y) / of(x) for x, y in zip(a, b, strict=True)),
+        }
+
     return {
         "nodes": NODE_COUNT,
         "gangs": GANGS,
         "members": SIZE,
-        "plain_pods_per_cpu_second": statistics.median(plain),
-        "gang_pods_per_cpu_second": statistics.median(gang),
-        "gangs_to_plain": statistics.median(g / p for g, p in zip(gang, plain, strict=True)),
+        "load_average": os.getloadavg()[0],
+        **pair(plain, gang, lambda one: one.bound),
+        "with_events": pair(loud, loud_gang, lambda one: one.bound),
+        "with_events_until_all_are_written": pair(loud, loud_gang, lambda one: one.told),
+        "gang_span_p50_ms": 1000 * spans[len(spans) // 2],
+        "gang_span_p99_ms": 1000 * spans[-1 - len(spans) // 100],
     }

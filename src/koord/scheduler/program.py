@@ -98,7 +98,7 @@ class Scheduler:
         )
         meter = meter or Uncounted()
         self.reporter = Reporter(client, clock, self.intake.pods.get)
-        self.announcer = Announcer(clock, lambda: self.binder.on_the_way > 0, self._unwritten)
+        self.announcer = Announcer(clock, self._is_busy, lambda: self.unwritten)
         teller = Teller(
             latest=self.intake.latest,
             state=self.state,
@@ -183,8 +183,14 @@ class Scheduler:
 
     # Joints ------------------------------------------------------------------------------------------------------
 
-    def _unwritten(self) -> int:
+    @property
+    def unwritten(self) -> int:
+        """Events that wait to be written."""
         return sum(recorder.pending for recorder in self._recorders.values())
+
+    def _is_busy(self) -> bool:
+        """Bindings are on the way, or soon will be: while the members of a gang are tried none is on the way yet."""
+        return self.binder.on_the_way > 0 or self.queue.counts()["active"] > 0
 
     def _wake(self) -> None:
         self.loop.wake()

@@ -33,6 +33,10 @@ class Announcer:
         if self._task is None:
             self._task = asyncio.create_task(self._tell(), name="announcer")
 
+    @property
+    def untold(self) -> int:
+        return len(self._news)
+
     async def stop(self) -> None:
         """Hand over what is left: the recorder knows how long it may still write."""
         if self._task is not None:
