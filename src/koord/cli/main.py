@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "deschedule": ("koord.cli.deschedule", "deschedule", "Show what the descheduler would move, changing nothing."),
     "migrate": ("koord.cli.migrate", "migrate", "Move a pod to another node: a place first, then the eviction."),
     "migrations": ("koord.cli.migrations", "migrations", "Show which pods are on the move and what blocks them."),
+    "sim": ("koord.cli.sim", "sim", "Replay published experiments."),
     "node": ("koord.cli.node", "node", "Show what is on one node and who holds it."),
     "top": ("koord.cli.top", "top", "Show what nodes use, have promised and lend."),
     "quota": ("koord.cli.quota", "quota", "Show what quotas may use now, and who lends to whom."),

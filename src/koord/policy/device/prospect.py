@@ -132,7 +132,8 @@ class Prospect:
             cards = np.count_nonzero(large, axis=1)[:, None] - large + still
             sums = (percents * large).sum(axis=1)[:, None] - percents * large + left * still
             after = after + np.where((cards >= count) & (cpu <= cpu_after)[:, None], weight * _STEP * sums, 0)
-        return np.where(fitting, after, -1).max(axis=1)
+        best: Ints = np.where(fitting, after, -1).max(axis=1)
+        return best
 
 
 def percent_of(shape: Shape) -> int:

@@ -61,7 +61,8 @@ class Packing(Plugin):
     def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
         shape = asked(pod)
         fitting = np.count_nonzero(self._left[rows] >= max(percent_of(shape), 1), axis=1)
-        return (fitting < shape.gpu_count).astype(np.int32)
+        codes: Codes = (fitting < shape.gpu_count).astype(np.int32)
+        return codes
 
     def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
         return _NO_CARDS
@@ -95,7 +96,7 @@ class OpenbBestFit(Packing):
         shape = asked(pod)
         cpu = (table.allocatable(CPU) - table.requested(CPU))[rows] - shape.cpu_milli
         gpu = 10 * self._left[rows].sum(axis=1) - shape.gpu_milli * shape.gpu_count
-        scores = (100 * (1 - (0.5 * cpu / 128_000 + 0.5 * gpu / 8_000))).astype(np.int64)
+        scores: Scores = (100 * (1 - (0.5 * cpu / 128_000 + 0.5 * gpu / 8_000))).astype(np.int64)
         return np.maximum(scores, 0)
 
 
@@ -106,13 +107,13 @@ class OpenbFGD(Packing):
         """`expected`: of the whole trace, known beforehand. `models`: by node."""
         super().__init__(state)
         kinds = sorted(set(models.values()))
-        self._prospects = [Prospect(expected, lambda shape, model=model: shape.takes(model)) for model in kinds]  # type: ignore[misc]
+        self._prospects = [_prospect(expected, model) for model in kinds]
         self._kinds: Ints = np.zeros(state.table.size, np.int64)
         for node in state.nodes():
             self._kinds[node.row] = kinds.index(models[node.name])
 
     def choice(self, shape: Shape, node: NodeInfo, cpu_milli: int) -> Choice | None:
-        return self._prospects[self._kinds[node.row]].choice(cpu_milli, self.percents(node), shape)
+        return self._prospects[int(self._kinds[node.row])].choice(cpu_milli, self.percents(node), shape)
 
     def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
         shape = asked(pod)
@@ -139,6 +140,10 @@ class OpenbRank(Plugin):
 
     def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
         return table.node_column(self.name, np.int64, lambda node: len(self._rank) - self._rank[node.name])[rows]
+
+
+def _prospect(expected: Sequence[Typical], model: str) -> Prospect:
+    return Prospect(expected, lambda shape: shape.takes(model))
 
 
 def _anywhere(shape: Shape) -> Shape:

@@ -27,7 +27,8 @@ POLICIES = (KOORD, BEST_FIT, FGD)
 _ABOVE_TIES = 100_000
 _ENOUGH = ("NodeResourcesFit", "NodeAffinity")
 
-Told = Callable[[int, int], None]
+_TELLING = 100  # pods
+Told = Callable[[int], None]
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -48,7 +49,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def replay(trace: Trace, order: Order, policy: str, up_to: int | None = None, told: Told | None = None) -> Run:
-    """`up_to`: the load in percent after which to stop. `told`: how many pods have arrived, of how many."""
+    """`up_to`: the load in percent after which to stop. `told`: how many more pods have arrived."""
     scene = Scene(trace.nodes)
     engine = _engine(scene, trace, order, policy)
     pods, capacity = scene.shelf("Pod"), trace.capacity_milli
@@ -66,8 +67,8 @@ def replay(trace: Trace, order: Order, policy: str, up_to: int | None = None, to
             placed += 1
             allocated += wanted.total_milli
         points.note(wanted.total_milli, allocated)
-        if told is not None and arrived % 100 == 0:
-            told(arrived, len(order.pods))
+        if told is not None and arrived % _TELLING == 0:
+            told(_TELLING)
     return Run(
         policy=policy,
         variant=trace.variant,
@@ -118,10 +119,11 @@ class _Points:
 
 
 def _engine(scene: Scene, trace: Trace, order: Order, policy: str) -> Engine:
+    extra: dict[str, Factory] = {}
     if policy == KOORD:
-        plugins, extra = koord_plugins(), {}
+        plugins = koord_plugins()
     else:
-        plugins, extra = _published(scene, trace, order, policy)
+        plugins, extra = _published(trace, order, policy)
     config = convert({"profiles": [{"schedulerName": SCHEDULER, "plugins": plugins}]}, KubeSchedulerConfiguration)
     assembly = Assembly.of(config, {**REGISTRY, **extra})
     if not isinstance(assembly, Assembly):
@@ -138,7 +140,7 @@ def koord_plugins() -> dict[str, Any]:
     }
 
 
-def _published(scene: Scene, trace: Trace, order: Order, policy: str) -> tuple[dict[str, Any], dict[str, Factory]]:
+def _published(trace: Trace, order: Order, policy: str) -> tuple[dict[str, Any], dict[str, Factory]]:
     """Filters of CPU, memory, number of pods and model; cards and scores by the published rules."""
     rank = {node.name: order.node_rank[place] for place, node in enumerate(trace.nodes)}
 

@@ -1,0 +1,93 @@
+"""A line chart as SVG: a few curves of percents by load, readable on light and dark pages. No script, no fonts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+import msgspec
+
+_WIDTH, _HEIGHT = 760, 440
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 20, 44, 52
+_COLOURS = ("#d9822b", "#3b82c4", "#7a8a99", "#40a368", "#a05fc0", "#c0504d")
+_STYLE = """
+  text { font: 13px sans-serif; fill: #333 }
+  .title { font-size: 15px; font-weight: bold }
+  .grid { stroke: #ddd; stroke-width: 1 }
+  .line { fill: none; stroke-width: 2.2; stroke-linejoin: round }
+  .paper { fill: #fff }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #ddd } .grid { stroke: #444 } .paper { fill: #16191d }
+  }
+"""
+
+
+class Curve(msgspec.Struct, frozen=True):
+    name: str
+    points: Mapping[int, float]
+    dashed: bool = False
+
+
+def chart(title: str, curves: Sequence[Curve], across: str, up: str) -> str:
+    """From 50 % of load on if there is that much, because below all policies place everything."""
+    loads = [load for curve in curves for load in curve.points]
+    if not loads:
+        raise ValueError("there is nothing to draw")
+    low, high = (50 if max(loads) > 60 else min(loads)), max(loads)
+    shown = [curve.points[load] for curve in curves for load in curve.points if load >= low]
+    bottom, top = 5 * int(min(shown) // 5), min(100, 5 * (int(max(shown) // 5) + 1))
+    frame = _Frame(low, max(high, low + 1), bottom, max(top, bottom + 5))
+    middle = f'x="{(_LEFT + _WIDTH - _RIGHT) / 2:.0f}" y="{_HEIGHT - 12}" text-anchor="middle"'
+    body = [
+        f'<text class="title" x="{_LEFT}" y="24">{escape(title)}</text>',
+        *frame.grid(),
+        *(frame.line(curve, _COLOURS[place % len(_COLOURS)]) for place, curve in enumerate(curves)),
+        *_legend(curves),
+        f"<text {middle}>{escape(across)}</text>",
+        f'<text transform="translate(16 {_HEIGHT / 2:.0f}) rotate(-90)" text-anchor="middle">{escape(up)}</text>',
+    ]
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">'
+    paper = f'<rect class="paper" width="{_WIDTH}" height="{_HEIGHT}"/>'
+    return "\n".join((head, f"<title>{escape(title)}</title>", f"<style>{_STYLE}</style>", paper, *body, "</svg>\n"))
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    low: float
+    high: float
+    bottom: float
+    top: float
+
+    def place(self, load: float, percent: float) -> tuple[float, float]:
+        across = (load - self.low) / (self.high - self.low)
+        up = (percent - self.bottom) / (self.top - self.bottom)
+        return _LEFT + across * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM)
+
+    def grid(self) -> list[str]:
+        found = []
+        for percent in range(int(self.bottom), int(self.top) + 1, 5 if self.top - self.bottom <= 60 else 10):
+            (x1, y), (x2, _) = self.place(self.low, percent), self.place(self.high, percent)
+            found.append(f'<line class="grid" x1="{x1:.1f}" y1="{y:.1f}" x2="{x2:.1f}" y2="{y:.1f}"/>')
+            found.append(f'<text x="{x1 - 8:.1f}" y="{y + 4:.1f}" text-anchor="end">{percent}</text>')
+        first = -(-int(self.low) // 10) * 10
+        for load in range(first, int(self.high) + 1, 10):
+            x, y = self.place(load, self.bottom)
+            found.append(f'<text x="{x:.1f}" y="{y + 20:.1f}" text-anchor="middle">{load}</text>')
+        return found
+
+    def line(self, curve: Curve, colour: str) -> str:
+        points = (self.place(load, percent) for load, percent in sorted(curve.points.items()) if load >= self.low)
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        dash = ' stroke-dasharray="5 4"' if curve.dashed else ""
+        return f'<polyline class="line" stroke="{colour}"{dash} points="{path}"/>'
+
+
+def _legend(curves: Sequence[Curve]) -> list[str]:
+    found = []
+    for place, curve in enumerate(curves):
+        y = _HEIGHT - _BOTTOM - 16 - 20 * (len(curves) - 1 - place)
+        x = _WIDTH - _RIGHT - 250
+        dash = ' stroke-dasharray="5 4"' if curve.dashed else ""
+        colour = _COLOURS[place % len(_COLOURS)]
+        found.append(f'<line x1="{x}" y1="{y}" x2="{x + 28}" y2="{y}" stroke="{colour}" stroke-width="2.2"{dash}/>')
+        found.append(f'<text x="{x + 36}" y="{y + 4}">{escape(curve.name)}</text>')
+    return found
