@@ -81,7 +81,7 @@ def test_it_runs_rounds_and_answers_on_its_page(tmp_path: Path) -> None:
                 "node-1": "it has no NodeMetric",
             }
             (pool,) = (await asked(client, "/apis/v1/explain/nodes"))["pools"]
-            assert pool["stops"] == "no node is too full"
+            assert pool["stops"] == "no node could be judged"
             config = (await asked(client, "/configz"))["componentconfig"]
             assert config["profiles"][0]["plugins"]["balance"] == {"enabled": [{"name": "LowNodeLoad"}]}
             pod = {

@@ -66,6 +66,8 @@ def _pool(plugin: LowNodeLoad, pool: Pool, by: Sorted, count: int, now_s: float)
     few = plugin.number_of_nodes
     if not count:
         stops = "it has no nodes"
+    elif not nodes:
+        stops = "no node could be judged"
     elif not by.high and not by.prod_high:
         stops = "no node is too full"
     elif not by.lows:
