@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 UP_ARGS ?= --nodes 3
+EVENTS ?= 1000000
 
-.PHONY: help setup up test check format assets test-real bench bench-colocation gen lock clean
+.PHONY: help setup up test check format assets test-real soak bench bench-colocation gen lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -49,6 +50,9 @@ assets: $(READY) ## build the real control plane and node from Go modules into a
 
 test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, kubelet, containerd and cgroups
 	@$(BIN)/python -m pytest tests/real
+
+soak: $(READY) ## the machines of random events for long: EVENTS=1000000 of each takes hours
+	@KOORD_SOAK=$(EVENTS) $(BIN)/python -m pytest $$(grep -rl --include='test_*.py' 'from tests.soak import' tests) -n $(JOBS) --dist worksteal
 
 bench: $(READY) assets ## ratios against the real control plane, kept in bench/results
 	@$(BIN)/python -m bench

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import hypothesis.strategies as st
@@ -11,9 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from koord.policy.gang.declaration import Member, Settings
 from koord.policy.gang.register import Gangs
-
-# 3,000 events in a usual run; KOORD_SOAK=34 makes it 100,000.
-SOAK = int(os.environ.get("KOORD_SOAK", "1"))
+from tests.soak import runs
 
 GANGS = tuple(f"ns/{letter}" for letter in "abc")
 UIDS = tuple(f"p{number}" for number in range(7))
@@ -147,4 +144,4 @@ class Register(RuleBasedStateMachine):
 
 
 TestRegister = Register.TestCase
-TestRegister.settings = settings(max_examples=60 * SOAK, stateful_step_count=50, deadline=None)
+TestRegister.settings = settings(max_examples=runs(60, 50), stateful_step_count=50, deadline=None)

@@ -24,6 +24,7 @@ from koord.policy.quota.event import (
     Unassigned,
 )
 from tests.policy.quota.quotas import pod, quota, rules
+from tests.soak import runs
 
 NAMES = ["a", "b", "c", "d"]
 PARENTS = {"a": ROOT_QUOTA, "b": ROOT_QUOTA, "c": "a", "d": "a"}
@@ -163,7 +164,7 @@ class QuotasThatGuaranteeUse(QuotasInAnyOrder):
     guarantee = True
 
 
-few = settings(max_examples=25, stateful_step_count=20, deadline=None)
+few = settings(max_examples=runs(25, 20), stateful_step_count=20, deadline=None)
 TestQuotas = QuotasInAnyOrder.TestCase
 TestQuotas.settings = few
 TestGuarantees = QuotasThatGuaranteeUse.TestCase

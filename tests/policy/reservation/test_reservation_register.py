@@ -17,6 +17,7 @@ from koord.policy.reservation.holding import Holding
 from koord.policy.reservation.register import Gone, Occupant, Occupied, Register, Seen, Vacated
 from koord.policy.reservation.seeker import Seeker
 from tests.policy.reservation.reservations import amounts, holding, pod
+from tests.soak import runs
 
 
 def labelled(operator: str, *values: str) -> ReservationOwner:
@@ -190,4 +191,4 @@ class ReservationsInAnyOrder(RuleBasedStateMachine):
 
 
 TestReservations = ReservationsInAnyOrder.TestCase
-TestReservations.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestReservations.settings = settings(max_examples=runs(30, 25), stateful_step_count=25, deadline=None)

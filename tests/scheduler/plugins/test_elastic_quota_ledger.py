@@ -1,11 +1,9 @@
 """Whatever happens in whatever order: the ledger equals one made anew from the lists and the state.
 
-KOORD_SOAK is the number of examples for those who have the time; some thousands of events are tried without it.
+Some thousands of events are tried; `make soak` tries as many as there is time for.
 """
 
 from __future__ import annotations
-
-import os
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,6 +16,7 @@ from koord.scheduler.framework.event import DELETE, Event, Happened
 from koord.scheduler.state.wire import Pod
 from tests.scheduler.clusters import make_node
 from tests.scheduler.plugins.quota_scene import QuotaScene, make_quota, of_quota
+from tests.soak import events, runs
 
 QUOTAS = ("a", "b", "c", "team")
 PARENTS = {"c": "a"}
@@ -168,11 +167,10 @@ class GuaranteedUse(ClusterWithQuotas):
     gates = {"guarantee_usage": True}
 
 
-examples = int(os.environ.get("KOORD_SOAK", "60"))
 TestLedger = ClusterWithQuotas.TestCase
-TestLedger.settings = settings(max_examples=examples, stateful_step_count=60, deadline=None)
+TestLedger.settings = settings(max_examples=runs(60, 60), stateful_step_count=60, deadline=None)
 TestLedgerThatGuarantees = GuaranteedUse.TestCase
-TestLedgerThatGuarantees.settings = settings(max_examples=max(examples // 4, 1), stateful_step_count=40, deadline=None)
+TestLedgerThatGuarantees.settings = settings(max_examples=runs(15, 40), stateful_step_count=40, deadline=None)
 
 
 def test_a_hundred_thousand_events_leave_no_remainder() -> None:
@@ -183,15 +181,15 @@ def test_a_hundred_thousand_events_leave_no_remainder() -> None:
     shapes = [state.info(of_quota("shape", f"q{i % 8}" if i else "", cpu=str(1 + i % 3))) for i in range(9)]
     book = ledger.book
     live: dict[int, str] = {}
-    events, n = 0, 0
-    while events < 100_000:
+    done, n = 0, 0
+    while done < events(100_000):
         n += 1
         slot, shape = n * 7919 % 300, shapes[n % 9]
         if slot in live:
             uid = live.pop(slot)
             if state.placed(uid) is not None:
                 state.drop_pod(uid)
-                events += 1
+                done += 1
             book.handle(Released(uid))
         else:
             uid = live[slot] = f"uid-{n}"
@@ -200,12 +198,12 @@ def test_a_hundred_thousand_events_leave_no_remainder() -> None:
             book.handle(Requested(ledger.claim(pod)))
             if ledger.check(pod) is None:
                 state.assume(pod, "a" if n % 2 else "b")
-                events += 1
+                done += 1
                 if n % 5 == 0:
                     state.forget(uid)
                     live.pop(slot)  # the list does not know it, so it is gone with its place
-                    events += 1
-        events += 1
+                    done += 1
+        done += 1
     for uid in live.values():
         state.drop_pod(uid)
         book.handle(Released(uid))

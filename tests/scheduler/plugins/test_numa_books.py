@@ -23,6 +23,7 @@ from koord.scheduler.state.wire import Pod
 from tests.policy.topology.machine import zone
 from tests.scheduler.handles import Listed
 from tests.scheduler.plugins.numa_cluster import Cluster, Seen, node, pod, topology
+from tests.soak import runs
 
 NAMES = ("a", "b")
 SHAPES = ((1, 2, 4, 2), (2, 1, 3, 2), (1, 2, 2, 2))
@@ -200,5 +201,5 @@ def _sums(book: Book) -> object:
     return ledger.held, ledger.pcpu, ledger.numa, ledger.amounts, ledger.inside, ledger.spanning, dict(book.guests)
 
 
-Life.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+Life.TestCase.settings = settings(max_examples=runs(40, 30), stateful_step_count=30, deadline=None)
 TestLife = Life.TestCase

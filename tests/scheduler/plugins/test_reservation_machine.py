@@ -2,12 +2,11 @@
 objects say, and an engine that lived through it judges as one that is made anew.
 
 R30: free = allocatable - used - unconsumed reservations, whatever happened. R16, R25: what an engine kept is never
-stale, so whoever is woken sees what woke it. `KOORD_SOAK=n` makes the long walk n times as long.
+stale, so whoever is woken sees what woke it. `make soak` makes the long walk longer.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -22,10 +21,11 @@ from koord.api.pod_resources import amounts
 from koord.scheduler.state.wire import Pod
 from tests.scheduler.clusters import make_node
 from tests.scheduler.plugins.reservation_world import World, bound, owner, reservation, stranger
+from tests.soak import events
 
 NODES = ("n0", "n1", "n2")
 PLACES = (*NODES, "")  # "": none yet
-EVENTS = 100_000 * int(os.environ.get("KOORD_SOAK", "1"))
+EVENTS = events(100_000)
 SEEDS = 4
 
 PROBES = (
@@ -260,8 +260,8 @@ def test_a_long_walk_keeps_the_sums(seed: int) -> None:
         (2, lambda: life.add_node(chance.choice(NODES))),
     ]
     weights = [weight for weight, _ in some]
-    events = [event for _, event in some]
-    for number, event in enumerate(chance.choices(events, weights, k=EVENTS // SEEDS)):
+    deeds = [deed for _, deed in some]
+    for number, event in enumerate(chance.choices(deeds, weights, k=EVENTS // SEEDS)):
         event()
         life.check_sums()
         if number % 1000 == 0:

@@ -18,6 +18,7 @@ from koord.scheduler.queue.entry import QueuedPod
 from koord.scheduler.queue.scheduling import SchedulingQueue
 from tests.scheduler.queue.actors import ONE, TWO, Cast, node, pod
 from tests.scheduler.queue.queue_model import Model
+from tests.soak import runs
 
 NAMES = tuple("abcdef")
 CPUS = ("50m", "100m", "2")
@@ -217,5 +218,5 @@ class QueueMachine(RuleBasedStateMachine):
             assert not self.queue.in_flight_events()
 
 
-QueueMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+QueueMachine.TestCase.settings = settings(max_examples=runs(150, 60), stateful_step_count=60, deadline=None)
 TestQueueMachine = QueueMachine.TestCase
