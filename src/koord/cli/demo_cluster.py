@@ -29,7 +29,7 @@ from koord.sim.submitter import Submitter
 from koord.telemetry.clock import Clock
 
 # Hearts of nodes that never fail need not beat every ten seconds of a day that lasts minutes.
-_CALM = FleetSettings(lease_period_s=30.0, status_period_s=3600.0)
+_CALM = FleetSettings(lease_period_s=30.0, status_period_s=3600.0, tick_s=5.0)
 STEP_S = 30.0
 JOB_EVERY_S = 20.0
 BACKLOG = 4

@@ -21,7 +21,7 @@ from koord.api.pod_resources import amounts
 from koord.embedded.kubelet import machine as objects
 from koord.embedded.kubelet import view
 from koord.embedded.kubelet.address import Addresses, PodBlock
-from koord.embedded.kubelet.heartbeat import LEASE_PERIOD_S, STATUS_PERIOD_S, Heartbeats
+from koord.embedded.kubelet.heartbeat import LEASE_PERIOD_S, STATUS_PERIOD_S, TICK_S, Heartbeats
 from koord.embedded.kubelet.host import Failure, Host, NodeUsage, Tenant
 from koord.embedded.kubelet.machine import PRESSURES, Machine
 from koord.embedded.kubelet.podlife import delayed, killed, rebooted
@@ -49,6 +49,7 @@ REGISTRATIONS = 8  # under way at once
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_period_s: float = LEASE_PERIOD_S
     status_period_s: float = STATUS_PERIOD_S
+    tick_s: float = TICK_S  # nodes take turns; fewer turns cost less where time is virtual
     reports: bool = False  # nodes write the status of their NodeMetric, where there is one
 
 
@@ -81,7 +82,11 @@ class Fleet:
         self._pods = informers.of(view.PODS, transform=view.slim)
         self._nodes = informers.of(view.NODES)
         self._heart = Heartbeats(
-            client, clock, lease_period_s=settings.lease_period_s, status_period_s=settings.status_period_s
+            client,
+            clock,
+            lease_period_s=settings.lease_period_s,
+            status_period_s=settings.status_period_s,
+            tick_s=settings.tick_s,
         )
         self._queue: WorkQueue[str] = WorkQueue(clock, name="simulated-pods")
         self._recorder = Recorder(client, clock, controller="kubelet", instance="simulated-kubelet")

@@ -39,11 +39,13 @@ class HeartbeatCounts(msgspec.Struct, kw_only=True):
 
 
 class Heartbeats:
-    def __init__(self, client: Client, clock: Clock, *, lease_period_s: float, status_period_s: float) -> None:
+    def __init__(
+        self, client: Client, clock: Clock, *, lease_period_s: float, status_period_s: float, tick_s: float = TICK_S
+    ) -> None:
         self.counts = HeartbeatCounts()
         self._client = client
         self._clock = clock
-        self._tick_s = min(TICK_S, lease_period_s)
+        self._tick_s = min(tick_s, lease_period_s)
         self._slots: list[dict[str, Host]] = [{} for _ in range(max(1, round(lease_period_s / self._tick_s)))]
         self._turns_per_status = max(1, round(status_period_s / lease_period_s))
         self._turn = 0
