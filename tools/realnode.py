@@ -1,12 +1,13 @@
 """A real node beside a real control plane: containerd, runc and kubelet as root on this machine, for tests.
 
 As a context manager it starts everything in a temporary folder and leaves no mount, cgroup, link or process behind.
-Only one can run at a time on a machine: the kernel's cgroups and the bridge have fixed names.
+Only one can run at a time on a machine, as the kernel's cgroups and the bridge have fixed names: a second one waits.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -169,6 +170,19 @@ def running(extra_args: Sequence[str] = ()) -> Iterator[Node]:
     reason = missing()
     if reason:
         raise RuntimeError(reason)
+    with _turn():
+        yield from _running(extra_args)
+
+
+@contextlib.contextmanager
+def _turn() -> Iterator[None]:
+    """Until no other process of this machine has a node; the kernel gives the turn on when its holder ends."""
+    with (Path(tempfile.gettempdir()) / "koord-real-node.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _running(extra_args: Sequence[str]) -> Iterator[Node]:
     # A short path: containerd's sockets lie below it, and their names are limited to 108 characters.
     folder = Path(tempfile.mkdtemp(prefix="kn-"))
     with controlplane.running(("--kubelet-preferred-address-types=InternalIP,Hostname", *extra_args)) as plane:
