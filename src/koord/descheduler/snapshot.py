@@ -75,9 +75,18 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             self._unavailable[workload.uid] = known
         return known
 
-    def on(self, node_name: str, *, ended: bool = False) -> Iterator[Pod]:
-        """The pods of a node; those that ended only when asked for."""
+    def on(self, node_name: str, *, ended: bool = False) -> list[Pod]:
+        """The pods of a node; those that ended only when asked for. By name, so that equal clusters are decided alike,
+        whatever the watch showed first."""
+        return sorted(self.some_on(node_name, ended=ended), key=by_name)
+
+    def some_on(self, node_name: str, *, ended: bool = False) -> Iterator[Pod]:
+        """The same in any order, for those who only add up."""
         return (pod for pod in self.by_node.get(node_name, ()) if ended or pod.status.phase not in ENDED)
+
+
+def by_name(pod: Pod) -> tuple[str, str]:
+    return (pod.metadata.namespace, pod.metadata.name)
 
 
 def owner_uids(pod: Pod) -> list[str]:

@@ -158,10 +158,10 @@ class Round:
 
 
 def ready_nodes(snapshot: Snapshot, chosen: Selector | None) -> list[Node]:
-    """Ready, or silent about it; cordoned ones stay in."""
+    """Ready, or silent about it; cordoned ones stay in. By name: equal clusters are decided alike."""
     return [
         node
-        for node in snapshot.nodes.values()
+        for _, node in sorted(snapshot.nodes.items())
         if _selected(node, chosen) and all(c.status == "True" for c in node.status.conditions if c.type == "Ready")
     ]
 

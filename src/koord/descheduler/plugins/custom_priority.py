@@ -127,7 +127,7 @@ def _left(node: Node, hand: Hand, fitting: Fitting, left: dict[str, dict[str, in
     if known is None:
         free, size = fitting.free(node), allocatable(node)
         known = {resource: free.get(resource, 0) for resource in (CPU, MEMORY)}
-        known[PODS] = size.get(PODS, 0) - sum(1 for _ in hand.snapshot.on(name))
+        known[PODS] = size.get(PODS, 0) - sum(1 for _ in hand.snapshot.some_on(name))
         left[name] = known
     return known
 

@@ -34,7 +34,7 @@ class Fitting:
         known = self._free.get(name)
         if known is None:
             known = dict(allocatable(node))
-            for pod in self._snapshot.on(name):
+            for pod in self._snapshot.some_on(name):
                 for resource, amount in self.requests(pod).items():
                     known[resource] = known.get(resource, 0) - amount
             self._free[name] = known

@@ -7,6 +7,7 @@ from typing import Any
 
 from koord.api.qos_class import BATCH, BE, BEST_EFFORT, BURSTABLE, FREE, GUARANTEED, LS, LSE, LSR, MID, PROD, SYSTEM
 from koord.descheduler.plugins.standing import Standing, standing
+from koord.descheduler.snapshot import by_name
 from koord.descheduler.wire import Pod
 
 _CLASS = {FREE: 1, BATCH: 2, MID: 3, PROD: 4}
@@ -30,5 +31,5 @@ def rank(stands: Standing, usage: float = 0.0) -> tuple[Any, ...]:
 
 
 def ordered(pods: Iterable[Pod], usage: Callable[[Pod], float] | None = None) -> list[Pod]:
-    """First to go first. Equal pods stay as they were."""
-    return sorted(pods, key=lambda pod: rank(standing(pod), usage(pod) if usage is not None else 0.0))
+    """First to go first; equal pods by name."""
+    return sorted(pods, key=lambda pod: (*rank(standing(pod), usage(pod) if usage is not None else 0.0), by_name(pod)))

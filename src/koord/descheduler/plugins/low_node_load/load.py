@@ -92,7 +92,7 @@ def load_of(node: Node, snapshot: Snapshot, resources: Sequence[str], expires_s:
         return Staleness(name, f"its NodeMetric is {age_s:.0f} s old, and expires after {expires_s:.0f} s")
     used = {(p.namespace, p.name): amounts(p.pod_usage.resources) for p in status.pods_metric}
     system = amounts(status.node_metric.system_usage.resources)
-    return Load(node, list(snapshot.on(name)), used, system, resources)
+    return Load(node, list(snapshot.some_on(name)), used, system, resources)
 
 
 class Readings:
@@ -110,7 +110,7 @@ class Readings:
             name = node.metadata.name
             metric, known = snapshot.metrics.get(name), self._kept.get(name)
             if known is not None and known[0] is node and known[1] is metric and _is_fresh(metric, snapshot, expires_s):
-                pods = list(snapshot.on(name))
+                pods = list(snapshot.some_on(name))
                 if len(pods) == len(known[2].pods) and all(map(operator.is_, pods, known[2].pods)):
                     kept[name] = known
                     found.append(known[2].again())
