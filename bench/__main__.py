@@ -35,6 +35,7 @@ BENCHES = {
     "webhook": "bench.webhook",
     "startup": "bench.startup",
     "koordlet": "bench.koordlet",
+    "descheduler": "bench.descheduler",
     "colocation": "bench.colocation",
 }
 

@@ -70,7 +70,7 @@ class OneJob(RuleBasedStateMachine):
     def begins(self, mode: str, named: bool) -> None:
         self.mode = mode or "ReservationFirst"
         self.pod: Pod | None = self._pod()
-        self.victim = self.pod.metadata.uid  # type: ignore[union-attr]
+        self.victim = self.pod.metadata.uid
         self.job: PodMigrationJob = make_job(uid=self.victim if named else "", ttl="5m", mode=mode, passed=True)
 
     def _pod(self, name: str = "a", node: str = "n1") -> Pod:
