@@ -29,6 +29,7 @@ class Cycle:
         "skip_filter",
         "skip_score",
         "state",
+        "taken_over",
         "zones",
     )
 
@@ -42,6 +43,8 @@ class Cycle:
         self.reserved: Mapping[str, tuple[Reserved, ...]] = {}  # by node: reservations that such a pod may use
         self.restored: Restored | None = None  # who leaves which node for such a pod
         self.nominated: dict[str, Reserved] = {}  # by uid: the one that a pod is about to take, set before Reserve
+        # By uid of a pod that stands for a reservation: the running pods that become its owners, set like `nominated`.
+        self.taken_over: dict[str, tuple[str, ...]] = {}
         self.zones: dict[str, BitMask | None] = {}  # by uid: its NUMA nodes, set in Reserve; None: any of them
 
     def narrow(self, names: frozenset[str], plugin: str) -> None:
@@ -68,5 +71,6 @@ class Cycle:
         other.reserved = self.reserved
         other.restored = self.restored
         other.nominated = dict(self.nominated)
+        other.taken_over = dict(self.taken_over)
         other.zones = dict(self.zones)
         return other

@@ -221,6 +221,7 @@ class Loop:
                     return of_refusal(plugin.name, "Reserve", answer)
         finally:
             bond.cycle.nominated.pop(bond.pod.uid, None)  # from here on it is taken, or it is not
+            bond.cycle.taken_over.pop(bond.pod.uid, None)
         return None
 
     def _permit(self, bond: Bond, waits: dict[str, float]) -> Failure | None:

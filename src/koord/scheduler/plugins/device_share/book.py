@@ -37,11 +37,12 @@ _RUNNING = "Running"  # the state holds no pod that is over
 
 
 class Promise(msgspec.Struct, frozen=True):
-    """Devices chosen for a pod that is not bound yet."""
+    """Devices chosen for a pod that is not bound yet. `guests`: running pods whose devices are among these."""
 
     node_name: str
     allocation: Allocation
     reservation: str = ""
+    guests: tuple[str, ...] = ()
 
 
 class Book:
@@ -54,6 +55,7 @@ class Book:
         self._waiting: dict[str, dict[str, tuple[Holdings, str]]] = {}  # of pods on nodes whose Device is unknown yet
         self._orphans: dict[str, str] = {}  # nodes whose Device object is gone, with the UID of the node
         self.promises: dict[str, Promise] = {}  # by uid
+        self._hosts: dict[str, str] = {}  # by uid of a guest, who was promised to take it over
         self.unreadable: dict[str, Malformed] = {}  # by uid, of pods whose annotation cannot be read
         # What owners of pods should know (pod, reason, words). Whoever leads takes it away, and is told by `heard`.
         self.remarks: deque[tuple[PodInfo, str, str]] = deque(maxlen=_REMARKS_KEPT)
@@ -128,6 +130,9 @@ class Book:
 
     def promise(self, uid: str, promise: Promise) -> None:
         self.promises[uid] = promise
+        for guest in promise.guests:
+            self._hosts[guest] = uid
+            self._move(promise.node_name, guest, uid)
         self._take(promise.node_name, uid, promise.allocation.holdings, promise.reservation)
 
     def withdraw(self, uid: str) -> None:
@@ -135,22 +140,42 @@ class Book:
         promise = self.promises.pop(uid, None)
         if promise is not None:
             self._free(promise.node_name, uid)
+            self._let_go(promise)
+
+    def _let_go(self, promise: Promise) -> None:
+        """Nobody takes its guests over any more."""
+        for guest in promise.guests:
+            if self._hosts.pop(guest, None) is not None:
+                self._move(promise.node_name, guest, "")
+
+    def _move(self, name: str, guest: str, host: str) -> None:
+        site = self.sites.get(name)
+        held = site.held(guest) if site is not None else None
+        if held is not None:
+            self._free(name, guest)
+            self._take(name, guest, held, host)
 
     # Pods --------------------------------------------------------------------------------------------------------
 
     def _placed(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
         if what == "remove":
             if A_DEVICE_ALLOCATED in pod.annotations or pod.uid in self.promises:
-                self.promises.pop(pod.uid, None)
+                promise = self.promises.pop(pod.uid, None)
                 self.unreadable.pop(pod.uid, None)
                 self._free(node.name, pod.uid)
+                if promise is not None:
+                    self._let_go(promise)
         elif A_DEVICE_ALLOCATED in pod.annotations and not self._state.is_assumed(pod.uid):
             self._read(pod)
 
     def _updated(self, before: PodInfo, after: PodInfo) -> None:
         """Bound and seen, without a change of what it carries: nothing is counted that its annotation does not say."""
-        if after.uid in self.promises:
+        promise = self.promises.get(after.uid)
+        if promise is not None:
+            guests = [guest for guest in promise.guests if self._hosts.pop(guest, None) is not None]
             self.withdraw(after.uid)
+            for guest in guests:  # their own annotations say it from now on
+                self._move(promise.node_name, guest, after.uid)
             if A_DEVICE_ALLOCATED in after.annotations:
                 self._read(after)
 
@@ -160,7 +185,10 @@ class Book:
             self.unreadable[pod.uid] = held
             self._remark(pod, "UnreadableDevices", f"no devices are counted as this pod's: {held}")
         elif held is not None:
-            self._take(pod.node_name, pod.uid, held, _reservation_of(pod.annotations))
+            stated = _reservation_of(pod.annotations)
+            if stated:
+                self._hosts.pop(pod.uid, None)
+            self._take(pod.node_name, pod.uid, held, stated or self._hosts.get(pod.uid, ""))
 
     def bound_blindly(self, pod: PodInfo, node_name: str) -> None:
         """Its node has no Device object, though others have: most likely something is amiss there."""

@@ -9,6 +9,7 @@ PreBind     the pod will carry which cards are its own
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from functools import reduce
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -17,6 +18,7 @@ from koord.api.config.scheduler.device_share import DeviceShareArgs
 from koord.api.custom import DEVICES
 from koord.api.protocol import A_RESERVATION_ALLOCATED
 from koord.policy.device.allocator import Options
+from koord.policy.device.holding import NOTHING, plus
 from koord.policy.device.numa_hint import device_hints
 from koord.policy.device.refusal import Refusal
 from koord.policy.device.score import scorer_of
@@ -270,12 +272,14 @@ class DeviceShare(Plugin):
         if isinstance(asking, Reject):
             return asking
         nominated = cycle.nominated.get(pod.uid)
+        guests = cycle.taken_over.get(pod.uid, ())
         trial = Trial(
             site=site,
             asking=asking,
             facts=self._judge.facts(node),
             reserved=() if nominated is None else (nominated,),
             required=nominated is not None and (asking.required or nominated.policy == RESTRICTED),
+            taken_over=reduce(plus, (site.held(guest) or NOTHING for guest in guests), NOTHING),
             options=self._final,
         )
         zones = cycle.zones.get(pod.uid) if self._aligns else None
@@ -285,7 +289,7 @@ class DeviceShare(Plugin):
             found = trial.allocation(zones)
         if isinstance(found, Refusal):
             return rejection(found)
-        self.book.promise(pod.uid, Promise(node.name, found, "" if nominated is None else nominated.uid))
+        self.book.promise(pod.uid, Promise(node.name, found, "" if nominated is None else nominated.uid, guests))
         return None
 
     def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:

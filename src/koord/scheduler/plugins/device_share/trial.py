@@ -30,6 +30,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     facts: NodeFacts
     reserved: Sequence[framework.Reserved] = ()
     required: bool = False  # only a reservation will do
+    taken_over: Holdings = NOTHING  # of running pods that will live in what it gets: all of it must be in there
     options: Options = LOOKING
 
     def placed(self, zones: BitMask | None = None, card: int | None = None) -> Placed | Refusal:
@@ -38,6 +39,13 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         if card is not None:
             only = {wire.GPU: {card: self.site.inventory.of(wire.GPU)[card].total}}
             terms = msgspec.structs.replace(terms, required=only)
+        if self.taken_over:
+            asked = {kind: held for kind, held in self.taken_over.items() if kind in self.asking.demand.requests}
+            matched = (Reserved(uid="", devices=asked, taken_over=True),) if asked else ()
+            twice = self.site.counted_twice()
+            return allocate_with(
+                Reusable(counted_twice=twice, matched=matched, required=bool(matched)), self._attempt, terms
+            )
         if self.reserved:
             return allocate_with(self._reusable(), self._attempt, terms)
         twice = self.site.counted_twice()

@@ -34,9 +34,12 @@ _SPARE = 64
 
 
 class Promise(msgspec.Struct, frozen=True):
+    """`guests`: running pods that will live in what is promised, as theirs is a part of it."""
+
     node_name: str
     entry: Entry
     binding: Binding | None
+    guests: tuple[str, ...] = ()
 
 
 class Books:
@@ -48,6 +51,7 @@ class Books:
         self._books: dict[str, Book] = {}  # by node name, where something is given
         self._lister: Lister[NodeResourceTopology] | None = None
         self.promises: dict[str, Promise] = {}  # by uid
+        self._hosts: dict[str, str] = {}  # by uid of a guest, who was promised to take it over
         self.unread: dict[str, Malformed] = {}  # by uid: annotations of placed pods that cannot be read
         state.listen(self._placed)
         state.follow(self._updated)
@@ -93,7 +97,7 @@ class Books:
             return
         name = node.name
         if self.promises:
-            self.promises.pop(pod.uid, None)
+            self._let_go(name, self.promises.pop(pod.uid, None))
         if self.unread:
             self.unread.pop(pod.uid, None)
         book = self._books.get(name)
@@ -104,7 +108,10 @@ class Books:
         """It holds what it held; but if it was only assumed before, from now on its annotation counts."""
         if after.annotations and A_RESOURCE_STATUS in after.annotations and not self._state.is_assumed(after.uid):
             name, book = after.node_name, self._books.get(after.node_name)
-            self.promises.pop(after.uid, None)
+            promise = self.promises.pop(after.uid, None)
+            if promise is not None:
+                for guest in promise.guests:  # from now on their annotations say where they live
+                    self._hosts.pop(guest, None)
             self._enter(after, name)
             if self._books.get(name) is not book:
                 self._note(name)
@@ -116,13 +123,19 @@ class Books:
             self.unread[pod.uid] = found
         elif found is not None:
             text = annotations.get(A_RESERVATION_ALLOCATED)
-            entry = Entry(found, _host(text) if text is not None else "")
+            if text is not None:  # it says itself where it lives
+                self._hosts.pop(pod.uid, None)
+            entry = Entry(found, _host(text) if text is not None else self._hosts.get(pod.uid, ""))
             self._set(name, self._books.get(name, _NO_BOOK).put(pod.uid, entry))
 
     def promise(self, uid: str, promise: Promise) -> None:
         name = promise.node_name
         self.promises[uid] = promise
-        self._set(name, self._books.get(name, _NO_BOOK).put(uid, promise.entry))
+        book = self._books.get(name, _NO_BOOK)
+        for guest in promise.guests:
+            self._hosts[guest] = uid
+            book = _moved(book, guest, uid)
+        self._set(name, book.put(uid, promise.entry))
         self._note(name)
 
     def withdraw(self, uid: str) -> None:
@@ -131,7 +144,14 @@ class Books:
         book = self._books.get(promise.node_name) if promise is not None else None
         if promise is not None and book is not None:
             self._set(promise.node_name, book.take(uid))
+            self._let_go(promise.node_name, promise)
             self._note(promise.node_name)
+
+    def _let_go(self, name: str, promise: Promise | None) -> None:
+        """Nobody takes its guests over any more."""
+        for guest in () if promise is None else promise.guests:
+            if self._hosts.pop(guest, None) is not None:
+                self._set(name, _moved(self._books.get(name, _NO_BOOK), guest, ""))
 
     def _set(self, name: str, book: Book) -> None:
         if book.entries:
@@ -147,6 +167,12 @@ class Books:
     def held(self) -> dict[str, dict[str, Entry]]:
         """By node name and uid, for those who compare."""
         return {name: dict(book.entries) for name, book in self._books.items()}
+
+
+def _moved(book: Book, guest: str, host: str) -> Book:
+    """The same with a pod that lives elsewhere in it."""
+    entry = book.entries.get(guest)
+    return book if entry is None else book.put(guest, Entry(entry.given, host))
 
 
 class Sites:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from koord.api.annotations import resource_spec, resource_status
 from koord.api.annotations.numa_topology_spec import NONE
@@ -15,7 +16,7 @@ from koord.api.config.scheduler.numa import NodeNUMAResourceArgs
 from koord.api.protocol import A_RESOURCE_SPEC, A_RESOURCE_STATUS
 from koord.policy.topology.binding import completed_spec
 from koord.policy.topology.cpu_topology import Invalid
-from koord.policy.topology.refusal import INVALID_CPU_TOPOLOGY, Short
+from koord.policy.topology.refusal import INVALID_CPU_TOPOLOGY, NOT_ENOUGH_CPUS, Short
 from koord.policy.topology.status import status_of
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
@@ -190,7 +191,15 @@ class NodeNUMAResource(Plugin):
             return None
         if terms.binding is not None and isinstance(site.topology.cpu, Invalid):
             return unresolvable(INVALID_CPU_TOPOLOGY)
-        trial = Trial.of(demand, terms, site, self.books.book(site, node.name), reserved_on(cycle, node))
+        book = self.books.book(site, node.name)
+        guests, theirs = cycle.taken_over.get(pod.uid, ()), 0
+        for guest in guests:
+            if (entry := book.entries.get(guest)) is not None:
+                theirs |= entry.given.cpus.bits
+                book = book.take(guest)
+        if theirs:
+            terms = replace(terms, request=replace(terms.request, promised=theirs))
+        trial = Trial.of(demand, terms, site, book, reserved_on(cycle, node))
         mask: BitMask | None = None
         if terms.policy != NONE and demand.promised is None:
             affinity = self.judge.admitted(cycle, pod, node, trial)
@@ -201,9 +210,11 @@ class NodeNUMAResource(Plugin):
         given = trial.given_in(None if nominated is None else nominated.uid, mask)
         if isinstance(given, Short):
             return rejected(given)
+        if terms.binding is not None and theirs & ~given.cpus.bits:
+            return reject(NOT_ENOUGH_CPUS)  # what its owners have must be a part of it
         cycle.zones[pod.uid] = mask
         entry = Entry(given, "" if nominated is None else nominated.holder.uid)
-        self.books.promise(pod.uid, Promise(node.name, entry, terms.binding))
+        self.books.promise(pod.uid, Promise(node.name, entry, terms.binding, guests))
         return None
 
     def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:

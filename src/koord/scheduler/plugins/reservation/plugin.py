@@ -291,6 +291,9 @@ class ReservationPlugin(Plugin):
 
     def nominate(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
         kept = cycle.kept.get(self.name)
+        over = cycle.kept.get(_OVER)
+        if isinstance(over, Over):
+            cycle.taken_over[pod.uid] = tuple(one.uid for one in over.chosen(node) or ())
         if not isinstance(kept, Claim):
             return None
         told = {reserved.uid: reserved for reserved in cycle.reserved.get(node.name, ())}

@@ -1,0 +1,135 @@
+"""Reservations that come over running pods take their CPUs and GPUs over: nothing is held twice, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from koord.api import custom
+from koord.api.builtin import PODS
+from koord.api.protocol import A_DEVICE_ALLOCATED, A_RESERVATION_ALLOCATED, A_RESOURCE_STATUS
+from koord.kube.refused import ok
+from koord.kube.transport import Request
+from koord.scheduler.plugins.device_share.book import Book as Devices
+from koord.scheduler.plugins.node_numa_resource.books import Books
+from koord.telemetry.clock import LoopClock, run_virtual
+from koord.values.cpuset import CPUSet
+from tests.scheduler.shell.everything import FATES, GPU, LSR, Life, check
+from tests.scheduler.shell.trouble import Fate, troubled
+
+
+def run(story: Callable[[Life], Awaitable[None]]) -> None:
+    async def main(clock: LoopClock) -> None:
+        async with troubled(clock) as world:
+            life = Life(world, random.Random(1))
+            await life.machine(0)
+            await story(life)
+            await check(life)
+
+    run_virtual(main)
+
+
+def template(cpu: int, gpu: int, **labels: str) -> dict[str, Any]:
+    requests = {"cpu": str(cpu), "memory": "1Gi", GPU: str(gpu)}
+    container = {"name": "c", "image": "app", "resources": {"requests": requests, "limits": {GPU: str(gpu)}}}
+    spec = {"schedulerName": "koord-scheduler", "containers": [container], "terminationGracePeriodSeconds": 0}
+    return {"metadata": {"labels": {**LSR, **labels}}, "spec": spec}
+
+
+async def add_pod(life: Life, name: str, cpu: int, gpu: int, **labels: str) -> None:
+    body = template(cpu, gpu, **labels)
+    body["metadata"] |= {"name": name, "namespace": "default"}
+    ok(await life.client.create(PODS, body))
+
+
+async def reserve_over(life: Life, cpu: int, gpu: int) -> None:
+    spec = {
+        "template": template(cpu, gpu),
+        "owners": [{"labelSelector": {"matchLabels": {"app": "there"}}}],
+        "ttl": "24h",
+        "allocateOnce": False,
+        "allocatePolicy": "Restricted",
+        "preAllocation": True,
+    }
+    ok(await life.client.create(custom.RESERVATIONS, {"metadata": {"name": "r"}, "spec": spec}))
+
+
+def given(found: Any) -> tuple[int, set[int]]:
+    notes = found.metadata.annotations
+    cpus = CPUSet.parse(json.loads(notes[A_RESOURCE_STATUS])["cpuset"]).bits
+    return cpus, {card["minor"] for card in json.loads(notes[A_DEVICE_ALLOCATED])["gpu"]}
+
+
+async def used(life: Life) -> tuple[int, int]:
+    """CPUs and whole GPUs of the machine that somebody has."""
+    state = life.world.scheduler.state
+    (book,) = (state.derived(Books)._books[name] for name in ("n0",))
+    cpus = 0
+    for allocation in book.ledger.pods.values():
+        assert not cpus & allocation.cpus.bits
+        cpus |= allocation.cpus.bits
+    return cpus.bit_count(), len(state.derived(Devices).sites["n0"].used.get("gpu", {}))
+
+
+@pytest.mark.parametrize("fate", ["well", *FATES])
+def test_what_a_running_pod_has_is_a_part_of_what_its_reservation_gets(fate: Fate) -> None:
+    async def story(life: Life) -> None:
+        await add_pod(life, "first", 4, 200)
+        await add_pod(life, "there", 2, 100, app="there")
+        await life.world.settle(30)
+        left = 4
+
+        def fail(request: Request) -> Fate:
+            nonlocal left
+            if request.method == "PATCH" and left:
+                left -= 1
+                return fate
+            return "well"
+
+        life.world.wire.fate = fail
+        await reserve_over(life, 6, 300)
+        await life.world.settle()
+        reservation = ok(await life.client.get(custom.RESERVATIONS, "r"))
+        assert reservation.status.phase == "Available", reservation.status
+        pod = await life.world.pod("there")
+        assert json.loads(pod.metadata.annotations[A_RESERVATION_ALLOCATED])["name"] == "r"
+        (mine, cards), (all_of_it, all_cards) = given(pod), given(reservation)
+        assert mine & ~all_of_it == 0, "the pod's CPUs are among those of the reservation"
+        assert cards <= all_cards
+        assert await used(life) == (10, 5)
+        await life.world.remove_pod("there")
+        await life.world.settle(30)
+        assert await used(life) == (10, 5), "what the owner left is the reservation's"
+        await add_pod(life, "next", 4, 200, app="there")
+        await life.world.settle(30)
+        mine, cards = given(await life.world.pod("next"))
+        assert mine & ~all_of_it == 0
+        assert cards <= all_cards
+        await check(life)
+        await life.client.delete(custom.RESERVATIONS, "r")
+        await life.world.settle(30)
+        assert await used(life) == (8, 4), "the owner keeps its own"
+
+    run(story)
+
+
+def test_one_that_cannot_have_all_of_it_waits_and_leaves_nothing_behind() -> None:
+    async def story(life: Life) -> None:
+        await add_pod(life, "there", 2, 100, app="there")
+        await add_pod(life, "big", 12, 700)
+        await life.world.settle(30)
+        await reserve_over(life, 6, 300)
+        await life.world.settle(60)
+        assert ok(await life.client.get(custom.RESERVATIONS, "r")).status.phase in ("", "Pending")
+        assert await used(life) == (14, 8)
+        await check(life)
+        await life.world.remove_pod("big")
+        await life.world.settle()
+        assert ok(await life.client.get(custom.RESERVATIONS, "r")).status.phase == "Available"
+        assert await used(life) == (6, 3)
+
+    run(story)
