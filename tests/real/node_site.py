@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from koord.host.cgroup.tree import Tree
@@ -56,6 +57,10 @@ class Site:
     def pod(self, name: str) -> Json | None:
         return self.api.get(f"{PODS}/{name}")
 
+    def annotations(self, name: str) -> dict[str, str]:
+        found: dict[str, str] = self.api.seen(f"{PODS}/{name}")["metadata"].get("annotations", {})
+        return found
+
     def group(self, name: str) -> str:
         found = self.api.seen(f"{PODS}/{name}")
         return self.tree.layout.pod_dir(found["status"]["qosClass"], found["metadata"]["uid"])
@@ -69,6 +74,11 @@ class Site:
         for name in names:
             self.api.delete(f"{PODS}/{name}")
         until(lambda: all(self.pod(name) is None for name in names), f"{', '.join(names)} are gone")
+
+    def signal(self, name: str, number: int) -> None:
+        """To the first process of the pod's container."""
+        procs = Path(self.tree.group("cpu", self.container(name))) / "cgroup.procs"
+        os.kill(int(procs.read_text().split()[0]), number)
 
     def throttled(self, group: str) -> int:
         text = (Path(self.tree.group("cpu", group)) / "cpu.stat").read_text()
@@ -124,19 +134,12 @@ def evictions(agent: Agent) -> list[Json]:
 
 def ticked(agent: Agent, times: int = 2) -> None:
     """Wait until whatever the agent knows by now has been acted on."""
-    seen = {last(agent)}
-
-    def enough() -> bool:
-        seen.add(last(agent))
-        return len(seen) > times
-
-    until(enough, f"{times} ticks")
+    before = ticks(agent)
+    until(lambda: ticks(agent) > before + times, f"{times} ticks")
 
 
-def last(agent: Agent) -> str:
-    """When the strategies ran last."""
-    text = agent.fetch("/apis/v1/strategies")
-    return max((one.get("at", "") for one in json.loads(text)["strategies"]), default="") if text else ""
+def ticks(agent: Agent) -> int:
+    return int(known(agent).get("ticks", 0))
 
 
 def pool(annotations: Json, name: str) -> str:

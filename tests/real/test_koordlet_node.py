@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from koord.api.annotations.interference import A_INTERFERENCE as NOTE
 from koord.host.cgroup.detection import Undetected, open_tree
 from koord.host.host import Host
 from koord.koordlet.capability import PREFIX
@@ -30,6 +32,7 @@ from tests.real.node_site import (
     pool,
     strategies,
     ticked,
+    ticks,
     told_events,
     web,
 )
@@ -290,19 +293,47 @@ class TestManyLives:
         assert said.returncode == 0, said.stderr
         assert site.values() == before, f"seed {seed}"
 
-    def test_a_kubelet_that_is_away_and_comes_back(self, site: Site) -> None:
+
+@pytest.mark.xdist_group("real-node")
+class TestTrouble:
+    """A kubelet that is away, a pod that is disturbed: the agent goes on and tells."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def agent(cls, site: Site) -> Iterator[Agent]:
         order(site.api, BURSTING)
-        with nodeagent.running(site.node, site.folder / "kubelet", *QUICK) as agent:
+        limits = {"requests": {"cpu": "50m"}, "limits": {"cpu": "50m"}}
+        site.run(pod("shaky", limits, command="trap 'while :; do :; done' USR1; while :; do sleep 0.2; done"))
+        looking = ("--tell-interference", "--interference-interval=1s", "--psi-collector-interval=1s")
+        gates = f"{nodeagent.GATES},PSICollector=true"
+        with nodeagent.running(site.node, site.folder / "trouble", *QUICK, *looking, gates=gates) as agent:
             until(lambda: known(agent).get("podsFrom") == "kubelet", "the kubelet tells its pods")
-            site.node.stop("kubelet")
-            until(lambda: known(agent)["podsFrom"] == "apiserver", "the API server does instead")
-            order(site.api, {**BURSTING, **HOLDING})
-            until(lambda: site.value(QUOTA, site.top) != "-1", "the agent goes on")
-            site.node.start("kubelet")
-            until(lambda: known(agent)["podsFrom"] == "kubelet", "the kubelet tells its pods again")
-            assert known(agent)["podsProblem"] == ""
-            log = agent.log()
-            assert log.count("does not tell its pods") == 1
-            assert "Traceback" not in log
-        assert nodeagent.restore(site.node, site.folder / "kubelet").returncode == 0
+            yield agent
+
+    def test_a_kubelet_that_is_away_and_comes_back(self, site: Site, agent: Agent) -> None:
+        site.node.stop("kubelet")
+        until(lambda: known(agent)["podsFrom"] == "apiserver", "the API server does instead")
+        order(site.api, {**BURSTING, **HOLDING})
+        until(lambda: site.value(QUOTA, site.top) != "-1", "the agent goes on")
+        site.node.start("kubelet")
+        until(lambda: known(agent)["podsFrom"] == "kubelet", "the kubelet tells its pods again")
+        assert known(agent)["podsProblem"] == ""
+        assert agent.log().count("does not tell its pods") == 1
+
+    def test_a_pod_that_waits_for_cpu_is_told(self, site: Site, agent: Agent) -> None:
+        if known(agent)["collectors"].get("pressure") != "works":
+            pytest.skip(f"no pressure of groups on this kernel: {known(agent)['collectors'].get('pressure')}")
+        until(lambda: ticks(agent) > 15, "what is normal is known")
+        site.signal("shaky", signal.SIGUSR1)
+        until(lambda: NOTE in site.annotations("shaky"), "its annotation tells it")
+        told = json.loads(site.annotations("shaky")[NOTE])
+        assert told["cpu-psi"]["now"] > told["cpu-psi"]["baseline"]
+        until(lambda: ("shaky", "InterferenceDetected") in told_events(site), "an event tells it")
+        assert any(one.startswith("default/shaky: cpu-psi") for one in known(agent)["disturbedPods"])
+
+    def test_nothing_is_left_behind(self, site: Site, agent: Agent) -> None:
+        log = agent.log()
+        assert "Traceback" not in log
+        assert agent.stop() == 0
+        assert nodeagent.restore(site.node, site.folder / "trouble").returncode == 0
         assert site.value(QUOTA, site.top) == "-1"
