@@ -12,19 +12,23 @@ import pytest
 from koord.api import custom
 from koord.api.builtin import PODS
 from koord.api.protocol import A_DEVICE_ALLOCATED, A_RESERVATION_ALLOCATED, A_RESOURCE_STATUS
+from koord.cli import local_scheduler
 from koord.kube.refused import ok
 from koord.kube.transport import Request
+from koord.scheduler.assembly import Assembly
+from koord.scheduler.assembly.gated import gated
 from koord.scheduler.plugins.device_share.book import Book as Devices
 from koord.scheduler.plugins.node_numa_resource.books import Books
+from koord.scheduler.plugins.registry import REGISTRY
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.values.cpuset import CPUSet
 from tests.scheduler.shell.everything import FATES, GPU, LSR, Life, check
 from tests.scheduler.shell.trouble import Fate, troubled
 
 
-def run(story: Callable[[Life], Awaitable[None]]) -> None:
+def run(story: Callable[[Life], Awaitable[None]], assembly: Assembly | None = None) -> None:
     async def main(clock: LoopClock) -> None:
-        async with troubled(clock) as world:
+        async with troubled(clock, assembly) as world:
             life = Life(world, random.Random(1))
             await life.machine(0)
             await story(life)
@@ -133,3 +137,20 @@ def test_one_that_cannot_have_all_of_it_waits_and_leaves_nothing_behind() -> Non
         assert await used(life) == (6, 3)
 
     run(story)
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_with_its_gate_a_reservation_holds_what_its_devices_come_to(gate: bool) -> None:
+    made = Assembly.of(local_scheduler.configuration(), gated(REGISTRY, {"ResizePod": gate}))
+    assert isinstance(made, Assembly)
+
+    async def story(life: Life) -> None:
+        spec = {"template": template(2, 200), "owners": [{"labelSelector": {}}], "ttl": "24h"}
+        ok(await life.client.create(custom.RESERVATIONS, {"metadata": {"name": "r"}, "spec": spec}))
+        await life.world.settle(30)
+        held = ok(await life.client.get(custom.RESERVATIONS, "r")).status.allocatable
+        asked = {"cpu": "2", "memory": "1Gi", GPU: "200"}
+        share = {f"{GPU}-core": "200", f"{GPU}-memory": "32Gi", f"{GPU}-memory-ratio": "200"}
+        assert dict(held) == (asked | share if gate else asked)
+
+    run(story, made)

@@ -21,7 +21,7 @@ _QUOTA_GATES = {
 }
 _NO_CLAIMS = "DisableDynamicResourceAllocationInformer"
 _BATCH = "EnableInlineBatchSchedule"
-_VENDORS = "DevicePluginAdaption"
+_DEVICE_GATES = {"DevicePluginAdaption": "adapts", "ResizePod": "resizes"}
 _RESERVATION_GATES = {
     "OmitNodeLabelsForReservation": "omit_node_labels",
     "CleanExpiredReservationAllocated": "clean_owners",
@@ -38,8 +38,9 @@ def gated(factories: Mapping[str, Factory], gates: Mapping[str, bool]) -> Mappin
         changed[ElasticQuota.name] = lambda args, handle: ElasticQuota(args, handle, **quota)
     if gates.get(_BATCH, False):
         changed[Coscheduling.name] = lambda args, handle: coscheduling(args, handle, batch=True)
-    if gates.get(_VENDORS, False):
-        changed[DeviceShare.name] = lambda args, handle: DeviceShare(args, handle, adapts=True)
+    devices = {keyword: gates.get(gate, False) for gate, keyword in _DEVICE_GATES.items()}
+    if any(devices.values()):
+        changed[DeviceShare.name] = lambda args, handle: DeviceShare(args, handle, **devices)
     reservation = {keyword: gates.get(gate, False) for gate, keyword in _RESERVATION_GATES.items()}
     if any(reservation.values()):
         changed[ReservationPlugin.name] = lambda args, handle: ReservationPlugin(args, handle, **reservation)

@@ -5,12 +5,14 @@ With `Vendors`, also what third-party device plugins read, and the lock by which
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from koord.api.annotations import device_allocated
 from koord.api.annotations.device_allocated import Allocations
+from koord.api.annotations.reservation_options import ResizeAllocatable, dump_resize
 from koord.api.builtin import NODES
-from koord.api.protocol import A_DEVICE_ALLOCATED
+from koord.api.protocol import A_DEVICE_ALLOCATED, A_RESERVATION_RESIZE_ALLOCATABLE
 from koord.policy.device.allocator import Allocation
 from koord.policy.device.annotation import annotation_of
 from koord.policy.device.inventory import DeviceInventory
@@ -22,6 +24,7 @@ from koord.scheduler.framework.work import Errand, Mark, Work, Write
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.wire import PODS
+from koord.values import resources as vector
 
 
 def given(allocation: Allocation, inventory: DeviceInventory | None, node_name: str) -> Allocations | Fault:
@@ -37,6 +40,17 @@ def given(allocation: Allocation, inventory: DeviceInventory | None, node_name: 
 
 def mark_of(allocations: Allocations) -> Mark:
     return Mark({A_DEVICE_ALLOCATED: device_allocated.dump(allocations)})
+
+
+def resized(allocation: Allocation) -> Mapping[str, str]:
+    """What the chosen devices come to, for a reservation to hold: it may have asked for less exact things."""
+    total: dict[str, int] = {}
+    for chosen in allocation.devices.values():
+        for one in chosen:
+            for name, amount in one.amounts.items():
+                total[name] = total.get(name, 0) + amount
+    value = ResizeAllocatable(resources=dict(vector.to_wire(vector.materialise(total))))
+    return {A_RESERVATION_RESIZE_ALLOCATABLE: dump_resize(value)}
 
 
 class Vendors:

@@ -29,13 +29,13 @@ from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.normaliser import Normaliser
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Reject, Skip
-from koord.scheduler.framework.work import Work
+from koord.scheduler.framework.work import Mark, Work
 from koord.scheduler.plugins.device_share.asking import MEMO, Asking, Askings, rejection
 from koord.scheduler.plugins.device_share.book import Book, Promise
 from koord.scheduler.plugins.device_share.cards import Fleet
 from koord.scheduler.plugins.device_share.grade import Grade
 from koord.scheduler.plugins.device_share.judge import Judge
-from koord.scheduler.plugins.device_share.marking import Vendors, given, mark_of
+from koord.scheduler.plugins.device_share.marking import Vendors, given, mark_of, resized
 from koord.scheduler.plugins.device_share.site import Site
 from koord.scheduler.plugins.device_share.slices import Slices
 from koord.scheduler.plugins.device_share.trial import RESTRICTED, Trial
@@ -80,8 +80,9 @@ class DeviceShare(Plugin):
         Event("Node", UPDATE, "labels"),
     )
 
-    def __init__(self, args: DeviceShareArgs, handle: Handle, *, adapts: bool = False) -> None:
-        """Takes defaulted arguments. `adapts`: write what third-party device plugins read, too."""
+    def __init__(self, args: DeviceShareArgs, handle: Handle, *, adapts: bool = False, resizes: bool = False) -> None:
+        """Takes defaulted arguments. `adapts`: write what third-party device plugins read, too. `resizes`:
+        reservations hold what their devices come to, whatever they asked for."""
         if args.scoring_strategy is None or args.gpu_shared_resource_templates_config is None:
             raise ValueError("scoring strategy or template config not specified")
         self._state = handle.state
@@ -90,6 +91,7 @@ class DeviceShare(Plugin):
         unsupported = frozenset((one.vendor, one.model) for one in args.gpu_share_unsupported_models)
         self._askings = Askings()
         self._slices = Slices(args.gpu_shared_resource_templates_config, handle, self._askings.cut_by)
+        self._resizes = resizes
         self._vendors = Vendors(handle) if adapts else None
         self.book = handle.state.derived(Book)
         handle.lister(DEVICES).on_change(self.book.device_changed)
@@ -305,6 +307,8 @@ class DeviceShare(Plugin):
         allocations = given(promise.allocation, None if site is None else site.inventory, node_name)
         if isinstance(allocations, Fault):
             return allocations
+        if pod.reserve and self._resizes:
+            return Mark({**mark_of(allocations).annotations, **resized(promise.allocation)})
         if self._vendors is None or site is None or node is None:
             return mark_of(allocations)
         return self._vendors.work(allocations, site.inventory, pod, node)
