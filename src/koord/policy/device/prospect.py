@@ -1,8 +1,9 @@
 """How useful what is left on nodes is to the pods one expects: the scores of `fragmentation.descent` from tables.
 
     usefulness(room)   the sum over expected pods of weight x idle thousandths that such a pod could use
-    fragmentation      idle - usefulness
-    gain               fragmentation before - after  =  taken - (usefulness before - after)
+    balance(room)      idle thousandths that have CPU beside them, at the rate at which expected pods ask for both
+    worth(room)        (100 - B) % of usefulness and B % of balance; B is 0 for plain fragmentation
+    gain               taken - (worth before - worth after); without balance: fragmentation before - after
     score              100 / (1 + e^-gain), the gain in cards, rounded down
 
 What a card is worth depends on what is left of it and on which pods the node's CPU is enough for, so it is looked up.
@@ -27,17 +28,21 @@ WHOLE = 100
 _STEP = CARD_MILLI // WHOLE  # thousandths in a percent
 _ONE = 1 << 30  # the weight of all pods together
 # The least gain for each score: where the curve passes it.
-_LEAST = tuple(math.ceil(CARD_MILLI * _ONE * math.log(score / (100 - score))) for score in range(1, 100))
+_LEAST = tuple(math.ceil(100 * CARD_MILLI * _ONE * math.log(score / (100 - score))) for score in range(1, 100))
 _LEAST_COLUMN: Ints = np.asarray(_LEAST, np.int64)
 NO_ROOM = -1
+_MOST_PER_CPU = 1000  # of pods that ask for hardly any CPU
 
 
 class Prospect:
     """Of nodes of one kind: those on which the same expected pods may run."""
 
-    __slots__ = ("_column", "_cpus", "_cpus_column", "_several", "_worth")
+    __slots__ = ("_balance", "_column", "_cpus", "_cpus_column", "_per_cpu", "_several", "_table")
 
-    def __init__(self, expected: Sequence[Typical], takes: Callable[[Shape], bool]) -> None:
+    def __init__(self, expected: Sequence[Typical], takes: Callable[[Shape], bool], balance: int = 0) -> None:
+        """`balance`: percent of a room's worth that goes by the CPU beside its cards."""
+        self._balance = balance
+        self._per_cpu = _per_cpu(expected)
         served = [one for one in expected if one.shape.gpu_count and one.shape.gpu_milli and takes(one.shape)]
         self._cpus = sorted({one.shape.cpu_milli for one in served})
         self._cpus_column = np.asarray(self._cpus, np.int64)
@@ -51,13 +56,13 @@ class Prospect:
                 several.append((shape.cpu_milli, percent_of(shape), shape.gpu_count, weight))
         self._column *= _STEP * np.arange(WHOLE + 1)
         self._several = tuple(several)
-        self._worth: list[list[int]] = self._column.tolist()
+        self._table: list[list[int]] = self._column.tolist()
 
     # One room ----------------------------------------------------------------------------------------------------
 
     def usefulness(self, cpu_milli: int, percents: Sequence[int]) -> int:
-        worth = self._worth[bisect_right(self._cpus, cpu_milli)]
-        total = sum([worth[left] for left in percents])
+        values = self._table[bisect_right(self._cpus, cpu_milli)]
+        total = sum([values[left] for left in percents])
         for cpu, percent, count, weight in self._several:
             if cpu <= cpu_milli:
                 large = [left for left in percents if left >= percent]
@@ -65,27 +70,34 @@ class Prospect:
                     total += weight * _STEP * sum(large)
         return total
 
+    def worth(self, cpu_milli: int, percents: Sequence[int]) -> int:
+        """In hundredths."""
+        found = (100 - self._balance) * self.usefulness(cpu_milli, percents)
+        if self._balance:
+            found += self._balance * min(_ONE * _STEP * sum(percents), self._per_cpu * max(cpu_milli, 0))
+        return found
+
     def choice(self, cpu_milli: int, percents: Sequence[int], shape: Shape) -> Choice | None:
         """The score and the cards by index; None where the pod does not fit."""
         need = percent_of(shape) if shape.gpu_count else 0
         fitting = [card for card, left in enumerate(percents) if left >= need] if need else []
         if shape.cpu_milli > cpu_milli or len(fitting) < shape.gpu_count:
             return None
-        before, cpu_after = self.usefulness(cpu_milli, percents), cpu_milli - shape.cpu_milli
-        taken = _ONE * _STEP * need * shape.gpu_count
+        before, cpu_after = self.worth(cpu_milli, percents), cpu_milli - shape.cpu_milli
+        taken = 100 * _ONE * _STEP * need * shape.gpu_count
         after = list(percents)
         if not is_share(shape):
             cards = tuple(fitting[: shape.gpu_count])
             for card in cards:
                 after[card] -= need
-            return Choice(bisect_right(_LEAST, taken - before + self.usefulness(cpu_after, after)), cards)
+            return Choice(bisect_right(_LEAST, taken - before + self.worth(cpu_after, after)), cards)
         best: Choice | None = None
         seen: set[int] = set()  # cards with equally much left are equally good
         for card in fitting:
             if percents[card] not in seen:
                 seen.add(percents[card])
                 after[card] -= need
-                score = bisect_right(_LEAST, taken - before + self.usefulness(cpu_after, after))
+                score = bisect_right(_LEAST, taken - before + self.worth(cpu_after, after))
                 after[card] += need
                 if best is None or score > best.score:
                     best = Choice(score, (card,))
@@ -109,17 +121,23 @@ class Prospect:
         fitting = percents >= max(need, 1)
         fits = (cpu_milli >= shape.cpu_milli) & (np.count_nonzero(fitting, axis=1) >= shape.gpu_count)
         cpu_after = cpu_milli - shape.cpu_milli
-        before = self.usefulness_column(cpu_milli, percents)
-        taken = _ONE * _STEP * need * shape.gpu_count
+        idle: Ints = percents.sum(axis=1)
+        before = self._worth_column(cpu_milli, idle, self.usefulness_column(cpu_milli, percents))
+        taken = 100 * _ONE * _STEP * need * shape.gpu_count
         if is_share(shape):
-            after = self._best_after(cpu_after, percents, fitting, need)
-        elif need:
-            first = fitting & (np.cumsum(fitting, axis=1) <= shape.gpu_count)
-            after = self.usefulness_column(cpu_after, percents - need * first)
+            useful = self._best_after(cpu_after, percents, fitting, need)
         else:
-            after = self.usefulness_column(cpu_after, percents)
+            first = fitting & (np.cumsum(fitting, axis=1) <= shape.gpu_count)
+            useful = self.usefulness_column(cpu_after, percents - need * first)
+        after = self._worth_column(cpu_after, idle - need * shape.gpu_count, useful)
         scores = np.searchsorted(_LEAST_COLUMN, taken - before + after, side="right")
         return np.where(fits, scores, NO_ROOM)
+
+    def _worth_column(self, cpu_milli: Ints, idle: Ints, useful: Ints) -> Ints:
+        found = (100 - self._balance) * useful
+        if self._balance:
+            found += self._balance * np.minimum(_ONE * _STEP * idle, self._per_cpu * np.maximum(cpu_milli, 0))
+        return found
 
     def _best_after(self, cpu_after: Ints, percents: Ints, fitting: npt.NDArray[np.bool_], need: int) -> Ints:
         """The most useful of what a share could leave, over the cards that it could come from."""
@@ -134,6 +152,14 @@ class Prospect:
             after = after + np.where((cards >= count) & (cpu <= cpu_after)[:, None], weight * _STEP * sums, 0)
         best: Ints = np.where(fitting, after, -1).max(axis=1)
         return best
+
+
+def _per_cpu(expected: Sequence[Typical]) -> int:
+    """Thousandths of cards that pods with GPUs ask for per thousandth of a CPU, times the weight of all."""
+    with_gpus = [one for one in expected if one.shape.gpu_count]
+    cpu = sum(one.weight * one.shape.cpu_milli for one in with_gpus)
+    gpu = sum(one.weight * one.shape.gpu_milli * one.shape.gpu_count for one in with_gpus)
+    return round(_ONE * min(gpu / cpu, _MOST_PER_CPU)) if cpu else _ONE * _MOST_PER_CPU
 
 
 def percent_of(shape: Shape) -> int:

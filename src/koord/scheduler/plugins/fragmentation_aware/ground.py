@@ -18,6 +18,8 @@ from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.table import EVERY, NodeTable
 
 _FIRST_PLACES = 8
+# Percent. CPU without GPUs or GPUs without CPU are of use to fewer pods than either fragmentation alone would tell.
+BALANCE = 10
 Kind = tuple[bool, ...]  # which constraints a node meets, in their order
 
 
@@ -105,7 +107,7 @@ class Outlook:
             def takes(shape: Shape) -> bool:
                 return not shape.gpu_spec or shape.gpu_spec in met
 
-            found = self._prospects[kind] = Prospect(self.expected, takes)
+            found = self._prospects[kind] = Prospect(self.expected, takes, BALANCE)
         return found
 
     def _refresh(self) -> None:

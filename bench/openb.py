@@ -1,0 +1,74 @@
+"""The published openb experiment on the engine: how much of all GPUs is allocated, and how fast that is decided.
+
+Needs the trace, which is not part of koord: its folder is named by the environment variable OPENB. Draws
+docs/images/openb.svg from the runs on the default trace.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from koord.sim.openb.replay import BEST_FIT, FGD, KOORD, replay
+from koord.sim.openb.report import Compared, Mean, compared, drawn, report
+from koord.sim.openb.trace import read_order, read_trace, variants_in
+
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "openb.svg"
+SEEDS = {"default": (42, 43, 44, 45, 46)}
+OTHER_SEEDS = (42, 43)
+DRAWN_SEEDS = (1, 2, 3)  # orders of our own: nothing was ever tuned on these
+LOADS = (95, 100, 130)
+
+
+def run() -> dict[str, Any]:
+    named = os.environ.get("OPENB")
+    if not named:
+        sys.exit("set OPENB to the folder with the openb files; they are not part of koord")
+    folder = Path(named)
+    found: list[Compared] = []
+    drawn_anew: list[Compared] = []
+    for variant in variants_in(folder):
+        trace = read_trace(folder, variant)
+        for seed in (*SEEDS.get(variant, OTHER_SEEDS), *DRAWN_SEEDS):
+            order = read_order(folder, trace, seed)
+            policies = (KOORD, BEST_FIT, FGD) if variant == "default" or not order.published else (KOORD,)
+            for policy in policies:
+                one = compared(replay(trace, order, policy), folder)
+                (found if order.published else drawn_anew).append(one)
+                print(variant, seed, policy, one.run.at(130), one.largest_gap, file=sys.stderr, flush=True)
+    told, anew = report(found), report(drawn_anew)
+    PICTURE.write_text(drawn(told, "default"))
+    return {
+        "published_orders": {mean.variant: _figures(mean) for mean in told.means if mean.policy == KOORD},
+        "orders_of_our_own": {
+            variant: {mean.policy: _at(mean.allocation) for mean in anew.means if mean.variant == variant}
+            for variant in dict.fromkeys(mean.variant for mean in anew.means)
+        },
+        "largest_gap_to_published_runs": {
+            policy: max((one.largest_gap or 0.0) for one in found if one.run.policy == policy)
+            for policy in (BEST_FIT, FGD)
+        },
+        "by_seed_at_130": {
+            f"{one.run.variant} {one.run.seed}": one.run.at(130) for one in found if one.run.policy == KOORD
+        },
+        "pods_per_second": {
+            policy: _rate([one for one in found if one.run.policy == policy]) for policy in (KOORD, BEST_FIT, FGD)
+        },
+        "seconds_of_the_slowest_run": max(one.run.seconds for one in (*found, *drawn_anew)),
+    }
+
+
+def _figures(mean: Mean) -> dict[str, Any]:
+    published = {f"{name}, published": _at(curve) for name, curve in mean.published.items()}
+    return {"seeds": len(mean.seeds), "koord": _at(mean.allocation), **published}
+
+
+def _at(curve: Any) -> dict[str, str]:
+    """As words: two figures behind the point matter here."""
+    return {f"@{load}": f"{curve[load]:.2f}" for load in LOADS if load in curve}
+
+
+def _rate(runs: list[Compared]) -> float:
+    return sum(one.run.arrived for one in runs) / sum(one.run.seconds for one in runs)
