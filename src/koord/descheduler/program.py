@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from koord.descheduler.assembly import Assembly
+from koord.descheduler.explain.surprise import surprises
 from koord.descheduler.framework.effect import Evict
 from koord.descheduler.framework.plugin import Plugin
 from koord.descheduler.framework.round import Outcome, decide
@@ -51,6 +52,8 @@ class Descheduler:
 
     async def lead(self) -> None:
         """Until cancelled: a round each interval, counted from its start; with interval 0 one round only."""
+        for field, why in surprises(self.assembly):
+            _LOG.warning("%s %s", field, why)
         for means in self.means.values():
             await means.start()
         try:

@@ -142,7 +142,8 @@ def _profile_errors(profile: Profile, path: str) -> list[FieldError]:
     errors += validate_configs(profile.plugin_config, f"{path}.pluginConfig")
     evictors = [plugin.name for plugin in (profile.plugins or Plugins()).evict.enabled]
     if len(evictors) != 1:
-        errors.append(FieldError(f"{path}.plugins.evict.enabled", evictors, "must be exactly one plugin"))
+        rule = "only one evict plugin can be enabled" if evictors else "no evict plugin is enabled"
+        errors.append(FieldError(f"{path}.plugins.evict.enabled", evictors, rule))
     for index, config in enumerate(profile.plugin_config):
         if config.name in CATALOG:
             args = typed_args(config.name, config.args)
