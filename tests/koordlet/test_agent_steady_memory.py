@@ -1,0 +1,76 @@
+"""The whole agent for hours while pods come and go: what it keeps is by what is there, not by what was."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+from pathlib import Path
+
+from koord.api.builtin import PODS
+from koord.koordlet.collect.settings import Settings as CollectSettings
+from koord.koordlet.observe.scene import Settings as RoundSettings
+from koord.koordlet.program import Koordlet
+from koord.koordlet.reporting.interference import Settings as InterferenceSettings
+from tests.koordlet.agent_world import GI, AgentWorld, in_virtual_time, made
+
+PLACES = 24
+STEP_S = 60.0
+ORDER = {
+    "resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cpuset"},
+    "cpuBurstStrategy": {"policy": "auto"},
+    "resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": True, "groupIdentity": -1}}},
+}
+
+
+def kept(agent: Koordlet) -> dict[str, int]:
+    """Everything that grows with pods."""
+    engine, reports = agent.engine, agent.reports
+    assert engine is not None
+    assert reports is not None
+    memory = engine.executor._memory
+    registries = (agent.metrics.internal, agent.metrics.external)
+    return {
+        "series": len(agent.store),
+        "files": len(memory.entries) + len(memory.owners) + len(memory.refusals),
+        "journal": len(engine.executor._journal),
+        "models": len(reports.predictor._models),
+        "metrics": sum(len(family) for registry in registries for family in registry.families()),
+        "evictions": len(agent.ledger),
+    }
+
+
+def test_hours_of_pods_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
+    async def story(world: AgentWorld) -> None:
+        world.beat_s = STEP_S
+        await world.furnish()
+        await world.order(ORDER)
+        groups: dict[str, str] = {}
+        agent = world.agent(
+            frozenset({"CgroupReconcile"}),
+            collect=CollectSettings(interval_s=STEP_S, psi_s=STEP_S, psi=True),
+            round=RoundSettings(collect_interval_s=STEP_S),
+            interference=InterferenceSettings(every_s=STEP_S),
+        )
+        await agent.start()
+        sizes: list[dict[str, int]] = []
+        blocks: list[int] = []
+        for step in range(150):  # two and a half hours, two pods replaced a minute
+            for number in (2 * step, 2 * step + 1):
+                name, old = f"p{number}", f"p{number - PLACES}"
+                if old in groups:
+                    world.machine.remove(groups.pop(old))
+                    await made(world.client.delete(PODS, old, "default", grace_seconds=0))
+                groups[name] = await world.run_pod(name, "BE" if number % 2 else "LS", memory_bytes=GI // 8)
+            await world.clock.sleep(STEP_S)
+            if step % 30 == 29:
+                gc.collect()
+                sizes.append(kept(agent))
+                blocks.append(sys.getallocatedblocks())
+        assert sizes[0]["series"] > PLACES * 4
+        for earlier, later in itertools.pairwise(sizes[2:]):
+            assert {name: later[name] - earlier[name] for name in later if later[name] > 1.1 * earlier[name]} == {}
+        assert max(blocks[3:]) < 1.03 * blocks[2], blocks
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
