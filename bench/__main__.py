@@ -75,6 +75,8 @@ def _rounded(value: Any) -> Any:
     """Three figures that matter: more would only make diffs of noise."""
     if isinstance(value, dict):
         return {k: _rounded(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
     if isinstance(value, float):
         return float(f"{value:.3g}") if abs(value) < 1000 else round(value)
     return value
