@@ -12,7 +12,7 @@ from koord.api.config.scheduler.args import MOST_ALLOCATED
 from koord.api.config.scheduler.device_share import DEFAULT_STRATEGY, DeviceShareArgs, UnsupportedModel
 from koord.api.core import ConfigMap
 from koord.api.model import convert
-from koord.api.protocol import L_GPU_ISOLATION_PROVIDER, L_GPU_MODEL, L_GPU_VENDOR
+from koord.api.protocol import A_DEVICE_ALLOCATED, L_GPU_ISOLATION_PROVIDER, L_GPU_MODEL, L_GPU_VENDOR
 from koord.policy.topology.hint import Hint
 from koord.scheduler.framework.cycle import Cycle
 from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
@@ -339,3 +339,40 @@ def test_what_is_written_is_what_others_read() -> None:
         "gpu": [{"minor": 0, "resources": {CORE: "50", MEMORY: "8Gi", RATIO: "50"}, "id": "GPU-0"}]
     }
     assert mark.labels == {}
+
+
+HINT = "internal.scheduling.koordinator.sh/scheduling-hint"
+
+
+@pytest.mark.parametrize(
+    ("extensions", "taken", "got"),
+    [
+        pytest.param({"DeviceShare": {}}, (), {"gpu": (5,)}, id="as-promised"),
+        pytest.param({"DeviceShare": {}}, (5,), "Insufficient GPU Devices", id="somebody-has-it"),
+        pytest.param({}, (), {"gpu": (0,)}, id="a-hint-for-others"),
+        pytest.param(None, (), {"gpu": (0,)}, id="of-an-earlier-life"),
+    ],
+)
+def test_what_was_given_earlier_is_given_again_if_a_hint_says_so(extensions: Any, taken: Any, got: Any) -> None:
+    world = World(reference_machine())
+    if taken:
+        world.state.set_pod(carrying("other", "n0", *taken))
+    amounts = {CORE: "100", RATIO: "100", MEMORY: "16Gi"}
+    noted = {A_DEVICE_ALLOCATED: json.dumps({"gpu": [{"minor": 5, "resources": amounts}]})}
+    if extensions is not None:
+        noted[HINT] = json.dumps({"extensions": extensions})
+    assert world.place(asking("p", {GPU: 100}, annotations=noted)) == got
+    world.check()
+
+
+def test_promised_cards_tell_their_numa_node() -> None:
+    world = World(reference_machine())
+    amounts = {CORE: "100", RATIO: "100", MEMORY: "16Gi"}
+    noted = {
+        A_DEVICE_ALLOCATED: json.dumps({"gpu": [{"minor": 5, "resources": amounts}]}),
+        HINT: json.dumps({"extensions": {"DeviceShare": {}}}),
+    }
+    pod = world.state.info(asking("p", {GPU: 100}, annotations=noted))
+    found = world.plugin.numa_hints(Cycle(world.state), pod, world.state.table.index["n0"])
+    assert isinstance(found, dict)
+    assert [hint.mask for hint in found["gpu"]] == [BitMask.of(1)]

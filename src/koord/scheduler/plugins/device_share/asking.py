@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 from koord.api import device as wire
+from koord.api.annotations import device_allocated, scheduling_hint
+from koord.api.annotations.codec import Malformed
 from koord.api.annotations.reservation_options import ignores_reservations, needs_pre_allocation
 from koord.api.protocol import (
     A_DEVICE_ALLOCATE_HINT,
+    A_DEVICE_ALLOCATED,
     A_DEVICE_JOINT_ALLOCATE,
     A_GPU_PARTITION_SPEC,
     A_RESERVATION_AFFINITY,
+    A_SCHEDULING_HINT,
+    A_SCHEDULING_HINT_DEPRECATED,
     L_GPU_ISOLATION_PROVIDER,
 )
+from koord.policy.device.annotation import holdings_of
 from koord.policy.device.demand import Demand, demand_of
-from koord.policy.device.holding import Amounts
+from koord.policy.device.holding import Amounts, Holdings
 from koord.policy.device.refusal import NO_TEMPLATE, Code, Refusal
 from koord.policy.device.request import asks_for_devices
 from koord.policy.device.template import Templates
@@ -45,18 +51,22 @@ class Asking:
         "demand",
         "ignores",
         "number",
+        "promised",
         "required",
         "settled",
         "verdicts",
         "zoned",
     )
 
-    def __init__(self, number: int, demand: Demand, *, required: bool, ignores: bool) -> None:
+    def __init__(
+        self, number: int, demand: Demand, *, required: bool, ignores: bool, promised: Holdings | None = None
+    ) -> None:
         self.number = number
         self.demand = demand
         self.required = required  # it must use a reservation
         self.ignores = ignores  # it may use what is reserved for others
-        self.counts = _counts(demand)
+        self.promised = promised  # what it was given earlier, to be given again
+        self.counts = _counts(demand) if promised is None else None
         # Enough cards that fit are enough: it matters not where they are.
         self.settled = (
             self.counts is not None and not demand.same_pcie and not any(h.scope for h in demand.hints.values())
@@ -116,7 +126,9 @@ class Askings:
         required = A_RESERVATION_AFFINITY in annotations or needs_pre_allocation(labels)
         ignores = ignores_reservations(labels)
         read = (*map(annotations.get, _READ), labels.get(L_GPU_ISOLATION_PROVIDER), required, ignores)
-        key = (asked, read)
+        hinted = A_SCHEDULING_HINT in annotations or A_SCHEDULING_HINT_DEPRECATED in annotations
+        promised = _promised(annotations) if hinted and A_DEVICE_ALLOCATED in annotations else None
+        key = (asked, read, None if promised is None else annotations[A_DEVICE_ALLOCATED])
         known = self._known.get(key)
         if known is None:
             demand = demand_of(dict(asked), annotations, labels, self._templates)
@@ -128,10 +140,19 @@ class Askings:
                 if self._trouble and NO_TEMPLATE in known.reasons:
                     known = Reject((*known.reasons, self._trouble), resolvable=False)
             else:
-                known = Asking(self._made, demand, required=required, ignores=ignores)
+                known = Asking(self._made, demand, required=required, ignores=ignores, promised=promised)
                 self._made += 1
             self._known[key] = known
         return known
+
+
+def _promised(annotations: Mapping[str, str]) -> Holdings | None:
+    """Only if a hint says so: otherwise it is of an earlier life."""
+    hint = scheduling_hint.parse(annotations)
+    if not isinstance(hint, scheduling_hint.SchedulingHint) or MEMO not in hint.extensions:
+        return None
+    found = device_allocated.parse(annotations)
+    return None if found is None or isinstance(found, Malformed) else holdings_of(found) or None
 
 
 def _counts(demand: Demand) -> dict[str, tuple[Amounts, int]] | None:

@@ -19,7 +19,7 @@ from koord.api.custom import DEVICES
 from koord.api.protocol import A_RESERVATION_ALLOCATED
 from koord.policy.device.allocator import Options
 from koord.policy.device.holding import NOTHING, plus
-from koord.policy.device.numa_hint import device_hints
+from koord.policy.device.numa_hint import designated_hints, device_hints
 from koord.policy.device.refusal import Refusal
 from koord.policy.device.score import scorer_of
 from koord.policy.topology.hint import Hint, Hints
@@ -285,7 +285,8 @@ class DeviceShare(Plugin):
             options=self._final,
         )
         zones = cycle.zones.get(pod.uid) if self._aligns else None
-        card = self._cards.best_card(pod, site, node) if self._cards is not None and nominated is None else None
+        free = self._cards is not None and nominated is None and asking.promised is None
+        card = self._cards.best_card(pod, site, node) if self._cards is not None and free else None
         found = trial.allocation(zones, card)
         if isinstance(found, Refusal) and card is not None:
             found = trial.allocation(zones)
@@ -354,7 +355,11 @@ def _fits(trial: Trial, zones: BitMask | None) -> Reject | None:
 
 
 def _hints(trial: Trial) -> Hints | Reject | None:
-    found = device_hints(trial.asking.demand, trial.site.inventory, trial.allocation)
+    inventory, promised = trial.site.inventory, trial.asking.promised
+    if promised is not None:
+        found = designated_hints(inventory, promised)
+    else:
+        found = device_hints(trial.asking.demand, inventory, trial.allocation)
     if isinstance(found, Refusal):
         return rejection(found)
     if not found:

@@ -39,6 +39,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         if card is not None:
             only = {wire.GPU: {card: self.site.inventory.of(wire.GPU)[card].total}}
             terms = msgspec.structs.replace(terms, required=only)
+        if self.asking.promised is not None:
+            terms = msgspec.structs.replace(terms, required=self.asking.promised)
         if self.taken_over:
             asked = {kind: held for kind, held in self.taken_over.items() if kind in self.asking.demand.requests}
             matched = (Reserved(uid="", devices=asked, taken_over=True),) if asked else ()
