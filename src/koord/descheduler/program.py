@@ -76,6 +76,8 @@ class Descheduler:
         metrics.rounds.labels("error" if outcome.error else "success").inc()
         if outcome.error and (self.last is None or self.last.error != outcome.error):
             _LOG.warning("the round ended early: %s", outcome.error)
+            for broken in outcome.broken:
+                _LOG.error("a plugin broke", exc_info=broken)
         self.last, self.last_s = outcome, clock.time()
         for effect in outcome.effects:
             if isinstance(effect, Evict):

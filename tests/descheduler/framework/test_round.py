@@ -143,3 +143,20 @@ def test_a_dry_run_chooses_the_same_and_says_so() -> None:
     dry = decide(profiles, make_snapshot(NODES, PODS), Limits(total=1), dry_run=True)
     assert evicted(real) == evicted(dry) == ["a"]
     assert [effect.dry_run for effect in (*real.effects, *dry.effects)] == [False, True]
+
+
+class Broken(Sweeper):
+    name: ClassVar[str] = "Broken"
+
+    def deschedule(self, nodes: Sequence[Node], hand: Hand) -> str | None:
+        super().deschedule(nodes, hand)
+        raise KeyError("nothing")
+
+
+def test_a_plugin_that_breaks_ends_the_pass_and_not_the_program() -> None:
+    late = Sweeper()
+    outcome = decide([profile(Guard(), deschedule=(Broken(),), balance=(late,))], make_snapshot(NODES, PODS), Limits())
+    assert outcome.error == "Broken: KeyError: 'nothing'"
+    assert [type(one) for one in outcome.broken] == [KeyError]
+    assert evicted(outcome) == ["a", "b", "c"]  # what was proposed before stands
+    assert late.seen == []

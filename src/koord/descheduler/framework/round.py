@@ -48,6 +48,7 @@ class Outcome(msgspec.Struct, frozen=True):
     declined: tuple[Declined, ...] = ()
     error: str = ""
     passed_over: tuple[Declined, ...] = ()
+    broken: tuple[Exception, ...] = ()  # what plugins raised: mistakes in them, for the log
 
 
 class Hand:
@@ -118,6 +119,7 @@ class Round:
         self.dry_run = dry_run
         self.effects: list[Effect] = []
         self.declined: list[Declined] = []
+        self.broken: list[Exception] = []
         self._passed_over: dict[tuple[str, str], Declined] = {}  # by plugin and uid of the pod
 
     def pass_over(self, pod: Pod, plugin: str, by: str, why: str) -> None:
@@ -154,7 +156,7 @@ class Round:
     def outcome(self, error: str = "") -> Outcome:
         gone = {one.pod.metadata.uid for one in self.sight.proposed}  # refused at a second look, after being proposed
         kept = tuple(one for one in self._passed_over.values() if one.pod.metadata.uid not in gone)
-        return Outcome(tuple(self.effects), tuple(self.declined), error, kept)
+        return Outcome(tuple(self.effects), tuple(self.declined), error, kept, tuple(self.broken))
 
 
 def ready_nodes(snapshot: Snapshot, chosen: Selector | None) -> list[Node]:
@@ -191,7 +193,11 @@ def _ran(profile: Profile, point: str, nodes: Sequence[Node], work: Round) -> li
     errors = []
     for plugin in getattr(profile, point):
         run: Callable[[Sequence[Node], Hand], str | None] = getattr(plugin, point)
-        error = run(nodes, Hand(work, profile, plugin))
+        try:
+            error = run(nodes, Hand(work, profile, plugin))
+        except Exception as broken:  # noqa: BLE001  one bad plugin, or one bad object, must not end the program: it is told
+            work.broken.append(broken)
+            error = f"{type(broken).__name__}: {broken}"
         if error is not None:
             errors.append(f"{plugin.name}: {error}")
     return errors
