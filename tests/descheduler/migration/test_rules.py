@@ -17,6 +17,7 @@ from koord.descheduler.migration.moves import Moves, leaving, move_of
 from koord.descheduler.migration.protection import EVICT, Protection
 from koord.descheduler.migration.scaling import at_most
 from koord.descheduler.plugins.migration_controller import MigrationController
+from koord.descheduler.shell.migration.scavenger import is_leftover
 from koord.descheduler.snapshot import Workload
 from koord.descheduler.wire import Pod
 from tests.descheduler.clusters import NOW_S, make_node, make_pod, make_snapshot
@@ -271,6 +272,23 @@ def test_pods_that_are_not_ready_are_away(most: int, moving: tuple[str, ...], si
     assert (held_back("a", moving, pods, **args) is None) is may
 
 
+def test_two_replica_sets_of_one_deployment_are_one_workload() -> None:
+    """Half-way through a rollout its pods have two controllers."""
+    both = Workload(
+        kind="Deployment",
+        namespace="default",
+        name="d",
+        uid="d",
+        replicas=10,
+        controllers=frozenset(("ReplicaSet-old", "ReplicaSet-new")),
+    )
+    old, new = ready_pod("old", owner="ReplicaSet/old"), ready_pod("new", owner="ReplicaSet/new")
+    workloads = {"ReplicaSet-old": both, "ReplicaSet-new": both}
+    snapshot = make_snapshot((), (old, new), workloads=workloads)
+    budget = Budget(arguments(max_migrating_per_workload=1))
+    assert budget.refuses(new, snapshot, Moves((leaving(old),))) == "1 pods of Deployment d are migrating, and 1 may"
+
+
 def test_a_pod_whose_workload_is_not_known_waits_and_a_bare_one_has_none() -> None:
     assert held_back("a", (), [ready_pod("a", owner="ReplicaSet/lost")]) is not None
     assert held_back("a", (), [make_pod("a", "n1")]) is None
@@ -405,3 +423,23 @@ def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing() -> None:
     buckets.evicted(ready_pod("a"), HUNDRED, NOW_S)
     assert buckets.refuses(ready_pod("b"), NOW_S - 3600) is not None
     assert buckets.refuses(ready_pod("b"), NOW_S - 3600 + 1.1) is None  # and from there on it counts as ever
+
+
+# Leftovers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ttl", "age_s", "phase", "expected"),
+    [
+        ("5m", 599, "Running", False),
+        ("5m", 600, "Running", True),
+        ("5m", 600, "Succeeded", True),
+        (None, 29 * 60, "Running", False),
+        (None, 30 * 60, "Running", True),
+        ("0s", 30 * 60, "", True),
+    ],
+)
+def test_jobs_are_cleared_away_some_time_after_their_end(
+    ttl: str | None, age_s: float, phase: str, expected: bool
+) -> None:
+    assert is_leftover(make_job(ttl=ttl, age_s=age_s, phase=phase), NOW_S) is expected
