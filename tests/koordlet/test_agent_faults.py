@@ -284,3 +284,22 @@ def test_whatever_vanishes_and_comes_back_it_ends_where_it_was(
 async def client_report(world: AgentWorld) -> NodeMetric | None:
     found = await world.client.get(NODE_METRICS, NODE)
     return None if isinstance(found, Refused) else found
+
+
+def test_a_node_that_is_seldom_sampled_is_reported_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(world: AgentWorld) -> None:
+        world.beat_s = 60.0
+        await world.furnish()
+        collect = CollectSettings(interval_s=60.0)
+        agent = world.agent(collect=collect, round=RoundSettings(collect_interval_s=60.0))
+        await agent.start()
+        await world.clock.sleep(20 * 60)
+        metric = await report(world)
+        check_sane(metric)
+        await agent.stop()
+
+    with caplog.at_level(logging.INFO, logger="koord.koordlet"):
+        in_virtual_time(tmp_path, story)
+    assert len(said(caplog, "the NodeMetric is")) <= 2

@@ -11,7 +11,7 @@ from koord.koordlet.facts import Kubelet
 from koord.koordlet.outlook import Outlook
 from koord.koordlet.pods.kubelet import KubeletClient
 from koord.koordlet.pods.source import PodSource
-from koord.koordlet.report.status import Gpu
+from koord.koordlet.report.status import FRESH_S, Gpu
 from koord.koordlet.reporting import node_metric, topology
 from koord.koordlet.reporting.device import DeviceReporter
 from koord.koordlet.reporting.interference import InterferenceReporter
@@ -127,6 +127,7 @@ class Reports:
             gpus=tuple(Gpu(uuid=one.uuid, minor=one.minor, total_bytes=one.total_bytes) for one in collection.gpus),
             prediction=forecast.result if isinstance(forecast, Reclaimable) else None,
             hot_pages=collection.hot_pages,
+            fresh_s=max(FRESH_S, 3 * self._settings.collect.interval_s),
         )
 
     def _topology_sight(self) -> topology.Sight:

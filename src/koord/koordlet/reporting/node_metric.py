@@ -17,7 +17,7 @@ from koord.api.slo import NodeMetric, NodeMetricStatus
 from koord.api.slo_strategy import HostApplicationSpec
 from koord.koordlet.pod import PodView
 from koord.koordlet.report.policy import ReportPolicy, report_policy
-from koord.koordlet.report.status import Gpu, ReportView, Withheld, build_node_metric
+from koord.koordlet.report.status import FRESH_S, Gpu, ReportView, Withheld, build_node_metric
 from koord.koordlet.reporting.standing import Standing
 from koord.koordlet.series import kind as series_kind
 from koord.koordlet.series.store import Store
@@ -44,6 +44,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...] = ()
     prediction: Prediction | None = None
     hot_pages: bool = False
+    fresh_s: float = FRESH_S  # how old the newest sample may be
 
 
 class NodeMetricReporter:
@@ -131,6 +132,7 @@ class NodeMetricReporter:
                 gpus=seen.gpus,
                 prediction=seen.prediction,
                 hot_pages=seen.hot_pages,
+                fresh_s=seen.fresh_s,
             )
         )
 
