@@ -2,7 +2,8 @@
 
 The same pods are created first and then drained as plain ones, as gangs of 64, in 50 quotas, and as gangs in quotas.
 Events, statuses of PodGroups and of quotas are all written. A gang is complete when its last member is bound; its
-span is counted from its first one.
+span is counted from its first one. `bare_bind_per_second` is what the machine lets through at the time without any
+scheduler: bindings over 64 connections; where others use its cores, shares of that tell more than rates.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from bench.apiserver import _cpu_s, _rss_mb, _target
 from bench.load import Target
-from bench.scheduler import PODS_PATH, Bindings, _clear, _create, _program, koord_scheduler, node, pod
+from bench.scheduler import PODS_PATH, Bindings, _ceiling, _clear, _create, _program, koord_scheduler, node, pod
 from koord.api.config.scheduler import shipped
 from koord.api.crd import crd_manifests
 from koord.api.model import to_dict
@@ -64,12 +65,15 @@ async def _drained(plane: ControlPlane, target: Target, *, gang: bool, quota: bo
     profile = to_dict(shipped.configuration())["profiles"][0]
     del profile["schedulerName"]
     bindings = Bindings(target)
+    servers = tuple(plane.pids.values())
+    server_cpu = sum(map(_cpu_s, servers))
     started = time.monotonic()
     load = os.getloadavg()[0]
     with _program(koord_scheduler(controlplane.free_port()), plane, profile) as process:
         before: list[float] = []
         await bindings.until(PODS, lambda: process.poll() is None, lambda: before.append(_cpu_s(process.pid)))
         cpu, rss = _cpu_s(process.pid), _rss_mb(process.pid)
+    server_cpu = sum(map(_cpu_s, servers)) - server_cpu
     await _clear(target, PODS)
     spans: dict[int, list[float]] = {}
     for name, at in zip(bindings.names, bindings.times, strict=True):
@@ -80,6 +84,7 @@ async def _drained(plane: ControlPlane, target: Target, *, gang: bool, quota: bo
         "cpu_ms_per_pod_after_the_start": 1000 * (cpu - before[0]) / PODS,
         "first_binding_s": bindings.times[0] - started,
         "rss_mb": rss,
+        "server_cpu_s": server_cpu,
         "gang_span_p50_ms": 1000 * ends[len(ends) // 2],
         "gang_span_p99_ms": 1000 * ends[-1 - len(ends) // 100],
         "load_average": load,
@@ -95,16 +100,21 @@ async def _measure(rounds: int) -> dict[str, Any]:
         await _create(target, "/api/v1/nodes", [node(i) for i in range(NODES)])
         await _create(target, f"{SIGS}/podgroups", _groups())
         await _create(target, f"{SIGS}/elasticquotas", _quotas())
+        bare = []
         for _ in range(rounds):
+            bare.append(await _ceiling(target, NODES, PODS))
             for name, gang, quota in KINDS:
                 taken[name].append(await _drained(plane, target, gang=gang, quota=quota))
     found = {name: {key: statistics.median(r[key] for r in all_) for key in all_[0]} for name, all_ in taken.items()}
+    top = statistics.median(bare)
     return {
         "nodes": NODES,
         "pods": PODS,
         "members": SIZE,
         "cores": os.cpu_count(),
+        "bare_bind_per_second": top,
         **found,
+        "of_bare_bind": {name: found[name]["pods_per_second"] / top for name in found},
         "koordinator_plain_pods_per_second": KOORDINATOR,
         "to_koordinator": {name: found[name]["pods_per_second"] / KOORDINATOR for name in found},
     }
