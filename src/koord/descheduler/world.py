@@ -12,7 +12,7 @@ from koord.telemetry.clock import Clock
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
-    """`identity` marks the jobs of this process: those of another are left to it, or to the scavenger."""
+    """`identity` marks the jobs that this process made; whoever leads carries out all of them."""
 
     client: Client
     informers: Informers
