@@ -51,7 +51,9 @@ def test_the_picture_is_100_columns_wide_and_can_be_kept(tmp_path: Path) -> None
     text = "\n".join(lines)
     for word in ("cluster CPU", "node-0", "lent to batch", "services lack 0.0 core s", "summary", "jobs done"):
         assert word in text
-    assert shot.read_text().startswith("<svg")
+    picture = shot.read_text()
+    assert picture.startswith("<svg")
+    assert "url(\"http" not in picture  # it is looked at where there is no network, too
 
 
 @pytest.mark.parametrize(

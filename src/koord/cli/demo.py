@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import signal
 import sys
 import time
@@ -144,9 +145,14 @@ def _save(path: Path, view: DemoView) -> None:
     console.print(closing(view.summary))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        console.save_svg(str(path), title="koord up --demo colocation")
+        path.write_text(_without_fetches(console.export_svg(title="koord up --demo colocation")))
     except OSError as error:
         fail(f"cannot write {path}: {error.strerror}")
+
+
+def _without_fetches(svg: str) -> str:
+    """Rich lets the picture load a font from the network; whoever looks at it has a monospaced one."""
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 
 
 async def _play(clock: LoopClock, wish: Wish, show: Callable[[DemoView], None]) -> DemoView | None:
