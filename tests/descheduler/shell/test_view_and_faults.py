@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.builtin import DEPLOYMENTS, REPLICA_SETS
+from koord.api.builtin import DEPLOYMENTS, NODES, REPLICA_SETS
+from koord.descheduler.framework.effect import Cordon, Evict
 from koord.descheduler.shell.view import workloads
 from koord.descheduler.snapshot import Snapshot
 from koord.kube.refused import ok
@@ -64,6 +66,27 @@ def test_pods_are_found_where_the_watch_keeps_them() -> None:
         assert seen.by_name["default", "c"] == gathered.by_name["default", "c"]
         assert seen.by_name.get(("default", "z")) is None
         assert set(seen.by_node) == set(gathered.by_node) == {"n1", "n2"}
+
+    at_desk(story)
+
+
+@pytest.mark.parametrize("fate", ["well", "lost", "503"])
+def test_nobody_is_sent_away_from_a_node_that_could_not_be_cordoned(fate: Fate) -> None:
+    """They would come right back."""
+
+    async def story(desk: Desk) -> None:
+        one = desk.start()
+        await desk.settle(1)
+        pods = [await desk.add_pod("a", "n1"), await desk.add_pod("b", "n2")]
+        one.wire.fate = lambda request: fate if "/nodes/" in request.path else "well"
+        by = {"profile": "p", "plugin": "CustomPriority", "reason": "drain"}
+        cordon = Cordon(node="n1", unschedulable=True, **by)  # type: ignore[arg-type]
+        evictions = [Evict(pod=p, node=p.spec.node_name, evictor="MigrationController", **by) for p in pods]  # type: ignore[arg-type]
+        await one.descheduler._executor.carry_out([cordon, *evictions])
+        made = {job.spec.pod_ref.name for job in await desk.jobs() if job.spec.pod_ref is not None}
+        assert made == ({"a", "b"} if fate == "well" else {"b"})
+        node = ok(await desk.client.get(NODES, "n1"))
+        assert node.spec.unschedulable is (fate == "well")
 
     at_desk(story)
 

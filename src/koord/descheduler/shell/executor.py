@@ -62,9 +62,13 @@ class Executor:
 
     async def carry_out(self, effects: Sequence[Effect]) -> None:
         """One after another. What fails is told and left to the next round; nothing here retries."""
+        open_: set[tuple[str, str]] = set()  # plugins and the nodes that they meant to cordon, and could not
         for effect in effects:
             if effect.dry_run:
                 _LOG.info("dry run: %s", described(effect))
+                continue
+            if isinstance(effect, Evict) and (effect.plugin, effect.node) in open_:
+                _LOG.warning("%s is put off: its node could not be cordoned", described(effect))
                 continue
             try:
                 failed = await self._one(effect)
@@ -74,6 +78,8 @@ class Executor:
                 _LOG.info("%s", described(effect))
             else:
                 _LOG.warning("%s came to nothing: %s", described(effect), failed)
+                if isinstance(effect, Cordon):
+                    open_.add((effect.plugin, effect.node))
 
     async def _one(self, effect: Effect) -> str | None:
         if isinstance(effect, Evict):
