@@ -49,9 +49,8 @@ def test_what_is_of_no_use_is_fragmentation(room: Room, expected: tuple[Typical,
 def near_a_step(room: Room, shape: Shape, expected: tuple[Typical, ...]) -> bool:
     """Whether some placement gains so nearly what a whole score takes that the last bit of a sum decides."""
     before = fragmentation(room, expected)
-    cards = (
-        [(card,) for card, left in enumerate(room.gpu_milli) if left >= shape.gpu_milli] if shape.gpu_count else [()]
-    )
+    fitting = [card for card, left in enumerate(room.gpu_milli) if left >= shape.gpu_milli]
+    cards: list[tuple[int, ...]] = [(card,) for card in fitting]
     if shape.gpu_count != 1 or shape.gpu_milli == 1000:
         cards = [tuple(fitting[: shape.gpu_count])]
     gains = (before - fragmentation(room.after(shape, chosen), expected) for chosen in cards)

@@ -37,7 +37,7 @@ _MOST_PER_CPU = 1000  # of pods that ask for hardly any CPU
 class Prospect:
     """Of nodes of one kind: those on which the same expected pods may run."""
 
-    __slots__ = ("_balance", "_column", "_cpus", "_cpus_column", "_per_cpu", "_several", "_table")
+    __slots__ = ("_balance", "_column", "_cpus", "_cpus_column", "_per_cpu", "_several", "_table", "_whole")
 
     def __init__(self, expected: Sequence[Typical], takes: Callable[[Shape], bool], balance: int = 0) -> None:
         """`balance`: percent of a room's worth that goes by the CPU beside its cards."""
@@ -47,11 +47,17 @@ class Prospect:
         self._cpus = sorted({one.shape.cpu_milli for one in served})
         self._cpus_column = np.asarray(self._cpus, np.int64)
         self._column: Ints = np.zeros((len(self._cpus) + 1, WHOLE + 1), np.int64)
+        most = max((one.shape.gpu_count for one in served), default=1)
+        # By level of CPU and number of idle cards: the weight of pods that take several of these.
+        self._whole: Ints = np.zeros((len(self._cpus) + 1, most + 1), np.int64)
         several = []
         for one in served:
             shape, weight = one.shape, round(one.weight * _ONE)
+            level = bisect_left(self._cpus, shape.cpu_milli) + 1
             if shape.gpu_count == 1:
-                self._column[bisect_left(self._cpus, shape.cpu_milli) + 1 :, percent_of(shape) :] += weight
+                self._column[level:, percent_of(shape) :] += weight
+            elif percent_of(shape) == WHOLE:
+                self._whole[level:, shape.gpu_count :] += weight
             else:
                 several.append((shape.cpu_milli, percent_of(shape), shape.gpu_count, weight))
         self._column *= _STEP * np.arange(WHOLE + 1)
@@ -61,8 +67,12 @@ class Prospect:
     # One room ----------------------------------------------------------------------------------------------------
 
     def usefulness(self, cpu_milli: int, percents: Sequence[int]) -> int:
-        values = self._table[bisect_right(self._cpus, cpu_milli)]
+        level = bisect_right(self._cpus, cpu_milli)
+        values = self._table[level]
         total = sum([values[left] for left in percents])
+        if self._whole.shape[1] > 2:
+            idle = percents.count(WHOLE)
+            total += CARD_MILLI * idle * int(self._whole[level, min(idle, self._whole.shape[1] - 1)])
         for cpu, percent, count, weight in self._several:
             if cpu <= cpu_milli:
                 large = [left for left in percents if left >= percent]
@@ -108,21 +118,37 @@ class Prospect:
     def usefulness_column(self, cpu_milli: Ints, percents: Ints) -> Ints:
         """Of rooms with a row of cards each; places without a card hold 0."""
         levels = np.searchsorted(self._cpus_column, cpu_milli, side="right")
-        total: Ints = self._column[levels[:, None], percents].sum(axis=1)
+        total: Ints = self._values(levels, percents).sum(axis=1)
+        if self._whole.shape[1] > 2:
+            total += self._of_whole(levels, np.count_nonzero(percents == WHOLE, axis=1))
         for cpu, percent, count, weight in self._several:
             large = percents >= percent
             enough = (np.count_nonzero(large, axis=1) >= count) & (cpu <= cpu_milli)
             total += np.where(enough, weight * _STEP * (percents * large).sum(axis=1), 0)
         return total
 
-    def scores(self, cpu_milli: Ints, percents: Ints, shape: Shape) -> Ints:
-        """`choice(...).score` of each room; `NO_ROOM` where there is none."""
+    def _values(self, levels: npt.NDArray[np.intp], percents: Ints) -> Ints:
+        found: Ints = self._column.ravel().take(levels[:, None] * (WHOLE + 1) + percents)
+        return found
+
+    def _of_whole(self, levels: npt.NDArray[np.intp], idle: npt.NDArray[np.intp]) -> Ints:
+        weights = self._whole[levels, np.minimum(idle, self._whole.shape[1] - 1)]
+        found: Ints = CARD_MILLI * idle * weights
+        return found
+
+    def worths(self, cpu_milli: Ints, percents: Ints) -> Ints:
+        """`worth` of each room."""
+        return self._worth_column(cpu_milli, percents.sum(axis=1), self.usefulness_column(cpu_milli, percents))
+
+    def scores(self, cpu_milli: Ints, percents: Ints, shape: Shape, before: Ints | None = None) -> Ints:
+        """`choice(...).score` of each room; `NO_ROOM` where there is none. `before`: their worths, where known."""
         need = percent_of(shape) if shape.gpu_count else 0
         fitting = percents >= max(need, 1)
         fits = (cpu_milli >= shape.cpu_milli) & (np.count_nonzero(fitting, axis=1) >= shape.gpu_count)
         cpu_after = cpu_milli - shape.cpu_milli
         idle: Ints = percents.sum(axis=1)
-        before = self._worth_column(cpu_milli, idle, self.usefulness_column(cpu_milli, percents))
+        if before is None:
+            before = self.worths(cpu_milli, percents)
         taken = 100 * _ONE * _STEP * need * shape.gpu_count
         if is_share(shape):
             useful = self._best_after(cpu_after, percents, fitting, need)
@@ -141,10 +167,15 @@ class Prospect:
 
     def _best_after(self, cpu_after: Ints, percents: Ints, fitting: npt.NDArray[np.bool_], need: int) -> Ints:
         """The most useful of what a share could leave, over the cards that it could come from."""
-        levels = np.searchsorted(self._cpus_column, cpu_after, side="right")[:, None]
-        left = np.where(fitting, percents - need, percents)
-        values = self._column[levels, percents]
-        after: Ints = values.sum(axis=1)[:, None] - values + self._column[levels, left]
+        levels = np.searchsorted(self._cpus_column, cpu_after, side="right")
+        left = percents - need * fitting
+        values = self._values(levels, percents)
+        after: Ints = self._values(levels, left) - values
+        after += values.sum(axis=1)[:, None]
+        if self._whole.shape[1] > 2:
+            whole = percents == WHOLE
+            idle = np.count_nonzero(whole, axis=1)
+            after += np.where(whole, self._of_whole(levels, idle - 1)[:, None], self._of_whole(levels, idle)[:, None])
         for cpu, percent, count, weight in self._several:
             large, still = percents >= percent, left >= percent
             cards = np.count_nonzero(large, axis=1)[:, None] - large + still

@@ -82,6 +82,8 @@ class Outlook:
         self._seen = (-1, -1)
         self._codes: Ints = np.zeros(0, np.int64)
         self._kinds: list[Kind] = []
+        self._position = -1
+        self._worths: Ints = np.zeros(0, np.int64)
 
     def of(self, node: NodeInfo) -> Prospect:
         if not self._constraints:
@@ -98,6 +100,20 @@ class Outlook:
         """A number per row, and what it stands for."""
         self._refresh()
         return self._codes, [self._prospect(kind) for kind in self._kinds]
+
+    def worths(self, cpu_milli: Ints, percents: Ints) -> Ints:
+        """Of every row, from columns of all rows. What did not change since is kept."""
+        table = self._table
+        changed = table.changed_since(self._position) if len(self._worths) == table.size else None
+        self._position = table.position
+        if changed is None:
+            self._worths = np.zeros(table.size, np.int64)
+        rows = np.arange(table.size) if changed is None else np.asarray(changed, np.intp)
+        codes, prospects = self.kinds()
+        for code in np.unique(codes[rows]).tolist():
+            of_kind = rows[codes[rows] == code]
+            self._worths[of_kind] = prospects[code].worths(cpu_milli[of_kind], percents[of_kind])
+        return self._worths
 
     def _prospect(self, kind: Kind) -> Prospect:
         found = self._prospects.get(kind)

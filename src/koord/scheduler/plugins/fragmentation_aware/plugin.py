@@ -57,17 +57,18 @@ class FragmentationAware(Plugin):
         if not outlook.expected:
             return np.zeros(len(table.alive[rows]), np.int64)
         shape = shape_of(pod.shape)
-        percents = self._left.percents()[rows]
-        cpu = (table.allocatable(CPU) - table.requested(CPU))[rows]
+        percents, cpu = self._left.percents(), table.allocatable(CPU) - table.requested(CPU)
+        before = outlook.worths(cpu, percents)[rows]
+        percents, cpu = percents[rows], cpu[rows]
         codes, prospects = outlook.kinds()
         if len(prospects) == 1:
-            scores = prospects[0].scores(cpu, percents, shape)
+            scores = prospects[0].scores(cpu, percents, shape, before)
         else:
             codes = codes[rows]
             scores = np.zeros(len(codes), np.int64)
             for code, prospect in enumerate(prospects):
                 places = np.flatnonzero(codes == code)
-                scores[places] = prospect.scores(cpu[places], percents[places], shape)
+                scores[places] = prospect.scores(cpu[places], percents[places], shape, before[places])
         return np.maximum(scores, 0) * table.alive[rows]
 
     def best_card(self, pod: PodInfo, site: Site, node: NodeInfo) -> int | None:
