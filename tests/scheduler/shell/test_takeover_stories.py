@@ -154,3 +154,24 @@ def test_with_its_gate_a_reservation_holds_what_its_devices_come_to(gate: bool) 
         assert dict(held) == (asked | share if gate else asked)
 
     run(story, made)
+
+
+def test_a_node_where_it_cannot_have_the_card_of_its_owner_is_left_out() -> None:
+    async def story(life: Life) -> None:
+        for number in range(7):
+            await add_pod(life, f"fill-{number}", 1, 100)
+        await life.world.settle(30)
+        await add_pod(life, "there", 1, 50, app="there")
+        await add_pod(life, "beside", 1, 50)
+        await life.world.settle(30)
+        assert given(await life.world.pod("there"))[1] == given(await life.world.pod("beside"))[1]
+        for number in range(7):
+            await life.world.remove_pod(f"fill-{number}")
+        await life.machine(1)
+        await life.world.settle(30)
+        await reserve_over(life, 2, 100)
+        await life.world.settle(60)
+        assert ok(await life.client.get(custom.RESERVATIONS, "r")).status.node_name == "n1"
+        assert A_RESERVATION_ALLOCATED not in (await life.world.pod("there")).metadata.annotations
+
+    run(story)

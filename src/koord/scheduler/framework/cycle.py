@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from koord.scheduler.framework.reserved import Reserved, Restored
 from koord.scheduler.state.cluster import ClusterState
+from koord.scheduler.state.pod import PodInfo
 from koord.values.bitmask import BitMask
 
 T = TypeVar("T")
@@ -50,6 +51,11 @@ class Cycle:
     def narrow(self, names: frozenset[str], plugin: str) -> None:
         self.only = names if self.only is None else self.only & names
         self.narrowed_by = tuple(sorted({*self.narrowed_by, plugin}))
+
+    def takes_over(self, other: PodInfo, node_name: str) -> bool:
+        """Whether the pod in hand stands for a reservation that comes over this one."""
+        node = self.state.node(node_name) if self.restored is not None else None
+        return node is not None and self.restored is not None and other in self.restored.holders(node)
 
     def keep(self, plugin: str, value: Any) -> None:
         self.kept[plugin] = value

@@ -18,7 +18,7 @@ from koord.api.config.scheduler.device_share import DeviceShareArgs
 from koord.api.custom import DEVICES
 from koord.api.protocol import A_RESERVATION_ALLOCATED
 from koord.policy.device.allocator import Options
-from koord.policy.device.holding import NOTHING, plus
+from koord.policy.device.holding import NOTHING, Holdings, plus
 from koord.policy.device.numa_hint import designated_hints, device_hints
 from koord.policy.device.refusal import Refusal
 from koord.policy.device.score import scorer_of
@@ -56,14 +56,17 @@ class ChoosesCards(Protocol):
 class Kept:
     """What is kept of one class of pods; `sites` are nodes as they might be, in a what-if."""
 
-    __slots__ = ("asking", "sites")
+    __slots__ = ("asking", "sites", "theirs")
 
     def __init__(self, asking: Asking, sites: dict[str, Site] | None = None) -> None:
         self.asking = asking
         self.sites: dict[str, Site] = {} if sites is None else sites
+        self.theirs: dict[str, Holdings] = {}  # by node: of running pods that a reservation would take over there
 
     def copy(self) -> Kept:
-        return Kept(self.asking, dict(self.sites))
+        other = Kept(self.asking, dict(self.sites))
+        other.theirs = dict(self.theirs)
+        return other
 
 
 class DeviceShare(Plugin):
@@ -179,7 +182,10 @@ class DeviceShare(Plugin):
     def remove_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
         kept = self._kept(cycle, pod)
         site = self._site(kept, node) if isinstance(kept, Kept) else None
-        if isinstance(kept, Kept) and site is not None and site.held(other.uid) is not None:
+        held = site.held(other.uid) if site is not None else None
+        if isinstance(kept, Kept) and site is not None and held is not None:
+            if pod.reserve and cycle.takes_over(other, node.name):
+                kept.theirs[node.name] = plus(kept.theirs.get(node.name, NOTHING), held)
             kept.sites[node.name] = site.freed(other.uid)
 
     def _site(self, kept: Kept, node: NodeInfo) -> Site | None:
@@ -196,6 +202,10 @@ class DeviceShare(Plugin):
         site = self._site(kept, node)
         if site is None:  # nobody told of its devices: its own device plugin will give them
             return None
+        theirs, live = kept.theirs.get(node.name), self.book.of(node)
+        if theirs and live is not None:
+            covered = Trial(site=live, asking=asking, facts=facts, taken_over=theirs).placed()
+            return rejection(covered) if isinstance(covered, Refusal) else None
         reserved = cycle.reserved.get(node.name, ())
         if not reserved:
             return self._judge.verdict(asking, site, facts)

@@ -19,12 +19,13 @@ class Case:
     """`books` are of nodes as they might be; a node that is not in it is as it is. `quiet`: such pods ask for nothing,
     and no node asks anything of them."""
 
-    __slots__ = ("_codes", "_scorer", "books", "counted", "demand", "mean", "quiet", "words")
+    __slots__ = ("_codes", "_scorer", "books", "counted", "demand", "mean", "quiet", "theirs", "words")
 
     def __init__(self, demand: Demand, scorer: Scorer) -> None:
         self.demand = demand
         self.quiet = False
         self.books: dict[str, Book] = {}
+        self.theirs: dict[str, int] = {}  # by node: CPUs of running pods that a reservation would take over there
         self.words: list[Reject | None] = [None]
         self._codes: dict[Reject, int] = {}
         self._scorer = scorer
@@ -44,6 +45,7 @@ class Case:
         other = Case(self.demand, self._scorer)
         other.quiet = self.quiet
         other.books = dict(self.books)
+        other.theirs = dict(self.theirs)
         return other
 
     def code(self, verdict: Reject | None) -> int:

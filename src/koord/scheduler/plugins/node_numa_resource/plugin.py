@@ -110,7 +110,22 @@ class NodeNUMAResource(Plugin):
 
     def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
         case = self._case(cycle, pod)
-        return rejected(case) if isinstance(case, Short) else self.judge.verdict(cycle, case, pod, node)
+        if isinstance(case, Short):
+            return rejected(case)
+        against = self.judge.verdict(cycle, case, pod, node)
+        return self._covered(cycle, case, node) if against is None and case.theirs else against
+
+    def _covered(self, cycle: Cycle, case: Case, node: NodeInfo) -> Reject | None:
+        """Whether what owners-to-be have can be a part of what the reservation gets."""
+        site = self.judge.sites.of(node)
+        terms = terms_of(case.demand, site)
+        theirs = case.theirs.get(node.name, 0)
+        if not theirs or isinstance(terms, Short) or terms.binding is None or terms.policy != NONE:
+            return None  # with a NUMA policy it is told in Reserve
+        terms = replace(terms, request=replace(terms.request, promised=theirs))
+        book = self.judge.book(case, site, node)
+        given = Trial.of(case.demand, terms, site, book, reserved_on(cycle, node)).given(None)
+        return reject(NOT_ENOUGH_CPUS) if isinstance(given, Short) or theirs & ~given.cpus.bits else None
 
     def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
         case = self._case(cycle, pod)
@@ -143,7 +158,10 @@ class NodeNUMAResource(Plugin):
             return
         if other.reserve and any(one.holder.uid == other.uid for one in reserved_on(cycle, node)):
             return  # what it holds for this pod is told apart from what is free for all
-        case.books[node.name] = self.judge.book(case, self.judge.sites.of(node), node).take(other.uid)
+        book = self.judge.book(case, self.judge.sites.of(node), node)
+        if pod.reserve and cycle.takes_over(other, node.name) and other.uid in book.entries:
+            case.theirs[node.name] = case.theirs.get(node.name, 0) | book.entries[other.uid].given.cpus.bits
+        case.books[node.name] = book.take(other.uid)
 
     def near_miss(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> tuple[float, str] | None:
         case = self._case(cycle, pod)
