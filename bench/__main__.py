@@ -32,6 +32,7 @@ BENCHES = {
     "gang": "bench.gang",
     "gang-plan": "bench.gang_plan",
     "gang-cluster": "bench.gang_cluster",
+    "plain-pods": "bench.plain_pods",
     "scheduler": "bench.scheduler",
     "manager": "bench.manager",
     "webhook": "bench.webhook",
