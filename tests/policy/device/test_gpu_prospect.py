@@ -21,6 +21,7 @@ rooms = st.builds(
 asked = st.one_of(
     st.builds(Shape, st.integers(0, 8).map(lambda n: 1000 * n), st.sampled_from([50, 190, 320, 470, 810]), st.just(1)),
     st.builds(Shape, st.integers(0, 8).map(lambda n: 1000 * n), st.just(1000), st.integers(1, 8)),
+    st.builds(Shape, st.integers(0, 8).map(lambda n: 1000 * n), st.just(300), st.integers(2, 3)),
     st.builds(Shape, st.integers(0, 8).map(lambda n: 1000 * n), st.just(0), st.just(0)),
 )
 picky = st.builds(

@@ -31,6 +31,7 @@ _ONE = 1 << 30  # the weight of all pods together
 _LEAST = tuple(math.ceil(100 * CARD_MILLI * _ONE * math.log(score / (100 - score))) for score in range(1, 100))
 _LEAST_COLUMN: Ints = np.asarray(_LEAST, np.int64)
 NO_ROOM = -1
+_NEVER = -(1 << 50)
 _MOST_PER_CPU = 1000  # of pods that ask for hardly any CPU
 
 
@@ -151,7 +152,8 @@ class Prospect:
             before = self.worths(cpu_milli, percents)
         taken = 100 * _ONE * _STEP * need * shape.gpu_count
         if is_share(shape):
-            useful = self._best_after(cpu_after, percents, fitting, need)
+            best_after = self._best_of_several if self._several else self._best_after
+            useful = best_after(cpu_after, percents, need)
         else:
             first = fitting & (np.cumsum(fitting, axis=1) <= shape.gpu_count)
             useful = self.usefulness_column(cpu_after, percents - need * first)
@@ -165,23 +167,30 @@ class Prospect:
             found += self._balance * np.minimum(_ONE * _STEP * idle, self._per_cpu * np.maximum(cpu_milli, 0))
         return found
 
-    def _best_after(self, cpu_after: Ints, percents: Ints, fitting: npt.NDArray[np.bool_], need: int) -> Ints:
-        """The most useful of what a share could leave, over the cards that it could come from."""
+    def _best_after(self, cpu_after: Ints, percents: Ints, need: int) -> Ints:
+        """The most useful of what a share could leave, over the cards that it could come from. What a card loses is
+        looked up; only whether it is an idle one matters to the others."""
         levels = np.searchsorted(self._cpus_column, cpu_after, side="right")
-        left = percents - need * fitting
-        values = self._values(levels, percents)
-        after: Ints = self._values(levels, left) - values
-        after += values.sum(axis=1)[:, None]
-        if self._whole.shape[1] > 2:
-            whole = percents == WHOLE
-            idle = np.count_nonzero(whole, axis=1)
-            after += np.where(whole, self._of_whole(levels, idle - 1)[:, None], self._of_whole(levels, idle)[:, None])
-        for cpu, percent, count, weight in self._several:
-            large, still = percents >= percent, left >= percent
-            cards = np.count_nonzero(large, axis=1)[:, None] - large + still
-            sums = (percents * large).sum(axis=1)[:, None] - percents * large + left * still
-            after = after + np.where((cards >= count) & (cpu <= cpu_after)[:, None], weight * _STEP * sums, 0)
-        best: Ints = np.where(fitting, after, -1).max(axis=1)
+        places = levels[:, None] * (WHOLE + 1) + percents
+        lost = np.full_like(self._column, _NEVER)
+        lost[:, need:] = self._column[:, : WHOLE + 1 - need] - self._column[:, need:]
+        of_idle = lost[levels, WHOLE]
+        lost[:, WHOLE] = _NEVER
+        of_partial = lost.ravel().take(places).max(axis=1)
+        idle = np.count_nonzero(percents == WHOLE, axis=1)
+        kept, one_less = self._of_whole(levels, idle), self._of_whole(levels, np.maximum(idle - 1, 0))
+        best: Ints = np.maximum(of_partial + kept, np.where(idle > 0, of_idle + one_less, _NEVER))
+        return best + self._column.ravel().take(places).sum(axis=1)
+
+    def _best_of_several(self, cpu_after: Ints, percents: Ints, need: int) -> Ints:
+        """The same where pods are expected that want parts of several cards: each card is tried."""
+        best = np.full(len(percents), _NEVER, np.int64)
+        for card in range(percents.shape[1]):
+            left = percents.copy()
+            left[:, card] -= need
+            fits = left[:, card] >= 0
+            useful = self.usefulness_column(cpu_after, np.maximum(left, 0))
+            best = np.maximum(best, np.where(fits, useful, _NEVER))
         return best
 
 
