@@ -15,13 +15,13 @@ import msgspec
 import yaml
 
 from koord.api.model import to_dict
-from koord.cli import reaching
+from koord.cli.beginning import ground, settled, write_config
 from koord.cli.descheduler_config import Configured, configured
 from koord.cli.election import lease_of
 from koord.cli.flags import Values
 from koord.cli.flags_descheduler import PROGRAM, descheduler_flags
 from koord.cli.flags_logging import verbosity
-from koord.cli.flags_serving import Guarded, Wrong, certificate_of, guard_of, port_trouble, registry_of
+from koord.cli.flags_serving import Guarded, Wrong, guard_of
 from koord.cli.program import refuse, run, run_loop
 from koord.descheduler.assembly import Assembly
 from koord.descheduler.explain import service
@@ -30,7 +30,7 @@ from koord.descheduler.program import Descheduler
 from koord.descheduler.slimming import slim
 from koord.descheduler.world import World
 from koord.kube.client import Client
-from koord.kube.connection import BadConfig, Connection
+from koord.kube.connection import Connection
 from koord.kube.election import Election
 from koord.kube.fence import FencedTransport
 from koord.kube.http import HttpTransport
@@ -70,57 +70,28 @@ def main() -> None:
 
 def work(values: Values, logs: Logs, environ: Mapping[str, str]) -> int:
     """The exit code. What is wrong is told a line each."""
-    for name, why in descheduler_flags().unused(values):
-        _LOG.info("--%s has no effect: %s", name, why)
-    wrong = port_trouble(values, "port", "secure-port")
-    ready = configured(values)
-    if isinstance(ready, list) or wrong:
-        return refuse(PROGRAM, wrong + (ready if isinstance(ready, list) else []))
-    for note in ready.notes:
-        _LOG.warning("%s", note)
+    ready = settled(descheduler_flags(), values, configured)
+    if isinstance(ready, int):
+        return ready
     if values.text("write-config-to"):
-        return _write(ready.assembly, Path(values.text("write-config-to")))
-    plan = _plan(values, logs, ready, environ)
-    if isinstance(plan, Wrong):
-        return refuse(PROGRAM, [plan.message])
-    settled = plan
-    return run_loop(lambda stop: Process(settled).run(stop))
+        return write_config(PROGRAM, written(ready.assembly), Path(values.text("write-config-to")))
+    stand = ground(PROGRAM, values, environ, ready.assembly.config.client_connection.kubeconfig)
+    if isinstance(stand, Wrong):
+        return refuse(PROGRAM, [stand.message])
+    plan = Plan(
+        values=values,
+        logs=logs,
+        configured=ready,
+        connection=stand.connection,
+        registry=stand.registry,
+        certificate=stand.certificate,
+        environ=environ,
+    )
+    return run_loop(lambda stop: Process(plan).run(stop))
 
 
 def written(assembly: Assembly) -> str:
     return yaml.safe_dump(to_dict(assembly.config), sort_keys=False)
-
-
-def _write(assembly: Assembly, path: Path) -> int:
-    try:
-        path.write_text(written(assembly))
-    except OSError as trouble:
-        return refuse(PROGRAM, [f"--write-config-to: open {path}: {(trouble.strerror or str(trouble)).lower()}"])
-    _LOG.info("wrote configuration to %s", path)
-    return 0
-
-
-def _plan(values: Values, logs: Logs, ready: Configured, environ: Mapping[str, str]) -> Plan | Wrong:
-    registry = registry_of(values)
-    if isinstance(registry, Wrong):
-        return registry
-    certificate = certificate_of(values, PROGRAM) if values.number("secure-port") else None
-    if isinstance(certificate, Wrong):
-        return certificate
-    kubeconfig = ready.assembly.config.client_connection.kubeconfig
-    try:
-        connection = reaching.connection(environ, WallClock(), kubeconfig=kubeconfig, master=values.text("master"))
-    except BadConfig as bad:
-        return Wrong(str(bad))
-    return Plan(
-        values=values,
-        logs=logs,
-        configured=ready,
-        connection=connection,
-        registry=registry,
-        certificate=certificate,
-        environ=environ,
-    )
 
 
 class Process:

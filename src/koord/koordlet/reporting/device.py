@@ -22,6 +22,7 @@ from koord.host.pci import seat
 from koord.host.rdma import RdmaCard, rdma_cards
 from koord.host.xpu import Xpu, xpus
 from koord.koordlet.report.device import MANAGED_ANNOTATIONS, MANAGED_LABELS, Devices, Gpus, build_devices
+from koord.koordlet.reporting.belonging import metadata_of
 from koord.koordlet.reporting.standing import Standing
 from koord.kube.client import Client
 from koord.kube.informer import Informer
@@ -145,20 +146,7 @@ def difference(wanted: Devices, there: Device) -> dict[str, Any]:
 
 
 def _new(node: Node, wanted: Devices) -> dict[str, Any]:
-    owner = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "name": node.metadata.name,
-        "uid": node.metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
     return {
-        "metadata": {
-            "name": node.metadata.name,
-            "labels": dict(wanted.labels),
-            "annotations": dict(wanted.annotations),
-            "ownerReferences": [owner],
-        },
+        "metadata": metadata_of(node, wanted.labels, wanted.annotations),
         "spec": {"devices": [to_dict(one) for one in wanted.devices]},
     }

@@ -34,6 +34,7 @@ from koord.koordlet.report.topology import (
     build_topology,
     merged_zones,
 )
+from koord.koordlet.reporting.belonging import metadata_of
 from koord.koordlet.reporting.standing import Standing
 from koord.koordlet.strategies.processor import Processor
 from koord.kube.client import Client
@@ -271,21 +272,8 @@ def difference(wanted: Topology, there: NodeResourceTopology) -> dict[str, Any]:
 
 
 def _new(node: Node, wanted: Topology) -> dict[str, Any]:
-    owner = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "name": node.metadata.name,
-        "uid": node.metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
     return {
-        "metadata": {
-            "name": node.metadata.name,
-            "labels": dict(wanted.labels),
-            "annotations": dict(wanted.annotations),
-            "ownerReferences": [owner],
-        },
+        "metadata": metadata_of(node, wanted.labels, wanted.annotations),
         "topologyPolicies": list(wanted.policies),
         "zones": [_plain(zone) for zone in wanted.zones],
     }
