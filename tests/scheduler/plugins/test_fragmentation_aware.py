@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
@@ -15,6 +16,7 @@ from koord.scheduler.framework.decision import Chosen
 from koord.scheduler.framework.engine import Engine
 from koord.scheduler.plugins.device_share import DeviceShare
 from koord.scheduler.plugins.fragmentation_aware import FragmentationAware
+from koord.scheduler.plugins.fragmentation_aware.mix import Mix
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.state.wire import Pod
 from tests.policy.device.machines import device, gpu
@@ -106,3 +108,31 @@ def test_without_gpu_pods_it_has_nothing_to_say() -> None:
     world = Fleet(2, aware=True)
     info = world.state.info(share("a", 50))
     assert [world.aware.score(world.cycle, info, node) for node in world.state.nodes()] == [0, 0]
+
+
+def test_waiting_pods_are_expected_again_and_those_that_ended_are_not() -> None:
+    world = Fleet(1, aware=True)
+    pods = world.lister_of("Pod")
+    mix = world.state.derived(Mix)
+    pods.put(share("a", 50))
+    assert [one.shape.gpu_milli for one in mix.expected()] == [500]
+    for number in range(10):
+        pods.put(share(f"whole{number}", 100))
+    assert {one.shape.gpu_milli for one in mix.expected()} == {500, 1000}
+    for number in range(10):
+        ended = share(f"whole{number}", 100)
+        pods.put(msgspec.structs.replace(ended, status=msgspec.structs.replace(ended.status, phase="Succeeded")))
+    for number in range(8):
+        pods.put(share(f"more{number}", 50))
+    assert [one.shape.gpu_milli for one in mix.expected()] == [500]
+
+
+def test_both_forms_agree_where_pods_may_not_run_everywhere() -> None:
+    world = Fleet(3, aware=True)
+    for number, model in enumerate(("T4", "T4", "A10")):
+        world.state.set_node(make_node(f"n{number}", cpu="64", labels={"model": model}))
+    for number in range(20):
+        picky = asking(f"p{number}", {GPU: 50}, cpu="1", node_selector={"model": "T4" if number % 3 else "A10"})
+        world.lister_of("Pod").put(picky)
+    for asked in ({GPU: 25}, {GPU: 100}):
+        check_forms(world.aware, world.state, world.state.info(asking("q", asked)), [0, 2])

@@ -180,7 +180,8 @@ class Prospect:
         idle = np.count_nonzero(percents == WHOLE, axis=1)
         kept, one_less = self._of_whole(levels, idle), self._of_whole(levels, np.maximum(idle - 1, 0))
         best: Ints = np.maximum(of_partial + kept, np.where(idle > 0, of_idle + one_less, _NEVER))
-        return best + self._column.ravel().take(places).sum(axis=1)
+        best += self._column.ravel().take(places).sum(axis=1)
+        return best
 
     def _best_of_several(self, cpu_after: Ints, percents: Ints, need: int) -> Ints:
         """The same where pods are expected that want parts of several cards: each card is tried."""

@@ -25,12 +25,12 @@ class Mix:
         self._changes = 0
         self._expected: tuple[Typical, ...] = ()
         self.version = 0
-        self._followed = False
+        self._claimed = False
 
-    def follows(self) -> bool:
-        """Whether somebody feeds it already: profiles share one."""
-        followed, self._followed = self._followed, True
-        return followed
+    def claim(self) -> bool:
+        """True for the first who asks, who is to feed it: profiles share one."""
+        first, self._claimed = not self._claimed, True
+        return first
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         before = self._shape(old)

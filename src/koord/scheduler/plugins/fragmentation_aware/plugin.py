@@ -39,7 +39,7 @@ class FragmentationAware(Plugin):
         self._book = handle.state.derived(Book)
         handle.lister(DEVICES).on_change(self._book.device_changed)
         self._mix = handle.state.derived(Mix)
-        if not self._mix.follows():
+        if self._mix.claim():
             handle.lister(PODS).on_change(self._mix.pod_changed)
         self._left = Left(self._table, self._book)
         self._version = -1
