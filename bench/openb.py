@@ -44,7 +44,9 @@ def run() -> dict[str, Any]:
             for policy in (BEST_FIT, FGD)
         },
         "by_seed_at_130": {
-            f"{one.run.variant} {one.run.seed}": one.run.at(130) for one in found if one.run.policy == KOORD
+            f"{one.run.variant} {one.run.seed}": f"{one.run.allocation[130]:.2f}"
+            for one in found
+            if one.run.policy == KOORD
         },
         "pods_per_second": {
             policy: _rate([one for one in found if one.run.policy == policy]) for policy in (KOORD, BEST_FIT, FGD)
