@@ -14,8 +14,8 @@ from koord.kube.recorder import Recorder
 from koord.kube.refused import Refused
 from koord.scheduler.framework.decision import Preempt
 from koord.scheduler.preemption.under_way import UnderWay
-from koord.scheduler.shell.teller import about_pod
 from koord.scheduler.shell.departure import Departure, Departures, Outcome
+from koord.scheduler.shell.teller import about_pod
 from koord.scheduler.shell.waiting import WaitingRoom
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.wire import PODS
