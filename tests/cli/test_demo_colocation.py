@@ -53,7 +53,7 @@ def test_the_picture_is_100_columns_wide_and_can_be_kept(tmp_path: Path) -> None
         assert word in text
     picture = shot.read_text()
     assert picture.startswith("<svg")
-    assert "url(\"http" not in picture  # it is looked at where there is no network, too
+    assert 'url("http' not in picture  # it is looked at where there is no network, too
 
 
 @pytest.mark.parametrize(
