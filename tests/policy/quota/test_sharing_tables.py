@@ -83,7 +83,7 @@ def pool_of(rows: list[tuple[int, int, int, bool]]) -> tuple[Pool, list[Claim]]:
 
 @settings(max_examples=100)
 @given(claims, st.integers(-10, 200))
-def test_never_more_than_there_is_and_never_less_than_can_be_used(
+def test_never_more_than_there_is_and_never_less_than_can_be_used_R22(
     rows: list[tuple[int, int, int, bool]], total: int
 ) -> None:
     pool, made = pool_of(rows)
@@ -98,7 +98,7 @@ def test_never_more_than_there_is_and_never_less_than_can_be_used(
 
 @settings(max_examples=100)
 @given(claims, st.integers(0, 200))
-def test_mins_that_fit_are_kept(rows: list[tuple[int, int, int, bool]], total: int) -> None:
+def test_mins_that_fit_are_kept_R23(rows: list[tuple[int, int, int, bool]], total: int) -> None:
     pool, made = pool_of(rows)
     total = max(total, sum(claim.min for claim in made))
     for claim in made:

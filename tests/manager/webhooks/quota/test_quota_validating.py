@@ -368,7 +368,7 @@ objects = st.one_of(
 @given(
     operation=st.sampled_from(["CREATE", "UPDATE", "DELETE", "CONNECT"]), obj=objects, old=objects, gate=st.booleans()
 )
-def test_any_object_gets_a_verdict(operation: str, obj: Any, old: Any, gate: bool) -> None:
+def test_any_object_gets_a_verdict_R28(operation: str, obj: Any, old: Any, gate: bool) -> None:
     tree = tree_of(PARENT, CHILD, quota("a", max=LARGE))
     asked = AdmissionRequest(operation=operation, object=obj, old_object=old, namespace="team")
     made = ruling(asked, tree, guarantee_usage=gate, update_resource_key=gate)
