@@ -112,11 +112,11 @@ def test_defaults_are_filled(served: ControlPlane, name: str, spec: dict[str, An
     assert spec.items() <= created["spec"].items()
 
 
-def test_a_migration_without_a_mode_reserves_first(served: ControlPlane) -> None:
+def test_a_migration_without_a_mode_stays_so_and_follows_the_descheduler(served: ControlPlane) -> None:
     sample = VALID["pod-migration-job"]
     bare = {**sample, "spec": {"podRef": sample["spec"]["podRef"]}}
     _, created = call(served, "POST", f"{collection(sample)}?dryRun=All", bare)
-    assert created["spec"]["mode"] == "ReservationFirst"
+    assert "mode" not in created["spec"]
 
 
 def test_a_topology_written_as_v1alpha1_is_read_as_v1alpha2(served: ControlPlane) -> None:
