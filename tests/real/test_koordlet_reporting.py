@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -33,6 +33,7 @@ from koord.policy.prediction.reclaimable import Amount, Prediction
 from koord.telemetry.clock import WallClock
 from tests.koordlet.pods.kubelet import FakeKubelet
 from tests.real.reach import connect
+from tools import assets, controlplane
 from tools.controlplane import ControlPlane
 
 pytestmark = pytest.mark.real
@@ -42,6 +43,16 @@ INFO = Info(
     model=CpuModel(model="Model", vendor="Maker"),
     numa_nodes=(NumaNode(0, 8 * GIB, GIB),),
 )
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    """Kinds are added here, which others of its clients would see."""
+    missing = [name for name in ("etcd", "kube-apiserver") if not (assets.folder() / name).is_file()]
+    if missing:
+        pytest.skip(f"no {' or '.join(missing)} built: run `python -m tools.assets` first")
+    with controlplane.running() as running:
+        yield running
 
 
 @pytest.fixture

@@ -62,7 +62,10 @@ def call(plane: ControlPlane, method: str, path: str, body: Any = None, content:
         with urllib.request.urlopen(request, context=plane.ssl(), timeout=30) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as refused:
-        return refused.code, json.loads(refused.read())
+        text = refused.read()
+        # A group that is not served yet is answered in plain words.
+        is_json = refused.headers.get_content_type() == "application/json"
+        return refused.code, json.loads(text) if is_json else {"message": text.decode()}
 
 
 WIDGET_SCHEMA: Obj = {

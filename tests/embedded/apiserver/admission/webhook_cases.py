@@ -285,5 +285,10 @@ async def play(case: str, send: Send, server: WebhookServer, ns: str, settle: Ca
         answers.append({"status": status, "body": comparable(answer, ns), "warnings": warnings})
     for path, obj in registered:
         await send("DELETE", f"{path}/{obj['metadata']['name']}", None, "")
-    asked = [{"path": path, "request": comparable(review["request"], ns)} for path, review in server.reviews]
+    asked = [
+        {"path": path, "request": comparable(review["request"], ns)}
+        for path, review in server.reviews
+        # A real server renews a lease of its own now and then, and asks its webhooks like anybody.
+        if review["request"]["userInfo"].get("username") != "system:apiserver"
+    ]
     return {"answers": answers, "asked": asked}
