@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import hypothesis.strategies as st
@@ -10,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from koord.policy.gang.declaration import Member, Settings
 from koord.policy.gang.register import Gangs
-from tests.soak import runs
+from tests.soak import events, runs
 
 GANGS = tuple(f"ns/{letter}" for letter in "abc")
 UIDS = tuple(f"p{number}" for number in range(7))
@@ -145,3 +146,50 @@ class Register(RuleBasedStateMachine):
 
 TestRegister = Register.TestCase
 TestRegister.settings = settings(max_examples=runs(60, 50), stateful_step_count=50, deadline=None)
+
+
+# A long life in one piece --------------------------------------------------------------------------------------------
+
+LOOK = 20  # events between two comparisons with a register made anew; where everyone is, is looked at each time
+
+
+def some_settings(chance: random.Random) -> Settings | None:
+    group = chance.choice([(), ("ns/b",), ("ns/b", "ns/c"), ("ns/x",)])
+    return None if chance.random() < 0.3 else stated(group, chance.randrange(4))
+
+
+def some_pod(chance: random.Random) -> dict[str, Any]:
+    return {
+        "gang": chance.choice(GANGS),
+        "labelled": chance.random() < 0.5,
+        "stated": some_settings(chance),
+        "node": chance.choice(["", "", "", "n"]),
+        "free": chance.random() < 0.75,
+        "ended": chance.random() < 0.25,
+        "created": float(chance.randrange(4)),
+    }
+
+
+def test_a_long_life_of_gangs() -> None:
+    """Bound and ended pods stay so, so they are taken away often enough that there is always something going on."""
+    chance, machine = random.Random(20), Register()
+    for number in range(events(100_000)):
+        uid, pick = chance.choice(UIDS), chance.random()
+        if pick < 0.3:
+            machine.pod_is_seen(uid, some_pod(chance))
+        elif pick < 0.45:
+            machine.pod_is_gone(uid)
+        elif pick < 0.55:
+            machine.pod_group_is_seen(chance.choice(GANGS), some_settings(chance))
+        elif pick < 0.75:
+            machine.member_waits(uid)
+        elif pick < 0.82:
+            machine.member_gives_back(uid)
+        elif pick < 0.92:
+            machine.member_is_bound(uid)
+        else:
+            machine.member_queues_for_all(uid)
+        machine.every_member_is_in_one_place()
+        if number % LOOK == 0:
+            machine.it_equals_one_made_anew()
+    machine.it_equals_one_made_anew()

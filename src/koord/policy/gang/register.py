@@ -300,6 +300,7 @@ class Gangs:
             group = self.groups[before]
             if self._of.get(group.representative) == gang.id:
                 group.representative = ""
+            self._lost_representative(group)  # it may have been the very member whose going ended the gang
             group.joined -= 1
             if group.joined:  # what the one that leaves had started is not theirs
                 group.satisfied = any(
