@@ -6,14 +6,13 @@ the usage of the pods on its node. Ratios are of decisions per second of one pro
 
 from __future__ import annotations
 
-import gc
-import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from bench.engine import NODES, _cluster, _distinct, _equal, _same_spec
+from bench.rounds import compared
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.model import convert
 from koord.api.resource import Resource
@@ -25,7 +24,6 @@ from koord.scheduler.framework.engine import Engine
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.wire import Pod
 
 REPORTS_PER_SECOND = NODES / 60
 PODS_PER_NODE = 10
@@ -162,22 +160,6 @@ class Side:
         return took
 
 
-def _compared(plain: Side, loaded: Side, pods: Callable[[], Iterator[Pod]], count: int) -> dict[str, Any]:
-    """In turn, so that both meet the same machine. The rates are the best of each; what is kept is the median round."""
-    rounds: list[tuple[float, float]] = []
-    for _ in range(ROUNDS):
-        took = []
-        for side in (plain, loaded):
-            infos = [side.state.info(pod) for pod, _ in zip(pods(), range(count), strict=False)]
-            gc.collect()
-            gc.freeze()
-            took.append(side.took(infos))
-        rounds.append((took[0], took[1]))
-    best = [count / min(column) for column in zip(*rounds, strict=True)]
-    kept = statistics.median(100 * without / with_it for without, with_it in rounds)
-    return {"plain": best[0], "load_aware": best[1], "kept_percent": kept}
-
-
 def run() -> dict[str, Any]:
     plain, loaded = Side(load=False), Side(load=True)
     results: dict[str, Any] = {"nodes": NODES, "reports_per_second": REPORTS_PER_SECOND}
@@ -186,7 +168,7 @@ def run() -> dict[str, Any]:
         ("distinct", _distinct, 500),
         ("own_labels", _same_spec, 5_000),
     ):
-        results[name] = _compared(plain, loaded, pods, count)
+        results[name] = compared((plain, loaded), ("plain", "load_aware"), pods, count, ROUNDS)
     reports = loaded.upcoming(NODES)
     started = time.process_time()
     loaded.put(reports)

@@ -7,14 +7,12 @@ each with a reservation of its own; then many share one. Rates are of one proces
 
 from __future__ import annotations
 
-import gc
-import statistics
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from bench.engine import NODES, _cluster, _distinct, _equal, _same_spec
 from bench.load_aware import PODS_PER_NODE, Reports
+from bench.rounds import compared
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.koord_scheduling import Reservation
 from koord.api.model import convert
@@ -105,22 +103,6 @@ class Side:
         return took
 
 
-def _compared(plain: Side, reserved: Side, pods: Callable[[], Iterator[Pod]], count: int) -> dict[str, Any]:
-    """In turn, so that both meet the same machine. The rates are the best of each; what is kept is the median round."""
-    rounds: list[tuple[float, float]] = []
-    for _ in range(ROUNDS):
-        took = []
-        for side in (plain, reserved):
-            infos = [side.state.info(pod) for pod, _ in zip(pods(), range(count), strict=False)]
-            gc.collect()
-            gc.freeze()
-            took.append(side.took(infos))
-        rounds.append((took[0], took[1]))
-    best = [count / min(column) for column in zip(*rounds, strict=True)]
-    kept = statistics.median(100 * without / with_them for without, with_them in rounds)
-    return {"without": best[0], "beside_reservations": best[1], "kept_percent": kept}
-
-
 def run() -> dict[str, Any]:
     plain, reserved = Side(reserved=False), Side(reserved=True)
     results: dict[str, Any] = {"nodes": NODES, "reservations": RESERVATIONS}
@@ -129,7 +111,7 @@ def run() -> dict[str, Any]:
         ("distinct", _distinct, 500),
         ("own_labels", _same_spec, 5_000),
     ):
-        results[name] = _compared(plain, reserved, pods, count)
+        results[name] = compared((plain, reserved), ("without", "beside_reservations"), pods, count, ROUNDS)
     for name, infos in (
         ("owners_of_their_own", [reserved.state.info(_owner(i, i)) for i in range(500)]),
         ("owners_sharing_one", [reserved.state.info(_owner(i, 0)) for i in range(20)]),

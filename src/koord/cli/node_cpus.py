@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from koord.api import builtin, custom
-from koord.api.annotations import reservation_allocated
 from koord.api.meta import Object
 from koord.api.resource import Resource
 from koord.cli import access, wording
-from koord.cli.printing import plain_table, show
+from koord.cli.node_tenants import draw, residents
+from koord.cli.printing import plain_table
 from koord.kube.client import Client
 from koord.kube.refused import Refused, ok
 from koord.policy.topology.node import node_topology
 from koord.policy.topology.occupancy import CONTESTED, FREE, KEPT, Occupancy, Tenant, Zone, occupancy
 from koord.policy.topology.status import read_allocation
-from koord.telemetry.clock import Clock
-from koord.values.names import dns1123_subdomain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Object)
 
 _CORES_PER_LINE = 16
-_ENDED = ("Succeeded", "Failed")
 
 
 @click.command()
@@ -39,14 +36,7 @@ def cpus(name: str, output: str, kubeconfig: str, context: str) -> None:
     One letter for each CPU, the CPUs of a core side by side. What cannot be read, and what contradicts itself, is told
     below the picture.
     """
-    if wrong := dns1123_subdomain(name):
-        access.fail(f"{name!r} is no name of a node: {wrong[0]}")
-
-    async def main(client: Client, clock: Clock) -> None:
-        found = await look(client, name)
-        show(found, output, lambda console: print_occupancy(console, found))
-
-    access.run(main, kubeconfig, context)
+    draw(name, look, print_occupancy, output, kubeconfig, context)
 
 
 async def look(client: Client, name: str) -> Occupancy:
@@ -55,31 +45,17 @@ async def look(client: Client, name: str) -> Occupancy:
         access.fail(f"there is no node {name}")
     node = ok(found)
     topology = await _optional(client, custom.NODE_RESOURCE_TOPOLOGIES, name)
-    pods = ok(await client.list(builtin.PODS, fields=f"spec.nodeName={name}"))
     tenants = [
         Tenant(
-            uid=pod.metadata.uid,
-            name=f"{pod.metadata.namespace}/{pod.metadata.name}",
-            given=read_allocation(pod.metadata.annotations),
-            lives_in=_reservation_of(pod.metadata.annotations),
+            uid=one.uid,
+            name=one.name,
+            given=read_allocation(one.annotations),
+            lives_in=one.lives_in,
+            reservation=one.reservation,
         )
-        for pod in pods.items
-        if pod.status.phase not in _ENDED
+        for one in await residents(client, name)
     ]
-    reservations = await client.list(custom.RESERVATIONS)
-    if isinstance(reservations, Refused) and not reservations.not_found:
-        access.fail(str(reservations))
-    for held in () if isinstance(reservations, Refused) else reservations.items:
-        if held.status.node_name == name and held.status.phase == "Available":
-            meta = held.metadata
-            given = read_allocation(meta.annotations)
-            tenants.append(Tenant(uid=meta.uid, name=meta.name, given=given, reservation=True))
     return occupancy(name, node_topology(topology, node.metadata.labels, node.metadata.annotations), tenants)
-
-
-def _reservation_of(annotations: dict[str, str]) -> str:
-    found = reservation_allocated.parse(annotations)
-    return found.uid if isinstance(found, reservation_allocated.ReservationAllocated) else ""
 
 
 async def _optional(client: Client, resource: Resource[M], name: str) -> M | None:

@@ -6,22 +6,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from koord.api import builtin, custom
-from koord.api.annotations import reservation_allocated
+from koord.api import custom
 from koord.api.resource_name import FPGA, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from koord.cli import access, wording
-from koord.cli.printing import plain_table, show
+from koord.cli.node_tenants import draw, residents
+from koord.cli.printing import plain_table
 from koord.kube.client import Client
 from koord.kube.refused import Refused, ok
 from koord.policy.device.inventory import inventory_of
 from koord.policy.device.occupancy import FREE, LOST, Group, Holder, Occupancy, Place, Tenant, occupancy
-from koord.telemetry.clock import Clock
-from koord.values.names import dns1123_subdomain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_ENDED = ("Succeeded", "Failed")
 _SHORT = {GPU_CORE: "core", GPU_MEMORY_RATIO: "memory", RDMA: "of it", FPGA: "of it"}
 
 
@@ -35,44 +32,24 @@ def devices(name: str, output: str, kubeconfig: str, context: str) -> None:
     Ten letters for each device, one for every ten percents of it, laid out by NUMA node and PCIe switch. What cannot be
     read, and what contradicts itself, is told below the picture.
     """
-    if wrong := dns1123_subdomain(name):
-        access.fail(f"{name!r} is no name of a node: {wrong[0]}")
-
-    async def main(client: Client, clock: Clock) -> None:
-        found = await look(client, name)
-        show(found, output, lambda console: print_occupancy(console, found))
-
-    access.run(main, kubeconfig, context)
+    draw(name, look, print_occupancy, output, kubeconfig, context)
 
 
 async def look(client: Client, name: str) -> Occupancy:
     device = await client.get(custom.DEVICES, name)
     if isinstance(device, Refused) and device.not_found:
         access.fail(f"there is no Device object of {name}: its koordlet reports one where it finds devices")
-    pods = ok(await client.list(builtin.PODS, fields=f"spec.nodeName={name}"))
     tenants = [
         Tenant(
-            uid=pod.metadata.uid,
-            name=f"{pod.metadata.namespace}/{pod.metadata.name}",
-            annotations=pod.metadata.annotations,
-            lives_in=_reservation_of(pod.metadata.annotations),
+            uid=one.uid,
+            name=one.name,
+            annotations=one.annotations,
+            lives_in=one.lives_in,
+            reservation=one.reservation,
         )
-        for pod in pods.items
-        if pod.status.phase not in _ENDED
+        for one in await residents(client, name)
     ]
-    reservations = await client.list(custom.RESERVATIONS)
-    if isinstance(reservations, Refused) and not reservations.not_found:
-        access.fail(str(reservations))
-    for held in () if isinstance(reservations, Refused) else reservations.items:
-        if held.status.node_name == name and held.status.phase == "Available":
-            meta = held.metadata
-            tenants.append(Tenant(uid=meta.uid, name=meta.name, annotations=meta.annotations, reservation=True))
     return occupancy(inventory_of(ok(device)), tenants)
-
-
-def _reservation_of(annotations: dict[str, str]) -> str:
-    found = reservation_allocated.parse(annotations)
-    return found.uid if isinstance(found, reservation_allocated.ReservationAllocated) else ""
 
 
 def print_occupancy(console: Console, found: Occupancy) -> None:

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
-from koord.scheduler.framework.decision import Preempt, Search
+from collections.abc import Callable
+
+from koord.scheduler.framework.decision import Futile, Preempt, Search
 from koord.scheduler.framework.refused import Refused
-from koord.scheduler.preemption.candidate import Candidate
+from koord.scheduler.framework.verdict import Fault
+from koord.scheduler.preemption.candidate import Candidate, pick
+from koord.scheduler.preemption.finder import Found
 from koord.scheduler.state.pod import PodInfo
 
 NEVER = "not eligible due to preemptionPolicy=Never."
 TERMINATING = "not eligible due to a terminating pod on the nominated node."
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
+
+
+def barred(refused: Refused, makes_way: Callable[[PodInfo], bool]) -> str:
+    """Why the pod may not preempt at all, or not now. `makes_way`: whether a pod is leaving for its sake."""
+    if refused.pod.shape.spec.preemption_policy == "Never":
+        return NEVER
+    node = refused.cycle.state.node(refused.nominated_node())
+    if node is None:
+        return ""
+    said = refused.said_of(node)
+    if said is not None and not said[1].resolvable:
+        return ""  # what was made there is of no use any more
+    return TERMINATING if any(makes_way(other) for other in node.pods.values()) else ""
+
+
+def concluded(refused: Refused, plugin: str, found: Found, futile: Callable[[], str]) -> Preempt | Futile | Fault:
+    """What a search comes to; `futile` has the words for one that found nothing."""
+    search = Search(plugin, found.nodes, len(found.candidates), found.without, found.nearest)
+    if found.candidates:
+        return plan(refused, plugin, pick(found.candidates), search)
+    if found.broken:
+        return Fault(f"preemption: {told_together(found.broken)}")
+    return Futile((f"preemption: {futile()}",), nominate="", search=search)
 
 
 def plan(refused: Refused, plugin: str, best: Candidate, search: Search) -> Preempt:

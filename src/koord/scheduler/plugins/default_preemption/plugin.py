@@ -7,16 +7,15 @@ from collections.abc import Callable
 from koord.api.builtin import POD_DISRUPTION_BUDGETS
 from koord.api.config.scheduler.in_tree import DefaultPreemptionArgs
 from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.decision import Futile, Preempt, Search
+from koord.scheduler.framework.decision import Futile, Preempt
 from koord.scheduler.framework.event import DELETE, Event, Happened
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.refused import Refused
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
 from koord.scheduler.preemption.budget import ListedBudgets
-from koord.scheduler.preemption.candidate import pick
 from koord.scheduler.preemption.finder import Enough, Found, find
-from koord.scheduler.preemption.plan import NEVER, NOT_HELPFUL, TERMINATING, plan, told_together
+from koord.scheduler.preemption.plan import NOT_HELPFUL, barred, concluded
 from koord.scheduler.preemption.rules import Rules
 from koord.scheduler.preemption.under_way import UnderWay
 from koord.scheduler.state.pod import PodInfo
@@ -53,29 +52,11 @@ class DefaultPreemption(Plugin):
     # Making room -------------------------------------------------------------------------------------------------
 
     def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Preempt | Futile | Fault | None:
-        barred = self._barred(pod, refused)
-        if barred:
-            return Futile((f"preemption: {barred}",))
+        against = barred(refused, lambda other: other.preempted and self._rules.may_take(pod, other))
+        if against:
+            return Futile((f"preemption: {against}",))
         found = find(refused, self._rules, self._budgets.current(), self._enough)
-        search = Search(self.name, found.nodes, len(found.candidates), found.without, found.nearest)
-        if found.candidates:
-            return plan(refused, self.name, pick(found.candidates), search)
-        if found.broken:
-            return Fault(f"preemption: {told_together(found.broken)}")
-        return Futile((f"preemption: {_message(refused, found)}",), nominate="", search=search)
-
-    def _barred(self, pod: PodInfo, refused: Refused) -> str:
-        """Why the pod may not preempt at all, or not now."""
-        if pod.shape.spec.preemption_policy == "Never":
-            return NEVER
-        node = refused.cycle.state.node(refused.nominated_node())
-        if node is None:
-            return ""
-        said = refused.said_of(node)
-        if said is not None and not said[1].resolvable:
-            return ""  # what was made there is of no use any more
-        leaving = any(other.preempted and self._rules.may_take(pod, other) for other in node.pods.values())
-        return TERMINATING if leaving else ""
+        return concluded(refused, self.name, found, lambda: _message(refused, found))
 
 
 def _message(refused: Refused, found: Found) -> str:

@@ -16,7 +16,7 @@ from koord.api.config.scheduler.elastic_quota import ElasticQuotaArgs
 from koord.api.protocol import L_QUOTA_NAME, L_QUOTA_PREEMPTIBLE
 from koord.policy.quota.definition import Rules
 from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.decision import Futile, Preempt, Search
+from koord.scheduler.framework.decision import Futile, Preempt
 from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
@@ -26,9 +26,8 @@ from koord.scheduler.plugins.elastic_quota.ledger import Ledger, Ledgers
 from koord.scheduler.plugins.elastic_quota.message import futile
 from koord.scheduler.plugins.elastic_quota.rules import WithinQuota
 from koord.scheduler.preemption.budget import ListedBudgets
-from koord.scheduler.preemption.candidate import pick
 from koord.scheduler.preemption.finder import Enough, find
-from koord.scheduler.preemption.plan import NEVER, TERMINATING, plan, told_together
+from koord.scheduler.preemption.plan import barred, concluded
 from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.table import RowList
 
@@ -112,30 +111,13 @@ class ElasticQuota(Plugin):
     # Making room -------------------------------------------------------------------------------------------------
 
     def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Preempt | Futile | Fault | None:
-        barred = self._barred(pod, refused)
-        if barred:
-            return Futile((f"preemption: {barred}",))
+        against = barred(refused, lambda other: other.deleting and self._rules.may_take(pod, other))
+        if against:
+            return Futile((f"preemption: {against}",))
         rows = refused.resolvable_rows()
         hosts = self._hosts(pod, refused, rows)
         found = find(refused, self._rules, self._budgets.current(), _ALL, hosts)
-        search = Search(self.name, found.nodes, len(found.candidates), found.without, found.nearest)
-        if found.candidates:
-            return plan(refused, self.name, pick(found.candidates), search)
-        if found.broken:
-            return Fault(f"preemption: {told_together(found.broken)}")
-        return Futile((f"preemption: {futile(refused, rows, hosts, found.without)}",), nominate="", search=search)
-
-    def _barred(self, pod: PodInfo, refused: Refused) -> str:
-        if pod.shape.spec.preemption_policy == "Never":
-            return NEVER
-        node = refused.cycle.state.node(refused.nominated_node())
-        if node is None:
-            return ""
-        said = refused.said_of(node)
-        if said is not None and not said[1].resolvable:
-            return ""
-        leaving = any(other.deleting and self._rules.may_take(pod, other) for other in node.pods.values())
-        return TERMINATING if leaving else ""
+        return concluded(refused, self.name, found, lambda: futile(refused, rows, hosts, found.without))
 
     def _hosts(self, pod: PodInfo, refused: Refused, rows: RowList) -> RowList:
         """Of these rows the ones with somebody who may go: the quota knows its few pods among the many of all nodes."""
