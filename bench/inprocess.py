@@ -1,4 +1,4 @@
-"""Creating pods through the in-process door: what a simulation pays per object."""
+"""This module measures creating pods through the in-process transport: what a simulation pays per object."""
 
 from __future__ import annotations
 

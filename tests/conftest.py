@@ -1,4 +1,6 @@
-"""For all tests: nothing is judged by the clock, so an example of a property may take its time on a busy machine."""
+"""This module sets Hypothesis for all tests: no deadline, so that a property may take its time on a busy
+machine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Kill `koord up --durable` while it is being written to, start it again, and look for what it had acknowledged."""
+"""This module kills `koord up --durable` while it is written to, restarts it, and checks every acknowledged
+write.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ WRITERS = 8
 
 
 async def _write(running: Up, round: int, acknowledged: dict[str, str], chance: random.Random) -> None:
-    """Write until the server dies; note only what was answered."""
+    """Write until the server dies; note only what was acknowledged."""
     path = f"{running.url}/api/v1/namespaces/default/configmaps"
     headers = {"Authorization": f"Bearer {running.token}"}
     connector = aiohttp.TCPConnector(ssl=running.ssl())
@@ -56,7 +58,7 @@ async def _content(running: Up) -> dict[str, str]:
 
 
 def _allowed(noted: str) -> set[str]:
-    """The values that an object may have after the restart; "" stands for absent."""
+    """Return the values that an object may have after the restart; "" stands for absent."""
     *known, last = noted.split("|?")
     return {noted} if not known else {known[0], last}
 

@@ -1,4 +1,6 @@
-"""`koord up` as a user runs it: a child process, its ready line, its kubeconfig, and a clean end."""
+"""This module runs `koord up` as a user does: a child process, its ready line, its kubeconfig, and a clean
+end.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ class Up:
 
 
 def start(*args: str, kubeconfig: Path) -> Up:
-    """Start and wait for the ready line; a process that ends before it raises with what it said."""
+    """Start `koord up` and wait for the ready line; raise with its output if it ends before."""
     command = [sys.executable, "-m", "koord", "up", "--kubeconfig", str(kubeconfig), *args]
     if "--listen" not in args:
         command += ["--listen", "127.0.0.1:0"]

@@ -1,4 +1,6 @@
-"""How long machines of events run: a little in every run, and for as many events as KOORD_SOAK says in `make soak`."""
+"""This module sets how long stateful property tests run: little in every run, KOORD_SOAK events in `make
+soak`.
+"""
 
 from __future__ import annotations
 
@@ -10,5 +12,5 @@ def events(usual: int) -> int:
 
 
 def runs(usual: int, steps: int) -> int:
-    """As many runs of so many steps."""
+    """Return the number of runs of so many steps."""
     return events(usual * steps) // steps

@@ -1,4 +1,6 @@
-"""Objects that Koordinator's schemas take and objects that they refuse, for the offline and the real-server tests."""
+"""This module holds objects that Koordinator's schemas accept and objects that they refuse, for offline and
+real tests.
+"""
 
 from __future__ import annotations
 

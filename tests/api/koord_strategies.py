@@ -1,4 +1,4 @@
-"""Hypothesis strategies for any wire model, made from the types of its fields."""
+"""This module makes Hypothesis strategies for any wire model from the types of its fields."""
 
 from __future__ import annotations
 

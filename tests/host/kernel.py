@@ -1,4 +1,4 @@
-"""A kernel's will over a fake machine: it refuses, rounds and forgets as Linux 6.18 was seen to do."""
+"""A fake kernel over a fake machine: it refuses, rounds and forgets writes as Linux 6.18 was observed to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ Trouble = Callable[[str, str], int | None]
 
 
 class Kernel(Host):
-    """`trouble(path, text)` may refuse any write with an errno of its own; `writes` is what got through."""
+    """A Host whose writes follow the kernel's rules. `trouble(path, text)` may refuse any write with an errno of its
+    own; `writes` lists those that succeeded.
+    """
 
     def __init__(self, paths: Paths, version: int, trouble: Trouble | None = None) -> None:
         super().__init__(paths)

@@ -1,4 +1,4 @@
-"""The audit log's files: bounded, newest first, page by page, and kind to a disk that is full."""
+"""The audit log is bounded, read newest first page by page, and survives a full disk."""
 
 from __future__ import annotations
 

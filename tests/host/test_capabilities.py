@@ -1,4 +1,4 @@
-"""The page of what a node can do, on fake machines with a kernel's will."""
+"""Capabilities are probed correctly on fake machines with a fake kernel."""
 
 from __future__ import annotations
 

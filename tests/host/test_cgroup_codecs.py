@@ -1,4 +1,4 @@
-"""Values and kernel texts: conversions, checks and comparisons of every kind of file."""
+"""Codecs convert, check and compare the values of every kind of kernel file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts, detection and readers on fake machines of both versions."""
+"""Layouts, detection and readers work on fake machines of both cgroup versions."""
 
 from __future__ import annotations
 

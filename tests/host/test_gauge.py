@@ -1,4 +1,4 @@
-"""The fast readers of a group's use say what the plain ones say, and nothing when a text makes no sense."""
+"""The fast usage reader agrees with the plain readers, and returns an error for malformed texts."""
 
 from __future__ import annotations
 

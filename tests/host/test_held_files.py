@@ -1,4 +1,4 @@
-"""Files that stay open between reads: their bounds, their size, and what happens when they go."""
+"""Files that stay open between reads respect their budget, grow their buffer, and survive removal."""
 
 from __future__ import annotations
 

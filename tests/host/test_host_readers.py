@@ -1,4 +1,4 @@
-"""Readers of /proc and /sys on fake machines: what they answer, and that nonsense is a Fault."""
+"""Readers of /proc and /sys parse fake machines, and malformed text is an IoError."""
 
 from __future__ import annotations
 

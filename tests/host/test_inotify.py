@@ -1,4 +1,4 @@
-"""Folders that come and go are noticed, with no scan and no waiting."""
+"""Directories that come and go are noticed, with no scan and no waiting."""
 
 from __future__ import annotations
 

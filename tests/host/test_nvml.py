@@ -1,4 +1,4 @@
-"""NVIDIA's library through a stand-in of the same shape, built here: two cards, one of them busy."""
+"""NVML is read through a stub library of the same ABI, built here: two cards, one of them busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods and containers are noticed by their groups, those from before the start too."""
+"""Pod lifecycle events come from cgroup directories, also for pods from before the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole fake machine in a folder: /proc, /sys and the cgroups of either version, driver and prefix."""
+"""A fake machine in a directory: /proc, /sys and the cgroups of either version, driver and prefix."""
 
 from __future__ import annotations
 

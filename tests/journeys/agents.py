@@ -1,4 +1,6 @@
-"""A co-locating cluster whose simulated nodes run the node agent's strategies on machines of their own."""
+"""This module runs a co-locating cluster whose simulated nodes run the node agent's strategies on machines of
+their own.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +35,21 @@ class NodeJourney(Journey, frozen=True):
 
     @property
     def agent(self) -> Agent:
-        """Of the only node."""
+        """Return the agent of the only node."""
         return next(iter(self.agents.agents.values()))
 
     def knob(self, group: str, name: str) -> str | None:
         return self.agent.machine.knob(group, name)
 
     async def group(self, name: str) -> str:
-        """The cgroup of a pod."""
+        """Return the cgroup of a pod."""
         found = await self.pod(name)
         assert found is not None, f"no pod {name}"
         pods = self.agents.facts(found.spec.node_name).pods
         return next(pod.group for pod in pods if pod.uid == found.metadata.uid)
 
     async def fare(self, name: str) -> Fare:
-        """How the container of a pod fared in the last step."""
+        """Return what the container of a pod got in the last step."""
         found = await self.pod(name)
         assert found is not None, f"no pod {name}"
         step = self.agents.agents[found.spec.node_name].last
@@ -55,19 +57,19 @@ class NodeJourney(Journey, frozen=True):
         return next(fare for fare in step.moment.fares.values() if fare.pod == found.metadata.uid)
 
     async def use(self, name: str, **uses: object) -> None:
-        """From now on the pod uses this."""
+        """Set what the pod uses from now on."""
         text = json.dumps({"model": "constant", **uses})
         patch = {"metadata": {"annotations": {"sim.koord.sh/usage": text}}}
         ok(await self.client.patch(PODS, name, patch, "default", kind="merge"))
 
     async def create(self, *pods: dict[str, Any]) -> None:
-        """And wait until they run."""
+        """Create pods and wait until they run."""
         for one in pods:
             ok(await self.client.create(PODS, one))
         await self.clock.sleep(10)
 
     async def said(self, name: str) -> list[tuple[str, str]]:
-        """Reasons and notes of the events about a pod."""
+        """Return the reasons and notes of the events about a pod."""
         events = ok(await self.client.list(CORE_EVENTS, "default")).items
         return [(one.reason, one.message) for one in events if one.involved_object.name == name]
 
@@ -80,7 +82,7 @@ def travel(
     step_s: float = 1.0,
     cold_start_s: float = 24 * 3600.0,
 ) -> None:
-    """`switches` are the node agent's gates that are on."""
+    """Run `main` on such a cluster; `switches` are the node agent's gates that are on."""
     settings = AgentSettings(
         gates=frozenset(switches.split(",")), step_s=step_s, files=files, cold_start_s=cold_start_s
     )

@@ -1,4 +1,6 @@
-"""A cluster that co-locates, in this process and in virtual time: nodes that report their load, manager, scheduler."""
+"""This module runs a co-locating cluster in this process and in virtual time: reporting nodes, manager,
+scheduler.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ class Journey(msgspec.Struct, frozen=True):
     manager: LocalManager
 
     async def configure(self, **documents: Any) -> None:
-        """Documents of slo-controller-config; underscores in their names stand for dashes."""
+        """Write documents of slo-controller-config; underscores in their names stand for dashes."""
         data = {
             key.replace("_", "-"): value if isinstance(value, str) else json.dumps(value)
             for key, value in documents.items()
@@ -47,15 +49,15 @@ class Journey(msgspec.Struct, frozen=True):
         await self.settle()
 
     async def settle(self) -> None:
-        """Virtual time passes only when every task waits, so after a second all caches know of all writes."""
+        """Wait a second: virtual time passes only when every task waits, so all caches know of all writes after it."""
         await self.clock.sleep(1)
 
     async def reported(self, times: int = 1) -> None:
-        """Until every node reported again."""
+        """Wait until every node has reported again."""
         await self.clock.sleep(times * REPORT_S + 1)
 
     async def lent(self, node: str) -> dict[str, str]:
-        """Allocatable without what a kubelet states."""
+        """Return the node's allocatable without what a kubelet states."""
         listed = ok(await self.client.get(NODES, node)).status.allocatable
         return {name: str(amount) for name, amount in listed.items() if name.startswith("kubernetes.io/")}
 
@@ -64,14 +66,14 @@ class Journey(msgspec.Struct, frozen=True):
         return None if isinstance(found, Refused) else found
 
     async def placed(self, name: str, namespace: str = "default") -> str:
-        """The pod's node; empty while it waits."""
+        """Return the pod's node; empty while it waits."""
         found = await self.pod(name, namespace)
         assert found is not None, f"no pod {name}"
         return found.spec.node_name
 
 
 def travel(main: Callable[[Journey], Awaitable[None]], *pools: Pool, switches: str = "", seed: int = 1) -> None:
-    """`switches` are feature gates of koord-manager."""
+    """Run `main` on such a cluster; `switches` are feature gates of koord-manager."""
     switched = gates.parse(switches, MANAGER)
     assert isinstance(switched, dict)
 
@@ -115,7 +117,7 @@ def pod(
     namespace: str = "default",
     **spec: Any,
 ) -> dict[str, Any]:
-    """`uses` is the model of its usage; what is requested is its limit as well."""
+    """Make a pod; `uses` is the model of its usage; what it requests is its limit as well."""
     annotations = {} if uses is None else {"sim.koord.sh/usage": json.dumps({"model": "constant", **uses})}
     amounts = {"requests": dict(requests), "limits": dict(requests)}
     container = {"name": "app", "image": "nginx:1.15.1", "resources": amounts}
@@ -126,7 +128,7 @@ def pod(
 
 
 def batch_pod(name: str, cpu_milli: int, memory: str = "1Gi", **rest: Any) -> dict[str, Any]:
-    """As a user writes it who knows of batch resources."""
+    """Make a pod as a user writes it who knows of batch resources."""
     requests = {BATCH_CPU: str(cpu_milli), BATCH_MEMORY: memory}
     labels = {"koordinator.sh/qosClass": "BE"}
     made = pod(name, requests, labels=labels, priorityClassName="koord-batch", **rest)

@@ -1,4 +1,4 @@
-"""A day in the life of a cluster in virtual time: services, rollouts and batch jobs, all from one seed."""
+"""This module runs a day of a cluster in virtual time: services, rollouts and batch jobs, all from one seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG_LEASES = FleetSettings(lease_period_s=30.0)
 
 
 class Day(msgspec.Struct, frozen=True):
-    """What a day came to: counts for people, and a digest of every pod's every change for comparing runs."""
+    """DayResult holds counts for people, and a digest of every pod's every change for comparing runs."""
 
     pods_seen: int
     events: int
@@ -55,7 +55,7 @@ def _job(name: str, pods: int, seconds: int) -> dict[str, Any]:
 async def _live(
     client: Client, clock: LoopClock, chance: random.Random, services: int, jobs: int, hours: float
 ) -> None:
-    """People at work: services scale and roll out, jobs arrive."""
+    """Scale and roll out services, and create jobs as they arrive."""
     for i in range(services):
         ok(await client.create(builtin.DEPLOYMENTS, _deployment(f"web-{i}", chance.randint(2, 20))))
     end = clock.monotonic() + hours * HOUR

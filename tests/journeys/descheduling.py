@@ -1,4 +1,4 @@
-"""A cluster with the descheduler in it, in this process and in virtual time."""
+"""This module runs a cluster with the descheduler in it, in this process and in virtual time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Journey(msgspec.Struct, frozen=True):
     cluster: Cluster
 
     async def pods(self, app: str) -> list[Pod]:
-        """Those that are there to stay."""
+        """Return the pods that are not being deleted."""
         listed = ok(await self.client.list(PODS, "default", labels=f"app={app}")).items
         return [one for one in listed if one.metadata.deletion_timestamp is None]
 
@@ -41,13 +41,13 @@ class Journey(msgspec.Struct, frozen=True):
         return list(ok(await self.client.list(POD_MIGRATION_JOBS)).items)
 
     async def events(self, kind: str, name: str) -> list[tuple[str, str]]:
-        """Reason and note, in the order in which they came about."""
+        """Return reason and note of the object's events, in order."""
         listed = ok(await self.client.list(EVENTS_EVENTS)).items
         told = [one for one in listed if (one.regarding.kind, one.regarding.name) == (kind, name)]
         return [(one.reason, one.note) for one in sorted(told, key=lambda one: str(one.event_time))]
 
     async def until(self, done: Callable[[], Awaitable[Any]], within_s: float) -> Any:
-        """What `done` comes to once it is something, looked at every second of virtual time."""
+        """Return what `done` returns once it is truthy, checked every second of virtual time."""
         end = self.clock.time() + within_s
         while not (found := await done()):
             assert self.clock.time() < end, f"did not happen within {within_s} s"
@@ -55,7 +55,7 @@ class Journey(msgspec.Struct, frozen=True):
         return found
 
     async def deploy(self, name: str, replicas: int, pod: dict[str, Any]) -> None:
-        """Until all its pods are ready. `pod` as the journeys of co-location make them."""
+        """Create a Deployment and wait until all its pods are ready."""
         template = {**pod, "metadata": {k: v for k, v in pod["metadata"].items() if k not in ("name", "namespace")}}
         template["metadata"]["labels"] = {**template["metadata"].get("labels", {}), "app": name}
         spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
@@ -67,7 +67,7 @@ class Journey(msgspec.Struct, frozen=True):
         await self.until(ready, 60)
 
     async def job(self, name: str, pod: Pod, **spec: Any) -> None:
-        """As a person makes it: by the pod's name alone."""
+        """Create a PodMigrationJob as a person does: by the pod's name alone."""
         ref = {"namespace": pod.metadata.namespace, "name": pod.metadata.name}
         wanted = {"paused": False, "ttl": "5m", "mode": "ReservationFirst", "podRef": ref, **spec}
         ok(await self.client.create(POD_MIGRATION_JOBS, {"metadata": {"name": name}, "spec": wanted}))

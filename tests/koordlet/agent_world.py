@@ -1,4 +1,4 @@
-"""A whole agent in virtual time: a fake machine whose counters move, and an API server in this process."""
+"""Run a whole agent in virtual time: a fake machine whose counters move, and an API server in this process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MEMINFO = "MemTotal: 16777216 kB\nMemFree: {free} kB\nMemAvailable: {free} kB\n"
 
 
 class Line:
-    """A transport whose line can be cut; who speaks into it learns that after `silent_s`."""
+    """A transport that can be cut; its user learns that after `silent_s`."""
 
     def __init__(self, inner: Transport, silent_s: float = 0.0) -> None:
         self._inner = inner
@@ -141,7 +141,7 @@ class AgentWorld:
         await made(self.client.apply(NODE_SLOS, body, field_manager="test", force=True))
 
     async def run_pod(self, name: str, qos: str, *, memory_bytes: int = 0, labels: dict[str, str] | None = None) -> str:
-        """Its group."""
+        """Create a running pod and its groups; return its group."""
         pod = await made(
             self.client.create(
                 PODS,
@@ -185,7 +185,7 @@ class AgentWorld:
         await self.cluster.stop()
 
     async def _move(self) -> None:
-        """The machine's counters go on, usually four times a second."""
+        """Advance the machine's counters, usually four times a second."""
         while True:
             await self.clock.sleep(self.beat_s)
             self._ticks += self.used_cores * 100 * self.beat_s
@@ -205,7 +205,7 @@ async def made(answer: Awaitable[Any]) -> Any:
 
 
 async def ask(agent: Koordlet, path: str, **headers: str) -> bytes:
-    """What the agent's port would answer."""
+    """Return what the agent's port answers."""
     plain, _, query = path.partition("?")
     pairs = dict(part.partition("=")[::2] for part in query.split("&") if part)
     call = Call(method="GET", path=plain, query={key: (value,) for key, value in pairs.items()}, headers=headers)

@@ -1,4 +1,4 @@
-"""A fake machine with a kernel's will, and the round of all strategies on it; samples are put in by hand."""
+"""A fake machine with a fake kernel, and the strategy runner on it; samples are added by hand."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Stage:
         self.start(gates)
 
     def start(self, gates: frozenset[str] = GATES) -> None:
-        """A new process on the same machine."""
+        """Start a new process on the same machine."""
         self.world.start()
         self.store = Store({}, interval_s=1.0)
         self.machine = HostMachine(self.world.tree, self.world.executor, may_write=False, resctrl=False, disks=False)
@@ -96,7 +96,7 @@ class Stage:
         memory_bytes: int = 0,
         pods_bytes: Mapping[str, int] | None = None,
     ) -> None:
-        """The next second's samples."""
+        """Add the samples of the next second."""
         self.world.clock.advance(1)
         self.now_s = self.world.clock.time()
         self.store.add((kind.NODE_CPU,), self.now_s, node_milli / 1000)
@@ -128,7 +128,7 @@ class Stage:
         return self.world.value(file.CPUSET, group)
 
     def values(self) -> dict[tuple[str, str], str]:
-        """What the files hold that these strategies write."""
+        """Return what the files hold that these strategies write."""
         knobs = (file.CPU_QUOTA, file.CPU_BURST, file.CPUSET)
         return {(knob, group): self.world.value(knob, group) for knob in knobs for group in GROUPS}
 

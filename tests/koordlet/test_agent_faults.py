@@ -1,5 +1,7 @@
-"""The whole agent among faults: kernels that refuse, counters and clocks that go wrong, and everything that it depends
-on vanishing at any moment. It goes on, says each change once, asks seldom, and reports no garbage."""
+"""The whole agent under failures: kernels that refuse, counters and clocks that jump, dependencies that vanish.
+
+It goes on, reports each change once, retries seldom, and never reports garbage.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole agent for hours while pods come and go: what it keeps is by what is there, not by what was."""
+"""The whole agent runs for hours while pods come and go: its memory is bounded by what exists, not by what existed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent as a whole, in virtual time: what it waits for, what it holds, whom it evicts, what it tells."""
+"""The whole agent in virtual time: what it waits for, what it writes, whom it evicts, what it reports."""
 
 from __future__ import annotations
 

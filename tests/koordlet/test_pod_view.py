@@ -1,4 +1,4 @@
-"""How a pod of the API becomes the one that decisions see."""
+"""A PodMeta is built correctly from a pod of the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The round of all strategies on a fake machine: holding, letting go, switching off, evicting, surviving faults."""
+"""The strategy runner on a fake machine holds, releases, switches off, evicts and survives errors."""
 
 from __future__ import annotations
 

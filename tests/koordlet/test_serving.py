@@ -1,4 +1,4 @@
-"""What the agent's port answers about audit events: pages, tokens and refusals as Koordinator's clients know them."""
+"""The agent's port answers audit events as Koordinator's clients expect: pages, tokens and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An HTTP server on a real socket that answers as each test says, faults included, and remembers what it was asked."""
+"""This module is an HTTP server on a real socket that responds as each test says, faults included, and records
+requests.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def status(code: int, reason: str, message: str = "", **headers: str) -> web.Res
 
 
 async def stream(request: web.Request, *chunks: bytes, cut: bool = False) -> web.StreamResponse:
-    """Chunks as they are given; `cut` breaks the connection where a last chunk should say the end."""
+    """Send chunks as they are given; `cut` breaks the connection where the final chunk should be."""
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     response.enable_chunked_encoding()
     await response.prepare(request)

@@ -1,7 +1,8 @@
-"""An API server for tests of what sits on the client: a revisioned store in memory that can be made to fail.
+"""This module is a scripted API server for tests on top of the client: a revisioned store in memory that can
+fail.
 
-It is a Transport, so the real client is under test with it. It knows lists with pages, watches with bookmarks, 410,
-creates, updates and merge patches with preconditions and deletes; it validates nothing.
+It is a Transport, so the real client is under test with it. It knows lists with pages, watches with
+bookmarks, 410, creates, updates and merge patches with preconditions and deletes; it validates nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Stream:
-    """One open watch; the server pushes frames, a failure, or the end."""
+    """ScriptedWatchStream is one open watch; the server pushes frames, a failure, or the end."""
 
     def __init__(self, server: ScriptedServer, collection: str, namespace: str | None) -> None:
         self.collection = collection
@@ -113,7 +114,7 @@ class ScriptedServer:
         self.streams.clear()
 
     def compact(self) -> None:
-        """Forget history: a watch from an older version is told 410."""
+        """Forget history: a watch from an older version is answered 410."""
         self.compacted = self.revision
         self.log.clear()
 
@@ -125,7 +126,7 @@ class ScriptedServer:
         self.streams.clear()
 
     def state(self, resource: Resource[Any] = THINGS) -> dict[tuple[str, str], tuple[str, str]]:
-        """Who exists, with UID and version."""
+        """Return the objects that exist, with UID and version."""
         return {
             (namespace, name): (obj["metadata"]["uid"], obj["metadata"]["resourceVersion"])
             for (collection, namespace, name), obj in self.objects.items()
@@ -171,7 +172,7 @@ class ScriptedServer:
         self.cut(clean=True)
 
     def handle(self, request: Request) -> Answer:
-        """Answer at once, as a server does that has the request before it."""
+        """Respond at once, as a server does that has the request before it."""
         collection, namespace, name = self._address(request.path)
         if request.method == "POST":
             if (collection, namespace, request.body["metadata"]["name"]) in self.objects:

@@ -1,4 +1,6 @@
-"""How a test tells an informer's story: a scripted server, virtual time, and nothing left behind at the end."""
+"""This module runs informer scenarios: a scripted server, virtual time, and a check that nothing is left
+behind.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small clusters for tests: builders of nodes and pods by the few words that matter, and strategies for random ones."""
+"""Build small clusters for tests: nodes and pods from a few arguments, and Hypothesis strategies for random ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def make_node(
     images: Mapping[str, int] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Node:
-    """`more` is further allocatable; taints read like kubectl's: key=value:Effect; images are names with bytes."""
+    """Build a node. `more` is further allocatable; taints read like kubectl's: key=value:Effect; images are names with
+    bytes.
+    """
     return convert(
         {
             "metadata": {
@@ -94,7 +96,7 @@ def make_pod(
 
 
 def make_state(nodes: Iterable[Node] = (), pods: Iterable[Pod] = ()) -> ClusterState:
-    """A state that has seen these nodes, and these pods on the nodes that they name."""
+    """Build a state that has seen these nodes, and these pods on the nodes that they name."""
     state = ClusterState()
     for node in nodes:
         state.set_node(node)
@@ -116,7 +118,7 @@ def taint(text: str) -> dict[str, str]:
 def node_term(
     *expressions: tuple[str, str, Sequence[str]], fields: Sequence[tuple[str, str, Sequence[str]]] = ()
 ) -> Any:
-    """A node selector term of (key, operator, values)."""
+    """Build a node selector term of (key, operator, values)."""
     return {
         "matchExpressions": [{"key": k, "operator": o, "values": list(v)} for k, o, v in expressions],
         "matchFields": [{"key": k, "operator": o, "values": list(v)} for k, o, v in fields],
@@ -225,7 +227,7 @@ def _tolerations() -> st.SearchStrategy[Any]:
 
 @st.composite
 def pod_objects(draw: st.DrawFn, /, name: str = "", node: str = "", **words: Any) -> Pod:
-    """`words` are given to `make_pod` over what is drawn."""
+    """Draw a pod; `words` are given to `make_pod` over what is drawn."""
     number = draw(st.integers(0, 10_000)) if not name else 0
     more = draw(
         st.fixed_dictionaries(
@@ -258,7 +260,7 @@ def pod_objects(draw: st.DrawFn, /, name: str = "", node: str = "", **words: Any
 
 @st.composite
 def clusters(draw: st.DrawFn, most_nodes: int = len(NODE_NAMES), most_pods: int = 6) -> ClusterState:
-    """Nodes with pods on them; some pods are bound to names that no node has."""
+    """Draw nodes with pods on them; some pods are bound to names that no node has."""
     names = draw(st.lists(st.sampled_from(NODE_NAMES), min_size=1, max_size=most_nodes, unique=True))
     state = make_state(draw(node_objects(name)) for name in names)
     for i in range(draw(st.integers(0, most_pods))):

@@ -33,7 +33,7 @@ Make = Callable[[ClusterState], Sequence[Plugin]]
 
 
 def profile_of(plugins: Sequence[Plugin], weights: Mapping[str, int] | None = None) -> Profile:
-    """Every plugin at every point that it takes part in, in the given order."""
+    """Make a profile with every plugin at every point that it takes part in, in the given order."""
     points = (point for point in POINTS if hasattr(Plugin, point))
     return Profile("test", {point: [p for p in plugins if overrides(p, point)] for point in points}, weights)
 
@@ -42,7 +42,10 @@ def profile_of(plugins: Sequence[Plugin], weights: Mapping[str, int] | None = No
 
 
 def check_forms(plugin: Plugin, state: ClusterState, pod: PodInfo, rows: Sequence[int]) -> None:
-    """`rows` picks from the live rows by position, modulo their number; the whole table is checked as well."""
+    """Check that a plugin's columnar form equals its per-node definition.
+
+    `rows` picks from the live rows by position, modulo their number; the whole table is checked as well.
+    """
     cycle = Cycle(state)
     live = state.table.live_rows()
     picked = live[[row % len(live) for row in rows]] if rows else live[:0]
@@ -89,7 +92,7 @@ def _by_row(size: int, rows: Rows, found: Any) -> list[tuple[int, int]]:
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Something that happens: a node or a pod comes, changes or goes; or a pod is decided and takes its node."""
+    """Describe one change: a node or a pod comes, changes or goes; or a pod is decided and takes its node."""
 
     action: str
     name: str = ""
@@ -126,7 +129,9 @@ def histories(
 
 
 def check_kept(make: Make, history: History, weights: Mapping[str, int] | None = None) -> None:
-    """Raises AssertionError naming the first step after which the two disagree."""
+    """Check that cached results equal fresh ones; raise AssertionError naming the first step after which they differ.
+
+    """
     state = ClusterState()
     engine = Engine(profile_of(make(state), weights), state)
     for number, step in enumerate(history.steps):
@@ -158,7 +163,7 @@ def _happen(state: ClusterState, engine: Engine, step: Step, pod: Pod, number: i
 
 
 def _rebuilt(state: ClusterState) -> ClusterState:
-    """The same cluster, learnt at once: nodes by name, so that rows differ from those that history gave them."""
+    """Rebuild the same cluster at once: nodes by name, so that rows differ from those that history gave them."""
     other = ClusterState()
     for node in sorted(state.nodes(), key=lambda info: info.name):
         assert node.node is not None
@@ -169,7 +174,7 @@ def _rebuilt(state: ClusterState) -> ClusterState:
 
 
 def view_of(engine: Engine, state: ClusterState, pod: Pod) -> Any:
-    """What an engine says of every node: the words of a refusal, or the score by plugin."""
+    """Return what an engine says of every node: the reasons of a rejection, or the score by plugin."""
     found = engine.evaluate(state.info(pod))
     if not isinstance(found, Evaluation):
         return found
@@ -177,7 +182,7 @@ def view_of(engine: Engine, state: ClusterState, pod: Pod) -> Any:
 
 
 def counts_of(engine: Engine, state: ClusterState, pod: Pod) -> Any:
-    """Whom an engine counts when it tells users why no node fits."""
+    """Return which nodes an engine counts when it tells users why no node fits."""
     found = engine.evaluate(state.info(pod))
     if not isinstance(found, Evaluation):
         return found

@@ -1,4 +1,4 @@
-"""Handles for making plugins in tests."""
+"""Fake handles and listers for making plugins in tests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Listed:
 
 
 class StateOnly:
-    """For plugins that read nodes and pods and nothing else."""
+    """Give plugins the cluster state and nothing else."""
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state

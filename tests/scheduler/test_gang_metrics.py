@@ -1,4 +1,4 @@
-"""Koordinator's numbers of gangs."""
+"""Koordinator's gang metrics follow the gangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The monitor tells each look of a pod that is late, and forgets those that were never tried."""
+"""The monitor reports a late pod at each check, and forgets pods that were never tried."""
 
 from __future__ import annotations
 

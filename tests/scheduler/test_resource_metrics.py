@@ -1,4 +1,4 @@
-"""/metrics/resources: the lines that kube-scheduler serves for the same pods."""
+"""/metrics/resources has the lines that kube-scheduler serves for the same pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small trace in the files of the published one, and the experiment worked out the plain way."""
+"""A small trace in the published file format, and the experiment computed the plain way."""
 
 from __future__ import annotations
 

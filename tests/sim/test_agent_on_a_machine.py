@@ -1,4 +1,4 @@
-"""The node agent on a simulated machine: whatever services do, they lack nothing, and batch work has the rest."""
+"""The node agent on a simulated machine keeps services from starving while batch pods use the rest."""
 
 from __future__ import annotations
 

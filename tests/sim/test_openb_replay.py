@@ -1,4 +1,4 @@
-"""The openb experiment on a small trace, and on the published one where it is at hand."""
+"""The openb experiment is replayed on a small trace, and on the published one where it is available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Virtual time: waits cost nothing, order is kept, and threads are waited for."""
+"""Virtual time costs nothing to wait for, keeps order, and waits for threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program's ports over real sockets: health texts, routes, TLS, guards and clients that behave badly."""
+"""A component server works over real sockets: health texts, routes, TLS, guards and badly behaved clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines in klog's two formats, and the levels that -v and --vmodule let through."""
+"""Log lines follow klog's two formats, and -v and --vmodule set the levels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics as a scraper reads them; Prometheus' own parsers are the judge of the text."""
+"""Metrics are exposed as scrapers read them; Prometheus' own parsers are the judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What /debug/tasks shows of a process."""
+"""The dump at /debug/tasks shows the tasks of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NUMA masks against Python's own sets, and their order against the sentence that defines it."""
+"""NUMA masks agree with Python's own sets, and their order with its definition."""
 
 from __future__ import annotations
 

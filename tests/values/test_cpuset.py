@@ -1,4 +1,4 @@
-"""CPU sets against Python's own sets."""
+"""CPU sets agree with Python's own sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Go durations: tables taken from Go itself, and round trips."""
+"""Durations agree with tables taken from Go, and round-trip."""
 
 from __future__ import annotations
 

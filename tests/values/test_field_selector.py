@@ -1,4 +1,4 @@
-"""Field selectors: grammar, escapes and matching."""
+"""Field selectors are parsed, escaped and matched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times of objects: what Go reads, refuses and writes."""
+"""Timestamps are parsed, refused and formatted as Go does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integers and percentages of rollouts and budgets."""
+"""Integers and percentages of rollouts and budgets are scaled and validated."""
 
 from __future__ import annotations
 

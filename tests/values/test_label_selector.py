@@ -1,4 +1,4 @@
-"""Label selectors: the grammar of their text, selectors inside objects, and matching against a plain restatement."""
+"""Label selectors are parsed from text and objects, and matching agrees with a plain restatement."""
 
 from __future__ import annotations
 

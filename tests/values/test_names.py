@@ -1,4 +1,4 @@
-"""Names, labels and keys, with the very sentences that an API server refuses them with."""
+"""Names, labels and keys are refused in the very sentences of an API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantities against a second statement of the rules in fractions, written without looking at the first."""
+"""Quantities agree with a second implementation of the rules in fractions, written independently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantities read and written as a kube-apiserver 1.35 does, and refused in its words."""
+"""Quantities are parsed, formatted and refused as a kube-apiserver 1.35 does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Go's quoting in messages, taken from Go itself."""
+"""Messages are quoted as Go quotes them, by examples taken from Go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resource vectors: what is absent, what is zero, and which side decides."""
+"""Resource vectors treat absent names and zeros as specified."""
 
 from __future__ import annotations
 

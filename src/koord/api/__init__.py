@@ -1,1 +1,3 @@
-"""Wire types: what Kubernetes and Koordinator put on the wire, by group-version, and one registry of kinds."""
+"""This package defines the wire types of Kubernetes and Koordinator, by group-version, and one registry of
+kinds.
+"""

@@ -1,6 +1,7 @@
-"""admissionregistration.k8s.io/v1 webhook configurations, and the admission.k8s.io/v1 review they exchange.
+"""This module holds the admissionregistration.k8s.io/v1 webhook configurations and the admission.k8s.io/v1
+review.
 
-The objects inside a review stay plain: a webhook patches what it was sent, unknown fields included.
+The objects inside a review stay unstructured: a webhook patches what it was sent, unknown fields included.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class WebhookService(Part, frozen=True, kw_only=True):
 
 
 class WebhookClientConfig(Part, frozen=True, kw_only=True):
-    """Either a URL or a service is set."""
+    """WebhookClientConfig has either a URL or a service."""
 
     url: str | None = None
     service: WebhookService | None = None
@@ -114,7 +115,7 @@ class AdmissionResponse(Part, frozen=True, kw_only=True):
 
 
 class AdmissionReview(Part, frozen=True, kw_only=True):
-    """Not an object: it has no metadata and is never stored."""
+    """AdmissionReview is not an object: it has no metadata and is never stored."""
 
     api_version: str = ""
     kind: str = ""

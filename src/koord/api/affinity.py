@@ -1,4 +1,6 @@
-"""core/v1: where a pod may run. Selectors, affinity, taints, tolerations and topology spread, as data only."""
+"""This module holds the core/v1 types of placement as data: selectors, affinity, taints, tolerations, topology
+spread.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ class NodeSelectorRequirement(Part, frozen=True, kw_only=True):
 
 
 class NodeSelectorTerm(Part, frozen=True, kw_only=True):
-    """All requirements must hold; a term with none matches nothing."""
+    """NodeSelectorTerm matches when all its requirements hold; a term with none matches nothing."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
 class NodeSelector(Part, frozen=True, kw_only=True):
-    """One matching term is enough."""
+    """NodeSelector matches when one of its terms does."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
@@ -38,7 +40,7 @@ class NodeAffinity(Part, frozen=True, kw_only=True):
 
 
 class PodAffinityTerm(Part, frozen=True, kw_only=True):
-    """A null label selector matches no pod; an empty one matches all of them."""
+    """PodAffinityTerm selects pods by label: a null selector matches no pod, an empty one matches all of them."""
 
     label_selector: LabelSelector | None = None
     namespaces: tuple[str, ...] = ()
@@ -54,7 +56,7 @@ class WeightedPodAffinityTerm(Part, frozen=True, kw_only=True):
 
 
 class PodAffinity(Part, frozen=True, kw_only=True):
-    """Also the shape of podAntiAffinity."""
+    """PodAffinity is the shape of podAffinity and of podAntiAffinity."""
 
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
     preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()

@@ -1,4 +1,4 @@
-"""analysis.koordinator.sh/v1alpha1: how much a workload should ask for."""
+"""This module holds analysis.koordinator.sh/v1alpha1: how much a workload should request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""apps/v1: the workload kinds. Templates stay plain, because controllers stamp objects from them (see RawTemplate)."""
+"""This module holds apps/v1: the workload kinds. Templates stay unstructured, because controllers create
+objects from them (see RawTemplate).
+"""
 
 from __future__ import annotations
 
@@ -166,7 +168,7 @@ class DaemonSet(Object, frozen=True, kw_only=True):
 
 
 class ControllerRevision(Object, frozen=True, kw_only=True):
-    """`data` is a patch that restores the owner's template."""
+    """ControllerRevision holds a patch in `data` that restores the owner's template."""
 
     data: dict[str, Any] | None = None
     revision: int = 0

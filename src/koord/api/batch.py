@@ -1,4 +1,6 @@
-"""batch/v1: Job and CronJob. Templates stay plain, because controllers stamp objects from them (see RawTemplate)."""
+"""This module holds batch/v1: Job and CronJob. Templates stay unstructured, because controllers create objects
+from them (see RawTemplate).
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ class JobCondition(Part, frozen=True, kw_only=True):
 
 
 class UncountedTerminatedPods(Part, frozen=True, kw_only=True):
-    """UIDs of finished pods that still hold the job's finalizer."""
+    """UncountedTerminatedPods holds the UIDs of finished pods that still have the job's finalizer."""
 
     succeeded: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
-"""The table of Kubernetes' own kinds: how each is addressed and which model reads it.
+"""This module is the table of Kubernetes' own kinds: how each is addressed and which model reads it.
 
-Only what a server lists in discovery is here. Eviction and AdmissionReview are bodies of requests, not stored kinds:
-import their models where they are used.
+Only what a server lists in discovery is here. Eviction and AdmissionReview are bodies of requests, not
+stored kinds: import their models where they are used.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ RESOURCE = "resource.k8s.io"
 def _v1(
     group: str, model: type[O], plural: str, *short_names: str, namespaced: bool = True, status: bool = False
 ) -> Resource[O]:
-    """Every built-in kind is v1, is called like its model, and has the lower-case kind for a singular."""
+    """Make the entry of a built-in kind: every one is v1, is named like its model, and has the lower-case kind as
+    singular.
+    """
     return Resource(
         group=group,
         version="v1",

@@ -1,4 +1,4 @@
-"""config.koordinator.sh/v1alpha1: profiles that the pod webhook lays over matching pods."""
+"""This module holds config.koordinator.sh/v1alpha1: profiles that the pod webhook applies to matching pods."""
 
 from __future__ import annotations
 

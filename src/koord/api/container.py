@@ -1,4 +1,4 @@
-"""core/v1: containers as a pod's spec asks for them and as its status reports them.
+"""This module holds the core/v1 containers of a pod's spec and status.
 
 Mounts, security profiles and probe handlers are left out: only a real kubelet acts on them.
 """
@@ -32,7 +32,7 @@ class ResourceFieldSelector(Part, frozen=True, kw_only=True):
 
 
 class KeySelector(Part, frozen=True, kw_only=True):
-    """One key of a ConfigMap or Secret."""
+    """KeySelector names one key of a ConfigMap or Secret."""
 
     name: str = ""
     key: str = ""
@@ -64,7 +64,7 @@ class EnvFromSource(Part, frozen=True, kw_only=True):
 
 
 class ContainerResourceClaim(Part, frozen=True, kw_only=True):
-    """ResourceClaim of core/v1: the name of an entry in the pod's resourceClaims."""
+    """ContainerResourceClaim is core/v1's ResourceClaim: the name of an entry in the pod's resourceClaims."""
 
     name: str = ""
     request: str = ""
@@ -115,7 +115,7 @@ class Container(Part, frozen=True, kw_only=True):
 
 
 class EphemeralContainer(Part, frozen=True, kw_only=True):
-    """It may not ask for resources or ports, so it never counts for placement."""
+    """EphemeralContainer may not request resources or ports, so it never counts for placement."""
 
     name: str = ""
     image: str = ""
@@ -145,7 +145,7 @@ class ContainerStateTerminated(Part, frozen=True, kw_only=True):
 
 
 class ContainerState(Part, frozen=True, kw_only=True):
-    """At most one is set; none means waiting."""
+    """ContainerState has at most one state set; none means waiting."""
 
     waiting: ContainerStateWaiting | None = None
     running: ContainerStateRunning | None = None

@@ -1,4 +1,4 @@
-"""coordination.k8s.io/v1 Lease: who leads, and which node is alive."""
+"""This module holds coordination.k8s.io/v1 Lease, used for leader election and node heartbeats."""
 
 from __future__ import annotations
 

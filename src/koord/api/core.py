@@ -1,6 +1,6 @@
-"""core/v1: the small kinds of the group, and one place to import every core/v1 name from.
+"""This module holds the small kinds of core/v1, and re-exports every core/v1 name.
 
-Pods, nodes and volumes are large enough to have modules of their own; `core` names the API group.
+Pods, nodes and volumes are large enough to have modules of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions of every kind in koord.api.custom, generated from its models."""
+"""This module generates the CustomResourceDefinitions of every kind in koord.api.custom from its models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _APPROVED_BY = {
 
 
 def crd_manifests() -> list[dict[str, Any]]:
-    """One manifest per kind, in the table's order; a kind with several versions stores the last."""
+    """Return one manifest per kind, in the table's order; a kind with several versions stores the last."""
     kinds: dict[tuple[str, str], list[Resource[Any]]] = {}
     for resource in CUSTOM:
         kinds.setdefault((resource.group, resource.kind), []).append(resource)

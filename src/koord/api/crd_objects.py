@@ -1,4 +1,6 @@
-"""apiextensions.k8s.io/v1 CustomResourceDefinition as programs read it. Schemas stay plain; koord.api.crd has ours."""
+"""This module holds apiextensions.k8s.io/v1 CustomResourceDefinition as programs read it. Schemas stay
+unstructured; koord.api.crd generates ours.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The table of Koordinator's custom resources: how each kind is addressed, printed and modelled."""
+"""This module is the table of Koordinator's custom resources: how each kind is addressed, printed and
+modelled.
+"""
 
 from __future__ import annotations
 

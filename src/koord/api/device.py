@@ -1,4 +1,6 @@
-"""scheduling.koordinator.sh/v1alpha1 Device: the accelerators, network cards and FPGAs of one node."""
+"""This module holds scheduling.koordinator.sh/v1alpha1 Device: the accelerators, network cards and FPGAs of
+one node.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""events.k8s.io/v1 Event: the same stored objects as core/v1 events, under the names that new clients use."""
+"""This module holds events.k8s.io/v1 Event: the same stored objects as core/v1 events, under newer field
+names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structural schemas of the Kubernetes types that appear inside our custom resources, as API conventions fix them."""
+"""This module holds the structural schemas of Kubernetes types that appear inside our custom resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""scheduling.koordinator.sh/v1alpha1 apart from Device: reservations, migrations, network topology, explanations."""
+"""This module holds scheduling.koordinator.sh/v1alpha1 apart from Device: Reservation, PodMigrationJob,
+ClusterNetworkTopology and ScheduleExplanation.
+"""
 
 from __future__ import annotations
 

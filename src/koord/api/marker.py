@@ -1,7 +1,8 @@
-"""Schema facts that ride on model fields and reach CRDs only: ranges, enums, defaults, Kubernetes' extensions.
+"""This module marks model fields with schema facts that reach CRDs only: ranges, enums, defaults, Kubernetes'
+extensions.
 
-msgspec ignores them when it decodes, on purpose: a server may hold objects written under an older schema, and a
-program that reads them must not fall over a value that only admission should refuse.
+msgspec ignores them when it decodes, on purpose: a server may hold objects written under an older schema,
+and a program that reads them must not fail on a value that only admission should refuse.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ T = TypeVar("T")
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """What the schema of one value says beyond its type. Several on one value are merged, the outer one winning."""
+    """SchemaRule is what the schema of one value says beyond its type. Several on one value are merged, the outer
+    one winning.
+    """
 
     description: str | None = None
     format: str | None = None
@@ -53,16 +56,16 @@ Duration = Annotated[str, Rule(duration=True)]  # as Go prints it: "5m0s"; koord
 
 
 def always(value: T) -> T:
-    """An immutable default that is written out even when nothing changed it: Go fields without omitempty.
+    """Return a field with an immutable default that is always encoded, like a Go field without omitempty.
 
-    msgspec leaves out a field that still holds its default, except when the default comes from a factory.
+    msgspec omits a field that still holds its default, except when the default comes from a factory.
     """
     made: T = msgspec.field(default_factory=lambda: value)
     return made
 
 
 def always_resources() -> ResourceList:
-    """As `always`, for a map: each object gets its own. A plain `dict` factory would be left out when empty."""
+    """Return such a field for a map: each object gets its own. A plain `dict` factory would be omitted when empty."""
     made: ResourceList = msgspec.field(default_factory=_no_resources)
     return made
 

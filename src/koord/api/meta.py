@@ -1,4 +1,4 @@
-"""meta.k8s.io/v1 as programs read it."""
+"""This module holds meta.k8s.io/v1 as programs read it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class OwnerReference(Model, frozen=True, kw_only=True):
 
 
 class ObjectMeta(Model, frozen=True, kw_only=True):
-    """managedFields and selfLink are left out: no program reads them and they are half of an object's bytes."""
+    """ObjectMeta omits managedFields and selfLink: no program reads them and they are half of an object's bytes."""
 
     name: str = ""
     generate_name: str = ""
@@ -40,7 +40,7 @@ class TypeMeta(Model, frozen=True, kw_only=True):
 
 
 class Object(Model, frozen=True, kw_only=True):
-    """What every stored object has. Kinds subclass it and add spec, status or their own fields."""
+    """Object is what every stored object has. Kinds subclass it and add spec, status or their own fields."""
 
     api_version: str = ""
     kind: str = ""
@@ -83,7 +83,7 @@ class StatusDetails(Model, frozen=True, kw_only=True):
 
 
 class Status(Model, frozen=True, kw_only=True):
-    """The body of every refusal by an API server."""
+    """Status is the body of every error response of an API server."""
 
     status: str = ""
     message: str = ""

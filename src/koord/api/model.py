@@ -1,8 +1,11 @@
-"""The base of every wire model, and the one codec that reads and writes them.
+"""This module holds the base classes of every wire model, the one codec that reads and writes them, and the
+scalar types that all kinds share.
 
-A model is a read-only view of an object: unknown fields are dropped on decode, so a decoded object is never written
-back whole. Writes are patches (see koord.kube). Go servers write `null` for empty lists and maps; the fast path does
-not accept it, and `decode` falls back to a pass that removes nulls, so programs never meet `None` in place of a list.
+A model is a read-only view of an object: unknown fields are dropped on decode, so a decoded object is never
+written back whole. Writes are patches (see koord.kube). Go servers write `null` for empty lists and maps;
+the fast path does not accept it, and `decode` falls back to a pass that removes nulls, so programs never
+meet `None` in place of a list. Quantities stay the text that was on the wire; koord.values.quantity gives
+them arithmetic.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ T = TypeVar("T")
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Base of wire models. `kw_only` is not inherited by msgspec, so each subclass states it again."""
+    """Model is the base of wire models. `kw_only` is not inherited by msgspec, so each subclass states it again."""
 
 
 _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
@@ -23,7 +26,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def decode(raw: bytes | msgspec.Raw, model: type[T]) -> T:
-    """Bytes to model. Raises msgspec.ValidationError with the path of the offending field."""
+    """Decode bytes to a model. Raise msgspec.ValidationError with the path of the offending field."""
     decoder = _DECODERS.get(model)
     if decoder is None:
         decoder = _DECODERS[model] = msgspec.json.Decoder(model)
@@ -34,7 +37,7 @@ def decode(raw: bytes | msgspec.Raw, model: type[T]) -> T:
 
 
 def convert(obj: Any, model: type[T]) -> T:
-    """Plain dicts and lists to model, with the same tolerance for nulls."""
+    """Convert dicts and lists to a model, with the same tolerance for nulls."""
     try:
         return msgspec.convert(obj, model, str_keys=True)
     except msgspec.ValidationError:
@@ -42,7 +45,7 @@ def convert(obj: Any, model: type[T]) -> T:
 
 
 def without_nulls(value: Any) -> Any:
-    """The same JSON value with every null map entry and null list item removed."""
+    """Return the same JSON value with every null map entry and null list item removed."""
     if isinstance(value, dict):
         return {k: without_nulls(v) for k, v in value.items() if v is not None}
     if isinstance(value, list):
@@ -55,7 +58,7 @@ def encode(value: Any) -> bytes:
 
 
 def to_dict(model: msgspec.Struct) -> dict[str, Any]:
-    """The JSON shape of a model as plain dicts and lists.
+    """Return the JSON shape of a model as dicts and lists.
 
     Not msgspec.to_builtins: it leaves tuples, which never equal the lists of a decoded object.
     """

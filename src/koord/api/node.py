@@ -1,4 +1,4 @@
-"""core/v1 Node: what it offers, what it repels, and what its kubelet reports."""
+"""This module holds core/v1 Node: its capacity, its taints, and what its kubelet reports."""
 
 from __future__ import annotations
 

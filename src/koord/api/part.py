@@ -1,6 +1,5 @@
-"""The base of everything below an object's top level, and the scalar spellings that all kinds share.
-
-Quantities stay the text that was on the wire; koord.values.quantity gives them arithmetic.
+"""This module holds the base of everything below an object's top level, and the scalar types that all kinds
+share.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ RawTemplate: TypeAlias = dict[str, Any]
 
 
 class Part(Model, frozen=True, kw_only=True, gc=False):
-    """A piece of an object.
+    """Submodel is a piece of an object below its top level.
 
-    Parts are frozen and decoded from text, so they form trees and nothing in them can point back up. The cyclic
-    collector has nothing to find there, and walking 50,000 pods costs more than decoding them: parts are hidden from
-    it. msgspec passes `gc` on to subclasses. Never store a model inside one of its own maps.
+    Submodels are frozen and decoded from text, so they form trees without cycles. The cyclic collector has
+    nothing to find there, and walking 50,000 pods costs more than decoding them: submodels are hidden from it.
+    msgspec passes `gc` on to subclasses. Never store a model inside one of its own maps.
     """
 
 
 class PlainCondition(Part, frozen=True, kw_only=True):
-    """The condition that kinds older than meta/v1 Condition carry."""
+    """LegacyCondition is the condition of kinds older than meta/v1 Condition."""
 
     type: str = ""
     status: str = ""
@@ -48,6 +47,6 @@ class ObjectReference(Part, frozen=True, kw_only=True):
 
 
 class NamedReference(Part, frozen=True, kw_only=True):
-    """LocalObjectReference: an object of known kind in the same namespace."""
+    """NamedReference is core/v1's LocalObjectReference: an object of known kind in the same namespace."""
 
     name: str = ""

@@ -1,4 +1,6 @@
-"""core/v1 Pod, its template, and the binding that places it. Aggregated requests are in koord.api.pod_resources."""
+"""This module holds core/v1 Pod, its template, and its binding. Aggregated requests are in
+koord.api.pod_resources.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class PodReadinessGate(Part, frozen=True, kw_only=True):
 
 
 class PodResourceClaim(Part, frozen=True, kw_only=True):
-    """Exactly one of the two sources is set."""
+    """PodResourceClaim has exactly one of the two sources set."""
 
     name: str = ""
     resource_claim_name: str | None = None
@@ -142,7 +144,7 @@ class Pod(Object, frozen=True, kw_only=True):
 
 
 class PodTemplateSpec(Part, frozen=True, kw_only=True):
-    """A typed look into a RawTemplate: `convert(raw, PodTemplateSpec)`."""
+    """PodTemplateSpec is a typed view of a RawTemplate: `convert(raw, PodTemplateSpec)`."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()

@@ -16,14 +16,16 @@ _COMPUTE = ("cpu", "memory")
 
 
 def pod_qos(pod: Pod) -> str:
-    """The class that the API server recorded when the pod was created, which a resize cannot change."""
+    """Return the class that the API server recorded when the pod was created, which a resize cannot change."""
     return pod.status.qos_class or qos_class(pod.spec)
 
 
 def qos_class(spec: PodSpec) -> QosClass:
-    """Guaranteed needs limits for cpu and memory everywhere, and requests that add up to exactly those limits.
+    """Compute Kubernetes' QoS class: Guaranteed needs limits for cpu and memory everywhere and requests equal to
+    them in sum.
 
-    Once a pod states amounts of its own, its containers' are not looked at, even where they differ.
+    Once a pod states amounts of its own, its containers' are ignored, even where they differ. Koordinator's QoS
+    classes are another thing and live elsewhere.
     """
     if spec.resources is not None:
         levels = [spec.resources]

@@ -1,11 +1,14 @@
-"""What a pod asks for, as one number per resource: the one answer that all programs share.
+"""This module computes what a pod requests, as one number per resource, and its Kubernetes QoS class, for all
+programs.
 
-Follows Kubernetes 1.35: containers add up; an init container needs its own share on top of the sidecars that started
-before it, and the pod needs the largest such moment; pod-level amounts replace the sum for cpu, memory and huge pages;
-overhead comes on top; while a container is being resized the larger of asked, admitted and actual counts. Claims of
-dynamic resources are not amounts and are left to the allocator.
+It follows Kubernetes 1.35: containers add up; an init container needs its own share on top of the sidecars
+that started before it, and the pod needs the largest such moment; pod-level amounts replace the sum for
+cpu, memory and huge pages; overhead comes on top; while a container is being resized the larger of
+requested, admitted and actual counts. Claims of dynamic resources are not amounts and are left to the
+allocator.
 
-Amounts are milli-units for cpu and units for everything else. Sums are exact and rounded up once, at the end.
+Amounts are milli-units for cpu and units for everything else. Sums are exact and rounded up once, at the
+end.
 """
 
 from __future__ import annotations
@@ -31,12 +34,14 @@ _Listing: TypeAlias = Callable[[ResourceRequirements], ResourceList]
 
 
 def pod_requests(spec: PodSpec, status: PodStatus | None = None) -> dict[str, int]:
-    """Pass the status of a placed pod so that a resize under way counts; without it, what the spec asks for."""
+    """Return a pod's requests. With the status of a placed pod a resize under way counts; without it only the spec
+    does.
+    """
     return vector.to_units(_requests(spec, status, {}))
 
 
 def pod_limits(spec: PodSpec, status: PodStatus | None = None) -> dict[str, int]:
-    """Resources without a limit are absent; overhead only widens limits that exist."""
+    """Return a pod's limits. Resources without a limit are absent; overhead only widens limits that exist."""
     limits = _aggregate(spec, status, _limits_of, {})
     if spec.resources is not None:
         limits |= _pod_level(spec.resources.limits)
@@ -46,7 +51,8 @@ def pod_limits(spec: PodSpec, status: PodStatus | None = None) -> dict[str, int]
 
 
 def nonzero_requests(spec: PodSpec, status: PodStatus | None = None) -> dict[str, int]:
-    """Requests for scoring: like pod_requests, with the default cpu and memory for each container that names none.
+    """Return requests for scoring: pod_requests with the default cpu and memory for each container that names
+    none.
 
     A pod that states its own amounts is believed; it gets a default only for what no level mentions.
     """
@@ -58,12 +64,12 @@ def nonzero_requests(spec: PodSpec, status: PodStatus | None = None) -> dict[str
 
 
 def amounts(listed: Mapping[str, QuantityText]) -> dict[str, int]:
-    """Any resource list of the API (a node's allocatable, a quota's hard) in the units used here."""
+    """Convert any resource list of the API (a node's allocatable, a quota's hard) to the units used here."""
     return vector.to_units(vector.parse(listed))
 
 
 def is_pod_level(name: str) -> bool:
-    """Whether a resource may be stated for the pod as a whole."""
+    """Return whether a resource may be stated for the pod as a whole."""
     return name in (CPU, MEMORY) or name.startswith(HUGE_PAGES_PREFIX)
 
 
@@ -103,7 +109,7 @@ def _reported(status: PodStatus | None) -> dict[str, ContainerStatus]:
 def _effective(
     container: Container, seen: ContainerStatus | None, status: PodStatus | None, listing: _Listing, defaults: _Amounts
 ) -> _Amounts:
-    """What one container counts for, a resize under way included."""
+    """Return what one container counts for, a resize under way included."""
     counted = vector.parse(listing(container.resources))
     if seen is not None and seen.resources is not None and status is not None:
         if _resize_infeasible(status):  # the node refused, so what was asked will never run

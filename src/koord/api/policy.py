@@ -1,4 +1,4 @@
-"""policy/v1: how many pods may be disrupted at once, and the request to disrupt one."""
+"""This module holds policy/v1: disruption budgets, and the eviction request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from koord.api.part import IntOrString, Part
 
 
 class PodDisruptionBudgetSpec(Part, frozen=True, kw_only=True):
-    """A null selector matches no pod; an empty one matches all of the namespace."""
+    """PodDisruptionBudgetSpec selects pods: a null selector matches none, an empty one matches all of the
+    namespace.
+    """
 
     min_available: IntOrString | None = None
     max_unavailable: IntOrString | None = None
@@ -38,7 +40,7 @@ class Preconditions(Part, frozen=True, kw_only=True):
 
 
 class DeleteOptions(Part, frozen=True, kw_only=True):
-    """meta/v1 DeleteOptions: the body of a deletion, and the part of an eviction that says how to delete."""
+    """DeleteOptions is meta/v1's: the body of a deletion, and the part of an eviction that says how to delete."""
 
     api_version: str = ""
     kind: str = ""

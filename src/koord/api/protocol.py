@@ -1,8 +1,9 @@
-"""Every label, annotation, reserved name and event reason of Koordinator's protocol, spelled as upstream spells it.
+"""This module lists every label, annotation, reserved name and event reason of Koordinator's protocol in
+upstream's spelling.
 
 The prefix of a constant says where the key lives: L_ labels, A_ annotations. What the values mean is in
-koord.api.annotations; resource names are in koord.api.resource_name, classes in koord.api.qos_class. Upstream has no
-finalizer, so there is none here.
+koord.api.annotations; resource names are in koord.api.resource_name, classes in koord.api.qos_class.
+Upstream has no finalizer, so there is none here.
 """
 
 from __future__ import annotations

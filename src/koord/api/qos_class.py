@@ -1,4 +1,6 @@
-"""The QoS classes and priority classes of the protocol, with their numeric bands. Resolution is in koord.policy.qos."""
+"""This module lists the QoS classes and priority classes of the protocol, with their numeric bands. Resolution
+is in koord.policy.qos.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ BEST_EFFORT = "BestEffort"
 
 
 class Band(msgspec.Struct, frozen=True, kw_only=True):
-    """The spec.priority values of one class, what a pod without a value counts as, and the shipped PriorityClass."""
+    """PriorityBand holds the spec.priority values of one class, its default for pods without a value, and the
+    shipped PriorityClass.
+    """
 
     low: int
     high: int

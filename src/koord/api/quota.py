@@ -1,4 +1,6 @@
-"""quota.koordinator.sh/v1alpha1: a profile from which the manager keeps the root quota of one node pool."""
+"""This module holds quota.koordinator.sh/v1alpha1: a profile from which the manager keeps the root quota of a
+node pool.
+"""
 
 from __future__ import annotations
 

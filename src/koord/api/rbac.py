@@ -1,4 +1,6 @@
-"""rbac.authorization.k8s.io/v1: roles and who has them. Nothing here decides access."""
+"""This module holds rbac.authorization.k8s.io/v1, and the rules that the parts of a program declare to need.
+It decides no access.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every kind that koord knows, and the ways to look one up. The tables themselves are in builtin and custom."""
+"""This module looks up every kind that koord knows. The tables themselves are in koord.api.builtin and
+koord.api.custom.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ ALL: tuple[Resource[Any], ...] = BUILTIN + CUSTOM
 
 
 class Registry:
-    """Indexes over a table of resources. Where a name is shared, the resource that the table lists first is meant."""
+    """KindRegistry indexes a table of resources. Where a name is shared, the resource that the table lists first
+    is meant.
+    """
 
     def __init__(self, resources: tuple[Resource[Any], ...]) -> None:
         self._resources = resources
@@ -33,16 +37,17 @@ class Registry:
         return self._by_kind.get((group, version, kind))
 
     def by_plural(self, group: str, plural: str) -> Resource[Any] | None:
-        """The preferred version of a kind, as a URL names it."""
+        """Return the preferred version of a kind, as a URL names it."""
         return self._by_plural.get((group, plural))
 
     def of(self, api_version: str, kind: str) -> Resource[Any] | None:
-        """By the two fields that every object carries."""
+        """Return the kind by the two fields that every object carries."""
         group, _, version = api_version.rpartition("/")
         return self._by_kind.get((group, version, kind))
 
     def resolve(self, text: str) -> Resource[Any] | None:
-        """What a user typed: plural, singular, short name or kind in any case; or name.group, or name.version.group.
+        """Return the kind that a user typed: plural, singular, short name or kind in any case; name.group;
+        name.version.group.
 
         Full names win over short ones, so that one kind's short name never hides another kind.
         """

@@ -1,4 +1,6 @@
-"""How a kind is addressed: group, version, plural, scope. The registry is the table of all of them."""
+"""This module describes how a kind is addressed: group, version, plural, scope. The registry is the table of
+all of them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ M = TypeVar("M", bound=Object)
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """One printer column of a custom resource."""
+    """CrdPrinterColumn is one printer column of a custom resource."""
 
     name: str
     type: str
@@ -21,7 +23,9 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resource(msgspec.Struct, Generic[O_co], frozen=True, kw_only=True, eq=False):
-    """One served kind. `model` is the typed view that programs read; it may cover only part of the object."""
+    """Resource is one served kind. `model` is the typed view that programs read; it may cover only part of the
+    object.
+    """
 
     group: str  # "" is the core group
     version: str
@@ -36,7 +40,7 @@ class Resource(msgspec.Struct, Generic[O_co], frozen=True, kw_only=True, eq=Fals
     custom: bool = False  # served from a CRD that we emit
 
     def viewed(self, model: type[M]) -> Resource[M]:
-        """The same kind read through another model, for programs that hold many and read little of each."""
+        """Return the same kind read through another model, for programs that hold many and read little of each."""
         return msgspec.structs.replace(self, model=model)  # type: ignore[arg-type]
 
     @property
@@ -45,7 +49,7 @@ class Resource(msgspec.Struct, Generic[O_co], frozen=True, kw_only=True, eq=Fals
 
     @property
     def root(self) -> str:
-        """The path below which this group-version is served."""
+        """Return the path below which this group-version is served."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:

@@ -1,4 +1,6 @@
-"""resource.k8s.io/v1: dynamic resource allocation, as far as a scheduler reads claims and slices."""
+"""This module holds resource.k8s.io/v1, dynamic resource allocation, as far as a scheduler reads claims and
+slices.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ class ExactDeviceRequest(Part, frozen=True, kw_only=True):
 
 
 class DeviceRequest(Part, frozen=True, kw_only=True):
-    """Either one exact request or a list of alternatives in order of preference."""
+    """DeviceRequest is either one exact request or a list of alternatives in order of preference."""
 
     name: str = ""
     exactly: ExactDeviceRequest | None = None
@@ -160,7 +162,9 @@ class ResourcePool(Part, frozen=True, kw_only=True):
 
 
 class DeviceAttribute(Part, frozen=True, kw_only=True):
-    """Exactly one is set. The trailing underscore keeps the field from hiding the built-in type of that name."""
+    """DeviceAttribute has exactly one value. The trailing underscore keeps a field from hiding the built-in type
+    of that name.
+    """
 
     int_: int | None = field(default=None, name="int")
     bool_: bool | None = field(default=None, name="bool")

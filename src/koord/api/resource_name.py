@@ -1,7 +1,8 @@
-"""Names of extended resources, the tiers of CPU and memory, and which device names may be asked for together.
+"""This module lists the names of extended resources, the tiers of CPU and memory, and which device names may
+be combined.
 
-batch-cpu and mid-cpu count milli-cores as plain integers (one core is 1000); batch-memory and mid-memory count bytes;
-gpu-core, gpu-memory-ratio, rdma and fpga count percents of a card.
+batch-cpu and mid-cpu count milli-cores as plain integers (one core is 1000); batch-memory and mid-memory
+count bytes; gpu-core, gpu-memory-ratio, rdma and fpga count percents of a card.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ GPU_COMBINATIONS: frozenset[frozenset[str]] = frozenset(
 
 
 def translate(priority_class: str, name: str) -> str | None:
-    """The name under which a pod of this class asks for cpu or memory; None when the class has no such resource.
+    """Return the name under which a pod of this class requests cpu or memory; None when the class has no such
+    resource.
 
     The free class has no mapping at all: its requests count for nothing.
     """

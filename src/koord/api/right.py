@@ -1,4 +1,6 @@
-"""One right that a program needs of the API server. Each part of a program declares its own; RBAC is made from them."""
+"""This module holds the RBAC rules that the parts of a program declare to need; RBAC objects are made from
+them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ READ = ("get", "list", "watch")
 
 
 class Right(msgspec.Struct, frozen=True):
-    """`namespace` limits it to one namespace (a Role there instead of a ClusterRole), `names` to objects so named."""
+    """RbacRule is one permission that a program needs. `namespace` limits it to a Role there, `names` to objects
+    so named.
+    """
 
     group: str  # "" is the core group
     resources: tuple[str, ...]  # plural, with "/status" and the like where that is what is written

@@ -1,4 +1,6 @@
-"""scheduling.k8s.io/v1 PriorityClass and node.k8s.io/v1 RuntimeClass: what admission copies into a pod."""
+"""This module holds scheduling.k8s.io/v1 PriorityClass and node.k8s.io/v1 RuntimeClass, which admission copies
+into pods.
+"""
 
 from __future__ import annotations
 

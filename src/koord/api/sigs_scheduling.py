@@ -1,4 +1,6 @@
-"""scheduling.sigs.k8s.io/v1alpha1: the two kinds that Koordinator shares with scheduler-plugins."""
+"""This module holds scheduling.sigs.k8s.io/v1alpha1: the two kinds that Koordinator shares with
+scheduler-plugins.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""slo.koordinator.sh/v1alpha1: what a node reports about its load (NodeMetric) and how it shall be run (NodeSLO)."""
+"""This module holds slo.koordinator.sh/v1alpha1: the load that a node reports (NodeMetric) and how it shall be
+run (NodeSLO).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The strategies inside a NodeSLO, one block per kernel or koordlet mechanism. Defaults live in koord.api.config.slo.
+"""This module holds the strategies inside a NodeSLO, one block per kernel or koordlet mechanism. Defaults live
+in koord.api.config.slo.
 
-Ranges written as `a..b` or `at least a` are part of the CRD schema; strict inequalities and relations between two
-fields are the ConfigMap validator's business.
+Ranges written as `a..b` or `at least a` are part of the CRD schema; strict inequalities and relations
+between two fields are checked by the ConfigMap validator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""storage.k8s.io/v1: classes, drivers, their limits per node, capacity and attachments."""
+"""This module holds storage.k8s.io/v1: classes, drivers, their limits per node, capacity and attachments."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Models to structural OpenAPI v3 schemas, as a CustomResourceDefinition wants them.
+"""This module converts models to structural OpenAPI v3 schemas, as a CustomResourceDefinition requires them.
 
-Everything is inlined (a structural schema has no $ref), every value states its type, and what the model does not know
-about Kubernetes' own types comes from the table of foreign schemas.
+Everything is inlined (a structural schema has no $ref), every value states its type, and the schemas of
+Kubernetes' own types come from a table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PLAIN_RULES = {
 
 
 def root_schema(model: type[Object], foreign: Mapping[type, Schema]) -> Schema:
-    """The schema of a whole object; its metadata is the server's to check."""
+    """Return the schema of a whole object; its metadata is validated by the server."""
     made = _object(model, foreign)
     made["properties"] = {
         "apiVersion": {"type": "string"},
@@ -57,7 +57,7 @@ def root_schema(model: type[Object], foreign: Mapping[type, Schema]) -> Schema:
 
 
 def schema(tp: Any, foreign: Mapping[type, Schema]) -> Schema:
-    """The schema of one value of type `tp`."""
+    """Return the schema of one value of type `tp`."""
     plain, rule = unwrap(tp)
     if rule.schemaless:
         return {"x-kubernetes-preserve-unknown-fields": True}
@@ -81,7 +81,7 @@ def schema(tp: Any, foreign: Mapping[type, Schema]) -> Schema:
 
 
 def unwrap(tp: Any) -> tuple[Any, Rule]:
-    """The type below Annotated and Optional, and all the rules met on the way down, outer ones winning."""
+    """Return the type below Annotated and Optional, and all the rules met on the way down, outer ones winning."""
     stated: list[Rule] = []
     while True:
         if get_origin(tp) is Annotated:
@@ -138,7 +138,9 @@ def _object(model: type[msgspec.Struct], foreign: Mapping[type, Schema]) -> Sche
 
 
 def _copied(value: Any) -> Any:
-    """Foreign schemas are shared constants; each use gets its own so that a caller may change what it received."""
+    """Copy a schema. Table entries are shared constants; each use gets its own so that a caller may change what it
+    received.
+    """
     if isinstance(value, dict):
         return {k: _copied(v) for k, v in value.items()}
     if isinstance(value, list):

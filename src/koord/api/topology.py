@@ -1,4 +1,6 @@
-"""topology.node.k8s.io v1alpha1 and v1alpha2: NUMA zones of a node. A third-party API, without spec and status."""
+"""This module holds topology.node.k8s.io v1alpha1 and v1alpha2: NUMA zones of a node, a third-party API
+without spec and status.
+"""
 
 from __future__ import annotations
 

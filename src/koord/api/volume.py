@@ -1,4 +1,6 @@
-"""core/v1: volumes of a pod, and the claims and volumes behind them, as far as placement reads them."""
+"""This module holds the core/v1 volumes of a pod, and the claims and volumes behind them, as far as placement
+reads them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ class PersistentVolumeClaimSource(Part, frozen=True, kw_only=True):
 
 
 class EphemeralVolumeSource(Part, frozen=True, kw_only=True):
-    """The claim made from it is called `<pod name>-<volume name>` and is owned by the pod."""
+    """EphemeralVolumeSource: the claim made from it is called `<pod name>-<volume name>` and is owned by the pod."""
 
     volume_claim_template: RawTemplate | None = None
 
@@ -78,7 +80,7 @@ class SecretVolumeSource(Part, frozen=True, kw_only=True):
 
 
 class Volume(Part, frozen=True, kw_only=True):
-    """At most one source is set; none of the modelled ones means a source that no program looks into."""
+    """Volume has at most one source set; none of the modelled ones means a source that no program looks into."""
 
     name: str = ""
     persistent_volume_claim: PersistentVolumeClaimSource | None = None

@@ -1,1 +1,3 @@
-"""The composition root: flags to config, config to programs. Only this package reads argv and the environment."""
+"""This package is the composition root: flags to config, config to programs. Only it reads argv and the
+environment.
+"""

@@ -1,5 +1,6 @@
-"""How commands of a person reach a cluster: the options for it, one line for every way that it fails, and programs of
-koord asked through the API server."""
+"""This module connects interactive commands to a cluster: its options, one line for every failure, and
+requests to koord's own programs and koordlets through the API server.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def fail(text: str) -> NoReturn:
 
 
 def options(command: F) -> F:
-    """--kubeconfig and --context, as kubectl has them."""
+    """Add --kubeconfig and --context, as kubectl has them."""
     command = click.option("--context", default="", help="The context of the kubeconfig to use.")(command)
     return click.option(
         "--kubeconfig", default="", help="Path of the kubeconfig. [default: KUBECONFIG, then ~/.kube/config]"
@@ -50,7 +51,7 @@ def output(command: F) -> F:
 
 
 def run(main: Callable[[Client, Clock], Awaitable[None]], kubeconfig: str, context: str) -> None:
-    """Run `main` against the cluster. Every failure that a cluster can bring about ends in one line and exit code 1."""
+    """Run `main` against the cluster. Every failure that a cluster can cause ends in one line and exit code 1."""
     clock = WallClock()
 
     async def connected() -> None:
@@ -74,7 +75,7 @@ def _is_terminal() -> bool:
 
 
 async def ask(client: Client, program: str, path: str, namespace: str, port: int) -> dict[str, Any] | str:
-    """What a program of koord answers at a path of its own, or why there is no answer.
+    """Return what a program of koord answers at a path of its own, or why there is no answer.
 
     `koord up` serves its programs below /koord; elsewhere each pod of the program is asked through its proxy.
     """
@@ -82,7 +83,7 @@ async def ask(client: Client, program: str, path: str, namespace: str, port: int
     if answer.ok:
         return _read(answer.body.raw())
     own = _read(answer.body.raw())
-    if isinstance(own, dict) and "kind" not in own:  # it is there and says no; an API server answers with a Status
+    if isinstance(own, dict) and "kind" not in own:  # the program responds with an error of its own; an API server would respond with a Status
         return f"{program}: {own.get('message', '')}"
     pods = await client.list(PODS, namespace, labels=f"koord-app={program}")
     if isinstance(pods, Refused):

@@ -1,4 +1,4 @@
-"""How a program of the control plane begins: flags and configuration looked at as a whole, before any connection."""
+"""This module settles the flags and configuration of a control-plane program before any connection is made."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _LOG = logging.getLogger(__name__)
 
 
 class Ready(Protocol):
-    """A configuration that can be used."""
+    """UsableConfig is a configuration that can be used."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the operator should read in the log."""
+        """Return what the operator should read in the log."""
 
 
 R = TypeVar("R", bound=Ready)
 
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
-    """What every such program stands on."""
+    """Bootstrap is what every control-plane program needs to start."""
 
     connection: Connection
     registry: Registry
@@ -41,7 +41,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settled(flags: FlagSet, values: Values, configured: Callable[[Values], R | list[str]]) -> R | int:
-    """The configuration; or the exit code, when what is wrong has been told a line each."""
+    """Return the configuration, or the exit code after printing what is wrong, one line each."""
     for name, why in flags.unused(values):
         _LOG.info("--%s has no effect: %s", name, why)
     wrong = port_trouble(values, "port", "secure-port")
@@ -54,7 +54,7 @@ def settled(flags: FlagSet, values: Values, configured: Callable[[Values], R | l
 
 
 def write_config(program: str, text: str, path: Path) -> int:
-    """--write-config-to. The exit code."""
+    """Write the configuration for --write-config-to and return the exit code."""
     try:
         path.write_text(text)
     except OSError as trouble:

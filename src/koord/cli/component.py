@@ -1,4 +1,6 @@
-"""The programs that `koord up` can run inside its process, and how each is made from the command line's words."""
+"""This module lists the programs that `koord up` can run inside its process, and makes each from the command
+line.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from koord.scheduler.assembly import Assembly
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What the command line says about the cluster's content."""
+    """ClusterOptions is what the command line says about the cluster's content."""
 
     pools: tuple[Pool, ...]
     scheduler: Assembly
@@ -50,7 +52,7 @@ COMPONENTS: dict[str, Callable[[Context, Wish], object]] = {
 def chosen(
     text: str, *, nodes: int, profile: Path | None, settings: Mapping[str, str]
 ) -> list[tuple[str, Maker]] | str:
-    """The makers of the components named in `text` ("all", "", "a,b"), or what is wrong with it."""
+    """Return the makers of the components named in `text` ("all", "", "a,b"), or what is wrong with it."""
     names = list(COMPONENTS) if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
     known = ", ".join(COMPONENTS)
     unknown = [name for name in names if name not in COMPONENTS]

@@ -1,4 +1,4 @@
-"""`koord config check`: says what is wrong with configuration files before a cluster does. No cluster is needed."""
+"""This module is `koord config check`: it reports what is wrong with configuration files without a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What is wrong with the configurations in one file, and on which lines. The rules are the programs' own."""
+"""This module finds what is wrong with the configurations in one file, and on which lines, by the programs'
+own rules.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ _COMPONENTS = (scheduler.KIND, descheduler.KIND)
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What was found in one file."""
+    """ConfigReport is what was found in one file."""
 
     file: str
     lines: list[tuple[int, Finding]] = []
@@ -57,7 +59,7 @@ def examine(file: str, text: str) -> Report:
 
 
 def _unfolded(node: yaml.Node, document: Any) -> Iterator[tuple[yaml.Node, Any]]:
-    """A List's items, or the document itself."""
+    """Yield a List's items, or the document itself."""
     items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
     if not isinstance(items, list):
         yield node, document
@@ -105,7 +107,7 @@ def _config_map(report: Report, node: yaml.Node, document: dict[str, Any]) -> No
 
 
 def _conclude(report: Report, lines: list[tuple[int, Finding]], kind: str, document: dict[str, Any], name: str) -> None:
-    """A configuration with an error has no summary: what it does is not what it says."""
+    """Add findings and a summary. A configuration with an error has none: what it does is not what it says."""
     report.lines += lines
     if not any(finding.severity == "error" for _, finding in lines):
         report.checked.append(summary(kind, document, name))
@@ -120,7 +122,7 @@ def _map(value: Any) -> dict[Any, Any]:
 
 
 def _carried(text: Any) -> dict[str, Any] | None:
-    """A component's configuration inside a ConfigMap's data."""
+    """Return a component's configuration inside a ConfigMap's data, or None."""
     if not isinstance(text, str) or not any(kind in text for kind in _COMPONENTS):
         return None
     try:

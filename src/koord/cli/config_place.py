@@ -1,4 +1,4 @@
-"""On which line of a YAML file a setting stands, also inside the JSON text that a ConfigMap carries."""
+"""This module finds the line of a setting in a YAML file, also inside the JSON text that a ConfigMap carries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SEGMENT = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
 def compose(text: str) -> list[tuple[yaml.Node, Any]]:
-    """The documents of a file: where everything in them stands, and what they hold. Raises yaml.YAMLError."""
+    """Return the documents of a file: the node tree with line numbers, and the content. Raise yaml.YAMLError."""
     loader = yaml.SafeLoader(text)
     found = []
     while loader.check_node():
@@ -23,7 +23,7 @@ def compose(text: str) -> list[tuple[yaml.Node, Any]]:
 
 
 def child(node: yaml.Node | None, name: str) -> yaml.Node | None:
-    """The value under a key, whose case does not matter where no key matches exactly; or the item of a list."""
+    """Return the value under a key, ignoring case where no key matches exactly; or the item of a list."""
     if isinstance(node, yaml.MappingNode):
         pairs = [(key.value, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)]
         exact = next((value for key, value in pairs if key == name), None)
@@ -35,7 +35,7 @@ def child(node: yaml.Node | None, name: str) -> yaml.Node | None:
 
 
 def line_of(node: yaml.Node, path: str) -> int:
-    """Counted from 1. Of the deepest part of `path` that is there: what is missing stands nowhere."""
+    """Return the line, counted from 1, of the deepest part of `path` that exists."""
     line: int = node.start_mark.line + 1
     for name in _segments(path):
         inner = child(node, name)
@@ -47,7 +47,7 @@ def line_of(node: yaml.Node, path: str) -> int:
 
 
 def line_in_text(node: yaml.Node, path: str, broken: int | None = None) -> int:
-    """As `line_of`, for a path in the JSON or YAML text that the scalar `node` holds, or for its line `broken`."""
+    """Return the line of a path in the JSON or YAML text that the scalar `node` holds, or of its line `broken`."""
     line: int = node.start_mark.line + 1
     if not isinstance(node, yaml.ScalarNode) or node.style not in ("|", ">"):
         return line  # quoted text is on one line, or folded beyond recognition
@@ -62,14 +62,14 @@ def line_in_text(node: yaml.Node, path: str, broken: int | None = None) -> int:
 
 
 def repeated(node: yaml.Node) -> list[tuple[str, int]]:
-    """Keys that a map has twice, as readers silently take the last: path and line of each later one."""
+    """Return the path and line of each key that a map has again, as readers silently take the last."""
     found: list[tuple[str, int]] = []
     _look(node, "", set(), found)
     return found
 
 
 def repeated_in_text(node: yaml.Node) -> list[tuple[str, int]]:
-    """As `repeated`, inside the text that the scalar `node` holds."""
+    """Return the duplicate keys inside the text that the scalar `node` holds."""
     try:
         inside = yaml.compose(node.value, Loader=yaml.SafeLoader) if isinstance(node, yaml.ScalarNode) else None
     except yaml.YAMLError:

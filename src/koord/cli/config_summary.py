@@ -1,4 +1,6 @@
-"""What a good configuration does, in a few lines a person can check against what was meant."""
+"""This module is `koord config check`: it reports what is wrong with configuration files, and on which lines,
+by the programs' own rules, and summarizes what is right. No cluster is needed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _WIDTH = max(map(len, keys.KEYS))
 
 
 def summary(kind: str, content: dict[str, Any], name: str) -> str:
-    """`name` is the ConfigMap's, or the data key that carries a component's configuration."""
+    """Summarize a configuration. `name` is the ConfigMap's, or the data key that carries a component's
+    configuration.
+    """
     if kind == "ConfigMap":
         meta = content.get("metadata") or {}
         data = content.get("data") or {}
@@ -67,7 +71,7 @@ def _profile(profile: dict[str, Any]) -> str:
 
 
 def _running(profile: dict[str, Any]) -> str:
-    """What a profile of the descheduler enables; schedulers have too many points for a line."""
+    """List what a profile of the descheduler enables; schedulers have too many points for a line."""
     points = profile.get("plugins") or {}
     enabled = {
         point: ", ".join(one.get("name", "") for one in (points.get(point) or {}).get("enabled") or ())

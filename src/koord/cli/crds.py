@@ -1,4 +1,6 @@
-"""`koord crds`: what `kubectl apply -f -` needs to make an API server know Koordinator's kinds."""
+"""This module is `koord crds`: it prints the CustomResourceDefinitions of Koordinator's kinds for `kubectl
+apply -f -`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`koord up --demo`: a day of co-location in minutes, shown as it happens."""
+"""This module is `koord up --demo`: a day of co-location in minutes, shown as it happens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ LINE_S = 600.0  # of virtual time between two lines of JSON
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """`speed` is how many virtual seconds pass in a second at most; None is as many as the machine can."""
+    """DemoOptions: `speed` is how many virtual seconds pass in a second at most; None is as many as the machine
+    can.
+    """
 
     hours: float = 24.0
     speed: float | None = None
@@ -43,7 +45,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pace:
-    """Keeps virtual time from running ahead of `speed`; behind, it runs as fast as it can."""
+    """VirtualTimePacer keeps virtual time from running ahead of `speed`; behind, it runs as fast as it can."""
 
     def __init__(self, speed: float | None, clock: LoopClock) -> None:
         self._speed = speed
@@ -68,13 +70,13 @@ def run(wish: Wish) -> None:
 
 
 def play(wish: Wish, step: Callable[[DemoView], None] = lambda view: None) -> DemoView | None:
-    """The whole run; `step` sees every round of it. The last moment, or None when there was none."""
+    """Play the whole run; `step` is called with every round. Return the last view, or None when there was none."""
     collector.relax()
     return run_virtual(lambda clock: _play(clock, wish, step))
 
 
 class _Show:
-    """How a run is shown: `step` after every round, `close` with the last moment."""
+    """_DemoOutput shows a run: `step` after every round, `close` with the last view."""
 
     def __init__(self, step: Callable[[DemoView], None], close: Callable[[DemoView | None], None]) -> None:
         self.step = step
@@ -151,7 +153,7 @@ def _save(path: Path, view: DemoView) -> None:
 
 
 def _without_fetches(svg: str) -> str:
-    """Rich lets the picture load a font from the network; whoever looks at it has a monospaced one."""
+    """Remove the font that Rich lets the picture load from the network; viewers have a monospaced one."""
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 
 
@@ -194,7 +196,7 @@ async def _play(clock: LoopClock, wish: Wish, show: Callable[[DemoView], None]) 
 
 
 async def _until(clock: LoopClock, seconds: float, stopped: asyncio.Event) -> None:
-    """The end of the run, or the user's Ctrl-C."""
+    """Wait for the end of the run, or the user's Ctrl-C."""
     wait: asyncio.Task[Any] = asyncio.create_task(stopped.wait())
     try:
         await asyncio.wait({wait}, timeout=seconds)

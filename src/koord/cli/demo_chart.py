@@ -1,4 +1,6 @@
-"""A day of load as a picture of characters: two areas on top of each other and a line above them."""
+"""This module renders the co-location demonstration as one screen of 100 columns: the day so far, every node,
+and what was evicted.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def areas(lower: Sequence[float], upper: Sequence[float], line: Sequence[float], top: float, rows: int) -> list[Text]:
-    """Rows from the top; each column is one value. `upper` lies on `lower`, `line` is how high both might go."""
+    """Return rows from the top; each column is one value. `upper` is stacked on `lower`, `line` is how high both
+    might go.
+    """
     unit = top / rows
     found = []
     for row in reversed(range(rows)):
@@ -25,7 +29,9 @@ def areas(lower: Sequence[float], upper: Sequence[float], line: Sequence[float],
 
 
 def _cell(first: float, both: float, limit: float, unit: float) -> Text:
-    """Heights are above the cell's floor; a cell shows two colours at most, so the larger parts win."""
+    """Return one cell. Heights are above the cell's floor; a cell shows two colours at most, so the larger parts
+    win.
+    """
     if first >= unit:
         return Text("█", Style(color=SERVICES))
     if first > 0:
@@ -42,7 +48,7 @@ def _cell(first: float, both: float, limit: float, unit: float) -> Text:
 
 
 def bar(services: float, batch: float, width: int) -> Text:
-    """Shares from 0 to 1 of a whole."""
+    """Return a bar of shares from 0 to 1 of a whole."""
     left = min(round(services * width), width)
     right = min(round((services + batch) * width), width)
     text = Text("█" * left, Style(color=SERVICES))

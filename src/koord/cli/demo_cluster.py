@@ -1,4 +1,6 @@
-"""The cluster of `koord up --demo colocation`: the real programs on simulated machines, in virtual time."""
+"""This module is the cluster of `koord up --demo colocation`: the real programs on simulated machines, in
+virtual time.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from koord.sim.serving import endpoint_of
 from koord.sim.submitter import Submitter
 from koord.telemetry.clock import Clock
 
-# Hearts of nodes that never fail need not beat every ten seconds of a day that lasts minutes.
+# Nodes that never fail need no heartbeat every ten seconds of a day that lasts minutes.
 _CALM = FleetSettings(lease_period_s=30.0, status_period_s=3600.0, tick_s=5.0)
 STEP_S = 30.0
 JOB_EVERY_S = 20.0
@@ -42,7 +44,7 @@ _KINDS: dict[str, Resource[Any]] = {
 
 
 class DemoCluster:
-    """`on_round` is called after every step of all nodes, with all that can be shown up to date."""
+    """DemoCluster calls `on_round` after every step of all nodes, with all that can be shown up to date."""
 
     def __init__(self, clock: Clock, *, seed: int, nodes: int, on_round: Callable[[], None]) -> None:
         self._clock = clock

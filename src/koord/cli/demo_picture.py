@@ -22,7 +22,7 @@ _FIXED_ROWS = 23  # of everything but the rows of nodes, and one for the cursor
 
 
 def picture(view: DemoView, rows: int | None = None) -> RenderableType:
-    """Where there are not enough rows for every node, the cluster and the events are left."""
+    """Render a view. Where there are not enough rows for every node, only the cluster and the events are shown."""
     nodes = [_nodes(view)] if rows is None or rows >= _FIXED_ROWS + -(-len(view.state.nodes) // 2) else []
     return Group(_head(view), _day(view), *nodes, _foot(view))
 
@@ -60,7 +60,7 @@ def _day(view: DemoView) -> RenderableType:
 
 
 def _ceiling(view: DemoView) -> list[float]:
-    """How high the load could go if everything that is lent were used."""
+    """Return how high the load could go if everything that is lent were used."""
     return [services + lent for services, lent in zip(view.services, view.lent, strict=True)]
 
 
@@ -128,7 +128,7 @@ def _foot(view: DemoView) -> RenderableType:
 
 
 def _suppression(view: DemoView) -> list[Text]:
-    """Of the node that holds back most."""
+    """Return the line of the node that suppresses most."""
     worst = max(view.state.nodes, key=lambda node: node.held_back_milli)
     if not worst.is_suppressed:
         return []
@@ -151,7 +151,7 @@ def _eviction(entry: Entry) -> Text:
 
 
 def closing(summary: Summary) -> RenderableType:
-    """The last word."""
+    """Render the summary at the end of a run."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="grey62")
     grid.add_column(style="bold", justify="right")

@@ -1,4 +1,6 @@
-"""What the co-location demonstration shows at one moment, and what it comes to at the end. Data only."""
+"""This module holds what the co-location demonstration shows at one moment, and its summary at the end, as
+data.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Percents are of the cluster's CPU; `services` are those of the same hours, so nothing else differs."""
+    """DemoSummary: percents are of the cluster's CPU; `services` are those of the same hours, so nothing else
+    differs.
+    """
 
     hours: float
     nodes: int
@@ -68,7 +72,7 @@ class DemoView(msgspec.Struct, frozen=True, kw_only=True):
 def view_of(
     observation: Observation, jobs: Jobs, evictions: Sequence[Entry], *, started_s: float, wall_s: float, cpu_s: float
 ) -> DemoView | None:
-    """None before the first step."""
+    """Build the view; None before the first step."""
     state = observation.state
     if state is None:
         return None
@@ -107,7 +111,7 @@ def view_of(
 
 
 def line_of(view: DemoView) -> dict[str, Any]:
-    """One line for programs: the cluster, and each node."""
+    """Return one JSON line for programs: the cluster, and each node."""
     state = view.state
     return {
         "day": view.day,

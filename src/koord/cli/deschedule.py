@@ -1,4 +1,6 @@
-"""`koord deschedule --dry-run`: what a round of the descheduler would do, on a live cluster or a snapshot of one."""
+"""This module is `koord deschedule --dry-run`: what a round of the descheduler would do, on a live cluster or
+a snapshot.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which plugins a dry run asks, by what configuration, and what a person should know when reading its answer."""
+"""This module plans a dry run: which plugins it asks, by what configuration, and the notes for its reader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def planned(given: DeschedulerConfiguration, *, plugin: str = "", certain: bool = True) -> Plan | str:
-    """`plugin` alone, if named: with the arguments that the configuration has for it, whether or not it enables it."""
+    """Plan a dry run. `plugin` alone is asked, if named: with the arguments that the configuration has for it,
+    whether or not it is enabled.
+    """
     notes: list[str] = []
     config = defaulted(given)
     if plugin:
@@ -64,7 +66,7 @@ def _names(config: DeschedulerConfiguration) -> set[str]:
 
 
 def _only(config: DeschedulerConfiguration, plugin: str, notes: list[str]) -> DeschedulerConfiguration | str:
-    """Other plugins that propose are left out; filters and evictors stay."""
+    """Leave out the other plugins that propose; filters and evictors stay."""
     if plugin in _names(config):
         return _profiles(config, tuple(_limited(profile, plugin) for profile in config.profiles))
     notes.append(f"{plugin} is not enabled in the configuration: this is what it would do if it were.")

@@ -1,4 +1,6 @@
-"""What a round would do, as a page for people: plugin by plugin, then what was declined and who was not judged."""
+"""This module is `koord deschedule --dry-run`: what a round of the descheduler would do, on a live cluster or
+a snapshot, printed plugin by plugin, then what was declined and which nodes were not judged.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def print_round(console: Console, account: RoundAccount) -> None:
 
 
 def print_pool(console: Console, pool: PoolStanding) -> None:
-    """Nodes that are as they should be only count when there are many."""
+    """Print the nodes of a pool; nodes within their thresholds are only counted when there are many."""
     title = f" of pool {pool.pool}" if pool.pool else ""
     shown = [one for one in pool.nodes if one.standing != CALM] if len(pool.nodes) > MANY else pool.nodes
     if shown:

@@ -1,4 +1,6 @@
-"""koord-descheduler's configuration from its flags: a file or the default, what flags override, and gates."""
+"""This module makes koord-descheduler's configuration from its flags: a file or the default, flag overrides,
+and gates.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class Configured(msgspec.Struct, frozen=True):
 
 
 def configured(values: Values) -> Configured | list[str]:
-    """Everything that is wrong, a line each with the field's name, when it cannot be used."""
+    """Return the configuration, or everything that is wrong with it, a line each with the field's name."""
     gates = gate_text.parse(",".join(values.strings("feature-gates")), GATES)
     if isinstance(gates, list):
         return [f"--feature-gates: {error}" for error in gates]
@@ -56,7 +58,9 @@ def configured(values: Values) -> Configured | list[str]:
 
 
 def read(path: str, flag: str = "") -> DeschedulerConfiguration | list[str]:
-    """A file, strictly and before defaults; or all that is wrong with it, a line each that starts with `flag`."""
+    """Read a file strictly and before defaults; or return all that is wrong with it, a line each that starts with
+    `flag`.
+    """
     where = f"{flag} {path}" if flag else path
     try:
         document = yaml.safe_load(Path(path).read_bytes())

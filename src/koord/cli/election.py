@@ -1,4 +1,6 @@
-"""What the flags about the lease make of a configuration's leader election, and the lease that comes of it."""
+"""This module settles the flags and configuration of a control-plane program before any connection is made,
+leader election included.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from koord.values import duration
 
 
 def with_election(given: LeaderElection, values: Values) -> LeaderElection:
-    """Flags win over a file, but only those that were given."""
+    """Apply the flags that were given over a file's leader election."""
     stated: dict[str, bool | str] = {}
     if values.given("leader-elect"):
         stated["leader_elect"] = values.switch("leader-elect")

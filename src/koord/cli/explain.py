@@ -1,4 +1,4 @@
-"""`koord explain`: why something is as it is, by the same decisions that made it so. One module per thing explained."""
+"""This module is the group `koord explain`. Each thing explained has a module of its own."""
 
 from __future__ import annotations
 

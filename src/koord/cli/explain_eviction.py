@@ -1,4 +1,6 @@
-"""`koord explain eviction`: who evicted a pod, by which rule, on which numbers, and why this pod of all."""
+"""This module is `koord explain eviction`: who evicted a pod, by which rule, on which numbers, and why this
+pod.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ INSTANCE = "koordlet-qosManager-"  # then the node, in events
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What an event says of an eviction."""
+    """EvictionEventSummary is what an event says of an eviction."""
 
     at: str
     node: str

@@ -1,4 +1,6 @@
-"""`koord explain node`: what a node lends, term by term, from live objects and the controller's own decisions."""
+"""This module is `koord explain node`: what a node lends, term by term, from live objects and the controller's
+decisions.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ RESOURCES = ("batch-cpu", "batch-memory", "mid-cpu", "mid-memory")
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """The controller's last changes, or why they cannot be had."""
+    """LendingHistory holds the controller's last changes, or why they are unavailable."""
 
     changes: tuple[Change, ...] = ()
     unavailable: str = ""
@@ -109,7 +111,7 @@ async def look(client: Client, name: str, clock: Clock) -> NodeView:
 
 
 async def _optional(client: Client, resource: Resource[M], name: str) -> M | None:
-    """None when there is no such object, or no such kind."""
+    """Return the object, or None when there is no such object or no such kind."""
     found = await client.get(resource, name)
     return None if isinstance(found, Refused) and found.not_found else ok(found)
 
@@ -139,7 +141,7 @@ def _readable(found: Read[T] | Unread) -> T | None:
 
 
 async def history(client: Client, name: str, namespace: str, port: int) -> Past:
-    """The rest of the answer does not depend on it, so whatever goes wrong is told and no more."""
+    """Read the history. The rest of the answer does not depend on it, so a failure is only reported."""
     try:
         answer = await access.ask(client, "koord-manager", f"/apis/v1{NODES}/{name}", namespace, port)
     except Unreachable as gone:

@@ -1,4 +1,6 @@
-"""The account of a node as a table for people."""
+"""This module is `koord explain node`: what a node lends, term by term, from live objects and the controller's
+decisions, printed as a table.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,7 @@ def _report(report: Report) -> str:
 
 
 def _ratio(ratio: Ratio) -> str:
-    """Empty when there is nothing to tell."""
+    """Return the text of a ratio; empty when there is nothing to report."""
     computed, shown = (
         ", ".join(f"{name} {value:.2f}" for name, value in r.items()) for r in (ratio.computed, ratio.shown)
     )

@@ -1,4 +1,4 @@
-"""`koord explain pod`: where a pod stands with the scheduler, asked of the scheduler itself."""
+"""This module is `koord explain pod`: where a pod stands with the scheduler, asked of the scheduler itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The account of a pod as a page for people."""
+"""This module is `koord explain pod`: where a pod stands with the scheduler, asked of the scheduler itself and
+printed.
+"""
 
 from __future__ import annotations
 

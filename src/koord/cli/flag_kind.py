@@ -1,4 +1,6 @@
-"""Kinds of flag values: how the text is read, with Go's own words when it cannot be, and how a default is shown."""
+"""This module defines the types of flag values: how text is parsed, with Go's own error messages, and how a
+default is shown.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ _VERSION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+.*")
 
 
 class BadValue(ValueError):
-    """Text that is no value of a kind. The message is Go's."""
+    """FlagValueError means that text is no value of a flag type. The message is Go's."""
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -80,7 +82,7 @@ def _duration(text: str) -> int:
 
 
 def _strings(text: str) -> tuple[str, ...]:
-    """One line of CSV: a part with a comma in it is quoted."""
+    """Parse one line of CSV: a part with a comma in it is quoted."""
     if not text:
         return ()
     try:

@@ -1,7 +1,7 @@
-"""Command lines as Kubernetes' programs read them: pflag's syntax and messages, help in sections.
+"""This module parses command lines as Kubernetes' programs do: pflag's syntax and messages, help in sections.
 
-A program states its flags as a table; `FlagSet.read` answers with the values or with the one line that says what is
-wrong. Nothing here prints or exits, and nothing but argv is looked at.
+A program states its flags as a table; `FlagSet.parse` returns the values or the one line that says what is
+wrong. Nothing here prints or exits, and nothing but argv is read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BadCommand(msgspec.Struct, frozen=True):
 
 
 class Values:
-    """What the command line says about each flag; defaults where it says nothing."""
+    """FlagValues is what the command line says about each flag; defaults where it says nothing."""
 
     def __init__(self, values: Mapping[str, Any], given: frozenset[str]) -> None:
         self._values = values
@@ -59,7 +59,7 @@ class Values:
         return _is(self._values[name], bool, name)
 
     def number(self, name: str) -> int:
-        """An integer, or a duration in nanoseconds."""
+        """Return an integer, or a duration in nanoseconds."""
         return _is(self._values[name], int, name)
 
     def ratio(self, name: str) -> float:
@@ -84,7 +84,7 @@ def _is(value: Any, kind: type[T], name: str) -> T:
 
 
 class FlagSet:
-    """The flags of one program, by section in the order of its help."""
+    """FlagSet is the flags of one program, by section in the order of its help."""
 
     def __init__(self, program: str, about: str, sections: Mapping[str, Sequence[Flag]]) -> None:
         self.program = program
@@ -101,7 +101,7 @@ class FlagSet:
             raise ValueError(f"{program}: two flags have one name")
 
     def read(self, argv: Sequence[str]) -> Values | BadCommand:
-        """Everything after the program's name. --help ends reading, as nothing after it matters."""
+        """Parse everything after the program's name. --help ends parsing, as nothing after it matters."""
         values: dict[str, Any] = {name: flag.start for name, flag in self.flags.items()}
         given: set[str] = set()
         rest: list[str] = []
@@ -128,11 +128,11 @@ class FlagSet:
         return Values(values, frozenset(given))
 
     def unused(self, values: Values) -> list[tuple[str, str]]:
-        """The flags that were given and change nothing, each with the reason."""
+        """Return the flags that were given and have no effect, each with the reason."""
         return [(f.name, f.unused) for f in self.flags.values() if f.unused and values.given(f.name)]
 
     def help(self, width: int = 0) -> str:
-        """`width` 0 does not wrap."""
+        """Return the help text; a `width` of 0 does not wrap."""
         parts = [self._about.strip(), f"\nUsage:\n  {self.program} [flags]"]
         for title, flags in self._sections.items():
             parts.append(f"\n{title} flags:\n\n" + "\n".join(_lines(flags, width)))
@@ -175,7 +175,7 @@ class FlagSet:
 
 
 class _Wrong(Exception):
-    """Ends reading from any depth; its text becomes the answer."""
+    """_ParseError ends parsing from any depth; its text becomes the result."""
 
 
 def _set(flag: Flag, value: str, values: dict[str, Any], given: set[str]) -> None:

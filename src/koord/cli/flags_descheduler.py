@@ -1,4 +1,6 @@
-"""koord-descheduler's flags."""
+"""This module holds koord-descheduler's flags, and makes its configuration from them: a file or the default,
+flag overrides, and gates.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def descheduler_flags() -> FlagSet:
 
 
 def _renamed(flags: tuple[Flag, ...], defaults: dict[str, object]) -> tuple[Flag, ...]:
-    """The same flags with other defaults."""
+    """Return the same flags with other defaults."""
     return tuple(
         msgspec.structs.replace(flag, default=defaults[flag.name]) if flag.name in defaults else flag for flag in flags
     )

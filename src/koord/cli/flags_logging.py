@@ -1,4 +1,6 @@
-"""The log flags that every program has, and the log that they describe."""
+"""This module is the lifecycle of a program around its own work: command line, log flags, event loop, signals,
+exit codes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ LOGGING = (
 
 
 def logs_of(values: Values) -> Logs | str:
-    """The log that the flags ask for, or what is wrong with them."""
+    """Return the log that the flags ask for, or what is wrong with them."""
     form = values.text("logging-format")
     if form not in (TEXT_FORMAT, JSON):
         return f'format: Invalid value: "{form}": Unsupported log format'
@@ -30,7 +32,7 @@ def logs_of(values: Values) -> Logs | str:
 
 
 def verbosity(logs: Logs, text: str) -> str:
-    """Sets the level from the body of PUT /debug/flags/v; raises ValueError in Go's words."""
+    """Set the level from the body of PUT /debug/flags/v; raise ValueError in Go's words."""
     level = LEVEL.read(text)
     logs.set_verbosity(level)
     return f"successfully set klog.logging.verbosity to {level}"

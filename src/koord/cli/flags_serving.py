@@ -1,4 +1,6 @@
-"""The flags of a program's ports, as Kubernetes' programs have them, and what they make of them."""
+"""This module holds the flags of a program's ports, as Kubernetes' programs have them, and builds the
+certificate, guard and metrics registry from them.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +124,7 @@ def certificate_of(values: Values, program: str) -> ServingCertificate | Wrong:
 
 
 class Guarded(msgspec.Struct, frozen=True):
-    """A guard and the connections that it asks over, which are to be closed."""
+    """SecurePortGuard is a guard and the transports that it asks over, which must be closed."""
 
     guard: Delegation
     transports: tuple[HttpTransport, ...]

@@ -1,4 +1,6 @@
-"""`koord gang`: who is in a gang, where each member stands and what holds it, asked of the scheduler itself."""
+"""This module is `koord gang`: the members of a gang, their state and what holds them, asked of the scheduler
+itself.
+"""
 
 from __future__ import annotations
 

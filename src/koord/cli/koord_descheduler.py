@@ -1,4 +1,4 @@
-"""`koord-descheduler`: rounds and migrations as a program of its own, against any API server."""
+"""This module is the koord-descheduler program: rounds and migrations against any API server."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LATE_S = 30.0  # how often a start that gets no answers says so
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was settled before the first connection."""
+    """DeschedulerProcessPlan is everything that was settled before the first connection."""
 
     values: Values
     logs: Logs
@@ -64,12 +64,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     sys.exit(run(descheduler_flags(), sys.argv[1:], lambda values, logs: work(values, logs, os.environ)))
 
 
 def work(values: Values, logs: Logs, environ: Mapping[str, str]) -> int:
-    """The exit code. What is wrong is told a line each."""
+    """Run the descheduler and return the exit code. What is wrong is printed, one line each."""
     ready = settled(descheduler_flags(), values, configured)
     if isinstance(ready, int):
         return ready
@@ -95,7 +95,7 @@ def written(assembly: Assembly) -> str:
 
 
 class Process:
-    """One run: ports, then the lease, then watching and work; a standby does nothing but wait."""
+    """DeschedulerProcess is one run: ports, then the lease, then watching and work; a standby only waits."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -218,7 +218,7 @@ class Process:
         return f"failed election to renew leadership on lease {election.config.name}"
 
     async def _listen(self) -> Guarded | str | None:
-        """What guards the secure port, if there is one; or why nothing can be served."""
+        """Return the guard of the secure port, if there is one; or why nothing can be served."""
         config, values = self._plan.configured.assembly.config, self._plan.values
         places = dict.fromkeys((config.healthz_bind_address or "", config.metrics_bind_address or ""))
         where, guarded = "", None

@@ -1,4 +1,4 @@
-"""`koord-manager`: controllers and webhooks as a program of its own, against any API server."""
+"""This module is the koord-manager program: controllers and webhooks against any API server."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _fail(words: str) -> int:
 
 
 class Program:
-    """One run: everything is made, started in order and stopped in reverse."""
+    """ManagerProcess is one run: everything is made, started in order and stopped in reverse."""
 
     def __init__(self, plan: Plan, connection: Connection, clock: Clock, logs: Logs, hostname: str) -> None:
         self._plan = plan
@@ -107,7 +107,9 @@ class Program:
         return self._election is None or self._election.leading
 
     async def run(self, stop: asyncio.Event) -> int:
-        """Until `stop`, or until the lease is lost: a process that led starts anew, so that nothing of it is left."""
+        """Run until `stop`, or until the lease is lost: the process then ends, so that nothing of its leadership is
+        left.
+        """
         try:
             await self._listen()
             await self._manager.start()

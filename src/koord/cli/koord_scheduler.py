@@ -1,4 +1,6 @@
-"""The koord-scheduler program: from its command line to a settled plan, or to a line for each thing wrong with it."""
+"""This module is the koord-scheduler program: from its command line to a settled plan, or to a line for each
+error.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ _LOG = logging.getLogger("koord.cli.koord_scheduler")  # by name: as a script th
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     sys.exit(run(scheduler_flags(), sys.argv[1:], lambda values, logs: work(values, logs, os.environ)))
 
 
 def work(values: Values, logs: Logs, environ: Mapping[str, str]) -> int:
-    """The exit code. What is wrong is told a line each."""
+    """Run the scheduler and return the exit code. What is wrong is printed, one line each."""
     ready = settled(scheduler_flags(), values, configured)
     if isinstance(ready, int):
         return ready

@@ -1,4 +1,4 @@
-"""`koordlet`: the node agent as a program of its own, and `koordlet restore`, which undoes all that it ever wrote."""
+"""This module is the koordlet program, and `koordlet restore`, which undoes all that it ever wrote."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ USER_AGENT = "koordlet"
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     sys.exit(run(sys.argv[1:], os.environ))
 
 
@@ -64,13 +64,13 @@ def work(values: Values, logs: Logs, environ: Mapping[str, str], *, restoring: b
 
 
 def with_identity(settings: Settings, found: Connection) -> Settings:
-    """The kubelet is asked by whoever talks to the API server."""
+    """Use the API server's credentials for the kubelet as well."""
     pods = msgspec.structs.replace(settings.pods, auth=found.auth, certificate=found.certificate)
     return msgspec.structs.replace(settings, pods=pods)
 
 
 async def serve(plan: Plan, client: Client, clock: Clock, logs: Logs, stop: asyncio.Event) -> int:
-    """Until `stop`. An API server that does not answer yet is waited for while the machine is looked after."""
+    """Serve until `stop`. While an API server does not answer yet, the machine is managed already."""
     informers = Informers(client, clock)
     agent = Koordlet(client, informers, clock, plan.settings, Host.here(plan.paths))
     agent.endpoint.flag("v", lambda text: verbosity(logs, text))

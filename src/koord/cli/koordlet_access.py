@@ -1,5 +1,4 @@
-"""How commands of a person reach the agent of a node: through the API server, by the pod that runs there, or by the
-page that `koord up` serves for its simulated nodes."""
+"""This module asks the koordlet of a node through the API server: by its pod, or by the page of `koord up`."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from koord.kube.transport import Request, Unreachable
 
 
 async def agents(client: Client, namespace: str, node: str = "") -> list[Pod] | str:
-    """The running agents, of one node or of all; or why they cannot be listed."""
+    """List the running koordlets, of one node or of all; or return why they cannot be listed."""
     fields = f"spec.nodeName={node}" if node else ""
     pods = await client.list(PODS, namespace, labels="koord-app=koordlet", fields=fields)
     if isinstance(pods, Refused):
@@ -27,7 +26,7 @@ async def agents(client: Client, namespace: str, node: str = "") -> list[Pod] | 
 async def ask(
     client: Client, agent: Pod, port: int, path: str, query: Mapping[str, str] | None = None
 ) -> dict[str, Any] | str:
-    """What the agent answers at a path, or why it does not."""
+    """Return what a koordlet answers at a path, or why it does not."""
     meta = agent.metadata
     where = f"/api/v1/namespaces/{meta.namespace}/pods/http:{meta.name}:{port}/proxy{path}"
     try:
@@ -46,8 +45,9 @@ async def ask(
 async def ask_simulated(
     client: Client, node: str, path: str, query: Mapping[str, str] | None = None
 ) -> dict[str, Any] | str | None:
-    """What the simulated agent of a node answers, or (without a node) all of them together; why it does not; None where
-    there are no simulated agents."""
+    """Return what the simulated koordlet of a node answers, or all of them together without a node; None where
+    there are none.
+    """
     where = f"/koord/koordlet/nodes/{node}{path}" if node else f"/koord/koordlet{path}"
     answer = await client.raw(Request(method="GET", path=where, query=query or {}))
     try:
@@ -56,4 +56,4 @@ async def ask_simulated(
         return None  # another API server's "404 page not found"
     if answer.ok:
         return found
-    return None if "kind" in found else str(found.get("message", ""))  # a Status is the API server's own word
+    return None if "kind" in found else str(found.get("message", ""))  # a Status is the API server's own error

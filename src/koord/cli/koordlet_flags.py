@@ -1,4 +1,6 @@
-"""The flags and environment of koordlet, and what they come to. Nothing is read here but what is handed in."""
+"""This module holds the flags and environment of koordlet, and converts them to settings. It reads only what
+it is given.
+"""
 
 from __future__ import annotations
 
@@ -224,7 +226,7 @@ FLAGS = FlagSet(
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the command line and the environment decide."""
+    """KoordletPlan is everything that the command line and the environment decide."""
 
     settings: Settings
     paths: Paths
@@ -234,7 +236,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def long_form(argv: Sequence[str]) -> list[str]:
-    """Go's own flags take one dash, and every chart of koordlet writes them so."""
+    """Convert Go's single-dash flags to two dashes: every chart of koordlet writes one."""
     words: list[str] = []
     for word in argv:
         name = word[1:].partition("=")[0].replace("_", "-")
@@ -244,7 +246,7 @@ def long_form(argv: Sequence[str]) -> list[str]:
 
 
 def planned(values: Values, environ: Mapping[str, str]) -> Plan | str:
-    """The plan, or the one line that says what is wrong."""
+    """Return the plan, or the one line that says what is wrong."""
     switched = gates.parse(",".join(values["feature-gates"]), {**KOORDLET, **RUNTIME_HOOKS})
     if isinstance(switched, list):
         return f"--feature-gates: {'; '.join(map(str, switched))}"
@@ -299,7 +301,7 @@ def planned(values: Values, environ: Mapping[str, str]) -> Plan | str:
 
 
 def paths_of(values: Values, environ: Mapping[str, str]) -> Paths:
-    """Where flags say; else as in the agent's pod, or on the machine itself with agent_mode=hostMode."""
+    """Return the paths of the flags; else those in the agent's pod, or the machine's own with agent_mode=hostMode."""
     usual = Paths() if environ.get("agent_mode") == "hostMode" else DAEMONSET
     given = {field: values.text(name) for name, field in _PATH_OF.items() if values.given(name)}
     return trimmed(msgspec.structs.replace(usual, **given))

@@ -1,4 +1,6 @@
-"""Groups of commands that load a command's module only when it is used, so that help and completion stay fast."""
+"""This module holds the command groups of `koord`. A command's module is loaded only when it is used, so that
+help and completion stay fast.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Simulated nodes of `koord up` with the node agent on each: strategies, evictions and reports as on real ones."""
+"""This module runs the node agent on every simulated node of `koord up`: strategies, evictions and reports as
+on real ones.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ ALSO = frozenset({"BECPUEvict", "BEMemoryEvict"})
 
 
 class LocalAgents:
-    """One component: agents come after the nodes that they run on, and go before them."""
+    """LocalAgents is one component: agents start after the nodes that they run on, and stop before them."""
 
     def __init__(self, context: Context, pools: tuple[Pool, ...]) -> None:
         self.fleet = Fleet(context.client, context.informers, context.clock, context.seed, pools)

@@ -1,4 +1,6 @@
-"""The descheduler of `koord up`: migrations are carried out; what proposes them comes with a configuration."""
+"""This module is the descheduler of `koord up`: it carries out migrations; a configuration adds plugins that
+propose them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def assembled(file: Path | None = None) -> Assembly | str:
-    """From a file, taken as it is, or from the configuration that is shipped."""
+    """Assemble the descheduler from a file, taken as it is, or from the shipped configuration."""
     given = shipped.configuration()
     if file is not None:
         found = read(str(file))
@@ -45,7 +47,9 @@ def assembled(file: Path | None = None) -> Assembly | str:
 
 
 class LocalDescheduler:
-    """The program in this process: always the leader, and its own services below /koord of the API server."""
+    """LocalDescheduler is the program in this process: always the leader, with its services below /koord of the
+    API server.
+    """
 
     def __init__(self, context: Context, assembly: Assembly) -> None:
         self._informers = context.informers
@@ -78,7 +82,7 @@ class LocalDescheduler:
         self._pages.add(DESCHEDULER_NAME, page_of(self._endpoint))
 
     async def stop(self) -> None:
-        """Raises what the descheduler died of, if it did."""
+        """Stop the descheduler; raise what it died of, if it did."""
         self._pages.remove(DESCHEDULER_NAME)
         died: BaseException | None = None
         if self._task is not None:
@@ -104,6 +108,8 @@ def make(context: Context, assembly: Assembly | None = None) -> LocalDescheduler
 
 
 def _say_if_died(task: asyncio.Task[None]) -> None:
-    """At once, not only when somebody stops it: until then nothing would move and nobody would know why."""
+    """Log a failure at once and not only when somebody stops it: until then nothing would move and nobody would
+    know why.
+    """
     if not task.cancelled() and task.exception() is not None:
         _LOG.critical("koord-descheduler ended and moves nothing any more", exc_info=task.exception())

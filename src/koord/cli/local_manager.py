@@ -1,4 +1,6 @@
-"""koord-manager inside `koord up`: the same controllers and decisions, asked by the API server without a network."""
+"""This module is koord-manager inside `koord up`: the same controllers and webhooks, called by the API server
+in process.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ NAME = "koord-manager"
 
 
 class LocalManager:
-    """A component of the embedded cluster: it leads from the start, as there is no other."""
+    """LocalManager is a component of the embedded cluster: it leads from the start, as there is no other."""
 
     def __init__(self, context: Context, settings: Settings | None = None, wishes: Wishes | None = None) -> None:
         self._client = context.client
@@ -77,7 +79,9 @@ def make(context: Context) -> LocalManager:
 
 
 async def install_defaults(client: Client, settings: Settings) -> None:
-    """What an installation brings along: namespace, priority classes and configuration. Existing ones are kept."""
+    """Create what an installation brings along: namespace, priority classes and configuration. Existing ones are
+    kept.
+    """
     wanted: list[tuple[Resource[Any], dict[str, Any]]] = [(NAMESPACES, namespace_object(settings.namespace))]
     wanted += [(PRIORITY_CLASSES, one) for one in priority_classes()]
     wanted.append((CONFIG_MAPS, default_config(settings.config_namespace, settings.config_name)))
@@ -88,7 +92,7 @@ async def install_defaults(client: Client, settings: Settings) -> None:
 
 
 def hooks_of(judge: Judge, settings: Settings) -> list[InProcessAdmission]:
-    """The webhooks whose gate is on, in the order of the table."""
+    """Return the webhooks whose gate is on, in the order of the table."""
     made = []
     for route in configured(settings.gates):
         ask = _asking(judge, judge.doors[route.path])

@@ -1,4 +1,6 @@
-"""The simulated nodes of `koord up`: a fleet that reports by itself, or one with the node agent on every node."""
+"""This module lists the programs that `koord up` can run inside its process, and makes each from the command
+line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The scheduler of `koord up`: Kubernetes' and Koordinator's profiles side by side over one state."""
+"""This module is the scheduler of `koord up`: Kubernetes' and Koordinator's profiles side by side over one
+state.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ KUBERNETES = "default-scheduler"
 
 
 def configuration() -> KubeSchedulerConfiguration:
-    """What runs when no file is given: whatever a pod's schedulerName says, somebody here is responsible."""
+    """Return the default configuration: every schedulerName that a pod may have is served here."""
     given = shipped.configuration()
     same_queue = Plugins(queue_sort=shipped.plugins().queue_sort)  # all profiles must say the same of it
     kubernetes = Profile(scheduler_name=KUBERNETES, plugins=same_queue)
@@ -32,7 +34,9 @@ def configuration() -> KubeSchedulerConfiguration:
 
 
 def assembled(file: Path | None = None) -> Assembly | str:
-    """From a file, taken as it is, or from the default, without the plugins that are still to come."""
+    """Assemble the scheduler from a file, taken as it is, or from the default without the plugins that are not
+    built yet.
+    """
     factories = registered(entry_points(group=ENTRY_POINTS))
     if file is None:
         config, _ = without_unbuilt(configuration(), factories)
@@ -49,12 +53,14 @@ def assembled(file: Path | None = None) -> Assembly | str:
 
 
 def left_out() -> tuple[str, ...]:
-    """Koordinator's plugins that the default configuration names and this version does not have."""
+    """Return Koordinator's plugins that the default configuration names and this version does not have."""
     return without_unbuilt(configuration(), registered(entry_points(group=ENTRY_POINTS)))[1]
 
 
 class LocalScheduler:
-    """The program in this process: always the leader, and its own services below /koord of the API server."""
+    """LocalScheduler is the program in this process: always the leader, with its services below /koord of the API
+    server.
+    """
 
     def __init__(self, context: Context, assembly: Assembly) -> None:
         self.scheduler = Scheduler(context.client, context.informers, context.clock, assembly, seed=context.seed)

@@ -1,4 +1,6 @@
-"""The `koord` command: a lazy table of subcommands, so that `koord --help` loads none of their libraries."""
+"""This module is the `koord` command: a lazy table of subcommands, so that `koord --help` loads none of their
+libraries.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def cli() -> None:
 
 
 def run() -> Any:
-    """Entry of both `koord` and `kubectl-koord`."""
+    """Run `koord` or `kubectl-koord`."""
     name = "kubectl koord" if sys.argv[0].endswith("kubectl-koord") else "koord"
     return cli(prog_name=name)
 

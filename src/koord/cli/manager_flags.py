@@ -1,4 +1,6 @@
-"""The flags and environment of koord-manager, and what they come to. Nothing is read here but what is handed in."""
+"""This module holds the flags and environment of koord-manager, and converts them to settings. It reads only
+what it is given.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +121,7 @@ FLAGS = FlagSet(
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the command line and the environment decide."""
+    """ManagerPlan is everything that the command line and the environment decide."""
 
     settings: Settings
     wishes: program.Wishes
@@ -134,7 +136,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def planned(values: Values, environ: Mapping[str, str], hostname: str) -> Plan | str:
-    """The plan, or the one line that says what is wrong."""
+    """Return the plan, or the one line that says what is wrong."""
     switched = gates.parse(",".join(values["feature-gates"]), MANAGER)
     if isinstance(switched, list):
         return f"--feature-gates: {'; '.join(map(str, switched))}"
@@ -187,7 +189,7 @@ def planned(values: Values, environ: Mapping[str, str], hostname: str) -> Plan |
 
 
 def address(text: str) -> tuple[str, int] | str | None:
-    """ ":8080" is every address of the machine; "0" and "" are nothing; else what is wrong."""
+    """Parse an address: ":8080" is every interface, "0" and "" are none; else return what is wrong."""
     if text in ("", "0"):
         return None
     host, colon, port = text.rpartition(":")

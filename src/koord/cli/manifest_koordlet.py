@@ -1,5 +1,6 @@
-"""The node agent of an installation as a DaemonSet: on every node, with the machine's own files mounted where its flags
-expect them. It runs as root and privileged, since it writes other groups' kernel files."""
+"""This module makes the DaemonSet of koordlet: on every node, with the machine's own files mounted where its
+flags expect them. It runs as root and privileged, since it writes other groups' kernel files.
+"""
 
 from __future__ import annotations
 

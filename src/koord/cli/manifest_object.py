@@ -1,4 +1,6 @@
-"""The objects of an installation that hold settings rather than programs: namespace, classes, default configuration."""
+"""This module makes the objects of an installation that hold settings: namespace, priority classes, default
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def priority_classes() -> list[Obj]:
 
 
 def default_config(namespace: str, name: str) -> Obj:
-    """slo-controller-config: batch resources on, protection by suppression on. The label lets its webhook see it."""
+    """Return slo-controller-config: batch resources on, protection by suppression on. The label makes its webhook
+    check it.
+    """
     return config_map(namespace, name, {key: json.dumps(value) for key, value in CONFIG.items()}) | {
         "metadata": {
             "name": name,

@@ -1,5 +1,7 @@
-"""The programs of an installation as Deployments and Services: names, labels, ports and arguments as in Koordinator's
-chart, so that dashboards, selectors and network rules fit. Pods run without any privilege."""
+"""This module makes the Deployments and Services of an installation, with names, labels, ports and arguments
+as in Koordinator's chart, so that dashboards, selectors and network rules fit. Pods run without any
+privilege.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def manager(namespace: str, image: str, feature_gates: str) -> list[Obj]:
 
 
 def scheduler(namespace: str, image: str, config: str) -> list[Obj]:
-    """`config` is the KubeSchedulerConfiguration as YAML."""
+    """Return the scheduler's objects. `config` is the KubeSchedulerConfiguration as YAML."""
     container: Obj = {
         "name": "scheduler",
         "image": image,
@@ -96,7 +98,7 @@ def scheduler(namespace: str, image: str, config: str) -> list[Obj]:
 
 
 def descheduler(namespace: str, image: str, config: str) -> list[Obj]:
-    """`config` is the DeschedulerConfiguration as YAML."""
+    """Return the descheduler's objects. `config` is the DeschedulerConfiguration as YAML."""
     container: Obj = {
         "name": "descheduler",
         "image": image,

@@ -1,4 +1,6 @@
-"""RBAC objects from the rights that the parts of a program declare: no more, no less, and each rule once."""
+"""This module makes RBAC objects from the rules that the parts of a program declare: no more, no less, and
+each rule once.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ def service_account(name: str, namespace: str) -> Obj:
 
 
 def rbac(account: str, namespace: str, rights: Iterable[Right], bound_roles: Iterable[str] = ()) -> list[Obj]:
-    """A ClusterRole, a Role for each namespace, and what binds them and `bound_roles` to the account.
+    """Return a ClusterRole, a Role for each namespace, and what binds them and `bound_roles` to the account.
 
-    Rights in the usual namespace of the product mean the one that it is installed in.
+    Rules in the usual namespace of the product mean the one that it is installed in.
     """
     by_namespace: dict[str, list[Right]] = {}
     for right in rights:
@@ -52,7 +54,7 @@ def rbac(account: str, namespace: str, rights: Iterable[Right], bound_roles: Ite
 
 
 def rules(rights: Iterable[Right]) -> list[Obj]:
-    """The rules, with resources of equal verbs together, in an order that does not depend on the rights'."""
+    """Return the rules, with resources of equal verbs together, in an order that does not depend on the input's."""
     verbs: dict[tuple[str, tuple[str, ...], str], set[str]] = {}
     for right in rights:
         for resource in right.resources:
@@ -70,7 +72,7 @@ def rules(rights: Iterable[Right]) -> list[Obj]:
 
 
 def _beyond(local: Iterable[Right], everywhere: Iterable[Right]) -> list[Right]:
-    """What of the local rights the cluster-wide ones do not give already."""
+    """Return what the local rules need beyond the cluster-wide ones."""
     given: dict[tuple[str, str], set[str]] = {}
     for right in everywhere:
         if not right.names:

@@ -1,4 +1,6 @@
-"""The webhook configurations of an installation, from the table of webhooks. Trust is filled in by koord-manager."""
+"""This module makes the webhook configurations of an installation, from the table of webhooks. koord-manager
+fills in the CA bundle.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`koord manifests`: everything that a cluster needs to run koord, as YAML for `kubectl apply`."""
+"""This module is `koord manifests`: it prints everything that a cluster needs to run koord as YAML for
+`kubectl apply`.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def manifests(
     koordlet_gates: str = "",
     tell_interference: bool = False,
 ) -> list[Obj] | str:
-    """The objects in an order in which they can be applied, or what is wrong with the gates."""
+    """Return the objects in an order in which they can be applied, or what is wrong with the gates."""
     switched = gates.parse(feature_gates, MANAGER)
     if isinstance(switched, list):
         return f"--feature-gates: {'; '.join(map(str, switched))}"
@@ -82,7 +84,7 @@ def manifests(
 
 
 def scheduler_config(namespace: str) -> str:
-    """Koordinator's profile, written out in full."""
+    """Return Koordinator's profile, written out in full."""
     factories = registered(entry_points(group=ENTRY_POINTS))
     config, _ = without_unbuilt(shipped.configuration(), factories)
     assembly = Assembly.of(config, factories)
@@ -93,7 +95,7 @@ def scheduler_config(namespace: str) -> str:
 
 
 def descheduler_config(namespace: str) -> str:
-    """What is shipped, as a person would write it: rounds every so often, and nothing that proposes yet."""
+    """Return the shipped configuration as a person would write it."""
     return yaml.safe_dump(to_dict(shipped_descheduling.configuration(namespace)), sort_keys=False)
 
 
@@ -135,7 +137,7 @@ def manifests_command(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors: the same value twice is written twice, as people and diffs expect."""
+    """_Dumper writes no anchors: the same value twice is written twice, as people and diffs expect."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""`koord migrate`: asks for a pod to be moved, lets a paused move start, or calls one off."""
+"""This module is `koord migrate`: it requests the migration of a pod, approves a paused one, or cancels one."""
 
 from __future__ import annotations
 

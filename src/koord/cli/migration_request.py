@@ -1,4 +1,4 @@
-"""A PodMigrationJob as a person asks for it: for one pod, to any other node or to a named one."""
+"""This module is `koord migrate`: it requests the migration of a pod, approves a paused one, or cancels one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def request(
     ttl: str = "5m",
     reason: str = "",
 ) -> Plain:
-    """The object to create. `pod` as the server has it; `at_once` does not wait between moves of one workload."""
+    """Return the PodMigrationJob to create. `pod` is as the server has it; `at_once` does not wait between moves
+    of a workload.
+    """
     meta = pod["metadata"]
     spec: Plain = {
         "podRef": {"namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]},
@@ -42,7 +44,7 @@ def request(
 
 
 def trouble(pod: Plain, *, mode: str, to: str) -> str | None:
-    """Why the request could come to nothing from the start."""
+    """Return why the request cannot succeed from the start, or None."""
     meta, spec = pod["metadata"], pod["spec"]
     name, here = f"{meta['namespace']}/{meta['name']}", spec.get("nodeName", "")
     phase = (pod.get("status") or {}).get("phase", "")
@@ -64,7 +66,7 @@ def trouble(pod: Plain, *, mode: str, to: str) -> str | None:
 
 
 def _template_on(pod: Plain, node: str) -> Plain:
-    """The pod's own shape, for one node only. What it asks of nodes otherwise still holds."""
+    """Return the pod's own template, restricted to one node. Its other node constraints still hold."""
     meta = pod["metadata"]
     kept = {key: meta[key] for key in ("namespace", "labels", "annotations") if meta.get(key)}
     spec = {key: value for key, value in pod["spec"].items() if key not in _OF_THE_POD_ITSELF}

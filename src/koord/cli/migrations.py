@@ -1,4 +1,6 @@
-"""`koord migrations`: which pods are on the move, who asked, where to, how far it is and what blocks it."""
+"""This module is `koord migrations`: which pods are being moved, who asked, where to, how far it is and what
+blocks it.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def migrations(
 
 
 async def _looked_up(client: Client) -> list[Statement]:
-    """From the objects alone."""
+    """Build the reports from the objects alone."""
     listed = await client.list(POD_MIGRATION_JOBS)
     if isinstance(listed, Refused) and listed.not_found:
         access.fail("this cluster has no PodMigrationJobs: koord crds prints what it lacks")

@@ -1,4 +1,4 @@
-"""`koord node`: what is on one node, drawn from live objects. One module per picture."""
+"""This module is the group `koord node`. Each picture has a module of its own."""
 
 from __future__ import annotations
 

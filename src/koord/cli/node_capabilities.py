@@ -1,4 +1,6 @@
-"""`koord node capabilities`: every kernel file that strategies use, and whether it works on a node."""
+"""This module is `koord node capabilities`: every kernel file that strategies use, and whether it works on a
+node.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def here(cgroup_root: str, look_only: bool) -> list[Row]:
 
 
 async def of_node(client: Client, name: str, namespace: str, port: int) -> list[Row]:
-    """From the agent itself; while it does not answer, what it last told on the Node."""
+    """Return the capabilities from the agent itself; while it does not answer, what it last wrote to the Node."""
     simulated = await koordlet_access.ask_simulated(client, name, "/apis/v1/capabilities")
     if isinstance(simulated, dict):
         return msgspec.convert(simulated["capabilities"], list[Row])

@@ -1,4 +1,4 @@
-"""`koord node cpus`: a drawing of who holds which CPU of a node, from live objects."""
+"""This module is `koord node cpus`: a drawing of who holds which CPU of a node, from live objects."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def look(client: Client, name: str) -> Occupancy:
 
 
 async def _optional(client: Client, resource: Resource[M], name: str) -> M | None:
-    """None when there is no such object, or no such kind."""
+    """Return the object, or None when there is no such object or no such kind."""
     found = await client.get(resource, name)
     return None if isinstance(found, Refused) and found.not_found else ok(found)
 

@@ -1,4 +1,6 @@
-"""`koord node devices`: a drawing of who holds which GPU, network card or other device of a node, from live objects."""
+"""This module is `koord node devices`: a drawing of who holds which GPU, network card or other device of a
+node.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ def _drawn(place: Place) -> str:
 
 
 def _devices(holder: Holder) -> str:
-    """Devices of which equal parts are held, together."""
+    """Return the devices of which equal parts are held, together."""
     parts: dict[tuple[str, str], list[int]] = {}
     for kind, minors in holder.devices.items():
         for minor, amounts in minors.items():

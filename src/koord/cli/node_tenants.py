@@ -1,4 +1,6 @@
-"""Who lives on a node, for drawings of what each one holds: its pods, and reservations that stand there."""
+"""This module lists the occupants of a node for drawings of what each one holds: its pods and available
+reservations.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def draw(
     kubeconfig: str,
     context: str,
 ) -> None:
-    """What is found of a node, as a picture or as data."""
+    """Print what is found of a node, as a picture or as data."""
     if wrong := dns1123_subdomain(name):
         access.fail(f"{name!r} is no name of a node: {wrong[0]}")
 

@@ -1,4 +1,4 @@
-"""What a program serves on a port of its own, as a page of the embedded API server."""
+"""This module serves an endpoint of a program as a page of the embedded API server."""
 
 from __future__ import annotations
 

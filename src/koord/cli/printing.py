@@ -1,4 +1,6 @@
-"""Prints what a command found: JSON and YAML as they are, tables through rich, which is part of the extra `cli`."""
+"""This module prints what a command found: JSON and YAML as they are, tables through rich, part of the extra
+`cli`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ WIDE = 200  # for files and pipes: a row is never cut
 
 
 def show(found: Any, output: str, table: Callable[[Console], None]) -> None:
-    """`found` becomes JSON or YAML; `table` prints it for people."""
+    """Print `found` as JSON or YAML, or call `table` to print it for people."""
     if output == "table":
         table(console())
         return
@@ -42,7 +44,7 @@ def console() -> Console:
 
 
 def plain_table(*columns: tuple[str, str]) -> Table:
-    """Columns by title and side ("left", "right"), without lines: as kubectl prints."""
+    """Make a table with columns by title and side ("left", "right"), without lines: as kubectl prints."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

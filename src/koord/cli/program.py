@@ -1,4 +1,6 @@
-"""The life of a program around its own work: its command line, its log, its loop, signals and exit codes."""
+"""This module is the lifecycle of a program around its own work: its command line, its log, its loop, signals,
+exit codes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ Work = Callable[[Values, Logs], int]
 
 
 def run(flags: FlagSet, argv: Sequence[str], work: Work) -> int:
-    """Read the command line, answer --help and --version, and run `work` with the log on. The exit code."""
+    """Parse the command line, answer --help and --version, run `work` with the log on, and return the exit code."""
     values = flags.read(argv)
     if isinstance(values, BadCommand):
         print(f"Error: {values.message} (see {flags.program} --help)", file=sys.stderr)
@@ -43,7 +45,7 @@ def run(flags: FlagSet, argv: Sequence[str], work: Work) -> int:
 
 
 def refuse(program: str, lines: Sequence[str]) -> int:
-    """Tell what is wrong, a line each, and with which code to exit."""
+    """Print what is wrong, a line each, and return the exit code."""
     for line in lines:
         print(f"{program}: {line}", file=sys.stderr)
     return 1
@@ -57,7 +59,7 @@ def run_loop(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed: its TLS costs half of the standard loop's."""
+    """Return uvloop's factory where it is installed: its TLS costs half of the standard loop's."""
     try:
         import uvloop
     except ImportError:

@@ -1,4 +1,4 @@
-"""`koord quota`: what every quota may use now and why, and what it would say of a pod."""
+"""This module is `koord quota`: what every quota may use now and why, and what it would say of a pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks the quotas of a snapshot, live or from a file, about pods that are not there yet."""
+"""This module asks the quotas of a snapshot, live or from a file, about pods that do not exist yet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def asked_of_file(assembly: Assembly, files: tuple[str, ...], namespace: str, sn
 
 
 async def asked_live(client: Client, assembly: Assembly, files: tuple[str, ...], namespace: str) -> list[Verdict]:
-    """The server fills in each pod as if it were created, so its webhooks have their say."""
+    """Check pods against the live cluster. The server completes each pod by a dry-run create, so its webhooks
+    apply.
+    """
     ready: list[Plain] = []
     refused: list[Verdict] = []
     for pod in _pods(files, namespace):

@@ -1,4 +1,4 @@
-"""Prints statements of quotas as a bank would: a line per resource, loans by name, and the last refusal."""
+"""This module is `koord quota`: what every quota may use now and why, and what it would say of a pod."""
 
 from __future__ import annotations
 

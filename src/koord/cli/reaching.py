@@ -1,4 +1,6 @@
-"""Which API server a program of the control plane talks to: the file that it was given, or the cluster it runs in."""
+"""This module chooses the API server of a control-plane program: the file that it was given, or its own
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,11 @@ from koord.telemetry.clock import Clock
 
 
 def connection(environ: Mapping[str, str], clock: Clock, *, kubeconfig: str = "", master: str = "") -> Connection:
-    """`kubeconfig`, else the pod's service account, else the files in KUBECONFIG. `master` replaces the address.
+    """Return the connection of `kubeconfig`, else of the pod's service account, else of KUBECONFIG. `master`
+    replaces the address.
 
-    A person's ~/.kube/config is not looked at: a control plane must not end up in whatever cluster was last visited.
-    Raises BadConfig.
+    A person's ~/.kube/config is not read: a control plane must not end up in whatever cluster was last visited.
+    Raise BadConfig.
     """
     choice = Choice(server=master)
     if kubeconfig:

@@ -1,4 +1,6 @@
-"""`koord reservation`: which room is kept for whom, who holds it and who waits, live from the API server."""
+"""This module is `koord reservation`: what is reserved for whom, who holds it and who waits, live from the API
+server.
+"""
 
 from __future__ import annotations
 

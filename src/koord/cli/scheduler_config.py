@@ -1,4 +1,6 @@
-"""koord-scheduler's configuration from its flags: a file or the shipped profile, what flags override, and gates."""
+"""This module makes koord-scheduler's configuration from its flags: a file or the shipped profile, overrides,
+and gates.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ class Configured(msgspec.Struct, frozen=True):
 
 
 def configured(values: Values) -> Configured | list[str]:
-    """Everything that is wrong, a line each with the field's name, when it cannot be used."""
+    """Return the configuration, or everything that is wrong with it, a line each with the field's name."""
     gates = _gates(values)
     if isinstance(gates, list):
         return gates
@@ -95,7 +97,7 @@ def _gates(values: Values) -> dict[str, bool] | list[str]:
 
 
 def _gate_text(values: Values) -> str:
-    """Kubernetes names the component before a gate, as in kube:Name=true."""
+    """Join the gates. Kubernetes names the component before a gate, as in kube:Name=true."""
     parts = [part.strip() for text in values.strings("feature-gates") for part in text.split(",")]
     return ",".join(part.removeprefix("kube:") for part in parts if part)
 

@@ -1,7 +1,9 @@
-"""One run of koord-scheduler: ports, watching, readiness, the lease, scheduling, and a clean end.
+"""This module is one run of koord-scheduler: ports, watching, readiness, the lease, scheduling, and a clean
+end.
 
-Order: ports first, then watching; ready when every handler has heard its first list to the end; then the lease. A
-standby does all but scheduling, unless delayCacheUntilActive keeps it from watching before it leads.
+Ports come first, then watching; it is ready when every handler has processed its first list; then comes the
+lease. A standby does all but scheduling, unless delayCacheUntilActive keeps it from watching before it
+leads.
 """
 
 from __future__ import annotations
@@ -63,12 +65,12 @@ _LOG = logging.getLogger(__name__)
 
 LOST = 1
 LATE_S = 30.0  # how often a start that gets no answers says so
-BLIND_S = 5.0  # how long a frozen view may go unnoticed
+BLIND_S = 5.0  # how often dead informers are looked for
 _NOT_LEADER = "the instance is not leader"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was settled before the first connection."""
+    """SchedulerProcessPlan is everything that was settled before the first connection."""
 
     values: Values
     logs: Logs
@@ -140,13 +142,13 @@ class Process:
             await self._close(guarded)
 
     async def _blind(self) -> None:
-        """Returns when part of the view is frozen: to go on would be to decide on what is no longer so."""
+        """Wait until an informer has died: going on would mean deciding on stale state."""
         while not (dead := self._informers.dead):
             await self._clock.sleep(BLIND_S)
         _LOG.critical("ending, as these died: %s", ", ".join(dead))
 
     async def _work(self) -> int:
-        """Until leadership is lost, or the scheduler ends by itself, which it never should."""
+        """Run until leadership is lost, or the scheduler ends by itself, which it never should."""
         await self._scheduler.start()
         election = self._election
         if not self._plan.assembly.config.delay_cache_until_active:
@@ -186,7 +188,7 @@ class Process:
         _LOG.info("every handler has heard its first list")
 
     async def _close(self, guarded: Guarded | None) -> None:
-        """The last made goes first; a part that fails to end does not keep the others from ending."""
+        """Close the parts, the last made first; one that fails to close does not keep the others from closing."""
         async with AsyncExitStack() as parts:
             for transport in self._transports:
                 parts.push_async_callback(transport.close)
@@ -217,7 +219,7 @@ class Process:
         return endpoint
 
     async def _listen(self) -> Guarded | str | None:
-        """What guards the secure port, if there is one; or why nothing can be served."""
+        """Return the guard of the secure port, if there is one; or why nothing can be served."""
         values, guarded = self._plan.values, None
         host, port = values.text("address"), values.number("port")
         try:
@@ -242,7 +244,9 @@ class Process:
         return guarded
 
     async def _resources(self, _: Call) -> Reply:
-        """Empty while another one leads, so that a sum over replicas counts each pod once."""
+        """Serve resource metrics; empty while another replica leads, so that a sum over replicas counts each pod once.
+
+        """
         body = await resource_metrics.render(self._scheduler.intake.pods.list()) if self._leads else b""
         return Reply(body=body, content_type=exposition.TEXT)
 

@@ -1,4 +1,4 @@
-"""`koord sim`: published experiments, replayed on koord's own programs."""
+"""This module is the group `koord sim`: published experiments, replayed on koord's own programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`koord sim openb`: the published GPU-sharing experiment, decided by koord's scheduler, beside what was published."""
+"""This module is `koord sim openb`: the published GPU-sharing experiment, decided by koord's scheduler, beside
+the published results.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`koord simulate`: what the scheduler would decide about pods, on a live cluster or a snapshot, changing nothing."""
+"""This module is `koord simulate`: what the scheduler would decide about pods, on a live cluster or a
+snapshot.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,7 @@ def _save(snapshot: Snapshot, file: str) -> None:
 
 
 async def filled(client: Client, pod: Plain) -> Plain | Refused:
-    """The pod as the server would store it. One of the same name may exist: then it is tried under another."""
+    """Return the pod as the server would store it. If one of the same name exists, another name is tried."""
     answer = await client.plain.create(PODS, pod, dry_run=True)
     if isinstance(answer, Refused) and answer.already_exists:
         renamed = {**pod, "metadata": {**pod["metadata"], "name": f"{name_of(pod)}-what-if"}}

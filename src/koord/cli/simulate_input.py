@@ -1,4 +1,6 @@
-"""What `koord simulate` decides about: pods from manifests, completed as a server would if there is none to ask."""
+"""This module reads the pods that `koord simulate` decides about, completed as a server would if there is none
+to ask.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def objects_in(file: str) -> list[Plain]:
 
 
 def pods_of(objects: list[Plain], namespace: str, replicas: int | None) -> list[Plain]:
-    """Pods as they are; of a workload as many as it wants."""
+    """Return the pods as they are, and of each workload as many as it wants."""
     found: list[Plain] = []
     for each in objects:
         meta, spec = each.get("metadata") or {}, each.get("spec") or {}
@@ -59,7 +61,7 @@ def name_of(pod: Plain) -> str:
 
 
 def completed(snapshot: Snapshot, pods: list[Plain]) -> list[Pod]:
-    """What a server fills in and a scheduler reads: the scheduler's name, the priority, a UID."""
+    """Fill in what a server does and a scheduler reads: the scheduler's name, the priority, a UID."""
     classes = {c.metadata.name: c for c in snapshot.typed(PRIORITY_CLASSES)}
     fallback = next((c for c in classes.values() if c.global_default), None)
     typed: list[Pod] = []

@@ -1,4 +1,6 @@
-"""What would be decided about pods, as a page for people."""
+"""This module is `koord simulate`: what the scheduler would decide about pods, on a live cluster or a
+snapshot. Nothing is changed.
+"""
 
 from __future__ import annotations
 

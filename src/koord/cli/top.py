@@ -1,4 +1,4 @@
-"""`koord top`: what nodes use, what pods asked for, and what is lent, live from the API server."""
+"""This module is `koord top`: what nodes use, what pods requested, and what is lent, live from the API server."""
 
 from __future__ import annotations
 
@@ -135,6 +135,6 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """node-2 before node-10."""
+    """Return a sort key that puts node-2 before node-10."""
     parts = re.split(r"(\d+)", name)
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

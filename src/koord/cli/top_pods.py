@@ -1,4 +1,6 @@
-"""`koord top pods`: what every pod asked for and uses, its class, and whether others disturb it."""
+"""This module is `koord top`: what nodes and pods use, what pods requested, what is lent, and which pods
+others interfere with.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ def print_pods(out: Console, found: list[PodUse], at: datetime) -> None:
 
 
 def mark(one: PodUse) -> str:
-    """What disturbs the pod, against what is normal for it, and since when."""
+    """Return what interferes with the pod, against what is normal for it, and since when."""
     words = [
         f"{metric} {found.now:.3g}, normal {found.baseline:.3g} since"
         f" {datetime.fromtimestamp(found.since_s, UTC):%H:%M:%S}"

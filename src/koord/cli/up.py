@@ -1,4 +1,4 @@
-"""`koord up`: a whole cluster in this process, ready in seconds, gone with Ctrl-C."""
+"""This module is `koord up`: a whole cluster in this process, ready in seconds, gone with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _kubeconfig_path(given: Path | None, data_dir: Path | None) -> Path:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Mode 0600 from its first byte on, and never half written."""
+    """Write a file with mode 0600 from its first byte on, and never half of it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -187,7 +187,7 @@ def _demonstrate(
 
 
 def _remarks(components: Sequence[tuple[str, Maker]], sets: tuple[str, ...]) -> list[str]:
-    """What a user of this cluster should know of it."""
+    """Return what a user of this cluster should know of it."""
     missing = local_scheduler.left_out()
     runs = any(name == "scheduler" for name, _ in components)
     if not runs or not missing or any(pair.startswith("scheduler.config=") for pair in sets):

@@ -1,4 +1,4 @@
-"""Amounts and spans of time in words for tables; exact numbers are for -o json."""
+"""This module formats amounts and durations for tables; exact numbers are for -o json."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _CPUS = (CPU, BATCH_CPU, MID_CPU)
 
 
 def amount(resource: str, units: int | None) -> str:
-    """Of a resource that counts milli-cores or bytes."""
+    """Format an amount of a resource that counts milli-cores or bytes."""
     if units is None:
         return "-"
     return f"{units}m" if resource in _CPUS else memory(units)
 
 
 def memory(size_bytes: int) -> str:
-    """One decimal in the largest unit that leaves a whole part."""
+    """Format bytes with one decimal in the largest unit that leaves a whole part."""
     if abs(size_bytes) < 1024:
         return str(size_bytes)
     power = min((abs(size_bytes).bit_length() - 1) // 10, len(_STEPS))
@@ -26,7 +26,7 @@ def memory(size_bytes: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """The two largest units: 14m48s, 3h2m, 5d1h."""
+    """Format the two largest units: 14m48s, 3h2m, 5d1h."""
     left = abs(int(seconds))
     parts: list[str] = []
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s")):

@@ -1,1 +1,3 @@
-"""koord-descheduler: moves pods to better places, safely."""
+"""koord-descheduler moves pods to better nodes: rounds propose evictions, migration jobs carry them out
+safely.
+"""

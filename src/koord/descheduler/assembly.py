@@ -1,4 +1,4 @@
-"""From a configuration to profiles of made plugins, or to everything that is wrong with it, each with its field."""
+"""The configuration of the descheduler: loading, building of profiles and plugins, field errors and warnings."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ POINTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 class Assembly(msgspec.Struct, frozen=True, kw_only=True):
+    """A completed configuration with the profiles of built plugins."""
     config: DeschedulerConfiguration  # completed
     profiles: tuple[Profile, ...]
     limits: Limits
@@ -37,7 +38,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: float  # 0: one pass, then only what runs in the background
 
     def plugins(self) -> tuple[Plugin, ...]:
-        """Every instance once."""
+        """Return every plugin instance once."""
         found: dict[int, Plugin] = {}
         for profile in self.profiles:
             for plugin in (profile.evict, *profile.filter, *profile.deschedule, *profile.balance):
@@ -46,7 +47,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(document: Any) -> DeschedulerConfiguration | list[FieldError]:
-    """From plain data, strictly; nothing is filled in yet."""
+    """Load a configuration strictly from plain data, without defaults."""
     return load_document(document if document is not None else {}, DeschedulerConfiguration)
 
 
@@ -137,7 +138,7 @@ def _made(
 
 
 def _lasting(args: Any, interval_s: float) -> Any:
-    """Marks of anomalies must outlive the time between two rounds, or nothing would ever be moved."""
+    """Make marks of anomalies outlive the interval between rounds, or nothing would ever be moved."""
     kept = getattr(args, "detector_cache_timeout", None)
     if kept is None or duration.parse_seconds(kept) >= interval_s:
         return args

@@ -1,4 +1,4 @@
-"""koord-descheduler's own metrics."""
+"""The context that everything with I/O in the descheduler is given, and the program's metrics."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ SUCCESS, ERROR = "success", "error"
 
 
 class Metrics:
+    """The metrics of koord-descheduler."""
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self._evicted = registry.counter(

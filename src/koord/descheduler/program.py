@@ -1,4 +1,4 @@
-"""koord-descheduler as a component: made from a world and an assembly of plugins; it works while it leads.
+"""koord-descheduler as a component: built from a context and a setup; it runs rounds while it leads.
 
 It knows neither flags nor files nor which API server it talks to.
 """
@@ -29,7 +29,7 @@ def _migration(world: World, view: View, plugin: Plugin) -> Means:
     return Migration(world, view, plugin)
 
 
-# By the name of the evict plugin: the means to carry its evictions out.
+# The eviction backend by the name of the evict plugin.
 MEANS: Mapping[str, Callable[[World, View, Plugin], Means]] = {
     "DefaultEvictor": lambda world, view, plugin: DirectEviction(world),
     MigrationController.name: _migration,
@@ -37,7 +37,7 @@ MEANS: Mapping[str, Callable[[World, View, Plugin], Means]] = {
 
 
 class Descheduler:
-    """Make it, start the informers, `lead` for as long as this one is the leader."""
+    """The descheduler: build it, start the informers, and `lead` while this replica is the leader."""
 
     def __init__(self, world: World, assembly: Assembly) -> None:
         self._world = world
@@ -51,7 +51,7 @@ class Descheduler:
         self.last_s = 0.0  # when that was
 
     async def lead(self) -> None:
-        """Until cancelled: a round each interval, counted from its start; with interval 0 one round only."""
+        """Run a round each interval until cancelled, counted from its start; with interval 0 run one round only."""
         for field, why in surprises(self.assembly):
             _LOG.warning("%s %s", field, why)
         for means in self.means.values():
@@ -86,6 +86,6 @@ class Descheduler:
         return outcome
 
     def decide(self, *, dry_run: bool) -> Outcome:
-        """What a round would do now."""
+        """Return what a round would do now."""
         assembly = self.assembly
         return decide(assembly.profiles, self.view.snapshot(), assembly.limits, nodes=assembly.nodes, dry_run=dry_run)

@@ -1,7 +1,8 @@
-"""What is kept of pods and NodeMetrics in a process where only the descheduler reads them.
+"""Informer transforms for a process where only the descheduler reads pods and NodeMetrics.
 
-Containers are cut to what decisions look at, and pods of one make share them. Inside `koord up` other components read
-the same caches, and nothing is cut.
+Containers are cut to what decisions read, and pods of one template share them. Inside `koord up` other
+components
+read the same caches, and nothing is cut.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class _Make(Part, frozen=True, kw_only=True):
-    """What pods of one workload have in common."""
+    """The parts that pods of one workload have in common."""
 
     spec: PodSpec = PodSpec()
     labels: dict[str, str] = {}
 
 
 def slim(informers: Informers) -> None:
-    """Call before anyone else asks for these kinds."""
+    """Register the transforms; call it before anyone else requests these kinds."""
     informers.of(PODS, transform=slim_pod)
     informers.of(NODE_METRICS, transform=slim_metric)
 
 
 def slim_pod(pod: Pod) -> Pod:
-    """Whoever needs the rest of a pod, such as the maker of a reservation, asks the server for it."""
+    """Trim a pod. Whoever needs the rest, such as the builder of a reservation, reads it from the server."""
     meta, spec, status = pod.metadata, pod.spec, pod.status
     annotations = {key: value for key, value in meta.annotations.items() if key != _LAST_APPLIED}
     shared = PodSpec(
@@ -75,7 +76,7 @@ def slim_pod(pod: Pod) -> Pod:
 
 
 def slim_metric(metric: NodeMetric) -> NodeMetric:
-    """Of the node only what its system uses; averages and percentiles are read elsewhere."""
+    """Keep only the system usage of the node; averages and percentiles are read elsewhere."""
     node = metric.status.node_metric
     if node is not None:
         node = msgspec.structs.replace(node, aggregated_node_usages=(), aggregated_system_usages=(), numa_usages=())
@@ -91,7 +92,7 @@ def _bare(containers: tuple[Container, ...]) -> tuple[Container, ...]:
 
 
 def _storage(volumes: tuple[Volume, ...]) -> tuple[Volume, ...]:
-    """Without their names, which are different for every pod where Kubernetes adds a volume of its own."""
+    """Keep the volumes without their names, which differ for every pod where Kubernetes adds a volume."""
     kept = (v for v in volumes if v.host_path is not None or v.empty_dir is not None or v.persistent_volume_claim)
     return tuple(
         Volume(host_path=v.host_path, empty_dir=v.empty_dir, persistent_volume_claim=v.persistent_volume_claim)

@@ -1,4 +1,6 @@
-"""The cluster at one moment, as a round sees it. Made from informers by the program, from files by a dry run."""
+"""The cluster at one moment, as a round sees it. Informers fill it in the program, listed objects in a dry
+run.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ ENDED = ("Succeeded", "Failed")
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """Who controls a pod in the end: a Deployment rather than its ReplicaSet."""
+    """The top controller of a pod: a Deployment rather than its ReplicaSet."""
 
     kind: str
     namespace: str
@@ -28,7 +30,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lookups(msgspec.Struct, frozen=True, kw_only=True):
-    """The same pods, found by whoever keeps them anyway: nothing needs to be gathered for one snapshot."""
+    """Pod lookups that informer indexes already hold, so that a snapshot need not build its own."""
 
     by_node: Mapping[str, Sequence[Pod]]
     by_owner: Mapping[str, Sequence[Pod]]
@@ -36,7 +38,7 @@ class Lookups(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """`others` are objects of further kinds by plural name, as plugins asked for them when they were made."""
+    """The objects of one moment. `others` are objects of further kinds by plural name, as plugins requested them."""
 
     now_s: float
     nodes: Mapping[str, Node] = {}
@@ -53,7 +55,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def by_owner(self) -> Mapping[str, Sequence[Pod]]:
-        """By the uid of every owner."""
+        """Return the pods by the uid of every owner."""
         return self.lookups.by_owner if self.lookups else _grouped(self.pods, owner_uids)
 
     @cached_property
@@ -67,7 +69,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {}
 
     def unavailable(self, workload: Workload, owner: str) -> frozenset[str]:
-        """The uids of its pods that are not ready to work; worked out once per workload."""
+        """Return the uids of the workload's pods that are not available; computed once per workload."""
         known = self._unavailable.get(workload.uid)
         if known is None:
             members = (pod for uid in workload.controllers or (owner,) for pod in self.by_owner.get(uid, ()))
@@ -76,12 +78,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return known
 
     def on(self, node_name: str, *, ended: bool = False) -> list[Pod]:
-        """The pods of a node; those that ended only when asked for. By name, so that equal clusters are decided alike,
-        whatever the watch showed first."""
+        """Return the pods of a node, terminated ones only on request, sorted by name so that equal clusters decide
+        alike.
+        """
         return sorted(self.some_on(node_name, ended=ended), key=by_name)
 
     def some_on(self, node_name: str, *, ended: bool = False) -> Iterator[Pod]:
-        """The same in any order, for those who only add up."""
+        """Iterate over the pods of a node in any order, for callers that only add up."""
         return (pod for pod in self.by_node.get(node_name, ()) if ended or pod.status.phase not in ENDED)
 
 
@@ -94,7 +97,7 @@ def owner_uids(pod: Pod) -> list[str]:
 
 
 def is_available(pod: Pod) -> bool:
-    """Active and ready."""
+    """Return whether a pod is active and ready."""
     if pod.status.phase in ENDED or pod.metadata.deletion_timestamp is not None:
         return False
     return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)

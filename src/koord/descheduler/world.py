@@ -12,7 +12,7 @@ from koord.telemetry.clock import Clock
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
-    """`identity` marks the jobs that this process made; whoever leads carries out all of them."""
+    """The clients, clock and metrics of the program. `identity` marks the jobs that this process created."""
 
     client: Client
     informers: Informers

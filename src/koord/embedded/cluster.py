@@ -1,7 +1,7 @@
-"""One process, one cluster: the API server with its doors, and the components that run on it.
+"""Run one cluster in one process: the API server with its HTTPS server, and the components that run on it.
 
-Components are programs that know only the Kubernetes API; the cluster hands each a client and stops them in reverse
-order. It knows nothing of flags or files beyond what its settings say.
+Components are programs that know only the Kubernetes API. The cluster hands each of them a client and
+stops them in reverse order. It knows nothing of flags or files beyond what its settings say.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Path | None = None  # None: everything is in memory
     durable: bool = False
     seed: int | None = None  # for uids and names: a run in virtual time repeats when its seed does
-    component_seed: int | None = None  # for what components leave to chance; uids stay unpredictable
+    component_seed: int | None = None  # for what is random in components; uids stay unpredictable
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """What a component is given."""
+    """Carries what a component of the cluster is given when it is made."""
 
     client: Client
     informers: Informers
     clock: Clock
     seed: int
     hooks: Hooks  # for components that decide about writes before they are stored
-    pages: Pages  # for components that tell about themselves
+    pages: Pages  # for components that serve HTTP paths
 
 
 class Component(Protocol):
@@ -66,7 +66,9 @@ Maker = Callable[[Context], Awaitable[Component] | Component]
 
 
 class Cluster:
-    """`start` returns when the server answers and every component runs; `stop` ends all of it in reverse order."""
+    """Runs the API server and its components. `start` returns when the server answers and every component
+    runs; `stop` ends all of it in reverse order.
+    """
 
     def __init__(
         self, settings: Settings, components: Sequence[tuple[str, Maker]] = (), *, clock: Clock | None = None
@@ -145,7 +147,7 @@ class Cluster:
         self.informers.start()
 
     async def stop(self) -> None:
-        """End components, informers, the door and the server, whatever of them had started."""
+        """Stop the components, the informers, the HTTPS server and the API server, whichever of them had started."""
         while self._running:
             _, component = self._running.pop()
             await component.stop()
@@ -161,7 +163,9 @@ class Cluster:
             await self.server.close()
 
     def _kept_token(self) -> str:
-        """A random token; with a data directory it is kept, so that kubeconfigs survive a restart."""
+        """Return a random bearer token; with a data directory it is stored there, so that kubeconfigs survive a
+        restart.
+        """
         folder = self._settings.data_dir
         if folder is None:
             return secrets.token_urlsafe(24)
@@ -172,7 +176,7 @@ class Cluster:
         return kept.read_text().strip()
 
     def kubeconfig(self) -> str:
-        """A kubeconfig for this cluster, with the token in it: write it where only its owner can read."""
+        """Return a kubeconfig for this cluster with the token in it: write it where only its owner can read."""
         if self._identity is None:
             raise RuntimeError("this cluster has no HTTP door, so a kubeconfig would lead nowhere")
         address = Address(self.url, self.token, self._identity.authority.certificate)

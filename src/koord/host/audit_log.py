@@ -1,6 +1,6 @@
-"""The audit log's files: one JSON object a line, bounded on disk, read back newest first and page by page.
+"""The audit log's files: one JSON object per line, bounded on disk, read back newest first and page by page.
 
-What is worth an event, and the HTTP endpoint over the pages, are others' business.
+What deserves an event, and the HTTP endpoint over the pages, are left to others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _READER_TTL_S = 600.0
 
 
 class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The first eight fields are upstream's; the others are left out where they are empty."""
+    """One event. The first eight fields are upstream's; the others are omitted where they are empty."""
 
     created_at: str = ""
     type: str = ""
@@ -46,19 +46,20 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class Page(msgspec.Struct, frozen=True):
+    """A page of events, and the token of the next one."""
     lines: list[bytes]
     token: str  # "" when there is nothing older
 
 
 class Unpaged(msgspec.Struct, frozen=True):
-    """No page: the token is not known or too old (`expired`), or the size is none."""
+    """Why there is no page: the token is unknown or too old (`expired`), or the size is invalid."""
 
     message: str
     expired: bool = False
 
 
 class AuditLog:
-    """`verbose` 0 keeps every event; else those whose own verbosity is not higher."""
+    """The log. `verbose` 0 keeps every event; otherwise those whose own verbosity is not higher."""
 
     def __init__(
         self,
@@ -81,7 +82,9 @@ class AuditLog:
         self._readers: dict[str, _Reader] = {}
 
     def append(self, event: AuditEvent, verbose: int = 0) -> Fault | None:
-        """Events wait in memory for up to five seconds of further events; `flush` writes them at once."""
+        """Append an event. Events wait in memory for up to five seconds of further events; `flush` writes them at
+        once.
+        """
         if 0 < self._verbose < verbose:
             return None
         stamped = msgspec.structs.replace(event, created_at=event.created_at or _local(self._clock.time()))
@@ -90,6 +93,7 @@ class AuditLog:
         return self.flush() if due or len(self._buffer) >= _BUFFER_BYTES else None
 
     def flush(self) -> Fault | None:
+        """Write the buffered events, and rotate the file when it is full."""
         self._flushed_at = self._clock.monotonic()
         if not self._buffer:
             return None
@@ -112,7 +116,7 @@ class AuditLog:
         return None
 
     def page(self, size: int | None = None, token: str = "") -> Page | Unpaged | Fault:
-        """The next events, newest first. Without a token a new reader starts at the newest."""
+        """Return the next events, newest first. Without a token a new reader starts at the newest."""
         size = min(PAGE, self._page_limit) if size is None else size
         if not 0 <= size <= self._page_limit:
             return Unpaged(f"size must be in 0..{self._page_limit}, got {size}")

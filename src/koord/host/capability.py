@@ -1,6 +1,6 @@
-"""What this node can do: every knob, whether it works here, and how that is known.
+"""Probe what this node's kernel supports: every knob, whether it works here, and how that is known.
 
-Files of cgroups are tried with their own value, which changes nothing. Files of the whole machine are only looked at:
+Cgroup files are probed by writing their own value, which changes nothing. Files of the whole machine are only read:
 some of them act on every write.
 """
 
@@ -23,14 +23,15 @@ _PROBE_GROUP = "koord-probe"
 
 
 class State(enum.Enum):
+    """Whether a knob works on this node."""
     SUPPORTED = "supported"
-    DEGRADED = "degraded"  # works with a difference that `how` tells
+    DEGRADED = "degraded"  # works with a difference that `how` explains
     OFF = "off"  # not there
     REJECTED = "rejected"  # there, but it refuses
 
 
 class Capability(msgspec.Struct, frozen=True):
-    """`version` is that of the cgroup tree, 0 for what has none."""
+    """Whether one knob or feature works. `version` is that of the cgroup tree, 0 for what has none."""
 
     knob: str
     version: int
@@ -40,7 +41,7 @@ class Capability(msgspec.Struct, frozen=True):
 
 
 def capabilities(tree: Tree, *, probe: bool = True) -> list[Capability]:
-    """One row per knob and feature. Without `probe` nothing is written, and files that are there count as working."""
+    """Return one row per knob and feature. Without `probe` nothing is written, and existing files count as working."""
     rows = [_row(tree, knob, probe) for knob in KNOBS.values()]
     if probe:
         rows = [_with_burst(tree, row) if row.knob == CPU_BURST else row for row in rows]
@@ -54,7 +55,9 @@ def capabilities(tree: Tree, *, probe: bool = True) -> list[Capability]:
 
 
 def burst_above_quota(tree: Tree) -> bool | Fault:
-    """Whether the kernel takes a burst above the quota (vendors' do, mainline does not), tried in our own group."""
+    """Return whether the kernel accepts a burst above the quota (vendors' do, mainline does not),
+    probed in a group of ours.
+    """
     group = f"{tree.layout.kubepods}/{_PROBE_GROUP}"
     folder = tree.group("cpu", group)
     fault = tree.host.make_folder(folder)

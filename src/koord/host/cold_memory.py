@@ -1,4 +1,4 @@
-"""Whether this kernel can tell memory that nobody touches: a vendor's kidled, or nothing."""
+"""Check whether this kernel reports cold memory: a vendor's kidled, or nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def kidled_folder(host: Host) -> str:
 
 
 def kidled(host: Host) -> Fault | None:
-    """None when both of its files are there."""
+    """Return None when both of kidled's files exist."""
     for name in ("scan_period_in_seconds", "use_hierarchy"):
         path = f"{kidled_folder(host)}/{name}"
         if not host.exists(path):
@@ -20,6 +20,8 @@ def kidled(host: Host) -> Fault | None:
 
 
 def page_idle(host: Host) -> Fault | None:
-    """Mainline's idle page bitmap: present, but it tells pages and no groups, so no cold size comes from it."""
+    """Return None when mainline's idle page bitmap exists. It reports pages and no groups, so no
+    cold size comes from it.
+    """
     path = f"{host.paths.sys}/kernel/mm/page_idle/bitmap"
     return None if host.exists(path) else lacking(path, "this kernel has no idle page tracking")

@@ -1,4 +1,6 @@
-"""What went wrong with one file, as a value: which file, at which step, which errno, or which text made no sense."""
+"""IoError is what went wrong with one file, as a value: the path, the stage, the errno, or the text that was
+malformed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ESRCH})
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """`errno` is 0 when the file answered but its text made no sense, or when this machine has no such file at all."""
+    """An I/O error as a return value. `errno` is 0 when the text was malformed or this machine has no such file at
+    all.
+    """
 
     path: str
     stage: str
@@ -21,11 +25,12 @@ class Fault(msgspec.Struct, frozen=True):
 
     @property
     def vanished(self) -> bool:
-        """The file is not there. A removed cgroup answers ENODEV on descriptors that were still open."""
+        """Return whether the file is gone. A removed cgroup answers ENODEV on descriptors that were still open."""
         return self.errno in _GONE
 
     @property
     def code(self) -> str:
+        """Return the errno's name, or the stage when there is no errno."""
         return errno.errorcode.get(self.errno, str(self.errno)) if self.errno else self.stage
 
     def __str__(self) -> str:
@@ -34,8 +39,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def malformed(path: str, detail: str) -> Fault:
+    """Return the error of a text that cannot be parsed."""
     return Fault(path, PARSE, 0, detail)
 
 
 def lacking(path: str, detail: str) -> Fault:
+    """Return the error of a file or feature that this machine does not have."""
     return Fault(path, ABSENT, 0, detail)

@@ -1,7 +1,7 @@
-"""Files that are read every second: their descriptors stay open, as many as a budget allows.
+"""Files that are read every second keep their descriptors open, as many as a budget allows.
 
-Opening costs more than reading. A file whose group was removed answers ENODEV on its old descriptor and is opened anew;
-past the budget, files are opened for every read.
+Opening costs more than reading. A file whose group was removed answers ENODEV on its old descriptor and is reopened;
+beyond the budget, files are opened for every read.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import resource
 from koord.host.fault import OPEN, READ, Fault
 
 _ROOM = 4096
-_SHARE = 4  # one descriptor in so many may be held for reading; sockets, counters and watches need the others
+_SHARE = 4  # one descriptor in so many may be kept open; sockets, counters and watches need the others
 
 
 class Descriptors:
-    """How many files may be held open."""
+    """The budget of descriptors that may be kept open."""
 
     __slots__ = ("held", "most")
 
@@ -26,12 +26,13 @@ class Descriptors:
 
     @staticmethod
     def allowed() -> Descriptors:
-        """A part of what this process may have open."""
+        """Return a budget of a quarter of RLIMIT_NOFILE."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return Descriptors((1024 if soft < 0 else min(soft, 65_536)) // _SHARE)
 
 
 class HeldFile:
+    """A file that is read again and again."""
     __slots__ = ("_budget", "_descriptor", "_room", "path")
 
     def __init__(self, path: str, budget: Descriptors) -> None:

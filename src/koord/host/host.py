@@ -15,6 +15,7 @@ _CHUNK = 65_536
 
 
 class Host:
+    """One machine: its mount points, its clock tick and page size, and access to its files."""
     def __init__(self, paths: Paths | None = None, *, ticks_per_s: int = 100, page_bytes: int = 4096) -> None:
         self.paths = paths or Paths()
         self.ticks_per_s = ticks_per_s  # USER_HZ, the unit of /proc/stat
@@ -22,7 +23,7 @@ class Host:
 
     @staticmethod
     def here(paths: Paths | None = None) -> Host:
-        """The machine this process runs on."""
+        """Return the machine that this process runs on."""
         return Host(paths, ticks_per_s=os.sysconf("SC_CLK_TCK"), page_bytes=os.sysconf("SC_PAGE_SIZE"))
 
     def read(self, path: str) -> str | Fault:
@@ -42,11 +43,11 @@ class Host:
         return text.decode("utf-8", "replace")
 
     def write(self, path: str, text: str) -> Fault | None:
-        """One write call: the kernel takes the text of one write as one value."""
+        """Write the text with one write call: the kernel takes each write as one value."""
         return self.write_each(path, (text,), flags=os.O_TRUNC)
 
     def write_each(self, path: str, texts: Iterable[str], *, flags: int = os.O_APPEND) -> Fault | None:
-        """One write call per text, up to the first that is refused: how ids enter a `tasks` file."""
+        """Write each text with its own call, up to the first that is refused: how ids enter a `tasks` file."""
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags)
         except OSError as error:
@@ -64,14 +65,14 @@ class Host:
         return os.path.exists(path)
 
     def writable(self, path: str) -> bool:
-        """Whether we may write the file, by its mode and its mount."""
+        """Return whether this process may write the file, by its mode and its mount."""
         return os.access(path, os.W_OK)
 
     def is_folder(self, path: str) -> bool:
         return os.path.isdir(path)
 
     def identity(self, path: str) -> int | None:
-        """The inode: a cgroup that was removed and made again has another one."""
+        """Return the inode: a cgroup that was removed and recreated has another one."""
         try:
             return os.stat(path).st_ino
         except OSError:
@@ -84,7 +85,9 @@ class Host:
             return _fault(path, READ, error)
 
     def folders(self, path: str) -> list[str] | Fault:
-        """Names of the folders right below, sorted. Cgroups are folders; links and files are not."""
+        """Return the names of the directories directly below, sorted. Cgroups are directories; links and files are
+        not.
+        """
         try:
             with os.scandir(path) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -92,7 +95,7 @@ class Host:
             return _fault(path, READ, error)
 
     def make_folder(self, path: str) -> Fault | None:
-        """Make the folder if it is not there, not its parents."""
+        """Make the directory if it does not exist, not its parents."""
         try:
             os.mkdir(path, 0o755)
         except FileExistsError:
@@ -102,7 +105,7 @@ class Host:
         return None
 
     def remove_folder(self, path: str) -> Fault | None:
-        """Remove an empty folder or a cgroup without children; one that is gone already is no fault."""
+        """Remove an empty directory or a cgroup without children; one that is gone already is no error."""
         try:
             os.rmdir(path)
         except FileNotFoundError:
@@ -112,7 +115,7 @@ class Host:
         return None
 
     def link(self, path: str) -> str | Fault:
-        """Where a symbolic link points, as written in it."""
+        """Return the target of a symbolic link, as written in it."""
         try:
             return os.readlink(path)
         except OSError as error:

@@ -1,6 +1,6 @@
-"""Notice groups that come and go: folders made and removed right below the watched ones.
+"""Notice cgroups that come and go: directories made and removed directly below the watched ones.
 
-A watcher starts blind: whoever uses it lists the folders after `watch`, and again when events were lost.
+A watcher starts blind: its user lists the directories after `watch`, and again when events were lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _ROOM = 65_536
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A folder that was made or removed. `lost` alone: the kernel's queue was full, look at everything again."""
+    """A directory that was made or removed. With `overflowed` alone, the kernel's queue was full:
+    list everything again.
+    """
 
     folder: str = ""
     name: str = ""
@@ -28,6 +30,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Watcher:
+    """An inotify instance."""
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._by_watch: dict[int, str] = {}
@@ -39,7 +42,7 @@ class Watcher:
         return descriptor if isinstance(descriptor, Fault) else Watcher(descriptor)
 
     def fileno(self) -> int:
-        """For the event loop's reader callback."""
+        """Return the descriptor for the event loop's reader callback."""
         return self._descriptor
 
     @property
@@ -55,14 +58,14 @@ class Watcher:
         return None
 
     def unwatch(self, folder: str) -> None:
-        """The kernel does it itself when the folder is removed, so a refusal says nothing new."""
+        """Stop watching. The kernel does so itself when the directory is removed, so an error says nothing new."""
         watch = self._by_folder.pop(folder, None)
         if watch is not None:
             self._by_watch.pop(watch, None)
             libc.inotify_unwatch(self._descriptor, watch)
 
     def read(self) -> list[Change] | Fault:
-        """All that happened since the last call, without waiting."""
+        """Return all changes since the last call, without waiting."""
         found: list[Change] = []
         while True:
             try:

@@ -1,4 +1,7 @@
-"""How this node's kubelet was started: its cgroup driver and root, read from its process and its config file."""
+"""Detect the cgroup version and layout of this node, and say what was tried when they cannot be determined.
+
+The kubelet's cgroup driver and root are read from its process and its config file as a last resort.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ _LISTEN = "0A"  # the state of a listening socket in /proc/net/tcp
 
 
 class Kubelet(msgspec.Struct, frozen=True):
+    """How this node's kubelet was started."""
     pid: int
     driver: str
     root: tuple[str, ...]
@@ -19,7 +23,7 @@ class Kubelet(msgspec.Struct, frozen=True):
 
 
 def kubelet_settings(host: Host, port: int | None = None) -> Kubelet | Fault:
-    """From the process that listens on the kubelet's port (k3s hides it in another program), else by its name."""
+    """Find the kubelet by the process that listens on its port (k3s embeds it in another program), else by name."""
     pid = (_listener(host, port) if port else None) or _by_name(host)
     if pid is None:
         return lacking(host.paths.proc, f"no process named kubelet{f' or listening on port {port}' if port else ''}")

@@ -1,4 +1,4 @@
-"""System calls that Python has no function for, through the C library. Refusals come back as Fault values."""
+"""System calls that Python has no function for, through the C library. Errors are returned as IoError values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def library() -> ctypes.CDLL:
 
 
 def perf_event_open(attributes: bytes, target: int, cpu: int, group: int, flags: int) -> int | Fault:
-    """A descriptor. `target` is a process, or a cgroup's descriptor with the flag for it."""
+    """Return a descriptor. `target` is a process, or a cgroup's descriptor with the flag for it."""
     number = _PERF_EVENT_OPEN.get(platform.machine())
     if number is None:
         return lacking("perf_event_open", f"its number is not known on {platform.machine()}")

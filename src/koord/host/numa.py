@@ -12,7 +12,7 @@ from koord.values.quotation import integer
 
 
 class NumaNode(msgspec.Struct, frozen=True):
-    """Memory in bytes. Used is what page cache and reclaimable slabs leave, never below 0."""
+    """The memory of one NUMA node in bytes. Used is without page cache and reclaimable slabs, never below 0."""
 
     id: int
     total: int
@@ -20,13 +20,16 @@ class NumaNode(msgspec.Struct, frozen=True):
 
 
 class HugePages(msgspec.Struct, frozen=True):
+    """The huge pages reserved on one NUMA node."""
     node: int
     pages_2m: int
     pages_1g: int
 
 
 def numa_ids(host: Host) -> list[int] | Fault:
-    """Ids of nodes with CPUs or memory. A hole in the numbers is a fault: positions and ids must agree everywhere."""
+    """Return the ids of nodes with CPUs or memory. A gap in the ids is an error: positions and ids
+    must agree everywhere.
+    """
     folder = f"{host.paths.sys}/bus/node/devices"
     names = host.names(folder)
     if isinstance(names, Fault):
@@ -58,7 +61,7 @@ def numa_nodes(host: Host) -> list[NumaNode] | Fault:
 
 
 def huge_pages(host: Host) -> list[HugePages] | Fault:
-    """Pages set aside on each node; a size that the kernel does not have counts as none."""
+    """Return the huge pages reserved on each node; a size that the kernel does not have counts as none."""
     ids = numa_ids(host)
     if isinstance(ids, Fault):
         return ids
@@ -72,7 +75,7 @@ def _pages(host: Host, node: int, kilobytes_each: int) -> int:
 
 
 def _generic(host: Host) -> CPUSet:
-    """Nodes that only hold devices which start memory accesses."""
+    """Return the nodes that only hold generic initiators (devices that start memory accesses)."""
     text = host.read(f"{host.paths.sys}/devices/system/node/has_generic_initiator")
     if isinstance(text, Fault):
         return CPUSet()

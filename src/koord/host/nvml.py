@@ -1,6 +1,6 @@
-"""NVIDIA cards through their management library: what there is, and which process uses how much of it.
+"""NVIDIA GPUs through NVML: which cards there are, and which process uses how much of them.
 
-The library comes with the driver; a machine without it has no cards for us. Structures are those of NVML 11 and later.
+The library comes with the driver; a machine without it has no usable cards. Structures are those of NVML 11 and later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from koord.host.fault import Fault, lacking, malformed
 LIBRARY = "libnvidia-ml.so.1"
 _TEXT = 96
 _SUCCESS, _NOT_SUPPORTED, _NOT_FOUND, _TOO_SMALL = 0, 3, 6, 7
-_UNKNOWN = 2**64 - 1  # memory of a process, where the driver does not tell
+_UNKNOWN = 2**64 - 1  # memory of a process, where the driver does not report it
 _MOST_PROCESSES = 4096
 
 
@@ -55,6 +55,7 @@ class _Utilization(ctypes.Structure):
 
 
 class GpuCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One NVIDIA card."""
     uuid: str
     minor: int
     total_bytes: int
@@ -63,7 +64,7 @@ class GpuCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuUse(msgspec.Struct, frozen=True):
-    """Of one process on one card; `core_percent` of all its cores."""
+    """What one process uses of one card; `core_percent` is of all its cores."""
 
     pid: int
     core_percent: int
@@ -71,6 +72,7 @@ class GpuUse(msgspec.Struct, frozen=True):
 
 
 class Nvml:
+    """The opened library."""
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         self._handles: dict[str, ctypes.c_void_p] = {}  # by uuid
@@ -91,7 +93,9 @@ class Nvml:
         return text.value.decode("utf-8", "replace") if code == _SUCCESS else ""
 
     def cards(self) -> list[GpuCard] | Fault:
-        """By minor. A card that does not answer spoils all: half of the cards would look like all of them."""
+        """Return the cards by minor. One card that fails makes it an error: half of the cards would
+        look like all of them.
+        """
         count = ctypes.c_uint()
         code = self._library.nvmlDeviceGetCount_v2(ctypes.byref(count))
         if code != _SUCCESS:
@@ -105,7 +109,7 @@ class Nvml:
         return sorted(found, key=lambda card: card.minor)
 
     def uses(self, card: GpuCard) -> list[GpuUse] | Fault:
-        """Processes on the card now, with the share of its cores that each had since the last question."""
+        """Return the processes on the card now, each with its share of the cores since the last call."""
         handle = self._handles.get(card.uuid)
         if handle is None:
             return malformed(LIBRARY, f"card {card.uuid} was not listed")
@@ -166,7 +170,7 @@ class Nvml:
         ask = self._library.nvmlDeviceGetProcessUtilization
         code = ask(handle, None, ctypes.byref(count), since)
         if code in (_NOT_FOUND, _NOT_SUPPORTED) or (code == _SUCCESS and not count.value):
-            return {}  # nobody computed since the last question, or a card that does not tell
+            return {}  # no process computed since the last call, or the card does not report it
         if code not in (_SUCCESS, _TOO_SMALL):
             return _refused("nvmlDeviceGetProcessUtilization", code)
         samples = (_Utilization * count.value)()

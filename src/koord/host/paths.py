@@ -1,4 +1,7 @@
-"""Where the machine's file systems are mounted: on the machine itself, in the agent's pod, or under a test's root."""
+"""The machine's file systems: where they are mounted, and the few file operations that all readers are made of.
+
+What a text means is left to the readers. Nothing here creates a file: a cgroup file that does not exist must stay so.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import msgspec
 
 
 class Paths(msgspec.Struct, frozen=True, kw_only=True):
-    """Folders without a closing slash. The defaults are those of an agent that runs on the machine itself."""
+    """The mount points without a trailing slash. The defaults are those of an agent that runs on the machine itself."""
 
     cgroup: str = "/sys/fs/cgroup"
     proc: str = "/proc"
@@ -18,7 +21,7 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     hooks: str = "/etc/runtime/hookserver.d"
 
     def under(self, root: str) -> Paths:
-        """The same folders below another root."""
+        """Return the same paths below another root."""
         return Paths(**{name: root.rstrip("/") + getattr(self, name) for name in self.__struct_fields__})
 
 
@@ -34,5 +37,5 @@ DAEMONSET = Paths(
 
 
 def trimmed(paths: Paths) -> Paths:
-    """The folders as flags give them (`/host-cgroup/`), without closing slashes."""
+    """Return the paths as flags give them (`/host-cgroup/`), without trailing slashes."""
     return Paths(**{name: getattr(paths, name).rstrip("/") or "/" for name in paths.__struct_fields__})

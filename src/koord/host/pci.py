@@ -1,4 +1,4 @@
-"""Where a PCI device sits: its NUMA node, its root, and the devices that sysfs lists."""
+"""PCI and RDMA devices from sysfs: where they are attached, their ports' health and their virtual functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
 
 
 class Seat(msgspec.Struct, frozen=True):
-    """`numa` is 0 where the machine does not say; `root` is such as pci0000:00."""
+    """Where a PCI device is attached. `numa` is 0 where the machine does not say; `root` is such as pci0000:00."""
 
     numa: int
     root: str
@@ -29,7 +29,7 @@ def folder(host: Host, address: str) -> str:
 
 
 def attribute(host: Host, address: str, name: str) -> str:
-    """The text of one of its files, "" when it has none."""
+    """Return the text of one of the device's files; "" when it has none."""
     text = host.read(f"{folder(host, address)}/{name}")
     return "" if isinstance(text, Fault) else text.strip()
 

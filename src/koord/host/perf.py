@@ -1,6 +1,6 @@
-"""Cycles and instructions of one group over all CPUs, from perf events: what CPI is made of.
+"""Count cycles and instructions of one cgroup over all CPUs with perf events; CPI is their quotient.
 
-Needs a kernel and a machine that let us (many virtual machines have no counters): `available` asks once.
+It needs a kernel and a machine that permit it (many virtual machines have no counters): `available` checks that.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Cpi(msgspec.Struct, frozen=True):
 
 
 class CpiCounter:
+    """Open perf counters of one cgroup."""
     def __init__(self, path: str, cycles: list[int], instructions: list[int]) -> None:
         self._path = path
         self._cycles = cycles
@@ -65,7 +66,7 @@ def scaled(count: int, enabled: int, running: int) -> float:
 
 
 def available() -> Fault | None:
-    """Count our own cycles: None when that works."""
+    """Count this process's own cycles; return None when that works."""
     descriptor = libc.perf_event_open(_attributes(_CYCLES), 0, -1, -1, _CLOSE_ON_EXEC)
     if isinstance(descriptor, Fault):
         return descriptor
@@ -74,7 +75,7 @@ def available() -> Fault | None:
 
 
 def open_cpi(host: Host, folder: str, cpus: list[int]) -> CpiCounter | Fault:
-    """Start counting for the cgroup at `folder`: below perf_event on version 1, anywhere on version 2."""
+    """Start counting for the cgroup at `folder`: below perf_event on cgroup v1, anywhere on v2."""
     try:
         group = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The processors of this machine: which thread shares a core, a cache, a socket and a NUMA node, from sysfs.
+"""The hardware topology from sysfs: which CPUs share a core, an L3 cache, a socket and a NUMA node, and NUMA memory.
 
-Numbers are those that lscpu prints (cores and caches counted over the whole machine), so that annotations say the
-same as upstream's, which starts lscpu for them. Offline CPUs are left out: nothing can run there.
+Numbers are those that lscpu prints (cores and caches counted over the whole machine), so that annotations say the same
+as upstream's, which runs lscpu. Offline CPUs are left out: nothing can run there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from koord.values.quotation import integer
 
 
 class Processor(msgspec.Struct, frozen=True, order=True):
-    """Ordered as reports want them: by NUMA node, socket, core and number."""
+    """One online logical CPU, ordered as reports want them: by NUMA node, socket, core and number."""
 
     node: int
     socket: int
@@ -25,6 +25,7 @@ class Processor(msgspec.Struct, frozen=True, order=True):
 
 
 class CpuModel(msgspec.Struct, frozen=True, kw_only=True):
+    """The model and features of the first CPU."""
     model: str = ""
     vendor: str = ""
     flags: frozenset[str] = frozenset()
@@ -34,6 +35,7 @@ class CpuModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def processors(host: Host) -> list[Processor] | Fault:
+    """Return all online CPUs in order."""
     base = f"{host.paths.sys}/devices/system/cpu"
     online = _cpus(host, f"{base}/online")
     if isinstance(online, Fault):
@@ -57,7 +59,7 @@ def processors(host: Host) -> list[Processor] | Fault:
 
 
 def cpu_model(host: Host) -> CpuModel | Fault:
-    """Of the first processor. Turbo and SMT switches that the machine does not show count as off."""
+    """Read the model of the first CPU. Turbo and SMT switches that the machine does not show count as off."""
     text = host.read(f"{host.paths.proc}/cpuinfo")
     if isinstance(text, Fault):
         return text

@@ -1,4 +1,4 @@
-"""Readers of /proc: CPU time, memory, disks, load, uptime, and what the processor says of itself."""
+"""Readers of /proc: CPU time, memory, disks, load, uptime, boot id and kernel release."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from koord.values.quotation import integer
 
 
 class CpuTimes(msgspec.Struct, frozen=True):
-    """Busy ticks since boot: user, nice, system, irq and softirq. Waiting and stolen time is nobody's work."""
+    """Busy ticks since boot: user, nice, system, irq and softirq. Iowait and steal are not counted."""
 
     total: int
     by_cpu: dict[int, int]
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Of /proc/meminfo, in bytes."""
+    """The numbers of /proc/meminfo, in bytes."""
 
     total: int
     free: int
@@ -55,6 +55,7 @@ class Disk(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
+    """The numbers of /proc/loadavg."""
     one: float
     five: float
     fifteen: float
@@ -109,7 +110,7 @@ def memory(host: Host) -> Memory | Fault:
 
 
 def kilobytes(text: str) -> dict[str, int]:
-    """`Name:   12 kB` lines, in bytes; a NUMA node's lines start with `Node 0 `."""
+    """Parse `Name:   12 kB` lines to bytes; a NUMA node's lines start with `Node 0 `."""
     found: dict[str, int] = {}
     for line in text.splitlines():
         head, colon, rest = line.partition(":")

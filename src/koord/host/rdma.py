@@ -17,6 +17,7 @@ _NUMBERED = re.compile(r"mlx\d+_(\d+)")
 
 
 class RdmaCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One RDMA network card."""
     address: str
     minor: int
     healthy: bool  # every port is active
@@ -25,7 +26,7 @@ class RdmaCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rdma_cards(host: Host) -> list[RdmaCard] | Fault:
-    """By minor. Cards whose name has no number cannot be told apart and are left out."""
+    """Return the cards by minor. Cards whose name has no number cannot be told apart and are left out."""
     addresses = pci.addresses(host)
     if isinstance(addresses, Fault):
         return addresses

@@ -1,4 +1,4 @@
-"""The resctrl file system: is it there, which caches it has, its groups, their tasks and monitors.
+"""The resctrl file system: whether it is supported and mounted, its groups, their threads and monitors.
 
 Schemata are written through the knob table; masks and percentages are decided by strategies.
 """
@@ -21,7 +21,7 @@ _CAT, _MBA = "cat_l3", "mba"
 
 
 class Monitor(msgspec.Struct, frozen=True):
-    """One cache domain of one group."""
+    """The monitors of one cache domain of one group."""
 
     cache: int
     llc_bytes: int
@@ -37,11 +37,12 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 def folder(host: Host, group: str = "") -> str:
+    """Return the directory of a group."""
     return "/".join(filter(None, (host.paths.sys_fs, "resctrl", group)))
 
 
 def supported(host: Host) -> Fault | None:
-    """None when the processor can do both kinds of allocation."""
+    """Return None when the processor supports both kinds of allocation (CAT and MBA)."""
     model = cpu_model(host)
     if isinstance(model, Fault):
         return model
@@ -54,12 +55,12 @@ def mounted(host: Host) -> bool:
 
 
 def mount(host: Host) -> Fault | None:
-    """Mount the file system where it belongs, which a processor without the feature refuses."""
+    """Mount the file system at its usual path; a processor without the feature refuses."""
     return None if mounted(host) else libc.mount("resctrl", folder(host), "resctrl")
 
 
 def cbm_mask(host: Host) -> int | Fault:
-    """The full L3 mask, which must be ones only."""
+    """Return the full L3 mask, which must be contiguous ones."""
     path = f"{folder(host)}/info/L3/cbm_mask"
     text = host.read(path)
     if isinstance(text, Fault):
@@ -102,13 +103,14 @@ def tasks(host: Host, group: str) -> list[int] | Fault:
 
 
 def add_tasks(host: Host, group: str, ids: Iterable[int]) -> list[Fault]:
-    """Every id by its own: a thread that ended meanwhile must not keep the others out."""
+    """Add each thread by a write of its own: a thread that ended meanwhile must not keep the others out."""
     path = f"{folder(host, group)}/tasks"
     faults = [host.write_each(path, (f"{one}\n",)) for one in sorted(ids)]
     return [fault for fault in faults if fault is not None]
 
 
 def monitors(host: Host, group: str) -> list[Monitor] | Fault:
+    """Return the monitors of a group by cache."""
     base = f"{folder(host, group)}/mon_data"
     domains = host.folders(base)
     if isinstance(domains, Fault):

@@ -1,4 +1,4 @@
-"""Files of the agent's own that outlive it: append a line, replace a file whole, remove it."""
+"""The agent's own files that outlive it: append a line, replace a file atomically, remove it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from koord.host.fault import WRITE, Fault
 
 
 def append(path: str, text: str) -> Fault | None:
-    """Add text at the end, making the file and its folder when they are not there."""
+    """Append text, making the file and its directory when they do not exist."""
     return _put(path, text, os.O_APPEND, path)
 
 
 def replace(path: str, text: str) -> Fault | None:
-    """Readers see the old file or the new one, never half of it."""
+    """Replace the file atomically: readers see the old file or the new one, never half of it."""
     beside = f"{path}.new"
     fault = _put(beside, text, os.O_TRUNC, path)
     if fault is not None:
@@ -26,7 +26,7 @@ def replace(path: str, text: str) -> Fault | None:
 
 
 def remove(path: str) -> Fault | None:
-    """One that is gone already is no fault."""
+    """Remove the file; one that is gone already is no error."""
     try:
         os.unlink(path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Disks, partitions, volume groups and mounts, from sysfs and mountinfo: no lsblk, vgs or lvs has to be installed."""
+"""Disks, partitions, volume groups and mounts from sysfs and mountinfo; lsblk, vgs and lvs need not be installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices are paths such as /dev/vda1."""
+    """The block devices of the machine. Devices are paths such as /dev/vda1."""
 
     disks: dict[str, str]  # disk: major:minor
     partitions: dict[str, str]  # partition: disk
@@ -24,6 +24,7 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def storage(host: Host) -> Storage | Fault:
+    """Read the block devices and mounts."""
     block = f"{host.paths.sys}/block"
     names = host.names(block)
     if isinstance(names, Fault):
@@ -61,12 +62,14 @@ def storage(host: Host) -> Storage | Fault:
 
 
 def volume_group_of(label: str) -> str:
-    """`my--group-data`: one dash parts the names, two stand for a dash in a name."""
+    """Return the volume group of a device-mapper name such as `my--group-data`: one dash separates the names, two stand
+    for a dash inside a name.
+    """
     return label.replace("--", "\0").partition("-")[0].replace("\0", "-")
 
 
 def _mounts(host: Host) -> dict[str, str] | Fault:
-    """As the machine's first process sees them, not the agent's container."""
+    """Return the mounts as the machine's first process sees them, not the agent's container."""
     text = host.read(f"{host.paths.proc}/1/mountinfo")
     if isinstance(text, Fault):
         return text

@@ -11,7 +11,7 @@ from koord.host.host import Host
 
 
 class Link(Model, frozen=True, kw_only=True):
-    """`peer_minor` is a list such as 0,1."""
+    """A peer-to-peer link. `peer_minor` is a list such as 0,1."""
 
     peer_minor: str = ""
     type: str = ""
@@ -43,7 +43,9 @@ class Xpu(Model, frozen=True, kw_only=True):
 
 
 def xpus(host: Host, folder: str) -> list[Xpu] | Fault:
-    """None where there is no such folder. One bad file spoils all: half of a machine would look like all of it."""
+    """Return the devices of all files; none without the directory. One bad file is an error: half of the devices would
+    look like all of them.
+    """
     names = host.names(folder)
     if isinstance(names, Fault):
         return [] if names.vanished else names

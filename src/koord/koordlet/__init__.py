@@ -1,1 +1,5 @@
-"""The node agent: measures, decides and keeps pods apart. Its decisions are pure; files and calls are the shell's."""
+"""koordlet is the node agent: it measures the node, decides about its pods and writes cgroups.
+
+The root modules compose the agent (`agent.py` runs it). Imports between the sub-packages go one way: cgroup_writer <-
+inputs <- eviction <- strategies <- reporters, and series <- collect <- reporters.
+"""

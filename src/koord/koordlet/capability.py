@@ -1,4 +1,4 @@
-"""What this node's kernel can do for the strategies that are on: rows for people, conditions for the Node object."""
+"""Summarise what this node's kernel supports for the enabled strategies: rows for people, conditions for the Node."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _LONGEST = 1000  # characters of a condition's message
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A row tells whether one knob works on this node, how that is known, and which strategies write it."""
     knob: str
     state: str
     how: str
@@ -24,7 +25,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """One strategy's condition of the Node: True where all its files work."""
+    """One strategy's condition in the Node's status: True where all files of the strategy work."""
 
     type: str
     status: str
@@ -37,7 +38,7 @@ def rows(found: Iterable[Capability]) -> list[Row]:
 
 
 def with_users(found: Iterable[Row]) -> list[Row]:
-    """Each with the strategies that write its file."""
+    """Return the rows, each with the strategies that write its file."""
     users: dict[str, list[str]] = {}
     for strategy in STRATEGIES:
         for file in strategy.files:
@@ -46,7 +47,7 @@ def with_users(found: Iterable[Row]) -> list[Row]:
 
 
 def conditions(found: Iterable[Capability], enabled: Iterable[str]) -> list[Condition]:
-    """Of strategies that are on and write files."""
+    """Return one condition for each enabled strategy that writes files."""
     by_knob: Mapping[str, Capability] = {one.knob: one for one in found}
     wanted = set(enabled)
     made: list[Condition] = []
@@ -58,9 +59,9 @@ def conditions(found: Iterable[Capability], enabled: Iterable[str]) -> list[Cond
 
 
 def patch(wanted: Iterable[Condition], present: Iterable[Any], now: str) -> dict[str, Any] | None:
-    """The strategic merge patch of a Node's status, None when it says all that already.
+    """Return the strategic merge patch of a Node's status, or None when the status already says all of it.
 
-    A condition keeps the time of its last change for as long as its status stays.
+    A condition keeps its lastTransitionTime for as long as its status stays the same.
     """
     there = {one.type: one for one in present}
     changed: list[dict[str, Any]] = []

@@ -1,7 +1,7 @@
-"""Pods that shall go, are going or may not go yet: what evictions were asked for, and what became of them.
+"""Track evictions from request to departure: which are pending, which pods are leaving, which must be left alone.
 
-Asking and being answered are two moments, as evictions go over the network. In between, and until a pod is gone, what
-it will free is credited; a pod that may not go is left alone for a while.
+A request and its answer are two moments, as evictions go over the network. Until a pod is gone, what it will free is
+credited; a pod whose eviction was refused is left alone for a while.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import msgspec
 from koord.koordlet.plan import Evict
 from koord.koordlet.pod import PodView
 
-UNANSWERED_S = 60.0  # then the question is lost, and may be asked again
-LEAVING_S = 120.0  # a victim that shows no sign of leaving for so long is not leaving
+UNANSWERED_S = 60.0  # then the request is lost, and may be made again
+LEAVING_S = 120.0  # a victim that is not terminating after so long is not leaving
 BARRED_S = 30.0
 
 
@@ -24,7 +24,7 @@ class _Asked(msgspec.Struct):
 
 
 class Departures:
-    """Times are the ticks' own."""
+    """The tracker remembers pending, accepted and refused evictions by pod uid. Times are those of the ticks."""
 
     def __init__(self) -> None:
         self._asked: dict[str, _Asked] = {}
@@ -34,7 +34,7 @@ class Departures:
         self._started_s: float | None = None
 
     def look(self, now_s: float, pods: Iterable[PodView]) -> None:
-        """The tick begins: forget who is gone, and what was lost or is over."""
+        """Begin a tick: forget pods that are gone, requests that got no answer, and refusals that are over."""
         if self._started_s is None or now_s < self._started_s:
             self._started_s = now_s
         here = {pod.uid: pod for pod in pods}
@@ -53,28 +53,33 @@ class Departures:
         }
 
     def ask(self, now_s: float, strategy: str, victims: Iterable[Evict]) -> None:
+        """Remember that a strategy requested the eviction of these pods."""
         for victim in victims:
             self._asked[victim.uid] = _Asked(strategy, now_s)
 
     def went(self, now_s: float, uid: str) -> None:
+        """Remember that the eviction of a pod was accepted."""
         asked = self._asked.pop(uid, None)
         self._left[uid] = now_s
         if asked is not None:
             self._last_s[asked.strategy] = now_s
 
     def stayed(self, now_s: float, uid: str, why: str) -> None:
+        """Remember that the eviction of a pod failed, and why."""
         self._asked.pop(uid, None)
         self._barred[uid] = (now_s, why)
 
     @property
     def leaving(self) -> frozenset[str]:
+        """Return the uids of pods whose eviction was requested or accepted."""
         return frozenset(self._asked) | frozenset(self._left)
 
     @property
     def barred(self) -> Mapping[str, str]:
+        """Return why each recently refused pod must be left alone, by uid."""
         return {uid: why for uid, (_, why) in self._barred.items()}
 
     def since_s(self, strategy: str, now_s: float) -> float:
-        """Since a strategy last evicted, or since the start."""
+        """Return the seconds since the strategy last evicted a pod, or since the start."""
         last = self._last_s.get(strategy, self._started_s)
         return 0.0 if last is None else max(0.0, now_s - last)

@@ -1,4 +1,4 @@
-"""What a strategy last did, in words for whoever asks. Pure."""
+"""Describe what a strategy last did, for people. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from koord.koordlet.apply.result import Status
 from koord.koordlet.round import Ran
 
 _REFUSED = (Status.REJECTED, Status.FAILED, Status.OFF, Status.INVALID, Status.HELD, Status.WAITING)
-_MOST = 20  # refusals that are told
+_MOST = 20  # refusals that are listed
 
 
 class Doing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a strategy last did."""
+    """What a strategy last did, as `/strategies` serves it."""
 
     strategy: str
     at: str = ""
@@ -24,6 +24,7 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def doing_of(ran: Ran, at: str) -> Doing:
+    """Summarise the result of one strategy."""
     refused = tuple(
         f"{result.status.value}: {result.detail or result.fault}" for result in ran.results if result.status in _REFUSED
     )

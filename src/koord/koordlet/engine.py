@@ -1,6 +1,7 @@
-"""What the agent does on its machine once a second: take samples, run the strategies, tell what changed.
+"""The control loop of one machine: each tick takes samples, runs the strategies and publishes what changed.
 
-It exists as soon as the machine's cgroups are found. Evictions are handed on, as they go over the network.
+It is built as soon as the machine's cgroups are found. Evictions are returned to the caller, as they
+go over the network.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ JOURNAL = "journal.jsonl"
 
 
 class Engine:
+    """The control loop owns the executor, the collectors and the strategy runner of one machine."""
     def __init__(
         self,
         tree: Tree,
@@ -73,7 +75,7 @@ class Engine:
         self._states: dict[str, str] = {}
 
     def tick(self, facts: Facts, *, memory_policy: str = "") -> tuple[Evict, ...]:
-        """The evictions that are wanted now."""
+        """Take the samples, run the strategies that are due, and return the evictions that they want."""
         now_s = self._clock.time()
         if facts.pods is not self._pods:
             self._pods = facts.pods
@@ -88,14 +90,15 @@ class Engine:
         return tuple(victim for one in ran for victim in one.evictions)
 
     def capabilities(self) -> list[Capability]:
-        """Tried out, unless nothing may be written."""
+        """Return what the kernel supports; knobs are probed unless safe mode forbids writes."""
         return capabilities(self.tree, probe=not self._settings.safe_mode)
 
     def doings(self) -> list[Doing]:
+        """Return what each enabled strategy last did."""
         return list(self._doings.values())
 
     def close(self) -> None:
-        """Files keep their values: an agent that is replaced must not let go of what it holds."""
+        """Close the collectors. Files keep their values: an agent that is replaced must not release what it holds."""
         self.collection.close()
 
     def _tell(self, now_s: float, ran: Sequence[Ran], facts: Facts) -> None:
@@ -107,7 +110,7 @@ class Engine:
             self._say(one, facts)
 
     def _say(self, ran: Ran, facts: Facts) -> None:
-        """One line whenever a strategy's state changes; single writes are in the audit log."""
+        """Log one line whenever a strategy's state changes; single writes are in the audit log."""
         if ran.error is not None:
             state = f"failed: {ran.error!r}"
         elif facts.slo is None:
@@ -128,7 +131,7 @@ class Engine:
         return self._names.get(uid)
 
     def _ignore(self, record: Record) -> None:
-        """The audit log's gate is off."""
+        """Drop the record, because the gate of the audit log is off."""
 
 
 def _named(pod: PodView) -> PodName:

@@ -1,4 +1,4 @@
-"""What is known of a node from outside at one moment: its Node object, its NodeSLO, its pods and its kubelet."""
+"""The inputs of the strategies from outside the machine: the Node, its effective NodeSLO, its pods and its kubelet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A Node as decisions see it, made once per change. Amounts are milli-units for cpu and units for all else."""
+    """The properties of a Node that decisions need, computed once per change. CPU is in milli-cores, all else in
+    units.
+    """
 
     name: str
     capacity: Mapping[str, int] = {}
@@ -30,7 +32,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kubelet(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kubelet's own configuration says; the defaults where it could not be asked."""
+    """The part of the kubelet's configuration that strategies need; the defaults apply where it did not answer."""
 
     cpu_manager_policy: str = "none"
 
@@ -40,8 +42,11 @@ class Kubelet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """`slo` lies over the built-in defaults already; None until a NodeSLO was seen, and one that was deleted counts
-    as an empty one, so that everything is put back. `node` is None until a Node was seen, and stays the last one."""
+    """What is known of the node at one moment.
+
+    `slo` is laid over the built-in defaults already; it is None until a NodeSLO was seen, and a deleted NodeSLO counts
+    as an empty one, so that everything is restored. `node` is None until a Node was seen, and stays the last one seen.
+    """
 
     node: NodeFacts | None = None
     slo: NodeSLOSpec | None = None
@@ -50,10 +55,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     kubelet: Kubelet = Kubelet()
     # Mount point by a pod's uid and the name of one of its volumes, for disk limits of volumes.
     mounts: Mapping[tuple[str, str], str] = {}
-    safe_mode: bool = False  # decide and tell, write and evict nothing
+    safe_mode: bool = False  # decide and report, but write and evict nothing
 
 
 def node_facts(node: Node) -> NodeFacts:
+    """Compute the properties of a Node that decisions need."""
     annotations = node.metadata.annotations
     milli, reserved = _reservation(annotations)
     ratio = cpu_normalization.parse_ratio(annotations)
@@ -69,12 +75,12 @@ def node_facts(node: Node) -> NodeFacts:
 
 
 def slo_facts(spec: NodeSLOSpec | None) -> NodeSLOSpec:
-    """For a NodeSLO that was seen; None when it was deleted since."""
+    """Return the effective NodeSLO of a spec that was seen; None stands for a NodeSLO that was deleted since."""
     return effective(NodeSLOSpec() if spec is None else spec)
 
 
 def _reservation(annotations: Mapping[str, str]) -> tuple[int, CPUSet]:
-    """CPUs that are named beat an amount."""
+    """Return the reserved milli-cores and CPUs of the annotation; named CPUs take precedence over an amount."""
     found = node_reservation.parse(annotations)
     if found is None or isinstance(found, Malformed):
         return 0, EMPTY

@@ -1,4 +1,6 @@
-"""The machine this agent runs on, as strategies see it: files through the cgroup tree, writes through the executor."""
+"""The machine that the agent runs on, as strategies see it: it reads the cgroup tree and writes through the executor.
+
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class HostMachine:
-    """`refresh` now and then: CPUs and disks come and go. With `may_write` False nothing is tried out or mounted,
-    and without `resctrl` or `disks` those are not looked at."""
+    """HostMachine implements NodeMachine for the real node.
+
+    Call `refresh` now and then, as CPUs and disks come and go. With `may_write` False nothing is probed or mounted;
+    without `resctrl` or `disks` those are not read.
+    """
 
     def __init__(self, tree: Tree, executor: Executor, *, may_write: bool, resctrl: bool, disks: bool) -> None:
         self._tree = tree
@@ -148,7 +153,7 @@ class HostMachine:
         )
 
     def _ask(self, what: str, found: object) -> None:
-        """Tell of a fault once for each kind of it."""
+        """Log the error of a reader once per errno, and its recovery."""
         code = found.code if isinstance(found, Fault) else ""
         if code and self._said.get(what) != code:
             _LOG.warning("%s of this machine are not known: %s", what, found)

@@ -19,7 +19,7 @@ from koord.koordlet.strategies.processor import Processor
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True):
-    """The last-level cache as the kernel lets it be divided."""
+    """The last-level cache and how the kernel lets it be divided."""
 
     mask: int = 0  # all ways
     ids: tuple[int, ...] = ()
@@ -31,7 +31,7 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What seldom changes about a machine. Amounts that Kubernetes knows are in Facts."""
+    """The properties of a machine that seldom change. Amounts that Kubernetes knows are in NodeInputs."""
 
     processors: tuple[Processor, ...] = ()
     layout: Layout | None = None  # how groups are named; None where there are none to find
@@ -56,42 +56,46 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(Protocol):
-    """Groups are paths below the cgroup root ("" is the root), files are the registry's names (cgroup v1's)."""
+    """The interface through which strategies read and write a machine's files.
+
+    Groups are paths below the cgroup root ("" is the root); files are named as in the knob table (cgroup v1's names).
+    """
 
     @property
     def shape(self) -> Shape: ...
 
     def knob(self, group: str, file: str) -> str | None:
-        """The present value in version 1's notation; None when it cannot be read. The machine's own files have no
-        group."""
+        """Return the present value in cgroup v1's notation, or None when it cannot be read. Files of the whole
+        machine have the group "".
+        """
         ...
 
     def has(self, file: str) -> bool:
-        """Whether this machine's kernel has the file for pods (or at all, for files of the whole machine)."""
+        """Return whether the kernel has the file for pods (or at all, for files of the whole machine)."""
         ...
 
     def below(self, group: str) -> tuple[str, ...]:
-        """The groups right below one, as paths; none when it is gone."""
+        """Return the paths of the groups directly below a group; none when it is gone."""
         ...
 
     def threads(self, group: str) -> tuple[int, ...]: ...
 
     def cached_threads(self, name: str) -> frozenset[int]:
-        """The threads in a resctrl group."""
+        """Return the thread ids in a resctrl group."""
         ...
 
     def limited_disks(self, group: str) -> frozenset[str]:
-        """Numbers (major:minor) of the disks for which a group has limits or settings now."""
+        """Return the numbers (major:minor) of the disks for which a group has limits or settings now."""
         ...
 
     def carry_out(self, effects: Sequence[FileEffect], *, whole_of: Sequence[str] = ()) -> Sequence[Result]:
-        """Bring files to their values; results in the order of the effects.
+        """Bring files to their values; the results are in the order of the effects.
 
-        The effects are all that the owners in `whole_of` want: whatever else those wrote before goes back to what it
-        was, and such results come after the others.
+        The effects are all that the owners in `complete_owners` want: whatever else those owners wrote before is
+        restored, and the results of that come after the others.
         """
         ...
 
     def release(self, owner: str, why: str) -> Sequence[Result]:
-        """Give back everything that an owner ever wrote, also in an earlier process."""
+        """Restore everything that an owner ever wrote, also in an earlier process."""
         ...

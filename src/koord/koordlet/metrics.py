@@ -1,5 +1,6 @@
-"""The agent's metrics under Koordinator's names: an internal registry for operators of the agent, an external one for
-those of the cluster. Series of things that are gone are dropped after five minutes."""
+"""The agent's metrics under Koordinator's names: one internal registry for operators of the agent, one external
+registry for those of the cluster. Series of pods that are gone expire after five minutes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _OWNED = ("pod_uid", "pod_name", "pod_namespace", "container_id", "container_nam
 
 
 class Metrics:
-    """What is only looked up when asked for is in `koord.koordlet.readings`."""
+    """The counted metrics; those computed at scrape time are in `koord.koordlet.readings`."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -91,16 +92,18 @@ class Metrics:
         self._details: dict[tuple[str, ...], float] = {}
 
     def wrote(self, kind_of_file: str, done: bool, seconds: float) -> None:
-        """The executor's `measure`."""
+        """Observe the duration of one write; this is the executor's `measure` callback."""
         self.update_ms.labels(kind_of_file, "success" if done else "failed").observe(seconds * 1000)
 
     def evicted(self, now_s: float, victim: Evict) -> None:
+        """Count one evicted pod."""
         labels = (self.node, victim.namespace, victim.name, victim.reason)
         self.evictions.labels(self.node, victim.reason).inc()
         self.eviction_details.labels(*labels).inc()
         self._details[labels] = now_s
 
     def sampled(self, store: Store, now_s: float) -> None:
+        """Set the gauges of what the node uses from the latest samples."""
         for family, key, scale in (
             (self.used_cpu, (kind.NODE_CPU,), 1.0),
             (self.used_memory, (kind.NODE_MEMORY,), 1.0),
@@ -113,7 +116,7 @@ class Metrics:
                 family.labels(self.node).set(value * scale)
 
     def ran(self, ran: Iterable[Ran], pods: Iterable[PodView], policy: str) -> None:
-        """`policy` is that of suppression."""
+        """Update the metrics of strategies from their results. `policy` is that of CPU suppression."""
         for one in ran:
             if one.error is not None:
                 self.strategy_errors.labels(self.node, one.strategy).inc()
@@ -123,11 +126,11 @@ class Metrics:
                 self._burst(one, pods)
 
     def looked(self, name: str, good: bool) -> None:
-        """One look at what seldom changes about the machine."""
+        """Count one attempt to collect information about the machine."""
         self.info_status[name].labels(self.node, "succeeded" if good else "failed").inc()
 
     def forget(self, now_s: float) -> None:
-        """Drop series about pods that were evicted long ago."""
+        """Drop the series of pods that were evicted long ago."""
         for labels in [labels for labels, at_s in self._details.items() if not 0 <= now_s - at_s <= FORGET_S]:
             del self._details[labels]
             self.eviction_details.remove(*labels)

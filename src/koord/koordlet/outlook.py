@@ -1,6 +1,6 @@
-"""The Node and the NodeSLO of this node, kept up to date by watches on exactly those two objects.
+"""Watch this node's Node and NodeSLO, and nothing else.
 
-While the API server is away the last ones count. A NodeSLO that is deleted counts as an empty one from then on.
+While the API server is unreachable the last objects count. A deleted NodeSLO counts as an empty one from then on.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Outlook:
+    """The watcher keeps the last Node, its properties and the effective NodeSLO."""
     def __init__(self, informers: Informers, node: str) -> None:
         self.node: Node | None = None
         self.facts: NodeFacts | None = None
@@ -30,7 +31,7 @@ class Outlook:
         informers.of(NODE_SLOS, fields=mine).on(self._slo_changed, filter=lambda one: one.metadata.name == node)
 
     def on_node(self, listener: Callable[[NodeFacts], None]) -> None:
-        """Told when the node is seen for the first time or anything that decisions look at has changed."""
+        """Call the listener when the Node is first seen and whenever a property that decisions use changes."""
         self._listeners.append(listener)
         if self.facts is not None:
             listener(self.facts)

@@ -1,7 +1,7 @@
-"""What a decision wants done, as data. Doing it, skipping what is already so, and retrying are the executor's.
+"""The effects that strategies want on files, as data, and the results that the executor gives for them.
 
-Files are named by their key in the registry, which is the name that cgroup v1 has for them; the executor finds the
-path and the notation of the node's own version. Every effect says who wants it and which numbers made it so.
+Files are named by their key in the knob table, which is cgroup v1's name; the executor finds the path and the notation
+of the node's own version. Every effect says who wants it and which numbers led to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ UNLIMITED = -1  # what an absent limit is written as in quota and memory limit f
 
 
 class WriteCgroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`group` is the directory below the subsystem's root, such as kubepods/besteffort."""
+    """Write one file of one cgroup. `group` is the directory below the subsystem's root, such as kubepods/besteffort.
+
+    """
 
     group: str
     file: str
@@ -26,7 +28,7 @@ class WriteCgroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WriteSystem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A file of the whole machine, named as in the registry, such as vm/min_free_kbytes."""
+    """Write one file of the whole machine, named as in the knob table, such as vm/min_free_kbytes."""
 
     file: str
     value: str
@@ -36,7 +38,7 @@ class WriteSystem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WriteSchemata(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One line for the schemata file of a resctrl group."""
+    """Write one line of the schemata file of a resctrl group."""
 
     group: str
     resource: Literal["L3", "MB"]
@@ -51,7 +53,7 @@ class WriteSchemata(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AddTasks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Move threads into a resctrl group. One that is gone by then is no fault."""
+    """Move threads into a resctrl group. A thread that has ended by then is no error."""
 
     group: str
     tasks: tuple[int, ...]
@@ -61,7 +63,7 @@ class AddTasks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EvictionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename="camel"):
-    """The line of the ledger: who evicted, by which rule, and why this pod of all."""
+    """Why a pod was evicted: the actor, the rule, the measured values, the threshold, and the rank of the victim."""
 
     actor: str
     rule: str  # the feature, such as BEMemoryEvict
@@ -74,6 +76,7 @@ class EvictionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename
 
 
 class Evict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Evict one pod through the API server; `record` explains the choice."""
     namespace: str
     name: str
     uid: str
@@ -86,7 +89,8 @@ Effect: TypeAlias = WriteCgroup | WriteSystem | WriteSchemata | AddTasks | Evict
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Effects in an order in which each single one is safe; an executor that knows present values may do better.
+    """The effects that a strategy wants, in an order in which each single one is safe; an executor that knows the
+    present values may find a better order.
 
     `why` explains a plan that does nothing, and `figures` are the numbers that gauges show.
     """

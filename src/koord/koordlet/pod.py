@@ -1,4 +1,7 @@
-"""A pod of this node as decisions see it: its classes, its amounts and its cgroups. Built once per change of a pod."""
+"""PodMeta is a pod of this node as decisions see it: its classes, its amounts and its cgroups.
+
+It is built once per change of a pod, from the API object and the node's cgroup layout.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ ALIVE = ("Pending", "Running")
 
 
 class ContainerView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Amounts are milli-units for cpu and units for everything else; an absent name is no request or no limit."""
+    """A container and its cgroup. CPU is in milli-cores, all else in units; an absent name is no request or no limit.
+
+    """
 
     name: str
     id: str = ""  # empty until the runtime has made it
@@ -32,6 +37,7 @@ class ContainerView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PodView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A pod, its containers and their cgroups."""
     uid: str
     namespace: str = "default"
     name: str = ""
@@ -50,7 +56,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def qos(self) -> str:
-        """As labelled; empty where the label says nothing known."""
+        """Return the QoS class of the label; "" when the label is absent or unknown."""
         return classes.qos_raw(self.labels)
 
     @cached_property
@@ -67,7 +73,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def cpuset(self) -> CPUSet:
-        """The CPUs that the scheduler gave it; none when the annotation is absent or cannot be read."""
+        """Return the CPUs that the scheduler assigned; none when the annotation is absent or unreadable."""
         status = resource_status.parse(self.annotations)
         if status is None or isinstance(status, Malformed):
             return EMPTY
@@ -78,7 +84,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def is_pinned(self) -> bool:
-        """Whether the scheduler gave it CPUs or NUMA nodes of its own."""
+        """Return whether the scheduler assigned CPUs or NUMA nodes to the pod."""
         status = resource_status.parse(self.annotations)
         if status is None or isinstance(status, Malformed):
             return False
@@ -86,7 +92,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_best_effort(self) -> bool:
-        """BE by its label, or without any request at all."""
+        """Return whether the pod is BE by its label, or has no request at all."""
         return self.qos == BE or self.kube_qos == BEST_EFFORT
 
     @property
@@ -99,7 +105,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def pod_view(pod: Pod, group: str, container_groups: Mapping[str, str]) -> PodView:
-    """`container_groups` maps a container's id to its cgroup; ids that are missing there have none yet."""
+    """Build the PodMeta of a pod. `container_groups` maps container ids to cgroups; a missing id has none yet."""
     states = {state.name: state for state in (*pod.status.container_statuses, *pod.status.init_container_statuses)}
 
     def view(container: Container) -> ContainerView:

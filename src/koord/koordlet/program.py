@@ -1,7 +1,7 @@
-"""The node agent as a component: it finds its machine, learns its pods and its orders, and acts once a second.
+"""The node agent as a component: it finds its cgroups, follows its pods and its NodeSLO, and acts once a second.
 
-Everything that may be missing may also come later: cgroups, kubelet, API server, Node and NodeSLO. Until then the agent
-runs with what it has and says what it waits for. When it stops, files keep their values.
+Whatever is missing may come later: cgroups, kubelet, API server, Node and NodeSLO. Until then the agent runs with what
+it has and says what it waits for. When it stops, files keep their values.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from koord.values import instant
 
 _LOG = logging.getLogger(__name__)
 
-COMPONENT = "koordlet-qosManager"  # as events name their source
-SEARCH_S = 10.0  # between two looks for the machine's cgroups, or tries to listen
+COMPONENT = "koordlet-qosManager"  # the source of events
+SEARCH_S = 10.0  # between two attempts to find the cgroups or to listen
 UPKEEP_S = 60.0
 PROBE_S = 600.0
 FLUSH_S = 5.0
@@ -63,7 +63,7 @@ _LOOKS = {"node_cpu_info": "node-info", "node_numa_info": "node-numa", "node_loc
 
 
 class Koordlet:
-    """`start`, then `stop`. It uses the informers it is given and neither starts nor stops them."""
+    """The agent: call `start`, then `stop`. It uses the informers it is given and neither starts nor stops them."""
 
     def __init__(self, client: Client, informers: Informers, clock: Clock, settings: Settings, host: Host) -> None:
         self._client = client
@@ -125,7 +125,7 @@ class Koordlet:
         self._keep("upkeep", self._upkeep)
 
     async def stop(self) -> None:
-        """What files hold stays: another agent takes over, or `koordlet restore` puts all back."""
+        """Stop all tasks. Files keep their values: another agent takes over, or `koordlet restore` restores them."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -141,7 +141,7 @@ class Koordlet:
         self._tasks.append(asyncio.create_task(self._kept(name, work), name=f"koordlet-{name}"))
 
     async def _kept(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """A fault of the program in one of its tasks is told, and the task starts anew: the others must go on."""
+        """Run a task and restart it when it raises, so that a bug in one task does not stop the others."""
         while True:
             try:
                 await work()
@@ -164,7 +164,7 @@ class Koordlet:
             await self._clock.sleep(due_s - self._clock.monotonic())
 
     async def _found_engine(self) -> Engine:
-        """Wait for the machine's cgroups, then learn its pods."""
+        """Wait for the machine's cgroups, then build the control loop and start what depends on it."""
         tree = await self._found_tree()
         engine = Engine(tree, self.store, self._clock, self._settings, self.metrics, self._audit_log)
         kubelet = KubeletClient(
@@ -207,7 +207,9 @@ class Koordlet:
         return engine
 
     async def _follow_pods(self) -> None:
-        """The kubelet's address is on the Node. A moment's patience spares the API server a list of pods."""
+        """Run the pod source. The kubelet's address is on the Node: waiting for it briefly spares
+        the API server a list.
+        """
         waited_s = 0.0
         while self.outlook.node is None and waited_s < NODE_PATIENCE_S:
             await self._clock.sleep(0.1)
@@ -216,6 +218,7 @@ class Koordlet:
             await self.pods.run()
 
     async def _found_tree(self) -> Tree:
+        """Detect the cgroup layout, and try again until there is one."""
         while True:
             node = self.outlook.node
             port = None if node is None else node.status.daemon_endpoints.kubelet_endpoint.port
@@ -248,8 +251,9 @@ class Koordlet:
         )
 
     async def _evict(self) -> None:
-        """One after the other: what the first frees may be enough for those who come later. What was decided on numbers
-        of long ago, because the API server was away, is not done any more."""
+        """Evict one pod after the other: what the first frees may be enough. A request that waited too long, because
+        the API server was away, is dropped, as its numbers are stale.
+        """
         while True:
             wanted_s, victim = await self._victims.get()
             late = self._clock.monotonic() - wanted_s > STALE_S
@@ -279,7 +283,7 @@ class Koordlet:
                         self.metrics.looked(name, not condition.problem)
 
     async def _publish(self, engine: Engine) -> None:
-        """What the kernel can do, tried out now and then, and told on the Node."""
+        """Probe what the kernel supports now and then, and publish it as conditions of the Node."""
         while True:
             self._capabilities = engine.capabilities()
             await self._publish_once(engine)
@@ -302,7 +306,7 @@ class Koordlet:
         if isinstance(answer, Refused):
             _LOG.warning("capabilities are not on the Node: %s", answer.message)
 
-    # What is told --------------------------------------------------------------------------------------------------
+    # Served --------------------------------------------------------------------------------------------------
 
     def _made_endpoint(self) -> Endpoint:
         watch_process(self.metrics.internal)
@@ -328,7 +332,7 @@ class Koordlet:
         }
 
     def state(self) -> dict[str, Any]:
-        """For people: what the agent knows and what it waits for."""
+        """Return what the agent knows and what it waits for, for people."""
         engine, pods = self.engine, self.pods
         collectors = {} if engine is None else engine.collection.conditions
         return {
@@ -372,7 +376,7 @@ class Koordlet:
         self.metrics.kubelet_s.labels("get", path, str(code)).observe(seconds)
 
     async def _listen(self) -> None:
-        """A port that is taken must not keep the agent from its work."""
+        """Listen on the port, and try again while it is taken: the agent works without it."""
         if self._settings.address is None:
             return
         host, port = self._settings.address

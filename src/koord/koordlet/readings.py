@@ -1,6 +1,6 @@
-"""Metrics that are not counted but looked up when somebody asks: shares, predictions, pressure, caches, reports.
+"""Metrics computed at scrape time: CPU pools, predictions, PSI, CPI, resctrl monitors and the last report.
 
-They cost nothing between two questions, and what is gone is not told any more.
+They cost nothing between two scrapes, and series of what is gone disappear by themselves.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _CPI_LOOK_BACK_S = 120.0
 
 
 class Readings:
+    """The scrape-time metrics read the agent's parts when a registry asks for them."""
     def __init__(
         self,
         node: str,

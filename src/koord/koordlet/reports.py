@@ -1,4 +1,6 @@
-"""What the agent tells the cluster about its node: NodeMetric with its predictions, NodeResourceTopology, Device."""
+"""Build and wire the reporters of this node: NodeMetric with its predictions, NodeResourceTopology,
+Device, interference.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from koord.telemetry.clock import Clock
 
 
 class Reports:
-    """`tasks` are to be run until the agent ends."""
+    """The reporters of one agent; the agent runs each of `tasks` until it stops."""
 
     def __init__(
         self,
@@ -100,12 +102,13 @@ class Reports:
 
     @property
     def kubelet(self) -> Kubelet:
+        """Return the kubelet's CPU manager policy as the topology reporter last learned it."""
         told = self.topology.configuration
         return Kubelet() if told is None else Kubelet(cpu_manager_policy=told.cpu_manager_policy)
 
     @property
     def memory_policy(self) -> str:
-        """Which memory the NodeMetric wants to have collected."""
+        """Return which memory the NodeMetric asks to be collected."""
         return self.node_metric.policy.memory
 
     @property

@@ -1,4 +1,4 @@
-"""What koordlet may do on an API server: read its node, its orders and its pods, report, and evict."""
+"""The RBAC rules of koordlet: read its node, its NodeSLO and its pods, report, and evict."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from koord.api.right import READ, Right
 
 RIGHTS: tuple[Right, ...] = (
     Right("", ("nodes", "pods"), READ),
-    Right("", ("nodes/status",), ("patch",)),  # conditions that tell what the kernel can do
+    Right("", ("nodes/status",), ("patch",)),  # conditions of what the kernel supports
     Right("", ("nodes/proxy",), ("get",)),  # the kubelet's /pods and /configz
     Right("", ("persistentvolumeclaims",), ("get",)),  # of pods that want disk limits on their volumes
     Right("", ("pods/eviction",), ("create",)),

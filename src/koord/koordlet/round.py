@@ -1,7 +1,7 @@
-"""One round of all strategies: look, decide, carry out what is due; say what each wanted and what became of it.
+"""The strategy runner observes, decides and executes every strategy that is due, and returns what became of each.
 
-Synchronous and without a clock: the program calls it once a second, a simulated node whenever its time moves on. What
-must be remembered between two rounds is here: burst accounts, who is on his way out, when each strategy ran.
+It is synchronous and reads no clock: the agent calls it once a second, a simulated node whenever its time moves on. It
+keeps what must survive between ticks: burst tokens, pending evictions, and when each strategy last ran.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from koord.koordlet.strategies.table import STRATEGIES, Strategy
 
 _SLACK_S = 0.05  # a tick that comes a little early still counts
 _LENT = tuple(name for tier in (BATCH, MID) for name in TIERS[tier].values())
-# Whose files each strategy's plan is about; those that evict have none.
+# The file owners of each strategy's plan; strategies that only evict have none.
 OWNERS: Mapping[str, tuple[str, ...]] = {
     suppress.OWNER: (suppress.OWNER,),
     burst.OWNER: (burst.OWNER,),
@@ -50,8 +50,10 @@ OWNERS: Mapping[str, tuple[str, ...]] = {
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """What one strategy did in a round. `evictions` are for the caller to carry out, and to answer with
-    `Round.went` or `Round.stayed`. An `error` is a fault of the program: the others ran all the same."""
+    """What one strategy did in a tick. The caller carries out `evictions` and answers each with
+    `StrategyRunner.evicted` or `StrategyRunner.eviction_failed`. An `error` is a bug of the program; the other
+    strategies ran all the same.
+    """
 
     strategy: str
     plan: Plan = Plan()
@@ -61,6 +63,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Round:
+    """The runner owns the state of all strategies of one machine."""
     def __init__(
         self,
         machine: Machine,
@@ -68,7 +71,7 @@ class Round:
         gates: frozenset[str],
         settings: Settings = Settings(),  # noqa: B008 - a frozen value
     ) -> None:
-        """`gates` are the names of those that are on, hooks' as well."""
+        """`gates` are the names of all enabled feature gates, those of runtime hooks included."""
         self._machine = machine
         self._store = store
         self._gates = gates
@@ -93,11 +96,11 @@ class Round:
 
     @property
     def enabled(self) -> tuple[str, ...]:
-        """Strategies whose gates are on."""
+        """Return the names of the strategies whose gates are on."""
         return tuple(strategy.name for strategy in STRATEGIES if self._is_on(strategy))
 
     def tick(self, now_s: float, facts: Facts) -> tuple[Ran, ...]:
-        """Run every strategy whose time has come. Nothing is decided before pods were listed once."""
+        """Run every strategy that is due. Nothing is decided before the pods were listed once."""
         if not facts.pods_known:
             return ()
         self._departures.look(now_s, facts.pods)
@@ -112,11 +115,11 @@ class Round:
         return tuple(ran)
 
     def went(self, now_s: float, uid: str) -> None:
-        """An eviction that was asked for is accepted: the pod is on its way out."""
+        """Record that a requested eviction was accepted: the pod is leaving."""
         self._departures.went(now_s, uid)
 
     def stayed(self, now_s: float, uid: str, why: str) -> None:
-        """An eviction that was asked for is refused; the pod is left alone for a while, and others are looked at."""
+        """Record that a requested eviction failed; the pod is left alone for a while, and others are considered."""
         self._departures.stayed(now_s, uid, why)
 
     def _run(self, name: str, scene: Scene) -> Ran:
@@ -135,7 +138,7 @@ class Round:
         return Ran(strategy=name, plan=plan, results=tuple(results), evictions=evictions)
 
     def _give_back(self, name: str, facts: Facts) -> list[Ran]:
-        """What a strategy wrote, also in an earlier process, goes back once when its gates are off."""
+        """Restore once what a strategy wrote, also in an earlier process, when its gates are off."""
         if facts.safe_mode or name in self._given_back or name not in OWNERS:
             return []
         self._given_back.add(name)
@@ -168,14 +171,14 @@ class Round:
         return any(gate in self._gates for gate in strategy.gates)
 
     def _is_due(self, strategy: Strategy, now_s: float) -> bool:
-        """A clock that went back makes everything due."""
+        """Return whether the strategy's period has passed; a clock that went back makes everything due."""
         last = self._ran_s.get(strategy.name)
         period_s = self._settings.period_s.get(strategy.name, strategy.period_s)
         return last is None or now_s < last or now_s - last >= period_s - _SLACK_S
 
 
-# Each answers its plan, and whether that is the whole of what the owner wants: then what it wrote before and does not
-# mention any more is given back. Suppression and burst leave out what need not change, so theirs never is.
+# Each returns its plan, and whether that is all that the owner wants: then what it wrote before and does not
+# mention any more is restored. CPU suppression and burst leave out what need not change, so theirs never is.
 
 
 def _suppress(scene: Scene) -> tuple[Plan, bool]:
@@ -188,7 +191,7 @@ def _resctrl(scene: Scene) -> tuple[Plan, bool]:
 
 
 def _blkio(scene: Scene) -> tuple[Plan, bool]:
-    """A disk that cannot be found now is told of in `why`; its limits must stay."""
+    """Decide about disks. A disk that cannot be found now is named in `why`, and its limits must stay."""
     plan = blkio.decide_blkio(observe_blkio(scene))
     return plan, not plan.why
 

@@ -1,4 +1,4 @@
-"""What the agent tells on its port: metrics, audit events, evictions, capabilities, and what each strategy last did."""
+"""The agent's HTTP endpoints: metrics, audit events, evictions, capabilities, and what each strategy last did."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MERGED, INTERNAL, EXTERNAL = "/metrics", "/internal-metrics", "/external-metrics
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told, each asked for when somebody wants to know."""
+    """What the endpoints serve; each callable is called per request."""
 
     metrics: Metrics
     ledger: Ledger
@@ -36,6 +36,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def endpoint_of(source: Source, clock: Clock, *, events: bool) -> Endpoint:
+    """Build the agent's endpoint with all its routes."""
     endpoint = Endpoint(clock)
     endpoint.metrics((source.metrics.internal, source.metrics.external), MERGED)
     endpoint.metrics((source.metrics.internal,), INTERNAL)
@@ -54,7 +55,7 @@ def endpoint_of(source: Source, clock: Clock, *, events: bool) -> Endpoint:
 
 
 def events_reply(log: AuditLog, call: Call) -> Reply:
-    """Newest first, page by page. A size that is no number counts as none given."""
+    """Answer one page of audit events, newest first. A size that is no number counts as absent."""
     page = log.page(integer(call.first("size") or ""), call.first("pageToken") or "")
     if isinstance(page, Fault):
         return routing.text(f"{page}\n", 500)

@@ -1,4 +1,4 @@
-"""Everything that flags and gates decide about the agent, as one value."""
+"""The agent's settings as one value; flags and feature gates are turned into it by the CLI."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`gates` are the names of those that are on, the runtime hooks' among them."""
+    """All settings of the agent. `gates` are the names of enabled gates, those of runtime hooks included."""
 
     node: str
     gates: frozenset[str]
     state_dir: str = "/var/run/koordlet"  # gone after a reboot, as cgroups are
     address: tuple[str, int] | None = ("", PORT)
     kubepods: str = ""  # the cgroup of all pods, where it cannot be found by itself
-    refresh_s: float = 60.0  # after that a file is looked at again, whatever is known of it
+    refresh_s: float = 60.0  # after that a file is read again, whatever is known of it
     safe_mode: bool = False
     audit: AuditSettings = AuditSettings()
     collect: CollectSettings = CollectSettings()
@@ -43,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     topology: TopologySettings = TopologySettings()
     devices: DeviceSettings = DeviceSettings()
     reports_node_metric: bool = True
-    interference: InterferenceSettings | None = None  # None: nobody looks for disturbed pods
+    interference: InterferenceSettings | None = None  # None: interference is not detected
 
     @property
     def audits(self) -> bool:
@@ -51,5 +51,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_gates() -> frozenset[str]:
+    """Return the names of the gates that are on by default."""
     both = {**gates.defaults(KOORDLET), **gates.defaults(RUNTIME_HOOKS)}
     return frozenset(name for name, on in both.items() if on)

@@ -1,6 +1,6 @@
-"""Where volumes of pods are mounted that want disk limits on them: from a volume over its claim to its folder.
+"""Find where the volumes of pods with disk limits are mounted: from a volume over its claim to its directory.
 
-Only pods with the annotation are looked at, and a claim that is bound is asked for once.
+Only pods with the blkio annotation are considered, and a bound claim is read from the API server once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EVERY_S = 10.0
 
 
 class Volumes:
-    """`run` it in a task. `mounts` is the same object while nothing changed."""
+    """Follows the mount points of such volumes. Run it in a task; `mounts` is the same object while nothing changed."""
 
     def __init__(
         self, client: Client, clock: Clock, kubelet_folder: str, pods: Callable[[], tuple[PodView, ...] | None]
@@ -36,12 +36,13 @@ class Volumes:
         self.mounts: Mapping[tuple[str, str], str] = {}  # by uid and volume's name
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Sync periodically until cancelled."""
         while True:
             await self.look(self._pods() or ())
             await self._clock.sleep(EVERY_S)
 
     async def look(self, pods: Iterable[PodView]) -> None:
+        """Recompute the mount points of these pods' volumes."""
         wanting = [pod for pod in pods if A_BLKIO_QOS in pod.annotations and pod.volumes]
         claims = {(pod.namespace, claim) for pod in wanting for claim in pod.volumes.values() if claim}
         self._bound = {key: volume for key, volume in self._bound.items() if key in claims}

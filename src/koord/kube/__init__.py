@@ -1,1 +1,3 @@
-"""The only way to an API server: transports, client, watch, informers, queues, leases, events."""
+"""This package is the only way to an API server: transports, clients, informers, controllers, leases and
+events.
+"""

@@ -1,6 +1,6 @@
-"""What a program knows of one kind: the objects, their indexes, and what changed when news arrived.
+"""This module holds the objects of one kind with their indexes and computes what each update changed.
 
-No I/O and no waiting: the reflector brings the news, the informer tells the handlers.
+It does no I/O and never waits: the reflector delivers updates, the informer notifies the handlers.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ OnIndexError = Callable[[str, O, Exception], None]
 
 
 class Change(msgspec.Struct, Generic[O], frozen=True, kw_only=True):
-    """One step from what was known to what is known."""
+    """ObjectChange is one step from the state that was cached to the state that is cached now."""
 
     kind: Kind
     object: O  # the state after the step; for "deleted" the last state seen
     old: O | None = None  # the state before it, except for "added"
     initial: bool = False  # part of the content that was there when the handler began to look
-    final_unknown: bool = False  # deleted while nobody watched: `object` may lack its last updates
+    final_unknown: bool = False  # deleted while no watch was open: `object` may lack its last updates
 
 
 def key_of(obj: Object) -> Key:
@@ -38,7 +38,7 @@ def key_of(obj: Object) -> Key:
 
 
 def _identity(obj: Object) -> str:
-    """The UID: it is unique among live objects, and as a string of the object itself it costs an index nothing."""
+    """Return the UID, which is unique among live objects and costs an index no new string."""
     return obj.metadata.uid or f"{obj.metadata.namespace}/{obj.metadata.name}"
 
 
@@ -85,7 +85,7 @@ class _Index(Generic[O]):
 
 
 class Cache(Generic[O]):
-    """Objects by namespace and name. Objects are frozen, so what a reader got never changes under it."""
+    """ObjectCache keeps objects by namespace and name. Objects are frozen, so a reader's copy never changes."""
 
     def __init__(self, on_index_error: OnIndexError[O]) -> None:
         self._on_index_error = on_index_error
@@ -112,7 +112,7 @@ class Cache(Generic[O]):
         return self._size
 
     def add_index(self, name: str, key_fn: IndexFn[O]) -> None:
-        """Keep objects findable by what `key_fn` says of them; content that is already here is included."""
+        """Add an index over the values that `key_fn` returns; objects that are already cached are included."""
         if name in self._indexes:
             raise ValueError(f"there is an index named {name!r} already")
         index = _Index(name, key_fn, self._on_index_error)
@@ -132,7 +132,9 @@ class Cache(Generic[O]):
     # -- news
 
     def upsert(self, obj: O) -> builtins.list[Change[O]]:
-        """An object as it is now. The same name with another UID is another object: the old one is gone."""
+        """Store the current state of an object. The same name with another UID is another object: the old one is gone.
+
+        """
         old = self.get(obj.metadata.namespace, obj.metadata.name)
         if old is None:
             self._put(None, obj)
@@ -144,17 +146,17 @@ class Cache(Generic[O]):
         return [Change(kind="updated", object=obj, old=old)]
 
     def remove(self, obj: O) -> builtins.list[Change[O]]:
-        """The server says that this object, last seen like this, was deleted."""
+        """Remove an object that the server reported as deleted in this last state."""
         old = self.get(obj.metadata.namespace, obj.metadata.name)
         if old is None:
             return []
         self._put(old, None)
         if old.metadata.uid != obj.metadata.uid:
-            return [_lost(old)]  # its deletion and a whole life of its namesake went by unseen
+            return [_lost(old)]  # its deletion and the creation and deletion of its successor were not observed
         return [Change(kind="deleted", object=obj, old=old)]
 
     def lose(self, key: Key) -> builtins.list[Change[O]]:
-        """The object at this key is gone and nobody saw its last state."""
+        """Remove the object at a key whose last state nobody saw."""
         old = self.get(*key)
         if old is None:
             return []
@@ -164,9 +166,10 @@ class Cache(Generic[O]):
     def replace(
         self, objects: Iterable[O], keep: Mapping[Key, str] = EMPTY, *, initial: bool = False
     ) -> builtins.list[Change[O]]:
-        """All that there is, save for `keep` (key to UID), which exist but cannot be read: those stay as last seen.
+        """Replace the whole content, except for `keep` (key to UID): objects that exist but could not be decoded.
 
-        What is not listed was deleted unseen. Deletions come first: a handler that sums never counts a name twice.
+        Objects that are not listed were deleted unseen. Deletions are returned first, so that a handler that sums
+        never counts a name twice.
         """
         incoming: dict[Key, O] = {key_of(obj): obj for obj in objects}
         gone = [key for obj in self if (key := key_of(obj)) not in incoming and keep.get(key) != obj.metadata.uid]
@@ -205,7 +208,9 @@ def _lost(old: O) -> Change[O]:
 
 
 def _same(old: O, new: O) -> bool:
-    """Equal versions of one object are equal; servers that leave versions out get no such shortcut."""
+    """Return whether both are the same version of one object; servers that omit resource versions get no such
+    shortcut.
+    """
     return (
         old.metadata.uid == new.metadata.uid
         and old.metadata.resource_version == new.metadata.resource_version

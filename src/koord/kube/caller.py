@@ -1,4 +1,6 @@
-"""One call as a program means it: paced by the token bucket, tried again where the policy allows, then answered."""
+"""This module sends one call for a client: it waits for the request throttle, retries where the policy allows,
+and returns the response.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ R = TypeVar("R")
 
 
 class Caller:
-    """What the typed and the plain view of one client share."""
+    """RetryingCaller is what the typed and the dynamic view of one client share."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
-"""An API server as a program uses it: typed verbs that return the object, or the server's refusal as a value.
+"""This module is the typed client: verbs that return the object, or the server's error as a value.
 
-Pacing and retries are the caller's (koord.kube.caller), bytes are the transport's. Reads are typed; writes are
-patches or whole dicts, never a decoded model, because a model has lost the fields that it does not know.
+Throttling and retries are the retrying caller's, bytes are the transport's. Reads are typed; writes are
+patches or whole unstructured objects, never a decoded model, because a model has lost the fields that it
+does not know.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ USER_AGENT = "koord"
 
 
 class Deleted(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """What a delete left: the object as it was or as it still is (finalizers, grace), when the server showed it."""
+    """DeleteResult holds the object as the server returned it, if it did: as it was, or as it waits for its
+    finalizers.
+    """
 
     object: T | None
     uid: str
 
     @property
     def lingering(self) -> bool:
-        """True when the object is still served and waits for its finalizers or its grace period."""
+        """Return whether the object is still served and waits for its finalizers or its grace period."""
         return self.object is not None and self.object.metadata.deletion_timestamp is not None
 
 
@@ -55,10 +58,10 @@ class ServerVersion(Model, frozen=True, kw_only=True):
 
 
 class Client:
-    """Typed verbs over one transport. `plain` has the same verbs over dicts.
+    """Client offers typed verbs over one transport. `dynamic` has the same verbs over unstructured objects.
 
-    Every verb raises Unreachable when no answer came within the retries, and msgspec.ValidationError when a single
-    object does not fit its model; lists and watches report such objects and go on.
+    Every verb raises Unreachable when no response came within the retries, and msgspec.ValidationError when a
+    single object does not fit its model; lists and watches report such objects and go on.
     """
 
     def __init__(
@@ -72,7 +75,9 @@ class Client:
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - a frozen value
         chance: random.Random | None = None,
     ) -> None:
-        """`burst` 0 lifts the rate limit; `chance` spreads retries and is seeded where runs must repeat."""
+        """Create a client. A `burst` of 0 lifts the rate limit; `chance` spreads retries and is seeded where runs must
+        repeat.
+        """
         clock = clock or WallClock()
         bucket = TokenBucket(qps, burst, clock.monotonic())
         self._caller = Caller(transport, clock, bucket, retry, user_agent, chance or random.Random())
@@ -109,7 +114,7 @@ class Client:
         resource_version: str | None = None,
         resource_version_match: VersionMatch | None = None,
     ) -> Listing[T] | Refused:
-        """Everything that matches, in pages of `limit` (0: one page)."""
+        """List all objects that match, in pages of `limit` (0: one page)."""
         first = verb.listing(
             resource,
             namespace,
@@ -133,7 +138,7 @@ class Client:
         field_manager: str | None = None,
         field_validation: FieldValidation | None = None,
     ) -> T | Refused:
-        """apiVersion and kind may be left out of `obj`, and the namespace argument when `obj` names it."""
+        """Create an object. `obj` may omit apiVersion and kind, and `namespace` may be omitted when `obj` names it."""
         request = verb.create(
             resource,
             obj,
@@ -185,7 +190,9 @@ class Client:
         field_manager: str | None = None,
         field_validation: FieldValidation | None = None,
     ) -> T | Refused:
-        """`uid` and `resource_version` are preconditions: a write meant for another object or version is refused."""
+        """Patch an object. `uid` and `resource_version` are preconditions: a write for another object or version is
+        refused.
+        """
         request = verb.patch(
             resource,
             name,
@@ -309,11 +316,11 @@ class Client:
         grace_seconds: int | None = None,
         dry_run: bool = False,
     ) -> Refused | None:
-        """A refusal that is `too_many` is a disruption budget with nothing left; it is never retried here."""
+        """Evict a pod. An error with `too_many` is an exhausted disruption budget; it is never retried here."""
         return await self._done(verb.evict(namespace, pod, uid=uid, grace_seconds=grace_seconds, dry_run=dry_run))
 
     async def raw(self, request: Request) -> Answer:
-        """Any request, paced and retried like the verbs; refusals come back as answers."""
+        """Send any request, throttled and retried like the verbs; error responses are returned as they are."""
         return await self._caller.send(request)
 
     async def server_version(self) -> ServerVersion | Refused:
@@ -331,7 +338,7 @@ class Client:
 
 
 def _deleted(body: Body, model: type[T]) -> Deleted[T]:
-    """Servers answer a delete with the object for some kinds and with a Status for others."""
+    """Decode the response of a delete: the object for some kinds, a Status for others."""
     status = body.typed(Status) if _says_status(body) else None
     if status is not None:
         return Deleted(object=None, uid=status.details.uid if status.details else "")

@@ -1,4 +1,6 @@
-"""Everything needed to reach one API server as one user: plain values that loaders make and the transport uses."""
+"""This module describes how to reach one API server as one user: plain values that loaders make and transports
+use.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import msgspec
 
 
 class BadConfig(Exception):
-    """A configuration that cannot work. It names the file, the field in it, and what to do."""
+    """BadConfig reports a configuration that cannot work: the file, the field in it, and what to do."""
 
     def __init__(self, file: str, field: str, problem: str, remedy: str) -> None:
         super().__init__(": ".join(part for part in (file, field, problem) if part) + f"; {remedy}")
@@ -20,7 +22,7 @@ class BadConfig(Exception):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a setting came from, so that a later failure can name it."""
+    """SettingOrigin names the file and field of a setting, so that a later failure can point to it."""
 
     file: str
     field: str
@@ -30,14 +32,14 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Hidden(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that holds secrets: it never shows them in logs or tracebacks."""
+    """SecretValue is the base of values that hold secrets: their repr never shows them in logs or tracebacks."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(...)"
 
 
 class Pem(Hidden, frozen=True, kw_only=True):
-    """Certificates or a key, inline or in a file that may be replaced while we run."""
+    """PemSource holds certificates or a key, inline or in a file that may be replaced while the program runs."""
 
     origin: Origin
     data: bytes | None = None
@@ -58,7 +60,7 @@ class Token(Hidden, frozen=True, kw_only=True):
 
 
 class TokenFile(Hidden, frozen=True, kw_only=True):
-    """A token in a file that someone else renews."""
+    """TokenFileAuth reads a token from a file that someone else renews."""
 
     origin: Origin
     path: str
@@ -71,7 +73,7 @@ class Basic(Hidden, frozen=True, kw_only=True):
 
 
 class IdToken(Hidden, frozen=True, kw_only=True):
-    """An OIDC token that a legacy auth-provider entry holds; nobody renews it."""
+    """IdTokenAuth holds the OIDC token of a legacy auth-provider entry; nobody renews it."""
 
     origin: Origin
     token: str
@@ -79,7 +81,7 @@ class IdToken(Hidden, frozen=True, kw_only=True):
 
 
 class Exec(Hidden, frozen=True, kw_only=True):
-    """A credential plugin: a program that prints a token or a certificate."""
+    """ExecAuth describes a credential plugin: a program that prints a token or a certificate."""
 
     origin: Origin
     api_version: str

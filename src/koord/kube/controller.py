@@ -1,4 +1,4 @@
-"""Workers that take keys from a queue and bring each one to its desired state; what that means is the reconciler's."""
+"""This module runs workers that take keys from a work queue and call a reconciler for each of them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Nothing left to do until something changes."""
+    """Done means that there is nothing left to do until something changes."""
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Look again after this long. Not a failure: the item's delay starts over."""
+    """RequeueAfter asks to reconcile again after this long. It is not a failure: the key's back-off is reset."""
 
     after_s: float
 
 
 class Requeue(msgspec.Struct, frozen=True):
-    """Not there yet: look again, each time a little later."""
+    """Requeue asks to reconcile again with the key's rate-limited back-off."""
 
     why: str = ""
 
@@ -44,7 +44,9 @@ class ControllerCounts(msgspec.Struct, kw_only=True):
 
 
 class Controller(Generic[K]):
-    """`run` works until the queue is shut down and empty; cancelling it stops the workers where they stand."""
+    """Controller reconciles keys until its queue is shut down and empty; cancelling `run` stops the workers at
+    once.
+    """
 
     def __init__(
         self,

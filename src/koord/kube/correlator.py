@@ -1,10 +1,11 @@
-"""Turns many like events into few objects: one Event per story, a series when it repeats, a limit per object. Pure.
+"""This module folds many similar events into few Event objects: a series for repetitions and a budget per
+object. It is pure.
 
-Events are events.k8s.io/v1 as kube-scheduler writes them. Two events are one story when type, reason, action,
-regarding and related are the same; the regarding object's resourceVersion does not count, because it moves with every
-write and would make each repetition a story of its own. A note that differs starts a new Event at most once a minute
-(upstream keeps the first note until the story has been silent for six minutes, and so shows reasons that are no longer
-true); within that minute it adds to the count.
+Events are events.k8s.io/v1 as kube-scheduler writes them. Two events share one EventKey when type, reason,
+action, regarding and related are the same; the regarding object's resourceVersion does not count, because
+it changes with every write. A note that differs starts a new Event at most once a minute (upstream keeps
+the first note until the series has been silent for six minutes, and so shows reasons that are no longer
+true); within that minute it only adds to the count.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class StoryKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Story(msgspec.Struct, kw_only=True, eq=False):
-    """One Event object, in memory ahead of what the server has."""
+    """CachedEvent is one Event object in memory, ahead of what the server has."""
 
     key: StoryKey
     regarding: ObjectReference
@@ -62,7 +63,9 @@ class Story(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def owed(self) -> bool:
-        """Two things are news at once: that it happened, and that it happened again. Later counts can wait."""
+        """Return whether the event must be written now: its first occurrence and its first repetition are; later
+        counts can wait.
+        """
         return self.written == 0 or (self.written == 1 and self.count > 1)
 
     def series(self) -> dict[str, Any] | None:
@@ -74,7 +77,7 @@ def _at(seconds: float) -> str:
 
 
 def bounded(text: str, limit: int = NOTE_BYTES) -> str:
-    """At most `limit` bytes of UTF-8, never ending inside a character."""
+    """Truncate text to at most `limit` bytes of UTF-8, never inside a character."""
     raw = text.encode()
     if len(raw) <= limit:
         return text
@@ -102,7 +105,9 @@ def body_of(story: Story, controller: str, instance: str) -> dict[str, Any]:
 
 
 class Correlator:
-    """What is being told, by story. Time comes from the clock; nothing is sent from here."""
+    """EventCorrelator caches the events that are being recorded. Time comes from the clock; nothing is sent from
+    here.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -110,7 +115,7 @@ class Correlator:
         self._limits: OrderedDict[tuple[str, ...], TokenBucket] = OrderedDict()
 
     def known(self, key: StoryKey, note: str) -> Story | None:
-        """The story that this event repeats; it is counted."""
+        """Return the cached event that this one repeats, with its count raised, or None."""
         story = self._stories.get(key)
         now = self._clock.time()
         if story is None or (story.note != note and now - story.first_s >= NEW_NOTE_S):
@@ -121,7 +126,7 @@ class Correlator:
         return story
 
     def allowed(self, regarding: ObjectReference) -> bool:
-        """One token of the object's budget for new Events, if it has one."""
+        """Take one token of the object's budget for new Events; return whether there was one."""
         who = (regarding.kind, regarding.namespace, regarding.name, regarding.uid)
         bucket = self._limits.get(who)
         if bucket is None:
@@ -132,7 +137,7 @@ class Correlator:
         return bucket.allow()
 
     def begin(self, key: StoryKey, regarding: ObjectReference, name: str, note: str) -> tuple[Story, list[Story]]:
-        """A new story, and the ones that it pushed out with counts the server does not have."""
+        """Cache a new event; return it and the evicted events whose counts the server does not have yet."""
         now = self._clock.time()
         story = Story(key=key, regarding=regarding, name=name, note=note, first_s=now, last_s=now)
         old = self._stories.pop(key, None)
@@ -143,7 +148,7 @@ class Correlator:
         return story, [other for other in pushed if 0 < other.written < other.count]
 
     def due(self) -> Iterator[Story]:
-        """Stories whose counts should be written now; those that are over are forgotten."""
+        """Yield the events whose counts should be written now and forget those that are over."""
         now = self._clock.time()
         for story in list(self._stories.values()):
             over = now - story.last_s >= FINISH_S

@@ -1,4 +1,6 @@
-"""Supplies of credentials that need no program to run: fixed ones, a token file that someone renews, an OIDC token."""
+"""This module supplies credentials: static ones, token files that someone renews, OIDC tokens, and exec
+plugins.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def credentials_for(connection: Connection, clock: Clock) -> Credentials:
 
 
 class Fixed:
-    """The same for ever."""
+    """StaticCredentialSource always returns the same credential."""
 
     def __init__(self, grant: Grant) -> None:
         self._grant = grant
@@ -48,7 +50,7 @@ class Fixed:
 
 
 class Unrenewed:
-    """A token with an end, and nobody to renew it."""
+    """IdTokenCredentialSource returns a token that expires and that nobody renews."""
 
     def __init__(self, auth: IdToken, certificate: KeyPair | None, clock: Clock) -> None:
         self._auth = auth
@@ -66,7 +68,9 @@ class Unrenewed:
 
 
 class FromFile:
-    """A token read again whenever its file is another one: service account tokens are renewed under our feet."""
+    """TokenFileCredentialSource reads its token again whenever the file changes: service account tokens are
+    renewed in place.
+    """
 
     def __init__(self, auth: TokenFile, certificate: KeyPair | None) -> None:
         self._auth = auth

@@ -1,7 +1,9 @@
-"""Who may ask a program's secure port: the API server is asked who a token is, and what that user may do.
+"""This module decides who may use a program's secure port by delegated authentication and authorization: the
+API server reviews tokens and access.
 
-Kubernetes' order: a token that nobody knows is refused even where anyone may ask; then the paths open to all; then the
-API server's word. Answers are kept for a short while, in bounded memory, tokens only as digests.
+The order is Kubernetes': an unknown token is rejected even where anyone may ask; then come the paths open
+to all; then the API server's SubjectAccessReview. Results are cached for a short while, in bounded memory,
+tokens only as digests.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ ANONYMOUS = User(name="system:anonymous", groups=("system:unauthenticated",))
 
 
 class Periods(msgspec.Struct, frozen=True, kw_only=True):
-    """For how long an answer is believed."""
+    """AuthCacheTtls says for how long a review result is cached."""
 
     token_s: float = 10.0
     allowed_s: float = 10.0
@@ -47,8 +49,9 @@ class Periods(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delegation:
-    """A guard for an endpoint. Without a transport for tokens everyone is anonymous; without one for access only the
-    open paths are served."""
+    """DelegatedAuth guards an endpoint. Without an authentication transport everyone is anonymous; without an
+    authorization transport only the open paths are served.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class Delegation:
         open_paths: Sequence[str] = ("/healthz", "/readyz", "/livez"),
         periods: Periods = Periods(),  # noqa: B008 - a frozen value
     ) -> None:
-        """A path that ends in /* opens everything below it."""
+        """Create a guard. An open path that ends in /* opens everything below it."""
         self._authentication = authentication
         self._authorization = authorization
         self._open = frozenset(path for path in open_paths if not path.endswith("*"))
@@ -85,7 +88,7 @@ class Delegation:
         return path in self._open or path.startswith(self._open_below)
 
     async def _user(self, call: Call) -> User | None:
-        """None when credentials were shown and are no good."""
+        """Return the caller's user, or None when the credentials shown are invalid."""
         if call.certificate is not None:
             return _of_certificate(call.certificate)
         scheme, _, token = call.headers.get("Authorization", "").partition(" ")
@@ -123,7 +126,7 @@ class Delegation:
 
 
 class _NoWord(Exception):
-    """The API server answered, but not the question."""
+    """_ReviewFailed means that the API server responded, but not with a review result."""
 
 
 _TROUBLE: tuple[type[Exception], ...] = (*OUTAGE, *UNREADABLE, _NoWord)
@@ -172,7 +175,9 @@ def _of_status(status: Mapping[str, Any]) -> User:
 
 
 def _of_certificate(certificate: Mapping[str, Any]) -> User | None:
-    """The common name is the user, organisations are groups, as for the API server itself."""
+    """Return the user of a client certificate: the common name is the user, organisations are groups, as in
+    Kubernetes.
+    """
     pairs = [pair for part in certificate.get("subject", ()) for pair in part]
     names = [value for field, value in pairs if field == "commonName"]
     if not names:

@@ -1,6 +1,8 @@
-"""Runs one candidate for a Lease: wait for it, work while holding it, stop before it can be another's, give it back.
+"""This module runs one candidate for a Lease: acquire it, work while holding it, stop before another may
+acquire it, and release it.
 
-The rules are in koord.kube.lease. Compatible with client-go's leader election: both can stand for the same Lease.
+The rules are in koord.kube.lease. It is compatible with client-go's leader election: both may compete for
+one Lease.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ Ended = Literal["lost", "finished"]
 
 
 class Election:
-    """`run` returns "lost" when leadership was lost and "finished" when the work ended by itself; it may run again.
+    """LeaderElector runs the work while this process leads. `run` returns "lost" when leadership was lost and
+    "finished" when the work ended by itself; it may be run again.
 
     Give it a client of its own: renewals must not queue behind a busy program's rate limit.
     """
@@ -49,8 +52,12 @@ class Election:
         on_new_leader: Callable[[str], None] | None = None,
         rng: Random | None = None,
     ) -> None:
-        """`on_started` is the work: a task while leading, cancelled when leadership ends. It has the time between the
-        renew deadline and the lease's duration to wind down. `on_stopped` is called when it is over."""
+        """Create a candidate.
+
+        `on_started` is the work: a task that runs while leading and is cancelled when leadership ends. It has the
+        time between the renew deadline and the lease's duration to wind down. `on_stopped` is called when it is
+        over.
+        """
         self.config = config
         self._client = client
         self._clock = clock
@@ -68,12 +75,14 @@ class Election:
 
     @property
     def leading(self) -> bool:
-        """Ask it before a write that must not be done by two: a stalled process learns here that its time is up."""
+        """Return whether this process leads now. Check it before a write that must not be done twice: a stalled
+        process learns here that its time is up.
+        """
         return self._working and self._clock.monotonic() < self._safe_until
 
     @property
     def leader(self) -> str:
-        """Who was last seen to hold the lease; "" when nobody."""
+        """Return the identity that was last seen to hold the lease, or "" when nobody did."""
         return self._leader
 
     async def run(self) -> Ended:
@@ -104,7 +113,7 @@ class Election:
             await self._clock.sleep(jittered(self.config.retry_s, self.config.jitter, self._rng))
 
     async def _renew(self) -> None:
-        """Returns when the lease is another's or may soon be."""
+        """Renew the lease; return when another holds it or may soon."""
         pause = self.config.retry_s
         while True:
             # After a slow answer little may be left: half of it for waiting, half for the next try.
@@ -129,7 +138,7 @@ class Election:
         return seen is None or (seen.record.holder == self.config.identity and seen.record.acquired_at in self._terms)
 
     async def _attempt(self) -> bool:
-        """One try to take or renew. True when the lease is ours, counted from before the write was sent."""
+        """Try once to acquire or renew; return whether the lease is held, counted from before the write was sent."""
         if self._stored is not None and self._sighting is not None:
             wanted = lease.renewal(self._sighting.record, self.config, now(self._clock))
             written = await self._write(wanted, self._stored)
@@ -167,7 +176,9 @@ class Election:
         return self._won(created, moment)
 
     async def _write(self, wanted: Record, stored: Plain) -> bool | None:
-        """True or False, or None when the lease is no longer as `stored` and has to be read."""
+        """Write the record; return whether it was accepted, or None when the lease differs from `stored` and must be
+        read again.
+        """
         self._terms.add(wanted.acquired_at)
         sent_at = self._clock.monotonic()
         result = await self._put(wanted, stored)
@@ -179,8 +190,11 @@ class Election:
         return self._failed("write", result)
 
     async def _put(self, wanted: Record, stored: Plain) -> Plain | Refused:
-        """Written whole, with every field that others put there: roles that let a program lead allow `update`, as that
-        is what client-go does, and often not `patch`. The version that `stored` carries is the precondition."""
+        """Replace the lease with every field that others put there.
+
+        Roles that let a program lead allow `update`, as client-go uses it, and often not `patch`. The resource
+        version that `stored` carries is the precondition.
+        """
         body = {**stored, "spec": {**stored.get("spec", {}), **lease.spec_of(wanted)}}
         return await self._client.plain.replace(LEASES, body, self.config.namespace)
 
@@ -201,7 +215,7 @@ class Election:
                 self._on_new_leader(record.holder)
 
     async def _release(self) -> None:
-        """Best effort: whoever waits then need not wait for the lease to run out."""
+        """Release the lease, best effort, so that others need not wait for it to expire."""
         if self._stored is None or self._sighting is None:
             return
         given_back = lease.release(self._sighting.record, now(self._clock))
@@ -220,7 +234,9 @@ class Election:
         return False
 
     async def _within(self, seconds: float, call: Coroutine[Any, Any, T]) -> T | None:
-        """The call's result, or None when it failed to get an answer or took longer by our own clock."""
+        """Return the call's result, or None when it failed to get a response or took longer by this process' own
+        clock.
+        """
         task = asyncio.ensure_future(call)
         timer = asyncio.ensure_future(self._clock.sleep(seconds))
         try:
@@ -238,7 +254,7 @@ class Election:
 
 
 async def _end(task: asyncio.Future[Any]) -> None:
-    """Cancel and wait for the end. What a task died of is logged here, as a caller that is cancelled never asks."""
+    """Cancel a task and wait for its end. Its error is logged here, because a cancelled caller never asks for it."""
     running = task.cancel()
     await asyncio.wait({task})
     if not task.cancelled() and (error := task.exception()) is not None and running:

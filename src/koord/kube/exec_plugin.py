@@ -1,4 +1,4 @@
-"""Credential plugins: run the program a kubeconfig names, keep what it prints until it ends or is turned away.
+"""This module runs exec credential plugins and caches what they print until it expires or is rejected.
 
 The protocol is client.authentication.k8s.io v1 and v1beta1: a request in the environment variable
 KUBERNETES_EXEC_INFO, an ExecCredential on standard output.
@@ -32,7 +32,7 @@ _SHOWN = 300
 
 
 class NoCredentials(Unreachable):
-    """The plugin failed this time; the next try may succeed. Nothing was sent."""
+    """ExecPluginFailed means that the plugin failed this time and the next try may succeed. Nothing was sent."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, sent=False)
@@ -52,14 +52,14 @@ class _Credential(Model, frozen=True, kw_only=True):
 
 
 class Printed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plugin gave, and until when it holds."""
+    """ExecCredential is what a plugin printed, and until when it is valid."""
 
     grant: Grant
     expires_s: float | None
 
 
 def request_info(spec: Exec, connection: Connection, ca: bytes | None) -> str:
-    """The value of KUBERNETES_EXEC_INFO."""
+    """Return the value of KUBERNETES_EXEC_INFO."""
     asked: dict[str, Any] = {"interactive": interactive(spec)}
     if spec.provide_cluster_info:
         cluster = {
@@ -80,7 +80,7 @@ def interactive(spec: Exec) -> bool:
 
 
 def read_credential(spec: Exec, connection: Connection, output: bytes) -> Printed:
-    """A plugin's standard output. What is wrong with it is wrong every time, so it raises BadConfig."""
+    """Parse a plugin's standard output. Raise BadConfig on errors, as they would repeat every time."""
     remedy = "update the plugin, or correct exec.apiVersion"
     try:
         printed = msgspec.json.decode(output, type=_Credential)
@@ -115,7 +115,9 @@ def _printed_pem(spec: Exec, field: str, text: str) -> Pem:
 
 
 class ExecCredentials:
-    """One plugin's grant, shared by all requests of a transport; the plugin runs at most once at a time."""
+    """ExecCredentialSource caches one plugin's credential for all requests of a transport; the plugin runs at most
+    once at a time.
+    """
 
     def __init__(self, spec: Exec, connection: Connection, clock: Clock) -> None:
         self._spec = spec

@@ -1,7 +1,7 @@
-"""A transport that lets writes pass only while its owner may write: the last look before a request leaves.
+"""This module fences writes: a transport lets them pass only while its owner may write.
 
-A process that was asleep when its lease ran out wakes up in the middle of what it was doing, with requests that waited
-for their turn. Whoever sends them asks nobody any more; this does.
+A process that was suspended when its lease expired wakes up in the middle of its work, with requests that
+waited for their turn. Nothing else checks leadership again before they leave.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ _EVENTS = "/apis/events.k8s.io/"
 
 
 class FencedTransport:
-    """`open` is asked before each write. Events pass at any time: they tell what was done and change nothing."""
+    """FencedTransport calls `open` before each write. Events pass at any time: they report what was done and
+    change nothing.
+    """
 
     def __init__(self, inner: Transport, open: Callable[[], bool]) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""Bytes of a watch stream to frames, wherever the network cut them. No I/O: bytes in, frames out."""
+"""This module splits the bytes of a watch stream into frames, wherever the network cut them. It does no I/O."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ _KIND = msgspec.json.Decoder(_Kind)
 
 
 class WireFrame(msgspec.Struct, frozen=True):
-    """One line of the stream."""
+    """HttpWatchFrame is one line of the stream."""
 
     type: str
     body: Body
 
 
 class SlicedBody:
-    """The object inside a line that looks as API servers write it: it is parsed once, when asked for.
+    """WatchLineBody is the object inside a line of the usual layout; it is parsed once, when asked for.
 
-    Cutting the object out by its fixed surroundings halves the cost of a typed event. Should anything follow the
-    object inside the line, the cut was wrong; parsing then fails, and the line is taken apart properly.
+    Cutting the object out by its fixed surroundings halves the cost of a typed event. Should anything follow
+    the object inside the line, the cut was wrong; parsing then fails, and the line is decoded as a whole
+    envelope.
     """
 
     __slots__ = ("_line", "_raw")
@@ -72,7 +73,9 @@ class SlicedBody:
 
 
 class FrameSplitter:
-    """Feed it chunks in order. `broken` turns true at a line that is no event: nothing after it can be trusted."""
+    """WatchFrameSplitter is fed chunks in order. `broken` turns true at a line that is no event: nothing after it
+    is valid.
+    """
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -90,7 +93,7 @@ class FrameSplitter:
         return self._frames(lines)
 
     def finish(self) -> list[WireFrame]:
-        """The stream has ended: a last line without its newline counts if it is whole, and is a cut otherwise."""
+        """Return the last frame after the stream has ended: a final line without newline counts if it is complete."""
         rest = b"".join(self._parts)
         self._parts = []
         return self._frames([rest]) if rest.strip() and _valid(rest) else []
@@ -111,7 +114,7 @@ class FrameSplitter:
         return frames
 
     def _unusual(self, line: bytes) -> WireFrame:
-        """Other spacing or order, a bare Status from a server in trouble, or no event at all."""
+        """Decode a line with other spacing or order, a bare Status from a failing server, or no event at all."""
         try:
             envelope = _ENVELOPE.decode(line)
         except UNREADABLE:

@@ -1,4 +1,6 @@
-"""The transport over HTTP: sessions, TLS, proxy, credentials, and failures turned into Unreachable. No retries here."""
+"""This module is the transport over HTTP: sessions, TLS, proxies, credentials, and failures as Unreachable. It
+does not retry.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ _FAILURES = (aiohttp.ClientError, OSError, TimeoutError)
 
 
 class HttpBody(BytesBody):
-    """Decoding a large list pauses the collector: nothing that it makes is garbage yet."""
+    """HttpResponseBody pauses the garbage collector while it decodes a large list: nothing that it creates is
+    garbage yet.
+    """
 
     __slots__ = ()
 
@@ -48,7 +52,7 @@ class HttpBody(BytesBody):
 
 
 class HttpWatch:
-    """An open response, read as frames."""
+    """HttpWatchStream is an open response that is read as watch frames."""
 
     def __init__(self, response: aiohttp.ClientResponse, what: str) -> None:
         self._response = response
@@ -67,7 +71,7 @@ class HttpWatch:
             for frame in splitter.finish():
                 yield frame
         except _FAILURES as failure:
-            if not self._closed:  # our own close looks like a failure from the inside
+            if not self._closed:  # closing it ourselves raises the same errors as a failure
                 raise Unreachable(f"the watch of {self._what} was cut: {_said(failure)}") from failure
         finally:
             self._response.close()
@@ -78,9 +82,10 @@ class HttpWatch:
 
 
 class HttpTransport:
-    """One server, one user, over HTTP/1.1.
+    """HttpTransport talks to one server as one user, over HTTP/1.1.
 
-    Raises Unreachable when there is no answer, and BadConfig when certificates or credentials cannot be used at all.
+    It raises Unreachable when there is no response, and BadConfig when certificates or credentials cannot be
+    used at all.
     """
 
     def __init__(
@@ -92,7 +97,7 @@ class HttpTransport:
         connect_timeout_s: float = 10.0,
         connections: int = 64,
     ) -> None:
-        """`connections` bounds the calls in flight; watches are not counted."""
+        """Create a transport. `connections` bounds the calls in flight; watches are not counted."""
         self._connection = connection
         self._credentials = credentials_for(connection, clock)
         self._tls = TlsContexts(connection) if connection.server.startswith("https:") else None
@@ -140,7 +145,7 @@ class HttpTransport:
     async def _exchange(
         self, session: aiohttp.ClientSession, request: Request, timeout: aiohttp.ClientTimeout, *, compress: bool
     ) -> aiohttp.ClientResponse:
-        """The response, its body unread. A 401 gets one second chance with new credentials."""
+        """Return the response with its body unread. A 401 is retried once with renewed credentials."""
         body = request.body if request.body is None or isinstance(request.body, bytes) else encode(request.body)
         grant = await self._credentials.grant()
         response = await self._once(session, request, body, grant, timeout, compress)
@@ -201,7 +206,7 @@ def _session(connections: int) -> aiohttp.ClientSession:
 
 
 def _socket(address: Any) -> socket.socket:
-    """A socket that notices a peer that vanished without a word: a watch may be silent for minutes."""
+    """Open a socket with keep-alive, so that a vanished peer is noticed: a watch may be silent for minutes."""
     family, kind, protocol = address[0], address[1], address[2]
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,4 +1,6 @@
-"""The connection that a pod has by birth: the service's address from the environment, a mounted account's files."""
+"""This module loads connections: it finds, reads and merges kubeconfig files, or uses a pod's service account.
+The environment comes in as a value, from the CLI.
+"""
 
 from __future__ import annotations
 

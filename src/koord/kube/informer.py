@@ -1,7 +1,8 @@
-"""A live, indexed copy of one kind, and handlers that are told of every change after the copy shows it.
+"""This module is the informer: a live, indexed copy of one kind, and handlers that are notified of every
+change after the copy shows it.
 
-Staying in step with the server is the reflector's work, holding objects the cache's. Everything here belongs to one
-event loop: reads are plain calls, handlers are plain functions that must return quickly.
+Staying in step with the server is the reflector's work, holding objects the cache's. Everything here
+belongs to one event loop: reads are plain calls, handlers are plain functions that must return quickly.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _TURN = 2000
 
 
 class Informer(Generic[O]):
-    """Made by koord.kube.informers, or alone: `run` it in a task."""
+    """Informer caches one kind. An InformerFactory makes it, or it stands alone: run it in a task."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Informer(Generic[O]):
         on_malformed: Callable[[Malformed], None] | None = None,
         rng: Random | None = None,
     ) -> None:
-        """`transform` slims objects before they are kept, or leaves them out by returning None."""
+        """Create an informer. `transform` trims objects before they are cached, or drops them by returning None."""
         self.resource = resource
         self.scope = scope
         self.transform = transform
@@ -64,7 +65,7 @@ class Informer(Generic[O]):
     # -- reads
 
     def get(self, namespace: str, name: str) -> O | None:
-        """`namespace` is "" for cluster-scoped kinds."""
+        """Return the cached object or None. `namespace` is "" for cluster-scoped kinds."""
         return self._cache.get(namespace, name)
 
     def list(self, namespace: str | None = None) -> builtins.list[O]:
@@ -87,7 +88,7 @@ class Informer(Generic[O]):
 
     @property
     def synced(self) -> bool:
-        """The first list is here and every handler has been told of all of it."""
+        """Return whether the first list is cached and every handler has been notified of all of it."""
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
@@ -110,9 +111,10 @@ class Informer(Generic[O]):
     def on(
         self, handler: Callable[[Change[O]], object], *, filter: Callable[[O], bool] | None = None
     ) -> Subscription[O]:
-        """Tell `handler` of every change, beginning with what is here now as initial adds.
+        """Notify `handler` of every change, beginning with what is cached now as initial adds.
 
-        With `filter` it sees a smaller world: an object that begins to match is added, one that ceases is deleted.
+        With `filter` it sees a subset: an object that begins to match is added, one that ceases to match is
+        deleted.
         """
         subscription = Subscription(handler, filter, self._clock)
         if self._filled:
@@ -129,7 +131,7 @@ class Informer(Generic[O]):
     # -- life
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         if self._resync_s is None:
             await self._reflector.run()
             return
@@ -138,7 +140,7 @@ class Informer(Generic[O]):
             group.create_task(self._resync(self._resync_s), name=f"resync-{self.resource.plural}")
 
     async def _resync(self, every_s: float) -> None:
-        """Repeat all that is known as updates without a difference, for handlers that missed their chance to act."""
+        """Repeat all cached objects as updates without a difference, for handlers that missed their chance to act."""
         while True:
             await self._clock.sleep(every_s)
             async with self._telling:
@@ -197,7 +199,7 @@ class Informer(Generic[O]):
             _tell(self._handlers, self._cache.upsert(slim))
 
     def _receive_unread(self, event: WatchEvent[O]) -> None:
-        """Its last good state stays, as it is likelier right than nothing; but a deletion needs no reading."""
+        """Handle an undecodable object: its last good state stays cached, but a deletion needs no decoding."""
         meta = event.body.typed(Object).metadata
         known = self._cache.get(meta.namespace, meta.name)
         if event.type == DELETED or (known is not None and known.metadata.uid != meta.uid):

@@ -1,4 +1,6 @@
-"""One shared informer for each view of a kind, started and stopped together."""
+"""This module makes informers: one shared informer for each model and scope of a kind, started and stopped
+together.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _View = tuple[str, str, type[Object], Scope]
 
 
 class Informers:
-    """`of` says what is needed, `start` begins, `synced` waits for the first state, `stop` ends every task."""
+    """InformerFactory shares informers: `for_resource` requests one, `start` runs them, `wait_for_cache_sync`
+    waits for the first state, `stop` ends every task.
+    """
 
     def __init__(
         self,
@@ -35,7 +39,7 @@ class Informers:
         seed: int | None = None,
         on_malformed: Callable[[Malformed], None] | None = None,
     ) -> None:
-        """`seed` makes the jitter of reconnections repeat from run to run."""
+        """Create a factory. `seed` makes the jitter of reconnections repeat from run to run."""
         self._client = client
         self._clock = clock
         self._seed = seed
@@ -54,7 +58,9 @@ class Informers:
         transform: Callable[[O], O | None] | None = None,
         resync_s: float | None = None,
     ) -> Informer[O]:
-        """The informer of this view. `transform` and `resync_s` are settled by whoever asks first."""
+        """Return the shared informer of this resource and scope. The first caller settles `transform` and `resync_s`.
+
+        """
         scope = Scope(namespace=namespace, labels=labels, fields=fields)
         view: _View = (resource.api_version, resource.plural, resource.model, scope)
         known = self._shared.get(view)
@@ -79,14 +85,16 @@ class Informers:
         return informer
 
     def start(self) -> None:
-        """Begin with what was asked for so far; what is asked for later begins at once."""
+        """Run the informers requested so far; those requested later are run at once."""
         self._started = True
         for view, informer in self._shared.items():
             if view not in self._tasks:
                 self._start(view, informer)
 
     async def synced(self, timeout: float | None = None) -> None:
-        """Until every informer and all its handlers know the first state. Raises TimeoutError naming the late ones."""
+        """Wait until every informer and all its handlers know the first state. Raise TimeoutError naming the late
+        ones.
+        """
         waiting = [asyncio.create_task(informer.wait_synced()) for informer in self._shared.values()]
         try:
             async with asyncio.timeout(timeout):
@@ -104,7 +112,7 @@ class Informers:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     async def stop(self) -> None:
-        """End every task and wait for its end. Raises what an informer died of, if one did."""
+        """End every task and wait for it. Raise what an informer died of, if one did."""
         self._started = False
         tasks = list(self._tasks.values())
         self._tasks.clear()
@@ -117,7 +125,7 @@ class Informers:
 
     @property
     def dead(self) -> tuple[str, ...]:
-        """Informers that ended though nobody stopped them: their view is frozen, and nothing will thaw it."""
+        """Return the informers that ended though nobody stopped them: their caches no longer follow the cluster."""
         return tuple(task.get_name() for task in self._tasks.values() if task.done())
 
     async def __aenter__(self) -> Informers:

@@ -1,7 +1,7 @@
-"""Kubeconfig documents as values: check their shape, merge several, select a context. Reading files is the loader's.
+"""This module parses and merges kubeconfig documents. Reading files is the loader's work.
 
-Where a setting is given twice the rules are kubectl's: the first file to name a cluster, user or context wins whole;
-inline data wins over a file; a static token wins over a plugin.
+Where a setting is given twice the rules are kubectl's: the first file to name a cluster, user or context
+wins whole; inline data wins over a file; a static token wins over a plugin.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from koord.kube.connection import BadConfig
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """Unknown keys are ignored: newer tools write more than we read."""
+    """_Entry is the base of kubeconfig entries. Unknown keys are ignored: newer tools write more than we read."""
 
 
 class NamedExtension(_Entry, frozen=True, kw_only=True):
@@ -105,14 +105,14 @@ E = TypeVar("E")
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """An entry and the file it is from: relative paths in it are relative to that file."""
+    """KubeconfigEntry is an entry and the file it is from: relative paths in it are relative to that file."""
 
     value: Any
     file: str
 
 
 class Kubeconfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All documents as one."""
+    """Kubeconfig is the merge of all documents."""
 
     current_context: str
     clusters: Mapping[str, Placed]
@@ -122,7 +122,7 @@ class Kubeconfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(file: str, loaded: Any) -> Document:
-    """A loaded YAML value, whatever it is, as a document."""
+    """Convert a loaded YAML value, whatever it is, to a kubeconfig document."""
     if loaded is None:  # an empty file is an empty config
         return Document()
     if not isinstance(loaded, dict):
@@ -144,7 +144,7 @@ def parse(file: str, loaded: Any) -> Document:
 
 
 def merge(documents: Sequence[tuple[str, Document]]) -> Kubeconfig:
-    """First come, first served: a name that a file has claimed is not touched by later files."""
+    """Merge documents in order: an entry that an earlier file has named is not touched by later files."""
     clusters: dict[str, Placed] = {}
     users: dict[str, Placed] = {}
     contexts: dict[str, Placed] = {}

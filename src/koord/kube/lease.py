@@ -1,9 +1,11 @@
-"""What a coordination.k8s.io/v1 Lease means for one candidate: who leads, until when, and what to write. Pure.
+"""This module computes what a coordination.k8s.io/v1 Lease means for one candidate: who leads, until when, and
+what to write. It is pure.
 
-Three numbers keep two candidates from leading at once, whatever their clocks show. A holder trusts its lease for
-`renew_deadline_s` from the moment it *sent* the last write that succeeded. Others wait the lease's own duration from
-the moment they first *saw* that write. Both are measured on the measurer's own monotonic clock, and sending comes
-before seeing; so clocks may differ in rate by duration / deadline (1.5 as configured here) before the two meet.
+Three numbers keep two candidates from leading at once, whatever their clocks show. A holder trusts its
+lease for `renew_deadline_s` from the moment it *sent* the last write that succeeded. Others wait the
+lease's own duration from the moment they first *saw* that write. Both are measured on the measurer's own
+monotonic clock, and sending comes before seeing; so clocks may differ in rate by duration / deadline (1.5
+as configured here) before the two meet.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class LeaseConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a Lease that election is about. Other fields may change without prolonging anything."""
+    """LeaderElectionRecord holds the fields of a Lease that election is about. Other fields may change without
+    renewing it.
+    """
 
     holder: str = ""
     duration_s: int = 0
@@ -59,7 +63,7 @@ def record_of(lease: Lease) -> Record:
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
-    """A record, and when this candidate first saw it in this state (its own monotonic clock)."""
+    """ObservedRecord is a record and when this candidate first saw it in this state, on its own monotonic clock."""
 
     record: Record
     since: float
@@ -75,9 +79,10 @@ Standing = Literal["free", "mine", "taken"]
 
 
 def standing(sighting: Sighting, identity: str, terms: Container[datetime | None], now: float) -> Standing:
-    """Whether the lease may be taken. `terms` are the acquire times that this process wrote.
+    """Return whether the lease may be taken. `own_acquire_times` are the acquire times that this process wrote.
 
-    The name alone does not make a lease ours: a process that died under the same name may still be ending its work.
+    The identity alone does not make a lease ours: a process that died under the same name may still be ending
+    its work.
     """
     record = sighting.record
     if not record.holder:
@@ -88,7 +93,7 @@ def standing(sighting: Sighting, identity: str, terms: Container[datetime | None
 
 
 def claim(record: Record | None, config: LeaseConfig, moment: datetime) -> Record:
-    """The record that makes `config.identity` the holder; `record` is what is there now."""
+    """Return the record that makes `config.identity` the holder; `record` is what is there now."""
     return Record(
         holder=config.identity,
         duration_s=config.duration_s,
@@ -103,12 +108,12 @@ def renewal(record: Record, config: LeaseConfig, moment: datetime) -> Record:
 
 
 def release(record: Record, moment: datetime) -> Record:
-    """Nobody holds it, and whoever reads only times finds it expired within a second."""
+    """Return a record without holder that even readers of times alone find expired within a second."""
     return Record(duration_s=1, acquired_at=moment, renewed_at=moment, transitions=record.transitions)
 
 
 def spec_of(record: Record) -> dict[str, Any]:
-    """As JSON for a create or a merge patch; fields that are not about election are left as they are."""
+    """Return the JSON spec for a create or a merge patch; fields that are not about election are left as they are."""
     return {
         "holderIdentity": record.holder,
         "leaseDurationSeconds": record.duration_s,

@@ -1,4 +1,6 @@
-"""What a list call gives: one page or many as one value, and the objects that did not fit their model, by name."""
+"""This module lists objects: it decodes pages, follows continue tokens, and reports by name the objects that
+do not fit their model.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class Page(Model, Generic[T], frozen=True, kw_only=True):
 
 
 class Misfit(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that the server has and its model cannot hold."""
+    """UndecodableObject names an object that the server has and that its model cannot hold."""
 
     namespace: str
     name: str
@@ -36,7 +38,9 @@ class Misfit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """Everything a list found, at one resource version. One bad object does not hide the others: see `misfits`."""
+    """Listing holds everything a list found, at one resource version. One bad object does not hide the others: see
+    `undecodable`.
+    """
 
     items: tuple[T, ...]
     resource_version: str
@@ -45,7 +49,9 @@ class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 @functools.cache
 def page_of(model: type[Any]) -> Any:
-    """The decoder's type for a list of `model`; building it is slower than decoding a small list."""
+    """Return the decoder's type for a list of `model`, cached because building it is slower than decoding a small
+    list.
+    """
     return Page[model]  # type: ignore[valid-type]
 
 
@@ -58,7 +64,7 @@ def typed_page(body: Body, model: type[O]) -> tuple[Page[O], list[Misfit]]:
 
 
 def _salvaged(body: Body, model: type[O]) -> tuple[Page[O], list[Misfit]]:
-    """Item by item, after the fast path met an object that does not fit."""
+    """Decode item by item, after the fast path met an object that does not fit."""
     plain = convert(body.plain(), Page[Any])
     items: list[O] = []
     misfits: list[Misfit] = []

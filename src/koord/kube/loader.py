@@ -20,7 +20,7 @@ _YAML_TROUBLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeEr
 
 
 class _Loader(yaml.CSafeLoader):
-    """Safe YAML in which a date stays the text that it is, as in Kubernetes' own tools."""
+    """_Loader is a safe YAML loader that keeps dates as text, as Kubernetes' own tools do."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -37,7 +37,8 @@ def load(
     choice: Choice = Choice(),  # noqa: B008 - a frozen value
     terminal: bool = False,
 ) -> Connection:
-    """`path`, else KUBECONFIG, else ~/.kube/config, else the pod's service account.
+    """Load the connection of `path`, else of KUBECONFIG, else of ~/.kube/config, else of the pod's service
+    account.
 
     `terminal` says whether a person is at standard input, which some credential plugins need.
     """

@@ -1,4 +1,6 @@
-"""Objects that the server has and a program cannot read: each is reported once, until it is well again or gone."""
+"""This module reports objects that the server has and a program cannot decode: each once, until it is well
+again or gone.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class MalformedLog:
         self._say(Malformed(kind=self._kind, namespace=namespace, name=name, uid=uid, error=error))
 
     def index(self, index: str, obj: Object, error: Exception) -> None:
-        """An index could not place the object; the object itself is kept."""
+        """Report that an index could not place the object; the object itself is kept."""
         meta = obj.metadata
         key = (index, meta.namespace, meta.name)
         if self._unplaced.get(key) == meta.uid:
@@ -53,7 +55,7 @@ class MalformedLog:
             self._known.pop((namespace, name), None)
 
     def keep_only(self, unread: Container[tuple[str, str]]) -> None:
-        """After a full list: who is not unreadable now is well or gone."""
+        """Forget, after a full list, every object that is not undecodable now."""
         self._known = {key: uid for key, uid in self._known.items() if key in unread}
         self._unplaced.clear()
 

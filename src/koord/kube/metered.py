@@ -1,4 +1,6 @@
-"""A transport that counts what passes through it, as rest_client_* metrics."""
+"""This module wraps transports: one wrapper counts requests as rest_client_* metrics, one fences the writes of
+a process that does not lead.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ NO_ANSWER = "<error>"  # in place of a status code
 
 
 class RestMetrics:
-    """One for a program, shared by its clients."""
+    """RestMetrics holds the request metrics of a program; its clients share it."""
 
     def __init__(self, registry: Registry) -> None:
         self.requests = registry.counter(
@@ -31,7 +33,7 @@ class RestMetrics:
 
 class MeteredTransport:
     def __init__(self, inner: Transport, metrics: RestMetrics, server: str, clock: Clock) -> None:
-        """`server` is the URL that the metrics name the host of."""
+        """Wrap `inner`. `server` is the URL whose host the metrics name."""
         self._inner = inner
         self._metrics = metrics
         self._host = urlsplit(server).netloc

@@ -1,4 +1,6 @@
-"""metav1.MicroTime as text: the server takes exactly six digits of fraction and no other spelling."""
+"""This module formats metav1.MicroTime: the server accepts exactly six digits of fraction and no other
+spelling.
+"""
 
 from __future__ import annotations
 
@@ -6,4 +8,7 @@ from datetime import UTC, datetime
 
 
 def microtime(moment: datetime) -> str:
+    """Format a moment as metav1.MicroTime: the server accepts exactly six digits of fraction and no other
+    spelling.
+    """
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,4 +1,4 @@
-"""Keeps a repeating failure from filling the log: a budget of lines, and a count of those that were left out."""
+"""This module limits the log lines of a repeating failure and counts those that were suppressed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from koord.telemetry.clock import Clock
 
 
 class QuietLog:
-    """At most `burst` lines at once and one more each `every_s`; the next line written says how many were left out."""
+    """RateLimitedLog writes at most `burst` lines at once and one more each `every_s`; the next line says how many
+    were suppressed.
+    """
 
     def __init__(self, logger: logging.Logger, clock: Clock, every_s: float = 30.0, burst: int = 5) -> None:
         self._logger = logger

@@ -1,4 +1,6 @@
-"""What a call raises when there was no usable answer, and a program that runs on tries again later."""
+"""This module lists the errors of a call without usable response, after which a running program tries again
+later.
+"""
 
 from __future__ import annotations
 

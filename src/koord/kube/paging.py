@@ -1,4 +1,4 @@
-"""Follow continue tokens until a list is whole. How a page's bytes become objects is the reader's choice."""
+"""This module follows continue tokens until a list is complete. Decoding a page is left to the PageDecoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ Reader = Callable[[Body], tuple[Page[T], list[Misfit]]]
 
 
 async def collect(caller: Caller, first: Request, read: Reader[T]) -> Listing[T] | Refused:
-    """A token that expired under way starts the list again, once and in one page, which has no token to expire."""
+    """List all pages. A token that expires on the way restarts the list, once and in one page, which has no token
+    to expire.
+    """
     request, restarted = first, False
     items: list[T] = []
     misfits: list[Misfit] = []

@@ -1,4 +1,6 @@
-"""The same verbs over dicts and lists: for objects that are written back whole, and for kinds without a model."""
+"""This module is the dynamic client: the same verbs over unstructured objects, for objects that are written
+back whole and for kinds without a model.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from koord.kube.watch import PlainWatch
 
 
 class PlainClient:
-    """`client.plain`. What comes back may be shared: copy before changing it."""
+    """DynamicClient is `Client.dynamic`. Returned objects may be shared: copy them before changing them."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -57,7 +59,7 @@ class PlainClient:
         resource_version: str | None = None,
         resource_version_match: VersionMatch | None = None,
     ) -> Listing[Plain] | Refused:
-        """Everything that matches, in pages of `limit` (0: one page)."""
+        """List all objects that match, in pages of `limit` (0: one page)."""
         first = verb.listing(
             resource,
             namespace,
@@ -81,7 +83,7 @@ class PlainClient:
         field_manager: str | None = None,
         field_validation: FieldValidation | None = None,
     ) -> Plain | Refused:
-        """apiVersion and kind may be left out of `obj`, and the namespace argument when `obj` names it."""
+        """Create an object. `obj` may omit apiVersion and kind, and `namespace` may be omitted when `obj` names it."""
         request = verb.create(
             resource,
             obj,
@@ -133,7 +135,9 @@ class PlainClient:
         field_manager: str | None = None,
         field_validation: FieldValidation | None = None,
     ) -> Plain | Refused:
-        """`uid` and `resource_version` are preconditions: a write meant for another object or version is refused."""
+        """Patch an object. `uid` and `resource_version` are preconditions: a write for another object or version is
+        refused.
+        """
         request = verb.patch(
             resource,
             name,
@@ -183,7 +187,7 @@ class PlainClient:
         propagation: Propagation | None = None,
         dry_run: bool = False,
     ) -> Plain | Refused:
-        """What the server answered: the object for some kinds, a Status for others."""
+        """Delete an object; return the server's response: the object for some kinds, a Status for others."""
         request = verb.delete(
             resource,
             name,

@@ -1,4 +1,4 @@
-"""Which proxy stands between us and a server: the config's own, or the environment's as Go programs read it."""
+"""This module chooses the proxy for a server: the config's own, or the environment's as Go programs read it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from koord.kube.connection import Origin
 
 
 def checked_proxy(url: str, origin: Origin) -> str:
-    """The configured proxy, or an error that says what is wrong with it."""
+    """Return the configured proxy URL, or raise an error that says what is wrong with it."""
     if not url:
         return ""
     try:
@@ -26,7 +26,7 @@ def checked_proxy(url: str, origin: Origin) -> str:
 
 
 def proxy_from_environment(server: str, environ: Mapping[str, str]) -> str:
-    """HTTPS_PROXY, HTTP_PROXY and NO_PROXY, upper case first. Loopback is never proxied."""
+    """Read HTTPS_PROXY, HTTP_PROXY and NO_PROXY, upper case first. Loopback is never proxied."""
     parts = urlsplit(server)
     host = (parts.hostname or "").lower()
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -68,7 +68,7 @@ def _excludes(rule: str, host: str, port: int) -> bool:
 
 
 def _split_port(rule: str) -> tuple[str, str]:
-    """Name and port of `host`, `host:port`, `[v6]`, `[v6]:port` or bare v6, which has colons of its own."""
+    """Split `host`, `host:port`, `[v6]`, `[v6]:port` or a bare v6 address into name and port."""
     if rule.startswith("["):
         name, _, rest = rule[1:].partition("]")
         return name, rest.removeprefix(":")

@@ -1,4 +1,6 @@
-"""How long to wait before trying again: exponential delays per item, token buckets, jittered back-off. Pure numbers."""
+"""This module computes delays before retries: exponential back-off per item, token buckets, jittered back-off;
+and it limits repeated log lines.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 
 class Limiter(Protocol[K_contra]):
-    """Decides the delay of a retry of one item and remembers how often it was asked."""
+    """RateLimiter decides the delay of an item's retry and counts how often it was asked."""
 
     def delay(self, item: K_contra) -> float: ...
 
@@ -23,7 +25,7 @@ class Limiter(Protocol[K_contra]):
 
 
 class ItemExponential(Generic[K]):
-    """5 ms, 10 ms, 20 ms ... 1000 s, counted for each item alone."""
+    """ItemExponentialRateLimiter delays each item by 5 ms, 10 ms, 20 ms ... 1000 s, counted per item."""
 
     def __init__(self, first_s: float = 0.005, longest_s: float = 1000.0) -> None:
         self._first_s = first_s
@@ -44,7 +46,9 @@ class ItemExponential(Generic[K]):
 
 
 class TokenBucket:
-    """`burst` at once, then `per_second`. Tokens may be borrowed from the future; the debt is the delay."""
+    """TokenBucket allows `burst` at once, then `per_second`. Tokens may be borrowed from the future; the debt is
+    the delay.
+    """
 
     __slots__ = ("_burst", "_clock", "_per_second", "_seen_at", "_tokens")
 
@@ -58,13 +62,13 @@ class TokenBucket:
         self._seen_at = clock.monotonic()
 
     def reserve(self) -> float:
-        """Take a token, now or in the future, and say how many seconds away it is."""
+        """Take a token, now or in the future, and return how many seconds away it is."""
         self._refill()
         self._tokens -= 1
         return 0.0 if self._tokens >= 0 else -self._tokens / self._per_second
 
     def allow(self) -> bool:
-        """Take a token if there is one now."""
+        """Take a token if there is one now; return whether there was."""
         self._refill()
         if self._tokens < 1:
             return False
@@ -83,7 +87,9 @@ class TokenBucket:
 
 
 class ControllerLimiter(Generic[K]):
-    """The default for work queues: the longer of the item's own delay and an overall 10 per second, burst 100."""
+    """DefaultControllerRateLimiter takes the longer of the item's own delay and an overall 10 per second, burst
+    100.
+    """
 
     def __init__(
         self,
@@ -107,7 +113,8 @@ class ControllerLimiter(Generic[K]):
 
 
 class Backoff:
-    """Delays for one thing that keeps failing: doubling up to a ceiling, each stretched by up to `jitter` of itself.
+    """JitteredBackoff delays one thing that keeps failing: doubling up to a ceiling, each stretched by up to
+    `jitter` of itself.
 
     A run of failures that stopped `reset_after_s` ago is forgotten, so an old outage does not slow a new one.
     """
@@ -143,5 +150,5 @@ class Backoff:
 
 
 def jittered(seconds: float, factor: float, rng: Random) -> float:
-    """Between `seconds` and `seconds * (1 + factor)`."""
+    """Return a random value between `seconds` and `seconds * (1 + factor)`."""
     return seconds * (1 + factor * rng.random())

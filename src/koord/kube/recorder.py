@@ -1,7 +1,8 @@
-"""Records Events about objects without ever making the caller wait: a bounded queue and one task that writes.
+"""This module records Events about objects without ever making the caller wait: a bounded queue and one task
+that writes.
 
-What becomes one Event and what a series is decided in koord.kube.correlator. Events are news, not state: what cannot
-be written in two minutes, or does not fit the queue, is dropped and counted.
+What becomes one Event and what a series is decided in koord.kube.correlator. Events are news, not state:
+what cannot be written in two minutes, or does not fit the queue, is dropped and counted.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class RecorderCounts(msgspec.Struct, kw_only=True):
 
 
 def reference(resource: Resource[Object], obj: Object) -> ObjectReference:
-    """How an event names the object that it is about."""
+    """Return the reference by which an event names the object that it is about."""
     meta = obj.metadata
     return ObjectReference(
         api_version=resource.api_version,
@@ -66,7 +67,9 @@ class Recorder:
     def __init__(
         self, client: Client, clock: Clock, *, controller: str, instance: str, rng: Random | None = None
     ) -> None:
-        """`controller` is the program ("koord-scheduler"), `instance` which one of it ("koord-scheduler-host1")."""
+        """Create a recorder. `controller` is the program ("koord-scheduler"), `instance` one of its processes
+        ("koord-scheduler-host1").
+        """
         if not controller or not instance:
             raise ValueError("events need the names of the reporting controller and of its instance")
         self.counts = RecorderCounts()
@@ -94,7 +97,7 @@ class Recorder:
         action: str = "",
         related: ObjectReference | None = None,
     ) -> None:
-        """Note that something happened. `action` is what was being done; the server demands one: `reason` fills in."""
+        """Record an event. `action` is what was being done; the server requires one, so it defaults to `reason`."""
         if type not in ("Normal", "Warning"):
             raise ValueError(f"an event is Normal or Warning, not {type!r}")
         action = action or reason
@@ -134,7 +137,7 @@ class Recorder:
             ]
 
     async def stop(self, grace_s: float = 2.0) -> None:
-        """Write what is still owed, final counts included, for at most `grace_s`. Raises what a task died of."""
+        """Write what is still unwritten, final counts included, for at most `grace_s`. Raise what a task died of."""
         for story in self._correlator.unwritten():
             self._enqueue(story)
         if self._tasks and not any(task.done() for task in self._tasks):
@@ -188,7 +191,7 @@ class Recorder:
             )
 
     def _name(self, about: str) -> str:
-        """The object's name and the time, as every Kubernetes component names its events."""
+        """Name an event by the object's name and the time, as every Kubernetes component does."""
         self._last_name_ns = max(int(self._clock.time() * 1e9), self._last_name_ns + 1)
         name = f"{about}.{self._last_name_ns:x}"
         if len(name) <= 253 and _SUBDOMAIN.fullmatch(name):
@@ -222,7 +225,7 @@ class Recorder:
             await self._work.wait()
 
     async def _write(self, story: Story) -> bool:
-        """False when it is worth another try."""
+        """Write an event; return False when it is worth another try."""
         story.tries += 1
         count = story.count
         try:

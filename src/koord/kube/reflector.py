@@ -1,6 +1,7 @@
-"""Keeps one reader in step with an API server: list, watch, resume where a stream was cut, list again when told to.
+"""This module keeps a store in step with an API server: list, watch, resume where a stream was cut, and list
+again when the server asks for it.
 
-What is done with the objects is the reader's business (see koord.kube.informer).
+What is done with the objects is the store's business (see koord.kube.informer).
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ O = TypeVar("O", bound=Object)  # noqa: E741  an object
 _LOG = logging.getLogger(__name__)
 
 PAGE = 500
-# Servers end a watch after this long; chance spreads the reconnections of many clients.
+# Servers end a watch after this long; a random value spreads the reconnections of many clients.
 WATCH_S = (300, 600)
 # Past the agreed end, a stream that still says nothing is a dead connection.
 GRACE_S = 30
-# A stream that ends at once and empty, over and over, is a fault that looks like success.
+# A stream that repeatedly ends at once and empty is a failure that looks like success.
 SHORT_S = 1.0
 # A watch that the server fails this often in a row may have a version that the server cannot serve: list.
 PATIENCE = 5
 
 
 class Reader(Protocol[O]):
-    """Where the news goes."""
+    """ReflectorStore receives what a reflector reads."""
 
     async def replace(self, listing: Listing[O]) -> None:
-        """All that there is."""
+        """Replace the whole content."""
         ...
 
     def receive(self, event: WatchEvent[O]) -> None:
-        """One change: ADDED, MODIFIED or DELETED."""
+        """Apply one change: ADDED, MODIFIED or DELETED."""
         ...
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Which objects of a kind."""
+    """WatchScope selects the objects of a kind."""
 
     namespace: str | None = None
     labels: str = ""
@@ -96,7 +97,7 @@ class Reflector(Generic[O]):
         self._failures_in_a_row = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """List and watch until cancelled."""
         while True:
             while not await self._list():
                 await self._pause()
@@ -165,7 +166,7 @@ class Reflector(Generic[O]):
         return "again"
 
     async def _follow(self, watch: Watch[O]) -> Refused | None:
-        """Read a stream to its end; a refusal when the server ended it with an error."""
+        """Read a stream to its end; return the error when the server ended it with one."""
         events = aiter(watch)
         try:
             async for event in events:

@@ -1,4 +1,6 @@
-"""A server's "no" as a value: what verbs return in place of an object, with names for the answers programs act on."""
+"""This module represents a server's error as a value: what verbs return in place of an object, with a property
+for each answer that programs act on.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ UNDECODABLE = "ClientWatchDecoding"
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """The server understood and said no."""
+    """ApiError is an error Status of the server, as a value."""
 
     status: Status
     retry_after_s: float | None = None  # how long the server asked to be left alone
@@ -65,10 +67,10 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def conflict(self) -> bool:
-        """The object is not the one (uid) or not the version that the write was meant for.
+        """Return whether the object is not the one (uid) or not the version that the write was meant for.
 
-        A patch that names another uid is answered 422, because the server sees a change of an immutable field. A JSON
-        patch's failed `test` is also 422, without a cause, and cannot be told from a wrong patch.
+        A patch that names another uid is answered 422, because the server sees a change of an immutable field. A
+        JSON patch's failed `test` is also 422, without a cause, and cannot be told from a wrong patch.
         """
         if self.code == 422:
             return self.details is not None and any(cause.field == "metadata.uid" for cause in self.details.causes)
@@ -76,7 +78,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expired(self) -> bool:
-        """The resource version or continue token is too old: list again."""
+        """Return whether the resource version or continue token is too old, so that a new list is needed."""
         return self.code == 410 or self.reason in ("Expired", "Gone")
 
     @property
@@ -97,12 +99,12 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def too_many(self) -> bool:
-        """Too many requests, or, for an eviction, a disruption budget that has nothing left."""
+        """Return whether there were too many requests or, for an eviction, the disruption budget is exhausted."""
         return self.code == 429
 
     @property
     def undecodable(self) -> bool:
-        """Not the server's word: an object or frame arrived that its model cannot hold."""
+        """Return whether this is not the server's error but an object or frame that its model cannot hold."""
         return self.reason == UNDECODABLE
 
     def __str__(self) -> str:
@@ -110,7 +112,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusedError(Exception):
-    """`ok` met a refusal."""
+    """ApiErrorRaised is raised by `unwrap` for an ApiError."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(str(refused))
@@ -118,14 +120,14 @@ class RefusedError(Exception):
 
 
 def ok(result: T | Refused) -> T:
-    """The result, for scripts and tests that have no plan for a refusal."""
+    """Return the result or raise ApiErrorRaised, for scripts and tests that do not handle errors."""
     if isinstance(result, Refused):
         raise RefusedError(result)
     return result
 
 
 def retry_after_s(answer: Answer) -> float | None:
-    """The Retry-After header in seconds; its date form is never sent by an API server and counts as absent."""
+    """Return the Retry-After header in seconds; its date form is never sent by an API server and counts as absent."""
     for name, value in answer.headers.items():
         if name.lower() == "retry-after" and value.strip().isdecimal():
             return float(value)
@@ -148,7 +150,7 @@ def from_answer(answer: Answer) -> Refused:
 
 
 def from_frame(body: Body) -> Refused:
-    """The Status inside an ERROR frame of a watch."""
+    """Convert the Status inside an ERROR frame of a watch."""
     status = _status(body)
     if status is None:
         return undecodable(f"the watch reported an error that is not a Status: {body.raw()[:_SHOWN]!r}")

@@ -1,4 +1,6 @@
-"""Whether a failed call may be made again and after how long: a pure decision; the caller owns clock and chance."""
+"""This module decides whether a failed call may be retried and after how long; the caller owns clock and
+randomness.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ NEVER = RetryPolicy(attempts=1)
 def pause_s(
     policy: RetryPolicy, tried: int, request: Request, outcome: Answer | Unreachable, chance: float
 ) -> float | None:
-    """Seconds to wait before the next try, or None to let the outcome stand. `chance` is uniform in [0, 1)."""
+    """Return the seconds to wait before the next try, or None to let the outcome stand. `chance` is uniform in [0,
+    1).
+    """
     if tried >= policy.attempts or not _worth_it(request, outcome):
         return None
     backoff = min(policy.cap_s, policy.first_s * policy.factor ** (tried - 1)) * (1 + policy.jitter * chance)
@@ -47,7 +51,7 @@ def _worth_it(request: Request, outcome: Answer | Unreachable) -> bool:
 
 
 def repeatable(request: Request) -> bool:
-    """True when running the request twice leaves what running it once leaves, and hits no other object."""
+    """Return whether running the request twice has the effect of running it once, and hits no other object."""
     body = request.body
     match request.method:
         case "GET" | "HEAD":

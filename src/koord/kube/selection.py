@@ -1,4 +1,6 @@
-"""From a merged kubeconfig and a user's choices to one Connection. Pure: paths are resolved, files are not opened."""
+"""This module resolves a merged kubeconfig and a user's overrides to one Connection. It is pure: paths are
+resolved, files are not opened.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ _MODES = ("Never", "IfAvailable", "Always")
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line may say over the files. Empty means: as the files say."""
+    """ConnectionOverrides is what the command line may say over the files. Empty means: as the files say."""
 
     context: str = ""
     cluster: str = ""
@@ -54,7 +56,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 def select(
     config: Kubeconfig, choice: Choice, environ: Mapping[str, str], *, now_s: float, terminal: bool = False
 ) -> Connection:
-    """`environ` gives plugins their environment and the proxy settings; `now_s` judges legacy OIDC tokens."""
+    """Resolve the connection. `environ` gives plugins their environment and the proxy settings; `now_s` checks the
+    expiry of legacy OIDC tokens.
+    """
     name, context = _context(config, choice)
     cluster_name = choice.cluster or context.cluster
     user_name = choice.user or context.user
@@ -91,7 +95,9 @@ def _entry(
 
 
 class _Reader:
-    """One cluster entry and one user entry on their way to a Connection; it exists to carry names for messages."""
+    """_ConnectionBuilder converts one cluster entry and one user entry to a Connection; it carries their names for
+    messages.
+    """
 
     def __init__(
         self,
@@ -259,7 +265,7 @@ class _Reader:
 
 
 def token_expiry_s(token: str) -> float | None:
-    """When a JSON Web Token ends, or None when it is none or does not say."""
+    """Return when a JSON Web Token expires, or None when it is none or does not say."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -272,7 +278,7 @@ def token_expiry_s(token: str) -> float | None:
 
 
 def _beside(file: str, path: str) -> str:
-    """A path as the file that holds it means it."""
+    """Resolve a path relative to the file that holds it."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(file), path)) if path else ""
 
 

@@ -1,4 +1,9 @@
-"""One handler of an informer: what it wants to see, and what became of telling it."""
+"""This module is the informer: a live, indexed copy of one kind, and handlers that are notified of every
+change after the copy shows it.
+
+Staying in step with the server is the reflector's work, holding objects the cache's. Everything here
+belongs to one event loop: reads are plain calls, handlers are plain functions that must return quickly.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,9 @@ class Subscription(Generic[O]):
         self._quiet = QuietLog(_LOG, clock)  # a handler that fails on everything fails 50,000 times in one list
 
     def tell(self, change: Change[O]) -> None:
-        """A handler that raises is logged by name and counted; it misses this change, others do not."""
+        """Notify the handler. A handler that raises is logged by name and counted; it misses this change, others do
+        not.
+        """
         if not self._live:
             return
         try:
@@ -57,7 +64,7 @@ class Subscription(Generic[O]):
 
 
 def filtered(change: Change[O], wanted: Callable[[O], bool]) -> Change[O] | None:
-    """The change as someone sees it who knows only wanted objects."""
+    """Convert a change to what a handler sees that knows only the objects that match."""
     if change.kind == "added":
         return change if wanted(change.object) else None
     assert change.old is not None, f"{change.kind} without what was there before"

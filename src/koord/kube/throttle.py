@@ -1,10 +1,14 @@
-"""A client's own rate limit: a token bucket that answers how long to wait, and leaves the waiting to the caller."""
+"""This module sends one call for a client: it waits for the request throttle, retries where the policy allows,
+and returns the response.
+"""
 
 from __future__ import annotations
 
 
 class TokenBucket:
-    """`rate` calls a second with `burst` saved up at most. A burst of 0 means no limit."""
+    """RequestThrottle limits a client to `rate` calls a second with `burst` saved up at most. A burst of 0 means
+    no limit.
+    """
 
     def __init__(self, rate: float, burst: int, now_s: float) -> None:
         if burst and rate <= 0:
@@ -15,7 +19,7 @@ class TokenBucket:
         self._at_s = now_s
 
     def reserve(self, now_s: float) -> float:
-        """Take one token, in debt if need be; the seconds until that debt is paid. First come, first served."""
+        """Take one token, in debt if need be; return the seconds until that debt is paid. First come, first served."""
         if not self._burst:
             return 0.0
         self._tokens = min(float(self._burst), self._tokens + max(0.0, now_s - self._at_s) * self._rate)

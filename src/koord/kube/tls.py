@@ -1,4 +1,6 @@
-"""TLS contexts for a connection, rebuilt when the files behind them change. Nothing here opens a socket."""
+"""This module builds the TLS contexts of a connection, again when the files behind them change. It opens no
+socket.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ Stamp = tuple[object, ...]
 
 
 class TlsContexts:
-    """The context to use with a client certificate, or with none. A new context means new connections."""
+    """TlsContexts returns the context to use with a client certificate, or with none. A new context means new
+    connections.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -86,7 +90,7 @@ def _no_password() -> str:
 
 @contextlib.contextmanager
 def _file(pem: Pem) -> Iterator[str]:
-    """A path for OpenSSL, which takes no bytes. Inline keys stay in memory where the system can do that."""
+    """Yield a path for OpenSSL, which takes no bytes. Inline keys stay in memory where the system supports it."""
     if pem.data is None:
         yield pem.path
     elif hasattr(os, "memfd_create"):

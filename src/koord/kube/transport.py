@@ -1,8 +1,9 @@
-"""The seam between a client and an API server: one request in, one answer or one watch stream out.
+"""This module is the interface between a client and an API server: one request in, one response or one watch
+stream out.
 
 Two transports exist: HTTP (koord.kube.http) and in-process to the embedded server
-(koord.embedded.apiserver.inprocess), which moves objects without turning them into JSON and back. Nothing above
-this module knows which one it has.
+(koord.embedded.apiserver.inprocess), which moves objects without turning them into JSON and back. Nothing
+above this module knows which one it has.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What Kubernetes calls a REST request, before it is bytes on a wire."""
+    """ApiRequest is a REST request to an API server, before it is bytes on a wire."""
 
     method: str  # GET, POST, PUT, PATCH, DELETE
     path: str  # "/api/v1/namespaces/x/pods", already unescaped
@@ -41,19 +42,21 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Body(Protocol):
-    """An answer's body in whichever form the reader wants. A form is made when asked for: keep it, do not ask twice."""
+    """ResponseBody is a response's body in whichever form the reader wants. A form is made when asked for: do not
+    ask twice.
+    """
 
     def raw(self) -> bytes: ...
 
     def plain(self) -> Any:
-        """Dicts and lists. Shared: never mutate what comes back."""
+        """Return dicts and lists. They are shared: never mutate them."""
         ...
 
     def typed(self, model: type[T]) -> T: ...
 
 
 class BytesBody:
-    """A body that arrived as bytes."""
+    """BytesResponseBody is a body that arrived as bytes."""
 
     __slots__ = ("_raw",)
 
@@ -71,7 +74,7 @@ class BytesBody:
 
 
 class PlainBody:
-    """A body that is already dicts and lists."""
+    """UnstructuredBody is a body that is already dicts and lists."""
 
     __slots__ = ("_plain",)
 
@@ -100,7 +103,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Frame(Protocol):
-    """One watch event: `type` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR; the body is the object (or Status)."""
+    """WatchFrame is one watch event: `type` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR; the body is the object
+    or Status.
+    """
 
     @property
     def type(self) -> str: ...
@@ -110,7 +115,7 @@ class Frame(Protocol):
 
 
 class WatchStream(Protocol):
-    """An open watch. Iterate frames; the end of iteration is the end of the stream, and that is normal."""
+    """WatchStream is an open watch. Iterate it for frames; the end of iteration is the normal end of the stream."""
 
     def __aiter__(self) -> AsyncIterator[Frame]: ...
 
@@ -118,9 +123,10 @@ class WatchStream(Protocol):
 
 
 class Unreachable(Exception):
-    """No answer could be had: connection refused, reset, timed out, TLS failure.
+    """Unreachable means that no response could be had: connection refused, reset, timed out, TLS failure.
 
-    `sent` is False only when it is certain that no byte of the request left: then even a create may be tried again.
+    `sent` is False only when it is certain that no byte of the request left: then even a create may be tried
+    again.
     """
 
     def __init__(self, message: str, *, sent: bool = True) -> None:
@@ -130,11 +136,11 @@ class Unreachable(Exception):
 
 class Transport(Protocol):
     async def send(self, request: Request) -> Answer:
-        """One request, one answer, refusals included. Raises Unreachable when there is none."""
+        """Send one request and return its response, errors included. Raise Unreachable when there is none."""
         ...
 
     async def watch(self, request: Request) -> WatchStream | Answer:
-        """Open a watch; an Answer instead of a stream is the server's refusal (410, 403, ...)."""
+        """Open a watch; an ApiResponse instead of a stream is the server's error (410, 403, ...)."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The verbs of the Kubernetes API as requests: arguments in, `Request` out. Nothing here sends anything."""
+"""This module builds the requests of the Kubernetes API's verbs. It sends nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _PATCH_TYPE = {"merge": MERGE_PATCH, "strategic": STRATEGIC_PATCH, "json": JSON_
 
 
 def _one(resource: Resource[Object], namespace: str | None, name: str, subresource: str | None = None) -> str:
-    """The path of one object. A missing name would turn a delete into a delete of everything, so it is an error."""
+    """Return the path of one object. A missing name would turn a delete into a delete of everything, so it is an
+    error.
+    """
     if not name:
         raise ValueError(f"a {resource.kind} is addressed by name, and the name is empty")
     return resource.path(_scope(resource, namespace), name, subresource)
@@ -35,7 +37,7 @@ def _scope(resource: Resource[Object], namespace: str | None) -> str | None:
 
 
 def _query(given: Mapping[str, str | bool | int | None]) -> dict[str, str]:
-    """Only what was asked for: absent, empty and false parameters are left to the server."""
+    """Build the query of what was asked for: absent, empty and false parameters are left to the server."""
     return {key: "true" if value is True else str(value) for key, value in given.items() if value is not None and value}
 
 
@@ -53,7 +55,9 @@ def _write_query(
 
 
 def _whole(resource: Resource[Object], obj: Model | Plain, subresource: str | None) -> Plain:
-    """The object as dicts, saying its own kind. Bodies of subresources (Binding, Scale, ...) are other kinds."""
+    """Return the object as dicts with apiVersion and kind. Bodies of subresources (Binding, Scale, ...) are other
+    kinds.
+    """
     plain = to_dict(obj) if isinstance(obj, Model) else obj
     if subresource and subresource != "status":
         return plain
@@ -98,7 +102,9 @@ def listing(
 
 
 def next_page(first: Request, token: str) -> Request:
-    """A continue token already names its version; the server refuses a list that names both."""
+    """Build the request of the next page. A continue token names its version already; the server refuses both
+    together.
+    """
     kept = {k: v for k, v in first.query.items() if k not in ("resourceVersion", "resourceVersionMatch")}
     return msgspec.structs.replace(first, query={**kept, "continue": token})
 
@@ -145,7 +151,7 @@ def create(
     field_manager: str | None = None,
     field_validation: FieldValidation | None = None,
 ) -> Request:
-    """`name` addresses the parent of a subresource; by default it is the body's own name."""
+    """Build a create request. `name` addresses the parent of a subresource; by default it is the body's own name."""
     body = _whole(resource, obj, subresource)
     where = namespace or _meta(body, "namespace") or None
     if subresource:

@@ -1,4 +1,6 @@
-"""An open watch as a program reads it: typed events out of a transport's frames. Resuming it is the informer's work."""
+"""This module decodes an open watch: typed events out of a transport's frames. Resuming it is the reflector's
+work.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,10 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
 class WatchEvent(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One change.
+    """WatchEvent is one change.
 
-    `object` is None for a BOOKMARK, an ERROR, and an object that its model cannot hold (`status.undecodable`; the
-    watch goes on). `status` says what is wrong in the last two cases.
+    `object` is None for a BOOKMARK, an ERROR, and an object that its model cannot hold (`status.undecodable`;
+    the watch goes on). `status` says what is wrong in the last two cases.
     """
 
     type: str
@@ -38,7 +40,9 @@ class WatchEvent(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Watch(Generic[T]):
-    """Iterate it for events. The end of iteration is the end of the stream and normal; Unreachable is a cut stream."""
+    """Watch is iterated for events. The end of iteration is the normal end of the stream; Unreachable means a cut
+    stream.
+    """
 
     def __init__(self, stream: WatchStream, model: type[T]) -> None:
         self._stream = stream
@@ -60,7 +64,7 @@ class Watch(Generic[T]):
 
 
 class PlainEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One change as dicts. `object` is the Status of an ERROR."""
+    """DynamicWatchEvent is one change as dicts. `object` is the Status of an ERROR."""
 
     type: str
     object: dict[str, Any]
@@ -68,7 +72,7 @@ class PlainEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlainWatch:
-    """A watch whose objects stay dicts and lists."""
+    """DynamicWatch is a watch whose objects stay dicts and lists."""
 
     def __init__(self, stream: WatchStream) -> None:
         self._stream = stream
@@ -104,7 +108,7 @@ def event(frame: Frame, model: type[T]) -> WatchEvent[T]:
 
 
 def _bookmark(body: Body) -> WatchEvent[T]:
-    """An object of nothing but metadata: a model with required fields could not hold it."""
+    """Decode a bookmark: an object of nothing but metadata, which a model with required fields could not hold."""
     metadata = body.typed(Object).metadata
     return WatchEvent(
         type=BOOKMARK,

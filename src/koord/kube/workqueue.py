@@ -1,7 +1,9 @@
-"""A queue of keys to work on: a key waits at most once, is worked on by one worker at a time, and is never lost.
+"""This module is a queue of keys: a key waits at most once, is worked on by one worker at a time, and is never
+lost.
 
-A key added while it is being worked on runs once more after `done`. Order is first in, first out; delayed keys that
-fall due together keep the order in which they were added. One event loop owns a queue; there are no locks.
+A key added while it is being worked on runs once more after `done`. Order is first in, first out; delayed
+keys that fall due together keep the order in which they were added. One event loop owns a queue; there are
+no locks.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _SLACK_S = 1e-6
 
 
 class QueueCounts(msgspec.Struct, kw_only=True):
-    """What a queue did so far, for whoever exposes metrics."""
+    """QueueCounts says what a queue did so far, for whoever exposes metrics."""
 
     adds: int = 0  # keys that entered the queue, duplicates left out
     retries: int = 0  # add_rate_limited calls
@@ -64,7 +66,7 @@ class WorkQueue(Generic[K]):
             self._wake()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Add when `seconds` have passed. Asked twice, the earlier time counts."""
+        """Add a key when `seconds` have passed. Asked twice, the earlier time counts."""
         if self._closed:
             return
         if seconds <= 0:
@@ -87,14 +89,14 @@ class WorkQueue(Generic[K]):
         self.add_after(key, self._limiter.delay(key))
 
     def forget(self, key: K) -> None:
-        """The key succeeded: its next failure starts from the shortest delay."""
+        """Reset the back-off of a key that succeeded."""
         self._limiter.forget(key)
 
     def retries(self, key: K) -> int:
         return self._limiter.retries(key)
 
     async def get(self) -> K | None:
-        """The next key, to be given back with `done`; None when the queue is shut down and empty."""
+        """Return the next key, to be given back with `done`; None when the queue is shut down and empty."""
         while not self._ready:
             if self._closed:
                 return None
@@ -119,7 +121,7 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """The worker is through with the key, whatever came of it."""
+        """Give back a key that was worked on, whatever came of it."""
         started = self._working.pop(key, None)
         if started is None:
             raise KeyError(f"queue {self.name!r}: {key!r} was given back but is not being worked on")
@@ -132,7 +134,7 @@ class WorkQueue(Generic[K]):
             self._idle.set()
 
     def shutdown(self, *, drain: bool = True) -> None:
-        """Take no more keys. With `drain` the ones already queued are still handed out; without, they are dropped."""
+        """Accept no more keys. With `drain` the ones already queued are still handed out; without, they are dropped."""
         self._closed = True
         self._later.clear()
         self._due_at.clear()
@@ -150,7 +152,7 @@ class WorkQueue(Generic[K]):
                 taker.set_result(None)
 
     async def idle(self) -> None:
-        """Until nothing is queued or being worked on; delayed keys do not count."""
+        """Wait until nothing is queued or being worked on; delayed keys do not count."""
         await self._idle.wait()
 
     @property

@@ -1,1 +1,1 @@
-"""koord-manager: the controllers and webhooks that turn measured load into resources that batch work can use."""
+"""koord-manager runs the controllers and webhooks that turn measured load into resources for batch work."""

@@ -1,6 +1,6 @@
-"""The numbers of the webhooks, under Koordinator's names; ours beside them begin with the same prefix.
+"""The metrics of the webhooks, under Koordinator's names; own ones have the same prefix.
 
-Controllers count for themselves and are read when somebody asks (`readings`).
+Controllers count for themselves and are read on demand (`readings`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _WEBHOOK = "koord_manager_webhook"
 
 
 class Metrics:
-    """One instance for a program: made from its registry, handed to whoever counts."""
+    """The webhook metrics of a program: built from its registry, handed to whoever counts."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry

@@ -1,7 +1,9 @@
-"""koord-manager without its surroundings: every controller and webhook, made from one World.
+"""koord-manager as a component: every controller and webhook, built from one context, and its explain
+endpoint.
 
-Webhooks are for all replicas, controllers for the leader alone. Ports, certificates and leader election are joined to
-it by whoever runs it: `koord-manager` over HTTPS, `koord up` inside one process.
+Webhooks run on all replicas, controllers on the leader alone. Ports, certificates and leader election are
+added by
+whoever runs it: `koord-manager` over HTTPS, `koord up` inside one process.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Controller(Protocol):
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says beside the world's settings."""
+    """The options of the command line beside the context's settings."""
 
     controllers: tuple[str, ...] = ("*",)  # "*", "name", "-name"
     pace: Pace = Pace()
@@ -78,18 +80,18 @@ _LEADING = (
 
 
 def rights() -> tuple[Right, ...]:
-    """All that koord-manager may ever need, whatever its gates."""
+    """Return all RBAC rules that koord-manager may ever need, whatever its gates."""
     parts: Sequence[Any] = (*(kind for kind, _, _ in CONTROLLERS), Configuration, Judge, Upkeep, Reach)
     return (*_LEADING, *(right for part in parts for right in part.rights))
 
 
 def unknown(controllers: Iterable[str]) -> list[str]:
-    """The names that no controller has."""
+    """Return the names that no controller has."""
     return [name for name in controllers if name != "*" and name.removeprefix("-") not in NAMES]
 
 
 def is_chosen(name: str, controllers: Sequence[str]) -> bool:
-    """The first exact word counts; without one the star."""
+    """Return whether a controller is enabled: the first exact name decides, without one the star."""
     for word in controllers:
         if word in (name, f"-{name}"):
             return word == name
@@ -97,7 +99,9 @@ def is_chosen(name: str, controllers: Sequence[str]) -> bool:
 
 
 class Manager:
-    """Make it before the informers start. `start` is for every replica, `lead` and `resign` for the leader."""
+    """The manager: build it before the informers start. `start` is for every replica, the leading calls for the
+    leader.
+    """
 
     def __init__(
         self,
@@ -141,7 +145,7 @@ class Manager:
         _LOG.info("controllers run: %s", ", ".join(controller.name for controller in self.controllers) or "none")
 
     async def resign(self) -> None:
-        """A controller that fails to stop does not keep the others running."""
+        """Stop the controllers; one that fails to stop does not keep the others running."""
         stopping, self._leading = self._leading[::-1], []
         ends = await asyncio.gather(*(controller.stop() for controller in stopping), return_exceptions=True)
         for controller, end in zip(stopping, ends, strict=True):

@@ -1,6 +1,8 @@
-"""What is kept of pods and NodeMetrics in a process where only the manager reads them: a tenth of their bytes.
+"""Informer transforms for a process where only the manager reads pods and NodeMetrics: a tenth of their bytes.
 
-Pods of one make share their containers. Inside `koord up` other components read the same caches, and nothing is cut.
+Pods of one template share their containers. Inside `koord up` other components read the same caches, and
+nothing
+is cut.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class _Make(Part, frozen=True, kw_only=True):
 
 
 def slim(informers: Informers, settings: Settings) -> None:
-    """Call before anyone else asks for these kinds. The profile controller writes pods and needs them whole."""
+    """Register the transforms before anyone else requests these kinds. The profile controller needs whole pods."""
     if not settings.gate(ColocationProfileController.gate):
         informers.of(PODS, transform=slim_pod)
     informers.of(NODE_METRICS, transform=slim_metric)
@@ -58,7 +60,7 @@ def slim_pod(pod: Pod) -> Pod:
 
 
 def slim_metric(metric: NodeMetric) -> NodeMetric:
-    """Use of pods stays; that of the node, with its percentiles, is most of a report and is read elsewhere."""
+    """Keep the usage of pods; that of the node, with its percentiles, is most of a report and is read elsewhere."""
     return msgspec.structs.replace(metric, status=msgspec.structs.replace(metric.status, node_metric=None))
 
 

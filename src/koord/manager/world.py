@@ -1,4 +1,4 @@
-"""What every controller is given: the ways to see and change the cluster, and the program's settings."""
+"""The context that every controller and webhook is given: clients, clock, recorder and the program's settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMESPACE = "koordinator-system"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags and gates that more than one part reads."""
+    """The flags and feature gates that more than one part reads."""
 
     namespace: str = NAMESPACE  # where this program lives: its lease, its certificate
     config_namespace: str = NAMESPACE
@@ -25,7 +25,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sync_period_s: float = 0.0  # 0: only changes are looked at
 
     def gate(self, name: str) -> bool:
-        """A gate that is not in the table is a mistake in this program, so it raises."""
+        """Return whether the feature gate is on. An unknown gate is a programming error and raises."""
         return self.gates[name]
 
 

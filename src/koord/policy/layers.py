@@ -1,4 +1,8 @@
-"""A cluster-wide strategy and the ones for some nodes: which of them a node gets. Reading them is left to others."""
+"""The co-location strategy of one node: the ConfigMap's, then the node's own annotation, then its labels.
+
+Reading and completing the ConfigMap's part is left to the configuration; here every layer is laid over
+the one below.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ S = TypeVar("S")
 
 
 class Layer(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
-    """The strategy of the nodes that `selector` matches, already complete: laid over the cluster's."""
+    """The strategy of the nodes that `selector` matches, complete: already merged over the cluster's."""
 
     name: str
     selector: Selector
@@ -25,7 +29,7 @@ class Layers(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     nodes: tuple[Layer[S], ...] = ()
 
     def layer(self, labels: Mapping[str, str]) -> Layer[S] | None:
-        """The first that matches wins alone, whatever follows it."""
+        """Return the first node strategy that matches; it wins alone, whatever follows it."""
         return next((layer for layer in self.nodes if layer.selector.matches(labels)), None)
 
     def of(self, labels: Mapping[str, str]) -> S:

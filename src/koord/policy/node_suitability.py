@@ -1,4 +1,4 @@
-"""Whether a node suits a pod: selectors, required affinity, taints and tolerations. Pure."""
+"""Match pods with nodes: node selectors, required node affinity, taints and tolerations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def untolerated(tolerations: tuple[Toleration, ...], taints: Iterable[Taint], ef
 
 
 def selects(spec: PodSpec, node: Node) -> bool:
-    """The pod's node selector and required node affinity."""
+    """Return whether the pod's node selector and required node affinity match the node."""
     labels = node.metadata.labels
     if not Selector.of_labels(spec.node_selector).matches(labels):
         return False

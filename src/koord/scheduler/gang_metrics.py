@@ -1,4 +1,4 @@
-"""Koordinator's metrics of gangs, under its names: read from the register when somebody asks."""
+"""Serve Koordinator's gang metrics under its names, read from the gang cache when metrics are served."""
 
 from __future__ import annotations
 

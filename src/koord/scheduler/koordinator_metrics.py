@@ -1,4 +1,4 @@
-"""The metrics that Koordinator adds to kube-scheduler's, under its names. Families only: plugins give them meaning."""
+"""Define the metric families that Koordinator adds to kube-scheduler's; plugins set their values."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class KoordinatorMetrics:
 
 
 def job_size(members: int) -> str:
-    """A gang's size as a label: 0, 1-100, 101-200 ... 901-1000, 1000+."""
+    """Return a gang's size as a label: 0, 1-100, 101-200 ... 901-1000, 1000+."""
     if members <= 0:
         return "0"
     if members > 1000:

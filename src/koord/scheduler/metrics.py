@@ -1,6 +1,7 @@
-"""kube-scheduler's metrics of attempts, under its names, labels and buckets. The shell calls plain methods.
+"""Serve kube-scheduler's and Koordinator's metrics under their names, labels and buckets.
 
-What the queue and the state count anyway is read when somebody asks (`watch`), and costs nothing in between.
+What the queue and the cluster state count anyway is read when metrics are served (`serve_sources`), and costs nothing
+in between.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _PLUGIN = exponential(0.00001, 1.5, 20)
 
 
 class Queue(Protocol):
-    """What the scheduling queue shows of itself."""
+    """Show the counts of the scheduling queue."""
 
     @property
     def tally(self) -> Tally: ...
@@ -121,7 +122,7 @@ class SchedulerMetrics:
     # Attempts --------------------------------------------------------------------------------------------------------
 
     def decided(self, profile: str, result: str, seconds: float) -> None:
-        """A decision was made. One that goes on to binding becomes an attempt when that ends."""
+        """Record a decision; one that goes on to binding becomes an attempt when that ends."""
         self._algorithm_s.observe(seconds)
         if result != "scheduled":
             self.attempt(result, profile, seconds)
@@ -169,7 +170,7 @@ class SchedulerMetrics:
     # Preemption ------------------------------------------------------------------------------------------------------
 
     def preempted(self, victims: int) -> None:
-        """Victims were looked for; a search that found none is an attempt all the same."""
+        """Record a search for victims; one that found none is an attempt all the same."""
         self._preemptions.inc()
         if victims:
             self._victims.observe(victims)
@@ -181,7 +182,7 @@ class SchedulerMetrics:
     # Numbers that others hold ----------------------------------------------------------------------------------------
 
     def watch(self, queue: Queue, state: State, binding: Callable[[], int]) -> None:
-        """Serve these too. `binding` counts the pods on their way to a node."""
+        """Serve the numbers of the queue and the cluster state too; `binding` counts binding cycles in progress."""
 
         def read() -> Iterator[Reading]:
             yield _gauge("scheduler_pending_pods", "Pods that wait, by queue.", "queue", queue.counts())

@@ -1,4 +1,4 @@
-"""Notices pods whose scheduling lasts too long. It is told what happens and when, and tells what is late."""
+"""Report pods whose scheduling attempt takes too long."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Watched(msgspec.Struct):
 
 
 class Monitor:
-    """From a pod's leaving the queue until it is bound or refused. Times are one monotonic clock's seconds."""
+    """Watch each pod from leaving the queue until it is bound or rejected. Times are seconds of one monotonic clock."""
 
     def __init__(self, tell: Callable[[Late], None], settings: Settings = Settings()) -> None:  # noqa: B008 - frozen
         self.settings = settings
@@ -47,7 +47,7 @@ class Monitor:
         self._watched: dict[str, _Watched] = {}
 
     def dequeued(self, uid: str, pod: str, profile: str, attempts: int, now: float, *, ending: bool = False) -> None:
-        """`ending`: the pod is being deleted, nothing will be tried with it."""
+        """Start watching a pod; `ending` pods are being deleted and are not watched."""
         if ending:
             self._watched.pop(uid, None)
         else:
@@ -59,14 +59,13 @@ class Monitor:
             found.started = now
 
     def completed(self, uid: str, now: float) -> None:
-        """Bound or refused. Told when it took too long, even if no look ever came at the right moment."""
+        """Stop watching a bound or rejected pod, and report it if it took too long even when no check came in time."""
         found = self._watched.pop(uid, None)
         if found is not None:
             self._judge(uid, found, now)
 
     def look(self, now: float) -> None:
-        """Tell who is late, each time. Those who left the queue and were never tried are forgotten: they went another
-        way."""
+        """Report every late pod, at each check. Pods that were dequeued but never tried are dropped."""
         for uid, found in list(self._watched.items()):
             if found.started is not None:
                 self._judge(uid, found, now)
@@ -74,7 +73,7 @@ class Monitor:
                 del self._watched[uid]
 
     async def run(self, clock: Clock) -> None:
-        """Look once a period, until cancelled."""
+        """Check once a period until cancelled."""
         while True:
             await clock.sleep(self.settings.period_s)
             self.look(clock.monotonic())

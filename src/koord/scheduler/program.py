@@ -1,7 +1,8 @@
-"""koord-scheduler as a component: made from a client, informers and an assembly of plugins; it works while it leads.
+"""Assemble koord-scheduler from a client, informers and a completed configuration, and run it while it leads.
 
-It knows neither flags nor files nor which API server it talks to. Starting registers what is to be watched; leading is
-a task of its own, so that a standby keeps its view warm.
+The component knows neither flags nor files nor which API server it talks to. `start` registers what is to be watched;
+leading is a task of its own, so that a standby keeps its caches warm. The journey of a pod is
+event_handlers -> queue -> schedule_one -> bind.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ _GONE = "the pod is gone"
 
 
 class Scheduler:
-    """`start`, then the owner starts the informers; `synced`, then `lead` for as long as this one is the leader."""
+    """Own all parts of one scheduler: call `start`, start the informers, await `wait_synced`, then `lead` while
+    leading.
+    """
 
     def __init__(
         self,
@@ -63,7 +66,10 @@ class Scheduler:
         meter: Meter | None = None,
         max_unschedulable_s: float = 300.0,
     ) -> None:
-        """`max_unschedulable_s`: after this long an unschedulable pod is tried again whatever happened meanwhile."""
+        """Wire all parts together; nothing runs yet.
+
+        `max_unschedulable_s`: after this long an unschedulable pod is tried again whatever happened meanwhile.
+        """
         self._client = client
         self._clock = clock
         self._assembly = assembly
@@ -147,7 +153,7 @@ class Scheduler:
 
     @property
     def ready(self) -> bool:
-        """Every handler has heard its first list to the end."""
+        """Return whether every handler has received its first list completely."""
         return self.intake.synced
 
     async def start(self) -> None:
@@ -159,7 +165,10 @@ class Scheduler:
         await self.intake.wait_synced()
 
     async def lead(self) -> None:
-        """Schedule until cancelled. What is on its way when that happens is left to the next leader's watch."""
+        """Run the scheduling loop and the controllers until cancelled.
+
+        Bindings that are in progress at that moment are left to the next leader, which learns of them from its watch.
+        """
         await self.synced()
         self.reporter.start()
         try:
@@ -176,7 +185,7 @@ class Scheduler:
         await asyncio.gather(*(recorder.stop() for recorder in self._recorders.values()))
 
     def misread(self, what: Malformed) -> None:
-        """An object that cannot be read is told of where its owner will look, and everything else goes on."""
+        """Record a warning event on an object that cannot be decoded; everything else goes on without it."""
         about = ObjectReference(kind=what.kind, namespace=what.namespace, name=what.name, uid=what.uid)
         recorder = next(iter(self._recorders.values()))
         recorder.record(about, "Warning", "MalformedObject", f"left out of scheduling: {what.error}", action="Reading")
@@ -185,11 +194,14 @@ class Scheduler:
 
     @property
     def unwritten(self) -> int:
-        """Events that wait to be written."""
+        """Return the number of events that wait to be written."""
         return sum(recorder.pending for recorder in self._recorders.values())
 
     def _is_busy(self) -> bool:
-        """Bindings are on the way, or soon will be: while the members of a gang are tried none is on the way yet."""
+        """Return whether bindings are in progress or soon will be.
+
+        While the members of a gang are tried none is in progress yet, so active pods count as well.
+        """
         return self.binder.on_the_way > 0 or self.queue.counts()["active"] > 0
 
     def _wake(self) -> None:
@@ -205,12 +217,16 @@ class Scheduler:
 
 
 def _chooser(profiles: Mapping[str, Profile]) -> Plugin | None:
-    """Who may say which pod comes next: one in the whole program, the first that can."""
+    """Return the plugin that may name the next pod: the first one of all profiles that implements `next_pod`, if any.
+
+    """
     return next((plugin for profile in profiles.values() for plugin in profile.at("next_pod")), None)
 
 
 class Leading:
-    """The scheduler as something that is started and stopped, for a process with no other candidate beside it."""
+    """Run a scheduler without leader election, as something that is started and stopped, in a process that has no
+    rival.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -222,7 +238,7 @@ class Leading:
         self._task.add_done_callback(_say_if_died)
 
     async def stop(self) -> None:
-        """Raises what the scheduler died of, if it did."""
+        """Stop the scheduler, and raise the exception that ended it, if there was one."""
         died: BaseException | None = None
         if self._task is not None:
             self._task.cancel()
@@ -234,6 +250,9 @@ class Leading:
 
 
 def _say_if_died(task: asyncio.Task[None]) -> None:
-    """At once, not only when somebody stops it: until then nothing would be scheduled and nobody would know why."""
+    """Log a scheduler that ended with an exception at once.
+
+    Otherwise nothing would be scheduled until somebody stops it, and nobody would know why.
+    """
     if not task.cancelled() and task.exception() is not None:
         _LOG.critical("koord-scheduler ended and schedules nothing any more", exc_info=task.exception())

@@ -1,4 +1,4 @@
-"""Every quota's numbers as metrics, looked up when they are served: a quota that is gone has no series."""
+"""Serve the numbers of every quota as metrics, read when they are served: a quota that is gone has no series."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FIELDS = {
 
 
 def watch_quotas(registry: Registry, ledger: Ledger, leads: Callable[[], bool]) -> None:
-    """Only the leader tells, so that a sum over replicas counts each quota once."""
+    """Register the quota metrics; only the leader serves values, so that a sum over replicas counts each quota once."""
 
     def read() -> Iterator[Reading]:
         values = [] if not leads() else list(_values(ledger))
@@ -44,7 +44,7 @@ def watch_quotas(registry: Registry, ledger: Ledger, leads: Callable[[], bool]) 
 
 
 class LedgerMeter:
-    """How long operations on the ledger take, by their names in Koordinator's metrics."""
+    """Time the operations on the quota cache under their names in Koordinator's metrics."""
 
     def __init__(self, clock: Clock, family: Family[Histogram]) -> None:
         self.now = clock.monotonic

@@ -1,4 +1,4 @@
-"""Every Reservation's phase and amounts as metrics, looked up when they are served: one that is gone has no series."""
+"""Serve the phase and amounts of every Reservation, read when they are served: one that is gone has no series."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Value = tuple[tuple[str, ...], float]
 
 
 def watch_reservations(registry: Registry, handle: LiveHandle, leads: Callable[[], bool]) -> None:
-    """Only the leader tells, so that a sum over replicas counts each Reservation once."""
+    """Register the Reservation metrics; only the leader serves values, so that a sum over replicas counts each once."""
     lister = handle.lister(RESERVATIONS)
 
     def read() -> Iterator[Reading]:

@@ -1,6 +1,6 @@
-"""What each pod asks for and may use, as kube-scheduler serves it at /metrics/resources: two gauges, a line per amount.
+"""Serve the requests and limits of every pod at /metrics/resources as kube-scheduler does: two gauges, a line per amount.
 
-A cluster has many pods, so the page is made in pieces with a breath between them: scheduling goes on meanwhile.
+A cluster has many pods, so the page is rendered in pieces and the event loop runs in between.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def render(pods: Iterable[Pod]) -> bytes:
 
 
 def _amounts(pod: Pod, known: dict[int, _Amounts]) -> _Amounts:
-    """Pods of one shape ask for the same, unless one of them is being resized."""
+    """Return the requests and limits of a pod; pods of one shape share them unless one is being resized."""
     statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
     alike = pod.shape is not None and all(status.resources is None for status in statuses)
     found = known.get(id(pod.shape)) if alike else None

@@ -1,4 +1,4 @@
-"""What koord-scheduler may do on an API server. Kubernetes' own scheduler roles are bound beside it."""
+"""Define what koord-scheduler may do on an API server, beside Kubernetes' own scheduler roles."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The node agent of one simulated node: the same strategies and reports as koordlet's, on a machine in memory.
+"""The koordlet of one simulated node: the same strategies and reports as the real one, on a machine in memory.
 
-Synchronous: `advance` moves the machine on by one step and runs what is due. Talking to the API server is `agents`'.
+Synchronous: `advance` moves the machine on by one step and runs what is due. The API server is left to
+`cluster_agents`.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ EXPIRE_S = 300.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`step_s` is how far time moves at once: what a second is to a real agent."""
+    """Settings of simulated agents. `step_s` is how far time moves at once, as a second does for a real agent."""
 
     gates: frozenset[str]
     step_s: float = 10.0
     files: frozenset[str] = MAINLINE  # that kernels of the nodes have
-    cold_start_s: float = 24 * 3600.0  # pods younger than that lend nothing of what they asked for
+    cold_start_s: float = 24 * 3600.0  # nothing is reclaimed of the requests of pods younger than that
 
 
 class Killed(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +76,7 @@ class Agent:
         self.ran: dict[str, tuple[float, Ran]] = {}  # by strategy: when it last ran, and what it did
 
     def advance(self, now_s: float, facts: Facts, wishes: Mapping[str, Wish]) -> Step:
-        """`wishes` by container id."""
+        """Advance to `now_s` and run what is due. `wishes` is the resource demand by container id."""
         since = self._stepped_s
         step_s = self._settings.step_s if since is None else max(now_s - since, 0.001)
         self._stepped_s = now_s

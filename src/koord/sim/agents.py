@@ -1,5 +1,4 @@
-"""The agents of all simulated nodes as one component of a cluster: they hear of pods, nodes and SLOs, move their
-machines on step by step, evict through the API server and report. Decisions are the agent's."""
+"""The agents of all simulated nodes as one component of a cluster. Decisions are made by each node's agent."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ FIRST_WITHIN_S = 10.0
 
 
 class _Node:
-    """What is known of one node."""
+    """The state of one simulated node."""
 
     __slots__ = ("agent", "asked", "down", "errors", "evictor", "facts", "host", "pods", "reported_s", "stale")
 
@@ -66,11 +65,13 @@ class _Node:
         self.asked: NodeMetric | None = None
         self.reported_s: float | None = None
         self.down = False  # its machine lost power
-        self.errors: dict[str, str] = {}  # by strategy, told once
+        self.errors: dict[str, str] = {}  # by strategy, logged once
 
 
 class Agents:
-    """Start after the fleet. `on_step` is told of every node's step, `on_round` when all nodes have moved on."""
+    """Runs the agents; start it after the fleet. `on_step` is told of every node's step, `on_round` of every full
+    round.
+    """
 
     def __init__(
         self,
@@ -188,7 +189,7 @@ class Agents:
                 self._on_round()
 
     def _follow_fleet(self) -> None:
-        """Nodes that came get an agent, which learns what is known by now; agents of nodes that went go too."""
+        """Create agents of new nodes with what is known by now, and drop agents of removed nodes."""
         hosts = self._fleet.hosts
         if hosts.keys() == self._nodes.keys():
             return
@@ -234,7 +235,7 @@ class Agents:
             self._on_step(node.host.name, step)
 
     def _wishes(self, node: _Node, now_s: float) -> dict[str, Wish]:
-        """A pod's wish, split evenly over the containers of it that run."""
+        """Split the demand of each pod evenly over its running containers."""
         found: dict[str, Wish] = {}
         wishes = node.host.wishes(now_s, self._fleet.seed)
         for pod in node.facts.pods:
@@ -246,7 +247,7 @@ class Agents:
         return found
 
     def _is_due(self, node: _Node, now_s: float) -> bool:
-        """The first report comes soon, at a moment of the node's own."""
+        """Return whether a report is due. The first one comes soon, at a time of the node's own."""
         if node.asked is None or node.host.failure in ("machine", "partition"):
             return False
         interval_s = node.agent.policy.report_s

@@ -1,4 +1,4 @@
-"""A day of co-location: services on their daily curves and batch jobs that fill what the services leave. Data only."""
+"""The scenario of a co-location day: services on daily curves and batch jobs that fill what they leave. Data only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MIB = 1 << 20
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """`cpu` are the least and the most milli-cores that one replica uses in a day."""
+    """A simulated service. `cpu` is the minimum and maximum of milli-cores that one replica uses in a day."""
 
     name: str
     replicas: int
@@ -56,7 +56,7 @@ def pool(nodes: int = NODES) -> Pool:
 
 
 def traces() -> dict[str, Points]:
-    """The sale: next to nothing all day, everything at once at its hour."""
+    """Return the usage trace of the sale: next to nothing all day, everything at once at its hour."""
     times, usages = [], []
     for minute in range(0, 24 * 60, 2):
         passed = minute / 60 - SALE_HOUR
@@ -67,12 +67,12 @@ def traces() -> dict[str, Points]:
 
 
 def services(nodes: int) -> tuple[Service, ...]:
-    """As many replicas as fit the size of the cluster in the same way."""
+    """Return the services with replicas scaled to the size of the cluster."""
     return tuple(msgspec.structs.replace(one, replicas=max(1, round(one.replicas * nodes / NODES))) for one in FLEET)
 
 
 def objects(nodes: int = NODES) -> list[Obj]:
-    """Everything that is there before the day begins, in the order of creation."""
+    """Return everything that exists before the day begins, in the order of creation."""
     labels = {COLOCATED: "true"}
     profile = {
         "apiVersion": "config.koordinator.sh/v1alpha1",
@@ -96,7 +96,7 @@ def objects(nodes: int = NODES) -> list[Obj]:
 
 
 def slo_documents() -> dict[str, str]:
-    """slo-controller-config: what may be lent, when BE work is held back, and when it has to go."""
+    """Return slo-controller-config: what may be lent, and when BE pods are suppressed and evicted."""
     documents = {
         "colocation-config": {
             "enable": True,
@@ -130,7 +130,7 @@ GATES = frozenset({"BECPUSuppress", "CPUBurst", "BECPUEvict", "BEMemoryEvict", "
 
 
 def job(number: int, chance: Random) -> Obj:
-    """As users write them: plain CPU and memory. The profile makes batch work of their pods."""
+    """Return a Job as users write it: plain CPU and memory. The profile makes its pods batch pods."""
     cpus = chance.choice((1, 2, 2, 3, 4))
     minutes = chance.triangular(10, 90, 30)
     uses = {"model": "constant", "cpu": f"{chance.randint(85, 100)}%", "memory": f"{chance.randint(50, 85)}%"}
@@ -196,5 +196,5 @@ def _doubled(service: Service) -> Obj:
 
 
 def hour(at_s: float) -> float:
-    """Of the virtual day."""
+    """Return the hour of the virtual day."""
     return at_s % DAY_S / 3600

@@ -1,4 +1,6 @@
-"""Between kubelets and machines: pods as agents see them, and a machine's step as its kubelet tells of it. Pure."""
+"""The agents of all simulated nodes as one component of a cluster: they follow pods, nodes and SLOs, step
+their machines, evict through the API server and report. Decisions are made by each node's agent.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ _ENOUGH = 0.99  # of what was wanted: less slows work down
 
 
 def view_of(pod: Pod) -> PodView:
-    """Simulated containers have groups named by their ids, whatever their runtime calls itself."""
+    """Return the pod as agents see it. Simulated containers have cgroups named by their ids, whatever their runtime."""
     group = LAYOUT.pod_dir(pod_qos(pod), pod.metadata.uid)
     ids = [one.container_id for one in pod.status.container_statuses if one.container_id]
     return pod_view(pod, group, {identity: f"{group}/{identity.rpartition('/')[2][:12]}" for identity in ids})
 
 
 def lost(moment: Moment) -> dict[str, float]:
-    """By how much less than a whole step pods got on; the slowest of a pod's containers counts."""
+    """Return by how much less than a whole step each pod progressed; the slowest of a pod's containers counts."""
     found: dict[str, float] = {}
     for fare in moment.fares.values():
         if fare.got_milli < _ENOUGH * fare.wanted_milli:

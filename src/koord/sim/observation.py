@@ -1,4 +1,4 @@
-"""What a run of simulated nodes comes to: the load of nodes and cluster now, over the day, and what services lacked."""
+"""The load of a simulated cluster: nodes and cluster now and over the day, and what services lacked."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from koord.koordlet.strategies.file import CPUSET
 from koord.sim.agent import Agent, Step
 from koord.values.cpuset import CPUSet
 
-LEAST_HELD_MILLI = 100.0  # less is no suppression worth a word
+LEAST_HELD_MILLI = 100.0  # less does not count as suppression
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Milli-cores. `cpus_for_batch` is how many CPUs BE may use; `held_back` is what it wanted beyond them."""
+    """The load of one node, in milli-cores. `cpus_for_batch` is how many CPUs BE may use; `held_back` what it wanted
+    beyond.
+    """
 
     name: str
     capacity_milli: int
@@ -34,7 +36,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     held_back_milli: float
     short_milli: float
     latency: float
-    why: str = ""  # what suppression last said
+    why: str = ""  # the last reason of suppression
 
     @property
     def used_milli(self) -> float:
@@ -54,13 +56,13 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return sum(node.capacity_milli for node in self.nodes)
 
     def percent(self, *fields: str) -> float:
-        """Of the cluster's CPU; fields are those of NodeState."""
+        """Return the percentage of the cluster's CPU; fields are those of the node states."""
         total = sum(float(getattr(node, name)) for node in self.nodes for name in fields)
         return 100 * total / max(self.capacity_milli, 1)
 
     @property
     def suppressed(self) -> int:
-        """Nodes on which BE work gets less than it wants."""
+        """Return the number of nodes on which BE pods get less than they want."""
         return sum(node.is_suppressed for node in self.nodes)
 
 
@@ -97,7 +99,7 @@ class Totals(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Observation:
-    """Told of every step; keeps the present, a history in slots of `slot_s`, and sums since jobs began."""
+    """Observes every step; keeps the present, a history in slots of `slot_s`, and sums since jobs began."""
 
     def __init__(self, step_s: float, slot_s: float = 1200.0) -> None:
         self._step_s = step_s
@@ -109,7 +111,7 @@ class Observation:
         self.state: ClusterState | None = None
 
     def look(self, at_s: float, agents: Mapping[str, Agent], facts: Mapping[str, Facts]) -> ClusterState:
-        """All nodes have moved on."""
+        """Observe the cluster after all nodes have stepped."""
         nodes = tuple(_node(agent, facts[name]) for name, agent in agents.items() if agent.last is not None)
         self.state = ClusterState(at_s=at_s, nodes=nodes)
         began = self.during.seconds > 0 or any(node.batch_pods for node in nodes)
@@ -121,7 +123,7 @@ class Observation:
         return self.state
 
     def slots(self, field: str) -> Sequence[float]:
-        """Percent of the cluster's CPU, slot by slot: services, batch or lent."""
+        """Return the percentage of the cluster's CPU, slot by slot: services, batch or lent."""
         return [100 * getattr(slot, field) / slot.capacity for slot in self.history if slot.capacity]
 
 

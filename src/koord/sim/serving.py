@@ -1,5 +1,6 @@
-"""What the agents of simulated nodes tell, under the paths that real ones have on their ports: of all nodes together,
-and of one below /nodes/NAME."""
+"""The HTTP services of simulated agents, under the paths that real ones have: of all nodes together, and of
+one below /nodes/NAME.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def endpoint_of(agents: Agents, clock: Clock) -> Endpoint:
 
 
 def rows(machine: SimulatedMachine) -> list[Row]:
-    """A file that this machine has takes every value that its kernel would."""
+    """Return the capabilities of a machine: a file that it has takes every value that its kernel would."""
     bounded = machine.shape.burst_within_quota
     found = [_row(name, has=machine.has(name), bounded=bounded and name == CPU_BURST) for name in KNOBS]
     features = [

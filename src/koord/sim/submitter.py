@@ -1,4 +1,4 @@
-"""Submits batch jobs without an end and clears away those that are done, as a workflow engine does."""
+"""Submits batch jobs without an end and deletes those that are done, as a workflow engine does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Submitter:
-    """A job every `every_s` on average, but none while `backlog` pods of theirs wait for a node."""
+    """Submits a job every `every_s` on average, but none while `backlog` of their pods wait for a node."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Submitter:
 
     @property
     def waiting(self) -> int:
-        """Pods of jobs that have no node yet."""
+        """Return the number of pods of jobs that have no node yet."""
         return sum(1 for pod in self._mine() if not pod.spec.node_name)
 
     @property

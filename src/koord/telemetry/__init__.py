@@ -1,1 +1,1 @@
-"""What a program says about itself, and its sense of time: clock, logging, metrics, health."""
+"""What a program reports about itself, and its time: clock, logging, metrics, health and the component server."""

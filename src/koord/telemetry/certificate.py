@@ -1,4 +1,4 @@
-"""The certificate of a program's HTTPS port: from files that may be renewed while it runs, or made on the spot."""
+"""The certificate of a program's HTTPS port: from files that may be renewed while it runs, or self-signed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _YEAR = dt.timedelta(days=365)
 
 
 class BadCertificate(Exception):
-    """Files that cannot be served. The message names them."""
+    """The certificate files cannot be served. The message names them."""
 
 
 class ServingCertificate:
-    """An SSL context over two files; `refresh` takes renewed files over for connections made from then on."""
+    """An SSL context over two files; `refresh` loads renewed files for connections made from then on."""
 
     def __init__(self, certificate: str, key: str, *, minimum: str = "", client_ca: str = "") -> None:
-        """`client_ca` names the authorities of clients that may show a certificate; none has to."""
+        """Load the files. `client_ca` names the authorities of client certificates, which are optional."""
         self._files: tuple[str, ...] = (certificate, key)
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = TLS_VERSIONS[minimum or "VersionTLS12"]
@@ -42,14 +42,16 @@ class ServingCertificate:
 
     @property
     def fixed(self) -> bool:
-        """The files are gone on purpose: there is nothing to renew from."""
+        """Return whether the files were deleted on purpose, so that there is nothing to renew from."""
         return not self._files
 
     def fix(self) -> None:
         self._files = ()
 
     def refresh(self) -> bool:
-        """True when the files had changed. Raises BadCertificate and keeps serving the old ones."""
+        """Reload changed files and return whether they had changed. Raises BadCertificate and keeps serving the old
+        ones.
+        """
         if self.fixed:
             return False
         try:
@@ -68,7 +70,7 @@ class ServingCertificate:
 def self_signed(
     name: str, addresses: Sequence[str], folder: str = "", *, minimum: str = "", client_ca: str = ""
 ) -> ServingCertificate:
-    """For `name` and `addresses`, kept in `folder` as <name>.crt and <name>.key and taken from there when present.
+    """Create or load a certificate for `name` and `addresses`, kept in `folder` as <name>.crt and <name>.key.
 
     Without a folder it lives in memory only and is another one after a restart.
     """

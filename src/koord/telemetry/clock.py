@@ -1,8 +1,9 @@
-"""One sense of time for the whole process, in wall time or in virtual time.
+"""One clock for the whole process, in wall time or in virtual time.
 
-Code asks a Clock for the time and waits with `await clock.sleep(...)` (or plain asyncio timers, which follow the
-loop). Under `VirtualLoop` the loop's clock jumps to the next timer when nothing is runnable, so a day of cluster
-life costs only the work done in it, and the same events happen in the same order every time.
+Code asks a Clock for the time and waits with `await clock.sleep(...)` (or plain asyncio timers, which
+follow the loop). Under `VirtualLoop` the loop's clock jumps to the next timer when nothing is runnable,
+so a day of cluster life costs only the work done in it, and the same events happen in the same order
+every time.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ VIRTUAL_EPOCH = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 
 class Clock(Protocol):
     def time(self) -> float:
-        """Seconds since the Unix epoch."""
+        """Return seconds since the Unix epoch."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go backwards; only differences mean anything."""
+        """Return seconds that never go backwards; only differences are meaningful."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...

@@ -1,7 +1,7 @@
-"""Python's cyclic garbage collector, set for programs that hold a cluster in memory.
+"""Settings of Python's cyclic garbage collector for programs that hold a cluster in memory.
 
-By default it looks at every object again and again while a big answer is being made: listing 20,000 pods as a table
-took 2.8 s of CPU with it and 1.0 s without. What a cluster's state holds is not cyclic garbage.
+By default it scans every object again and again while a big answer is being made: listing 20,000 pods as
+a table took 2.8 s of CPU with it and 1.0 s without. What a cluster's state holds is not cyclic garbage.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def relax() -> None:
 
 
 def settle() -> None:
-    """After start-up: what lives now lives on, and is not looked at again. What the first lists took goes back."""
+    """Freeze the objects that live after start-up, so that they are not scanned again, and trim the heap."""
     gc.collect()
     gc.freeze()
     give_back()

@@ -35,7 +35,7 @@ _HEADERS = {"Cache-Control": "no-cache, private", "X-Content-Type-Options": "nos
 
 
 class Endpoint:
-    """Say what is served, then `listen` as often as there are ports, then `close`."""
+    """Serves a program's own routes: register them, then `listen` once per port, then `close`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -46,7 +46,7 @@ class Endpoint:
     # What is served --------------------------------------------------------------------------------------------------
 
     def health(self, name: str, checks: Mapping[str, Check]) -> None:
-        """/<name> with all checks and /<name>/<check> with one; `checks` may grow later."""
+        """Serve /<name> with all checks and /<name>/<check> with one; `checks` may grow later."""
 
         def all_of(call: Call) -> Reply:
             exclude = call.query.get("exclude", ())
@@ -74,11 +74,11 @@ class Endpoint:
         self.routes.add("GET", "/configz", lambda _: {name: read()})
 
     def debug(self) -> None:
-        """/debug/tasks: what everything in the process is waiting for."""
+        """Serve /debug/tasks: what every task of the process is waiting for."""
         self.routes.add("GET", "/debug/tasks", lambda _: routing.text(stacks.tasks()))
 
     def flag(self, name: str, put: Callable[[str], str]) -> None:
-        """PUT /debug/flags/<name>: `put` takes the body and says what it did, or raises ValueError."""
+        """Serve PUT /debug/flags/<name>: `put` takes the body and returns what it did, or raises ValueError."""
 
         def change(call: Call) -> Reply:
             if call.method != "PUT":
@@ -102,7 +102,7 @@ class Endpoint:
         share_address: bool | None = None,
         share_port: bool | None = None,
     ) -> int:
-        """Serve there and return the port, chosen by the system for 0. Raises OSError when it cannot."""
+        """Listen and return the port, chosen by the system for 0. Raises OSError when it cannot."""
 
         async def handle(raw: web.BaseRequest) -> web.StreamResponse:
             return await self._handle(raw, guard)
@@ -183,7 +183,7 @@ class Endpoint:
             return routing.text("internal server error\n", 500)
 
     async def answer(self, call: Call) -> Reply:
-        """A call's reply, as a port would give it without a guard."""
+        """Return a call's reply, as a port would give it without a guard."""
         method = "GET" if call.method == "HEAD" else call.method
         found = self.routes.find(method, call.path)
         if found is None:
@@ -199,7 +199,9 @@ class Services:
     """A program's own JSON routes below one base path, and a list of them at <base>/__services__."""
 
     def __init__(self, endpoint: Endpoint, base: str = "/apis/v1", unavailable: Callable[[], str | None] | None = None):
-        """`unavailable` says why nothing can be answered now (503), for example because another replica leads."""
+        """Register the list. `unavailable` returns why nothing can be answered now (503), for example on a standby
+        replica.
+        """
         self._routes = endpoint.routes
         self._base = base
         self._unavailable = unavailable

@@ -1,4 +1,10 @@
-"""Named health checks and the text in which Kubernetes' programs report them. Pure: serving is the endpoint's."""
+"""The component server: the ports of a program for health, metrics, configuration, log level, and its own
+services.
+
+Plain HTTP and HTTPS serve the same routes; a guard may check each call first. A client that is slow, dead
+or one of too many costs its own connection only: every answer has a deadline, which covers writing it,
+and connections are capped.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-# None when all is well, else what is wrong, in words for the log and for `?verbose` of trusted callers.
+# None when all is well, else what is wrong, as text for the log and for `?verbose` of trusted callers.
 Check = Callable[[], str | None]
 
 
@@ -21,7 +27,7 @@ def ping() -> str | None:
 
 
 def report(name: str, checks: Mapping[str, Check], *, verbose: bool = False, exclude: Sequence[str] = ()) -> Report:
-    """Of all checks of `name` ("healthz", "livez", "readyz"). Reasons are withheld: the port may be open to anyone."""
+    """Run all checks of `name` ("healthz", "livez", "readyz"). Reasons are withheld: the port may be open to anyone."""
     lines: list[str] = []
     failures: list[str] = []
     unused = set(exclude)

@@ -1,7 +1,7 @@
-"""The program's log: klog's lines or JSON on standard error, and a verbosity that can change while it runs.
+"""The program's log: klog lines or JSON on standard error, and a verbosity that can change while it runs.
 
-Modules log with Python's `logging` and know nothing of this. Levels: INFO and above always show, DEBUG from -v=5 on
-(Koordinator's charts run with -v=4, which must not cost a line for each pod).
+Modules log with Python's `logging` and know nothing of this. Levels: INFO and above always show, DEBUG
+from -v=5 on (Koordinator's charts run with -v=4, which must not cost a line for each pod).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OURS = "koord"
 
 
 class TextFormat(logging.Formatter):
-    """`I1115 08:38:13.570801   18019 file.py:386] message`, the traceback on the lines after it."""
+    """Formats `I1115 08:38:13.570801   18019 file.py:386] message`, with the traceback on the lines after it."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.localtime(record.created)
@@ -40,7 +40,7 @@ class TextFormat(logging.Formatter):
 
 
 class JsonFormat(logging.Formatter):
-    """One object a line: ts in milliseconds, caller, msg, v for information and err for errors."""
+    """Formats one object a line: ts in milliseconds, caller, msg, v for information and err for errors."""
 
     def format(self, record: logging.LogRecord) -> str:
         folder = os.path.basename(os.path.dirname(record.pathname))
@@ -71,7 +71,9 @@ class Logs:
         modules: Mapping[str, int] | None = None,
         stream: TextIO | None = None,
     ) -> None:
-        """`modules` is --vmodule: file name patterns (or dotted module names) with a verbosity of their own."""
+        """Configure the log. `modules` is --vmodule: file name patterns (or dotted module names) with a verbosity of
+        their own.
+        """
         self._handler = logging.StreamHandler(stream or sys.stderr)
         self._handler.setFormatter(JsonFormat() if format == JSON else TextFormat())
         self._handler.addFilter(self._shows)
@@ -99,7 +101,9 @@ class Logs:
         logging.getLogger().setLevel(logging.DEBUG if verbosity >= LOUDEST else logging.WARNING)
 
     def _shows(self, record: logging.LogRecord) -> bool:
-        """Levels are set for the loudest module; here the others are held to theirs."""
+        """Filter records by module: levels are set for the most verbose module, and here the others are held to
+        theirs.
+        """
         if record.levelno >= logging.INFO or not self._modules:
             return True
         for pattern, verbosity in self._modules.items():

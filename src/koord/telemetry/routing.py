@@ -1,4 +1,4 @@
-"""What a program answers on its own ports, by path: calls and replies as plain values, and a table of routes."""
+"""HTTP calls and replies as plain values, and a table of routes by path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return values[0] if values else None
 
     def switch(self, name: str) -> bool:
-        """`?name`, `?name=` and `?name=true` say yes."""
+        """Return whether a switch is on: `?name`, `?name=` and `?name=true` all are."""
         return self.first(name) in ("", "true", "1")
 
 
@@ -53,12 +53,12 @@ def json(data: Any, status: int = 200) -> Reply:
 
 
 def trouble(status: int, message: str) -> Reply:
-    """A refusal as Koordinator's services word it."""
+    """Return an error in the format of Koordinator's services."""
     return json({"message": message}, status)
 
 
 def status_reply(code: int, reason: str, message: str) -> Reply:
-    """A refusal as Kubernetes' secure ports word it."""
+    """Return an error in the format of Kubernetes' secure ports."""
     body: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
     body |= {"message": message, "reason": reason}
     if code == 403:
@@ -69,14 +69,14 @@ def status_reply(code: int, reason: str, message: str) -> Reply:
 
 
 class Routes:
-    """Paths like /apis/v1/nodes/:name. A fixed path goes before one with a parameter."""
+    """Routes with paths like /apis/v1/nodes/:name. A fixed path goes before one with a parameter."""
 
     def __init__(self) -> None:
         self._fixed: dict[str, dict[str, Handler]] = {}
         self._open: list[tuple[tuple[str, ...], str, dict[str, Handler]]] = []
 
     def add(self, method: str, path: str, handler: Handler) -> None:
-        """`method` "*" is any. A path and method can be taken once."""
+        """Register a handler. `method` "*" is any. A path and method can be registered once."""
         methods = self._methods(path)
         if method in methods:
             raise ValueError(f"{method} {path} is taken")
@@ -97,7 +97,7 @@ class Routes:
         return None
 
     def listing(self, prefix: str) -> dict[str, list[str]]:
-        """Method -> sorted paths below `prefix`."""
+        """Return method -> sorted paths below `prefix`."""
         found: dict[str, list[str]] = {}
         known = [*self._fixed.items(), *((path, methods) for _, path, methods in self._open)]
         for path, methods in known:

@@ -10,7 +10,7 @@ _FRAMES = 6
 
 
 def tasks() -> str:
-    """Tasks that stand at the same place are told once, with their number."""
+    """Dump the stacks of all asyncio tasks. Tasks with the same stack are listed once, with their number."""
     stacks: Counter[str] = Counter()
     names: dict[str, list[str]] = {}
     for task in asyncio.all_tasks():

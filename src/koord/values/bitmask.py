@@ -1,4 +1,4 @@
-"""Immutable masks over the NUMA nodes of one machine, with the ordering that topology hints are merged by."""
+"""Immutable masks over the NUMA nodes of one machine, with the ordering by which topology hints are merged."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class BitMask(msgspec.Struct, frozen=True):
         return any(bit in self for bit in bits)
 
     def is_narrower_than(self, other: BitMask) -> bool:
-        """Fewer bits set; among equally many, the lower number, so that node 0 is tried before node 1."""
+        """Return whether fewer bits are set; among equally many, the lower number is narrower, so node 0 comes before
+        node 1.
+        """
         mine, theirs = self.value.bit_count(), other.value.bit_count()
         return self.value < other.value if mine == theirs else mine < theirs
 
@@ -59,8 +61,10 @@ class BitMask(msgspec.Struct, frozen=True):
         return self.value > other.value
 
     def __str__(self) -> str:
-        """Binary digits, as the kubelet's messages carry them: padded to an even width, save for one bit alone at the
-        foot of a pair ("11", "0101", but "100")."""
+        """Return binary digits as the kubelet's messages carry them.
+
+        They are padded to an even width, save for one bit alone at the foot of a pair ("11", "0101", but "100").
+        """
         for shift in range(WIDTH - 2, 0, -2):
             if self.value > 1 << shift:
                 return f"{self.value:0{shift + 2}b}"
@@ -72,7 +76,7 @@ FULL = BitMask((1 << WIDTH) - 1)
 
 
 def masks_over(bits: Iterable[int]) -> Iterator[BitMask]:
-    """Every non-empty subset of the bits, fewest first, each size in the order of the bits given."""
+    """Yield every non-empty subset of the bits, fewest first, each size in the order of the bits given."""
     pool = tuple(bits)
     for size in range(1, len(pool) + 1):
         for chosen in combinations(pool, size):

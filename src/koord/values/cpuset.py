@@ -16,7 +16,7 @@ MAX_CPU = 65_535
 
 
 class CPUSetError(ValueError):
-    """Text that is no CPU list."""
+    """The text is not a CPU list."""
 
 
 class CPUSet(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class CPUSet(msgspec.Struct, frozen=True):
         return CPUSet(bits)
 
     def __str__(self) -> str:
-        """The shortest kernel list."""
+        """Return the shortest kernel list."""
         parts = []
         bits, start = self.bits, 0
         while bits:
@@ -88,7 +88,7 @@ class CPUSet(msgspec.Struct, frozen=True):
         return CPUSet(self.bits & ~other.bits)
 
     def __le__(self, other: CPUSet) -> bool:
-        """Whether every CPU of this set is in the other."""
+        """Return whether every CPU of this set is in the other."""
         return self.bits & ~other.bits == 0
 
     def isdisjoint(self, other: CPUSet) -> bool:

@@ -29,12 +29,12 @@ _TERM = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]*)")
 
 
 class DurationError(ValueError):
-    """Text that is no duration. The message is Go's."""
+    """The text is not a duration. The message is Go's."""
 
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> int:
-    """Nanoseconds. Raises DurationError."""
+    """Parse a Go duration to nanoseconds. Raises DurationError."""
     rest = text[1:] if text[:1] in ("-", "+") else text
     if rest == "0":
         return 0
@@ -65,7 +65,7 @@ def from_seconds(seconds: float) -> int:
 
 
 def text(nanoseconds: int) -> str:
-    """As Go prints it: "1h30m0s", "1.5s", "100µs", "0s"."""
+    """Format as Go prints it: "1h30m0s", "1.5s", "100µs", "0s"."""
     if nanoseconds == 0:
         return "0s"
     sign, rest = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
@@ -97,7 +97,7 @@ def _term(whole: str, fraction: str, unit: str, text: str) -> int:
 
 
 def _part(fraction: str, size: int) -> int:
-    """The fraction of a unit. Go computes it in floating point from the digits that fit an int64, and so is copied."""
+    """Return the fraction of a unit, in floating point from the digits that fit an int64, exactly as Go computes it."""
     digits, scale = 0, 1.0
     for digit in fraction:
         if digits > (_LIMIT - 1) // 10:

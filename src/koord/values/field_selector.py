@@ -35,18 +35,18 @@ class FieldSelector(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> FieldSelector:
-        """The selector of a `fieldSelector` parameter. Raises SelectorError."""
+        """Parse a `fieldSelector` parameter. Raises SelectorError."""
         return _parsed(text)
 
     def matches(self, fields: Mapping[str, str]) -> bool:
         return all((fields.get(term.field, "") == term.value) is term.equal for term in self.terms)
 
     def fields(self) -> list[str]:
-        """The names asked about, for a server to refuse those it does not know."""
+        """Return the field names, for a server to refuse those it does not know."""
         return [term.field for term in self.terms]
 
     def exact_value(self, field: str) -> str | None:
-        """The only value of the field that can match, when the selector pins it to one."""
+        """Return the only value of the field that can match, when the selector pins it to one."""
         return next((term.value for term in self.terms if term.field == field and term.equal), None)
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ def _parsed(text: str) -> FieldSelector:
 
 
 def _parts(text: str) -> list[str]:
-    """Cut at every comma that no backslash protects."""
+    """Split at every comma that no backslash escapes."""
     parts, start, escaped = [], 0, False
     for at, char in enumerate(text):
         if escaped:

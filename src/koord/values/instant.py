@@ -1,6 +1,7 @@
-"""Points in time as Kubernetes writes them: whole seconds for Time, exactly six decimals for MicroTime, always UTC.
+"""Timestamps as Kubernetes writes them: whole seconds for Time, exactly six decimals for MicroTime, always
+UTC.
 
-Reads what Go reads, with Go's messages for the rest. Telling the present time is a clock's business, not this one's.
+It parses what Go parses, with Go's messages for the rest. Telling the present time is left to the clock.
 """
 
 from __future__ import annotations
@@ -28,26 +29,26 @@ _ZONE = re.compile(r"Z|([-+])([0-9]{2}):([0-9]{2})")
 
 
 class InstantError(ValueError):
-    """Text that is no point in time. The message is Go's."""
+    """The text is not a timestamp. The message is Go's."""
 
 
 def text(moment: datetime) -> str:
-    """metav1.Time: the fraction of a second is dropped, not rounded."""
+    """Format as metav1.Time: the fraction of a second is dropped, not rounded."""
     return _utc(moment).isoformat(timespec="seconds") + "Z"
 
 
 def micro_text(moment: datetime) -> str:
-    """metav1.MicroTime."""
+    """Format as metav1.MicroTime."""
     return _utc(moment).isoformat(timespec="microseconds") + "Z"
 
 
 def parse(text: str) -> datetime:
-    """metav1.Time, in UTC. A fraction is accepted and kept to the microsecond. Raises InstantError."""
+    """Parse a metav1.Time to UTC. A fraction is accepted and kept to the microsecond. Raises TimestampError."""
     return _read(text, _SECONDS_LAYOUT)
 
 
 def parse_micro(text: str) -> datetime:
-    """metav1.MicroTime, in UTC: exactly six decimals. Raises InstantError."""
+    """Parse a metav1.MicroTime to UTC: exactly six decimals. Raises TimestampError."""
     return _read(text, _MICRO_LAYOUT)
 
 

@@ -14,11 +14,11 @@ _PERCENT_TEXT = re.compile(_PERCENT)
 
 
 class IntOrStringError(ValueError):
-    """A text that is no percentage. The message is Kubernetes'."""
+    """The text is not a percentage. The message is Kubernetes'."""
 
 
 def scaled(value: IntOrString, total: int, *, round_up: bool) -> int:
-    """The integer itself, or the percentage of the total. Raises IntOrStringError."""
+    """Return the integer itself, or the percentage of the total. Raises IntOrStringError."""
     if isinstance(value, int):
         return value
     percent = _percent(value)
@@ -38,7 +38,7 @@ def _percent(value: str) -> int:
 
 
 def percent_refusals(text: str) -> list[str]:
-    """Why the text is no percentage such as "25%"."""
+    """Return why the text is no percentage such as "25%"."""
     if _PERCENT_TEXT.fullmatch(text):
         return []
     rule = "a valid percent string must be a numeric string followed by an ending '%'"
@@ -46,14 +46,14 @@ def percent_refusals(text: str) -> list[str]:
 
 
 def refusals(value: IntOrString) -> list[str]:
-    """Why the value is neither a count of at least zero nor a percentage."""
+    """Return why the value is neither a count of at least zero nor a percentage."""
     if isinstance(value, int):
         return [] if value >= 0 else ["must be greater than or equal to 0"]
     return percent_refusals(value)
 
 
 def over_100_percent_refusals(value: IntOrString) -> list[str]:
-    """Why a value that must be a share of the whole is more than the whole; integers are not judged."""
+    """Return why a value that must be a share of the whole exceeds it; integers are not checked."""
     if isinstance(value, int) or not _PERCENT_TEXT.fullmatch(value) or len(value.lstrip("0")) <= 3:
         return []
     return [] if value.lstrip("0") == "100%" else ["must not be greater than 100%"]

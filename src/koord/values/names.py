@@ -1,6 +1,7 @@
-"""The rules for names, labels and keys that every API server applies, with its messages.
+"""The validation rules for names, labels and keys that every API server applies, with its messages.
 
-Each rule takes a text and returns the reasons to refuse it; an empty list is consent. Lengths are in bytes of UTF-8.
+Each rule takes a text and returns the reasons to refuse it; an empty list means valid. Lengths are in
+bytes of UTF-8.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _QUALIFIED_RULE = (
 
 
 def pattern_refusal(rule: str, pattern: str, *examples: str) -> str:
-    """The sentence that names a rule, examples of good text, and the expression behind the rule."""
+    """Return the sentence that names a rule, valid examples, and the expression behind the rule."""
     if not examples:
         return f"{rule} (regex used for validation is '{pattern}')"
     shown = " or ".join(f"'{example}', " for example in examples)  # the doubled separators are Kubernetes' own
@@ -76,7 +77,9 @@ def dns1035_label(text: str) -> list[str]:
 
 
 def qualified_name(text: str) -> list[str]:
-    """A label or annotation key: a name of up to 63 bytes, with an optional DNS subdomain and a slash before it."""
+    """Validate a label or annotation key: a name of up to 63 bytes, with an optional DNS subdomain and a slash before
+    it.
+    """
     examples = ("MyName", "my.name", "123-abc")
     parts = text.split("/")
     if len(parts) > 2:
@@ -136,7 +139,7 @@ def env_var_name(text: str) -> list[str]:
 
 
 def relaxed_env_var_name(text: str) -> list[str]:
-    """The rule for environment variables of containers since Kubernetes 1.32."""
+    """Validate an environment variable of a container by the rule since Kubernetes 1.32."""
     reasons = [] if text else ["environment variable name must be non-empty"]
     if any(not " " <= char <= "~" or char == "=" for char in text):
         reasons.append(

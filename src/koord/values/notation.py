@@ -1,6 +1,7 @@
-"""The text of a quantity: reads a literal into digits, power of ten and format, and writes the canonical literal.
+"""The syntax of quantities: it parses a literal into digits, power of ten and format, and formats the
+canonical literal.
 
-Knows nothing of arithmetic; `koord.values.quantity` holds the number and decides when text is needed.
+It does no arithmetic; `koord.values.quantity` holds the number and decides when text is needed.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _SUFFIX_WRONG = "unable to parse quantity's suffix"
 
 
 class QuantityError(ValueError):
-    """Text that is no quantity. The message is the one an API server gives."""
+    """The text is not a quantity. The message is the one an API server gives."""
 
 
 class Format(StrEnum):
-    """The family of suffixes that a quantity is written with. Values keep the family they were read in."""
+    """The family of suffixes that a quantity is written with. Values keep the family they were parsed in."""
 
     DECIMAL_SI = "DecimalSI"
     BINARY_SI = "BinarySI"
@@ -36,7 +37,7 @@ class Format(StrEnum):
 
 
 class Literal(NamedTuple):
-    """A literal taken apart: unscaled x 10^scale. `text` is set when the literal is shown as it was written."""
+    """A parsed literal: unscaled x 10^scale. `text` is set when the literal is shown as it was written."""
 
     unscaled: int
     scale: int
@@ -54,7 +55,7 @@ _BINARY_SUFFIX = ("", *_BINARY_EXPONENT)
 
 
 def read(text: str) -> Literal:
-    """Take a literal apart. Raises QuantityError."""
+    """Parse a literal. Raises QuantityError."""
     shape = _SHAPE.fullmatch(text) if text else None
     if shape is None:
         raise QuantityError(_FORMAT_WRONG)
@@ -97,7 +98,7 @@ def _power(suffix: str) -> int:
 
 
 def _need_digits(whole: str, fraction: str) -> None:
-    """Small literals without any digit are zero in Kubernetes; the road for long ones refuses them."""
+    """Refuse a long literal without digits; in Kubernetes only short ones without digits are zero."""
     if not whole and not fraction:
         raise QuantityError(_NUMERIC_WRONG)
 
@@ -112,7 +113,7 @@ def _binary(unscaled: int, scale: int) -> Literal:
 
 
 def _at_nano(unscaled: int, scale: int) -> tuple[int, int]:
-    """Nothing finer than a nano: round away from zero, so that who asks for something gets something."""
+    """Round away from zero to nanos, so that a tiny request does not become nothing."""
     if scale >= NANO or unscaled == 0:
         return unscaled, scale if unscaled else 0
     excess = NANO - scale
@@ -122,12 +123,12 @@ def _at_nano(unscaled: int, scale: int) -> tuple[int, int]:
 
 
 def divide_away(value: int, divisor: int) -> int:
-    """Integer division rounded away from zero."""
+    """Divide integers, rounded away from zero."""
     return -(-value // divisor) if value > 0 else value // divisor
 
 
 def write(unscaled: int, scale: int, format: Format) -> str:
-    """The canonical literal: no fraction digits, the largest suffix that keeps it exact."""
+    """Format the canonical literal: no fraction digits, the largest suffix that keeps it exact."""
     if unscaled == 0:
         return "0"
     if format is Format.BINARY_SI and (whole := _whole(unscaled, scale)) is not None and not -1024 < whole < 1024:
@@ -152,7 +153,7 @@ def write(unscaled: int, scale: int, format: Format) -> str:
 
 
 def _whole(unscaled: int, scale: int) -> int | None:
-    """The integer value, or None when there is a fraction or the number is beyond any binary suffix."""
+    """Return the integer value, or None when there is a fraction or the number is beyond any binary suffix."""
     if scale >= 0:
         return unscaled * 10**scale if scale <= 30 else None
     whole, rest = divmod(unscaled, 10**-scale)

@@ -1,7 +1,7 @@
 """Exact Kubernetes quantities: an integer times a power of ten, with the suffix family it is written in.
 
-Text is left to `koord.values.notation`. Integer views (`value`, `milli_value`) round away from zero as Kubernetes
-does, and stop at the ends of int64, where Kubernetes wraps around or answers zero.
+Text is left to `koord.values.notation`. Integer views (`value`, `milli_value`) round away from zero as
+Kubernetes does, and saturate at the ends of int64, where Kubernetes wraps around or answers zero.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Quantity:
 
     @staticmethod
     def parse(value: str | int | float) -> Quantity:
-        """A quantity from a JSON string or number. Raises QuantityError with an API server's message."""
+        """Parse a JSON string or number. Raises QuantityError with an API server's message."""
         if isinstance(value, str):
             return _parsed(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -55,7 +55,7 @@ class Quantity:
 
     @staticmethod
     def from_scaled(value: int, scale: int, format: Format = Format.DECIMAL_SI) -> Quantity:
-        """value x 10^scale."""
+        """Return value x 10^scale."""
         return Quantity(value, scale, format)
 
     @property
@@ -63,21 +63,21 @@ class Quantity:
         return self._format
 
     def value(self) -> int:
-        """Whole units, rounded away from zero, within int64."""
+        """Return whole units, rounded away from zero, within int64."""
         amount = self._unscaled
         if self._scale == 0 and -MAX_INT64 <= amount <= MAX_INT64:
             return amount
         return self.scaled_value(0)
 
     def milli_value(self) -> int:
-        """Thousandths, rounded away from zero, within int64."""
+        """Return thousandths, rounded away from zero, within int64."""
         amount = self._unscaled
         if self._scale == MILLI and -MAX_INT64 <= amount <= MAX_INT64:
             return amount
         return self.scaled_value(MILLI)
 
     def scaled_value(self, scale: int) -> int:
-        """Units of 10^scale, rounded away from zero, within int64."""
+        """Return units of 10^scale, rounded away from zero, within int64."""
         shift = self._scale - scale
         amount = self._unscaled
         if shift < 0:
@@ -95,7 +95,7 @@ class Quantity:
         return (self._unscaled > 0) - (self._unscaled < 0)
 
     def __float__(self) -> float:
-        """The nearest float; infinite when there is none."""
+        """Return the nearest float; infinite when there is none."""
         if self._scale > 400:
             return math.copysign(math.inf, self._unscaled) if self._unscaled else 0.0
         try:
@@ -106,7 +106,7 @@ class Quantity:
             return math.copysign(math.inf, self._unscaled)
 
     def __str__(self) -> str:
-        """The canonical literal, as an API server shows it."""
+        """Return the canonical literal, as an API server shows it."""
         text = self._text
         if text is None:
             text = self._text = write(self._unscaled, self._scale, self._format)
@@ -157,7 +157,7 @@ class Quantity:
     # Comparison by amount alone.
 
     def compare(self, other: Quantity) -> int:
-        """-1, 0 or 1."""
+        """Return -1, 0 or 1."""
         return _compare(self._unscaled, self._scale, other._unscaled, other._scale)
 
     def __eq__(self, other: object) -> bool:

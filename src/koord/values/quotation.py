@@ -1,4 +1,4 @@
-"""Go's way of putting text and numbers into error messages, for messages that must read as Kubernetes' own."""
+"""Go's formatting of text and numbers in error messages, for messages that must read as Kubernetes' own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INTEGER = re.compile(r"[-+]?[0-9]+")
 
 
 def quoted(text: str) -> str:
-    """The text as Go's %q prints it."""
+    """Quote the text as Go's %q prints it."""
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     return f'"{"".join(map(_escaped, text))}"'
@@ -40,7 +40,7 @@ def _escaped(char: str) -> str:
 
 
 def quoted_bytes(text: str) -> str:
-    """The text as Go's time package quotes it: whatever is not plain ASCII is shown as bytes."""
+    """Quote the text as Go's time package does: whatever is not plain ASCII is shown as bytes."""
     shown = (
         f"\\{char}"
         if char in '"\\'
@@ -53,14 +53,14 @@ def quoted_bytes(text: str) -> str:
 
 
 def in_json(value: str | Sequence[str] | None) -> str:
-    """The value as Go's JSON encoder prints it: a nil list is null, and HTML signs are escaped."""
+    """Encode the value as Go's JSON encoder does: a nil list is null, and HTML characters are escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 @functools.lru_cache(maxsize=4096)
 def integer(text: str) -> int | None:
-    """The int64 that Go's strconv reads from the text, or None: no spaces, no underscores, no other scripts."""
+    """Return the int64 that Go's strconv parses from the text, or None: no spaces, underscores or other scripts."""
     if not _INTEGER.fullmatch(text) or len(text) > 1000:
         return None
     value = int(text)
@@ -68,6 +68,6 @@ def integer(text: str) -> int | None:
 
 
 def integer_refusal(text: str) -> str:
-    """Why strconv.Atoi refuses a text for which `integer` is None."""
+    """Return why strconv.Atoi refuses a text for which `integer` is None."""
     reason = "value out of range" if _INTEGER.fullmatch(text) else "invalid syntax"
     return f"strconv.Atoi: parsing {quoted(text)}: {reason}"

@@ -1,6 +1,6 @@
-"""One condition on labels: a key, an operator and values; how it is checked, matched and written.
+"""Label selectors: parsed from the text of a request, a LabelSelector or node affinity, to one `matches`.
 
-Reading a selector's text and joining conditions is left to `koord.values.selector`.
+Selectors over fields of an object are in `koord.values.field_selector`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from koord.values.quotation import in_json, integer, quoted
 
 
 class SelectorError(ValueError):
-    """A selector that no API server accepts. The message is Kubernetes'."""
+    """The selector is one that no API server accepts. The message is Kubernetes'."""
 
 
 class Operator(StrEnum):
-    """Operators by their names in selector text; the order is the one that refusals list them in."""
+    """Operators by their names in selector text, in the order in which refusals list them."""
 
     IN = "in"
     NOT_IN = "notin"
@@ -46,7 +46,7 @@ _SIGNS = {
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """A condition taken as given; `checked` is the door for conditions that a user wrote."""
+    """One requirement on labels, not validated; user input goes through `checked`."""
 
     key: str
     operator: Operator
@@ -54,7 +54,7 @@ class Requirement(msgspec.Struct, frozen=True):
 
     @staticmethod
     def checked(key: str, operator: str, values: Sequence[str] | None = ()) -> Requirement:
-        """Raises SelectorError when the key, the operator or the values break a rule."""
+        """Build a validated requirement. Raises SelectorError when the key, the operator or the values are invalid."""
         reasons = _refusals(key, operator, values)
         if reasons:
             raise SelectorError(reasons[0] if len(reasons) == 1 else f"[{', '.join(reasons)}]")
@@ -110,7 +110,7 @@ def _refusals(key: str, operator: str, values: Sequence[str] | None) -> list[str
 
 
 def _broken_rule(operator: str, count: int) -> str | None:
-    """What is wrong with an operator that is given this many values."""
+    """Return what is wrong with an operator that is given this many values."""
     if operator in _SETS:
         return None if count else "for 'in', 'notin' operators, values set can't be empty"
     if operator in _EXACT:

@@ -1,7 +1,8 @@
 """Resource vectors: the sums, differences and comparisons that quota and scheduling are defined by.
 
-A vector is a mapping from resource name to Quantity; every function returns a new dict and leaves its inputs alone.
-An absent name counts as zero in sums and is not checked in comparisons; which names matter is the caller's business.
+A vector is a mapping from resource name to Quantity; every function returns a new dict and leaves its
+inputs alone. An absent name counts as zero in sums and is not checked in comparisons; which names matter
+is up to the caller.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Resources = Mapping[str, Quantity]
 
 
 def parse(wire: Mapping[str, str | int | float]) -> dict[str, Quantity]:
-    """A resource list as it stands in JSON. Raises QuantityError at the first bad amount."""
+    """Parse a resource list as it stands in JSON. Raises QuantityError at the first bad amount."""
     return {name: Quantity.parse(amount) for name, amount in wire.items()}
 
 
@@ -36,7 +37,7 @@ def add(a: Resources, b: Resources) -> dict[str, Quantity]:
 
 
 def subtract(a: Resources, b: Resources) -> dict[str, Quantity]:
-    """a - b over all names of both; may go below zero."""
+    """Return a - b over all names of both; it may go below zero."""
     rest = dict(a)
     for name, amount in b.items():
         mine = rest.get(name)
@@ -45,7 +46,7 @@ def subtract(a: Resources, b: Resources) -> dict[str, Quantity]:
 
 
 def subtract_floor_zero(a: Resources, b: Resources) -> dict[str, Quantity]:
-    """a - b over all names of both, never below zero; what only b has is zero."""
+    """Return a - b over all names of both, never below zero; what only b has is zero."""
     rest: dict[str, Quantity] = {}
     for name, mine in a.items():
         taken = b.get(name)
@@ -57,12 +58,12 @@ def subtract_floor_zero(a: Resources, b: Resources) -> dict[str, Quantity]:
 
 
 def mask(resources: Resources, names: Collection[str]) -> dict[str, Quantity]:
-    """Only the listed names."""
+    """Keep only the listed names."""
     return {name: amount for name, amount in resources.items() if name in names}
 
 
 def maximum(a: Resources, b: Resources) -> dict[str, Quantity]:
-    """The larger amount for each name of either; on a tie the one of b, whose format then shows."""
+    """Return the larger amount for each name of either; on a tie that of b, whose format then shows."""
     result = dict(a)
     for name, amount in b.items():
         mine = result.get(name)
@@ -72,16 +73,16 @@ def maximum(a: Resources, b: Resources) -> dict[str, Quantity]:
 
 
 def less_or_equal(a: Resources, b: Resources) -> tuple[bool, list[str]]:
-    """Whether a fits in b, and the names that do not.
+    """Return whether a fits in b, and the names that do not.
 
-    Only names of b that a has are checked: a limit that does not speak of a resource does not limit it.
+    Only names of b that a has are checked: a limit that does not name a resource does not limit it.
     """
     exceeded = [name for name, limit in b.items() if (mine := a.get(name)) is not None and mine > limit]
     return not exceeded, exceeded
 
 
 def equals(a: Resources, b: Resources) -> bool:
-    """The same names with the same amounts; an absent name is not a zero."""
+    """Return whether both have the same names with the same amounts; an absent name is not a zero."""
     return len(a) == len(b) and all((other := b.get(name)) is not None and other == mine for name, mine in a.items())
 
 
@@ -98,12 +99,12 @@ def negative_names(resources: Resources) -> list[str]:
 
 
 def units(name: str, amount: Quantity) -> int:
-    """The integer that scores and shares are computed with: thousandths of a cpu, whole units of all else."""
+    """Return the integer that scores and shares are computed with: milli of cpu, whole units of all else."""
     return amount.milli_value() if name == CPU else amount.value()
 
 
 def from_units(name: str, count: int) -> Quantity:
-    """The amount that `units` counts, in the format the resource is written with."""
+    """Return the amount that `units` counts, in the format the resource is written with."""
     return Quantity.from_milli(count) if name == CPU else Quantity.from_value(count, format_of(name))
 
 
@@ -112,12 +113,12 @@ def to_units(resources: Resources) -> dict[str, int]:
 
 
 def materialise(counts: Mapping[str, int]) -> dict[str, Quantity]:
-    """The vector of integer counts made by `to_units`."""
+    """Return the vector of integer counts made by `to_units`."""
     return {name: from_units(name, count) for name, count in counts.items()}
 
 
 def format_of(name: str) -> Format:
-    """Bytes are written in powers of two, everything else in powers of ten."""
+    """Return the format: bytes are written in powers of two, everything else in powers of ten."""
     bare = name.removeprefix("requests.").removeprefix("limits.")
     if bare.endswith(MEMORY) or bare in (EPHEMERAL_STORAGE, "storage") or bare.startswith("hugepages-"):
         return Format.BINARY_SI

@@ -30,24 +30,24 @@ _NODE_OPERATORS = {**_LABEL_OPERATORS, "Gt": Operator.GREATER_THAN, "Lt": Operat
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """All requirements must hold. None of them holds for anything when `nothing` is set."""
+    """A label selector: all requirements must hold. With `matches_nothing` set it matches no labels."""
 
     requirements: tuple[Requirement, ...] = ()
     nothing: bool = False
 
     @staticmethod
     def parse(text: str) -> Selector:
-        """The selector of a `labelSelector` parameter. Raises SelectorError."""
+        """Parse a `labelSelector` parameter. Raises SelectorError."""
         return _parsed(text)
 
     @staticmethod
     def of_labels(labels: Mapping[str, str]) -> Selector:
-        """Exactly these labels, as a plain map selector (a Service's, a node selector's) means it; not checked."""
+        """Build a plain map selector (a Service's, a node selector's) of exactly these labels; not validated."""
         return _sorted(Requirement(key, Operator.EQUALS, (value,)) for key, value in labels.items())
 
     @staticmethod
     def of(match_labels: Mapping[str, str] | None, match_expressions: Iterable[Expression] | None = None) -> Selector:
-        """The selector of a LabelSelector object that is present; an absent one is NOTHING. Raises SelectorError."""
+        """Build the selector of a LabelSelector that is present; an absent one is NOTHING. Raises SelectorError."""
         requirements = [
             Requirement.checked(key, Operator.EQUALS, (value,)) for key, value in (match_labels or {}).items()
         ]
@@ -60,7 +60,9 @@ class Selector(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of_node_expressions(expressions: Iterable[Expression]) -> Selector:
-        """The match expressions of one node selector term; a term without any matches nothing. Raises SelectorError."""
+        """Build the selector of one node selector term; a term without expressions matches nothing. Raises
+        SelectorError.
+        """
         requirements = []
         for key, operator, values in expressions:
             known = _NODE_OPERATORS.get(operator)
@@ -77,7 +79,7 @@ class Selector(msgspec.Struct, frozen=True):
         return not self.nothing and not self.requirements
 
     def exact_value(self, key: str) -> str | None:
-        """The only value of the label that can match, when the selector pins it to one."""
+        """Return the only value of the label that can match, when the selector pins it to one."""
         for requirement in self.requirements:
             if requirement.key == key:
                 pins = requirement.operator in (Operator.EQUALS, Operator.DOUBLE_EQUALS, Operator.IN)
@@ -115,7 +117,7 @@ _OPERATORS = {
 
 
 class _Reader:
-    """Walks the tokens of one selector text. The end of the text is the token "" that is no word."""
+    """Parses the tokens of one selector text. The end of the text is the token "" that is no word."""
 
     def __init__(self, text: str) -> None:
         self._tokens: list[tuple[str, bool]] = []  # (text, whether it may stand as key or value)

@@ -1,5 +1,7 @@
-"""A server on a clock that tests move, spoken to in the fewest words. Kinds have no defaults or validation
-here, and nothing is admitted or refused unless a test says so."""
+"""Start a server on a clock that tests move, and send it requests in few words.
+
+Kinds have no defaults or validation here, and nothing is admitted or refused unless a test says so.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ STRATEGIES: Mapping[tuple[str, str], Strategy] = {
 
 
 class Api:
-    """Verbs that answer (status, body as dicts)."""
+    """Sends requests to a server in this process and returns (status, body as dicts)."""
 
     def __init__(self, server: Server, clock: ManualClock, chance: random.Random) -> None:
         self.server = server
@@ -110,7 +112,7 @@ async def fresh(
     strategies: Mapping[tuple[str, str], Strategy] = STRATEGIES,
     store: Store | None = None,
 ) -> Api:
-    """A started server without its background task: the caller needs no loop of its own to end it."""
+    """Start a server without its background task, so that the caller needs no loop of its own to end it."""
     clock, chance = ManualClock(), random.Random(7)
     server = Server(
         store=store,

@@ -1,4 +1,6 @@
-"""The HTTPS door: certificates, tokens, sizes, watches on a socket; and the in-process door beside it."""
+"""The HTTPS server handles certificates, tokens, sizes and watches on a socket; the in-process transport
+is tested beside it.
+"""
 
 from __future__ import annotations
 

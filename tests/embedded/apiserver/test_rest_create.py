@@ -1,4 +1,6 @@
-"""POST: what is stamped, what is refused and in which words. Bodies were compared with kube-apiserver 1.35."""
+"""POST sets system metadata and refuses bad objects in kube-apiserver's words. Bodies were compared with
+release 1.35.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""DELETE: preconditions, propagation, finalizers, the grace of pods, namespaces, collections, and what is answered."""
+"""DELETE: preconditions, propagation, finalizers, the grace of pods, namespaces, collections, and the
+response.
+"""
 
 from __future__ import annotations
 

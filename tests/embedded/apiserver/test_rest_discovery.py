@@ -1,4 +1,4 @@
-"""Paths that are no objects: discovery, health, version, OpenAPI, reviews, and paths that nobody serves."""
+"""Paths that are not objects: discovery, health, version, OpenAPI, reviews, and unknown paths."""
 
 from __future__ import annotations
 

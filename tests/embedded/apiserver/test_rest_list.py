@@ -1,4 +1,4 @@
-"""GET of objects and collections: pages, snapshots, versions, selectors, and the forms that an answer can take."""
+"""GET of objects and collections: pages, snapshots, versions, selectors, and response formats."""
 
 from __future__ import annotations
 

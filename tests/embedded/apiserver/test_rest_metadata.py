@@ -1,4 +1,4 @@
-"""Names, labels, owners and finalizers: the sentences in which ObjectMeta is refused."""
+"""ObjectMeta validation: the errors for names, labels, owners and finalizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doors of pods and workloads beside the main one: binding, eviction, scale, ephemeral containers, resize, logs."""
+"""The subresources of pods and workloads: binding, eviction, scale, ephemeral containers, resize, logs."""
 
 from __future__ import annotations
 

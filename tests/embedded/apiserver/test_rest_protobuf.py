@@ -1,4 +1,6 @@
-"""Protobuf bodies: objects as kube-apiserver 1.35 encoded them, read as it shows them in JSON; and broken ones."""
+"""Protobuf bodies as kube-apiserver 1.35 encoded them are read as it shows them in JSON; broken ones are
+refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server on disk: what it answered before it stopped is what it answers after, and old versions are gone."""
+"""A server on disk gives the same answers after a restart, and old versions are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PUT and PATCH: conflicts, what a write cannot change, no-ops, the status door, and each patch type."""
+"""PUT and PATCH: conflicts, immutable fields, no-ops, the status subresource, and each patch type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches: where they start, what a selection makes of events, bookmarks, the end, and being too slow."""
+"""Watches: where they start, how a selection filters events, bookmarks, the end, and slow readers."""
 
 from __future__ import annotations
 

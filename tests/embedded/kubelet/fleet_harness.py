@@ -1,4 +1,4 @@
-"""An API server, a client and a fleet in virtual time, and pods to put on it."""
+"""Run an API server, a client and a fleet in virtual time, and build pods to put on it."""
 
 from __future__ import annotations
 

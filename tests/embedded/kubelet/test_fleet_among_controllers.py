@@ -1,4 +1,4 @@
-"""A fleet beside the controllers that watch nodes: a lost node's work moves, and a healed node is trusted again."""
+"""A fleet beside the node controllers: the pods of a lost node move, and a healed node is trusted again."""
 
 from __future__ import annotations
 

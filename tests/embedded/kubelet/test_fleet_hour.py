@@ -1,4 +1,4 @@
-"""Many nodes, many pods, a long time: nothing leaks, and a seed decides everything."""
+"""Many nodes and pods over a long time: nothing leaks, and a seed makes the run repeatable."""
 
 from __future__ import annotations
 

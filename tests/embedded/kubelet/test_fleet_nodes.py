@@ -1,4 +1,4 @@
-"""Nodes that register, beat, fail, heal, come and go."""
+"""Nodes register, send heartbeats, fail, heal, come and go."""
 
 from __future__ import annotations
 

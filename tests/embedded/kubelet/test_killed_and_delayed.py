@@ -1,4 +1,4 @@
-"""A container that is killed from outside is restarted as its pod says; work that is held up ends later."""
+"""A container that is killed from outside is restarted as its pod says; work that is delayed ends later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of simulated nodes: what they say, when, and that nothing is said where nobody asked."""
+"""Simulated nodes report NodeMetrics when asked to, with the right content, and nothing otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profile files: what they give, and what they are refused for."""
+"""Node profiles are parsed into pools, or refused with the field that is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of every pod's life, whatever its plan and whenever it is looked at."""
+"""Properties of every pod lifecycle, whatever its behaviour and whenever it is observed."""
 
 from __future__ import annotations
 

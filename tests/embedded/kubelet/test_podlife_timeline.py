@@ -1,4 +1,4 @@
-"""What a pod looks like at points of its life, for every way to live."""
+"""The state of a pod at points of its lifecycle, for every behaviour."""
 
 from __future__ import annotations
 

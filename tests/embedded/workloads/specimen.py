@@ -1,4 +1,4 @@
-"""Pods and nodes for tests of decisions: healthy unless told otherwise."""
+"""Build pods and nodes for tests of decisions: healthy unless told otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs and CronJobs, as tables and laws."""
+"""Job and CronJob plans as tables and properties."""
 
 from __future__ import annotations
 

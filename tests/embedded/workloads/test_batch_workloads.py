@@ -1,4 +1,4 @@
-"""Jobs and CronJobs from end to end, in virtual time against the embedded server."""
+"""Job and CronJob controllers end to end, in virtual time against the embedded server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets, nodes, left-over pods and ownership over all kinds, as tables and laws."""
+"""Decisions on budgets, nodes, leftover pods and the owner graph, as tables and properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that fail before, after and instead of their effect: workloads arrive where they should all the same."""
+"""Workloads converge although calls fail before, after or instead of taking effect."""
 
 from __future__ import annotations
 

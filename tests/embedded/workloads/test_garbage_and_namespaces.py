@@ -1,4 +1,4 @@
-"""Deleting owners and namespaces, from end to end in virtual time."""
+"""Deleting owners and namespaces, end to end in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that fall silent or vanish, and what becomes of their pods; budgets; in virtual time."""
+"""Nodes that stop reporting or vanish, the fate of their pods, and budgets, in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StatefulSets, DaemonSets and their revisions, as tables and laws."""
+"""StatefulSet, DaemonSet and ControllerRevision plans as tables and properties."""
 
 from __future__ import annotations
 

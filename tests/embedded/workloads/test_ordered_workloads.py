@@ -1,4 +1,4 @@
-"""StatefulSets and DaemonSets from end to end, in virtual time against the embedded server."""
+"""StatefulSet and DaemonSet controllers end to end, in virtual time against the embedded server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ReplicaSets, expectations, claims, templates and statuses, as tables and laws."""
+"""ReplicaSet plans, expectations, object claims, templates and status patches, as tables and properties."""
 
 from __future__ import annotations
 

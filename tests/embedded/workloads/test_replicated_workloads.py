@@ -1,4 +1,4 @@
-"""Deployments and ReplicaSets from end to end, in virtual time against the embedded server."""
+"""Deployment and ReplicaSet controllers end to end, in virtual time against the embedded server."""
 
 from __future__ import annotations
 

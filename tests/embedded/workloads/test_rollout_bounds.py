@@ -1,4 +1,4 @@
-"""However the parts of a rolling update interleave, it keeps to its bounds and arrives."""
+"""A rolling update keeps to its bounds and completes, however its steps interleave."""
 
 from __future__ import annotations
 

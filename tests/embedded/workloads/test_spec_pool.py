@@ -1,4 +1,4 @@
-"""Sharing specs changes nothing that a reader sees, and keeps one of each."""
+"""Interning pod specs changes nothing that a reader sees, and keeps one of each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""A small cluster for tests: the embedded server in this process, the controllers under test, and a toy kubelet.
+"""Run a small cluster for tests: the embedded server in this process, the controllers under test, and a
+toy kubelet.
 
-The kubelet binds and runs whatever appears. What a pod does is said by annotations of its template: `toy/exit` (the
-code it ends with), `toy/runs` (seconds until then), `toy/never-ready`.
+The kubelet binds and runs every pod. Annotations of the template say how: `toy/exit` (the exit code),
+`toy/runs`
+(seconds until then), `toy/never-ready`.
 """
 
 from __future__ import annotations
@@ -114,7 +116,9 @@ class Kubelet:
 
 
 class Shaky:
-    """A transport over which calls fail: some before they reach the server, some after, some with its refusal."""
+    """A transport over which calls fail: some before they reach the server, some after, some with an error
+    response.
+    """
 
     def __init__(self, inner: InProcessTransport, share: float, chance: random.Random) -> None:
         self.inner, self.share, self.chance = inner, share, chance

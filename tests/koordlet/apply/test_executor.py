@@ -1,4 +1,4 @@
-"""The executor on fake machines: what is written, what is not, who may, and what happens when the kernel says no."""
+"""The executor on fake machines: what is written, what is not, by whom, and what happens when the kernel refuses."""
 
 from __future__ import annotations
 

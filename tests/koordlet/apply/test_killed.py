@@ -1,4 +1,4 @@
-"""A process may be killed before or after any single write; the next one still finds its way back to the original."""
+"""A process killed before or after any single write is recovered: the next one restores the originals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every file that strategies name is one that the host layer knows, and the agent stays light."""
+"""Every file that strategies name is in the host's knob table, and the agent imports no heavy package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes become events about pods, groups and the node, with the numbers behind them."""
+"""Writes become audit events about pods, groups and the node, with the numbers behind them."""
 
 from __future__ import annotations
 

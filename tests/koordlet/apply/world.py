@@ -1,4 +1,4 @@
-"""A fake machine with a kernel's will, an executor on it, and everything it told."""
+"""A fake machine with a fake kernel, an executor on it, and everything that it audited."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class World:
         self.start()
 
     def start(self) -> None:
-        """A new process on the same machine."""
+        """Start a new process on the same machine."""
         self.tree = Tree(self.kernel, self.machine.version, self.machine.layout)
         self.journal = Journal(self.kernel, self.journal_path)
         self.executor = Executor(self.tree, self.clock, journal=self.journal, audit=self.records.append)
@@ -58,7 +58,7 @@ class World:
 
     @property
     def written(self) -> list[tuple[str, str]]:
-        """(group/file, text) of every write that got through, without the roots."""
+        """Return (group/file, text) of every successful write, without the roots."""
         root = self.machine.paths.cgroup
         return [
             (path.removeprefix(root).strip("/").partition(TOP)[2] or path, text) for path, text in self.kernel.writes

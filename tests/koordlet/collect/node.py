@@ -1,4 +1,4 @@
-"""A fake node that runs: a machine in a folder whose counters move with a clock, and pods with groups in it."""
+"""A fake node that runs: a machine in a directory whose counters move with a clock, and pods with groups in it."""
 
 from __future__ import annotations
 

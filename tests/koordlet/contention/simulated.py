@@ -1,4 +1,4 @@
-"""A small simulated machine with pods of any class, for tests."""
+"""Build a small simulated machine with pods of any class."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ def container(uid: str) -> str:
 def run(
     machine: SimulatedMachine, at_s: float, step_s: float = 1.0, system: Wish = SYSTEM, **wishes: Wish | float
 ) -> Moment:
-    """Wishes by pod; a number is milli-cores beside a little memory."""
+    """Run one step with demands by pod; a number is milli-cores beside a little memory."""
     made = {container(uid): wish if isinstance(wish, Wish) else Wish(wish, GIB // 8) for uid, wish in wishes.items()}
     return machine.step(at_s, step_s, made, system)

@@ -1,4 +1,4 @@
-"""Memory goes where its settings say, dies where the kernel would choose; quotas slow gusts unless a buffer helps."""
+"""Memory is protected and killed for as the kernel would; quotas throttle bursty work unless a buffer helps."""
 
 from __future__ import annotations
 

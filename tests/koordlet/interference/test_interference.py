@@ -1,4 +1,4 @@
-"""Disturbed pods: found against their own past, told once, forgotten when they are gone."""
+"""Disturbed pods are found against their own past, reported once, and forgotten when they are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kubelet that says what a test wants, and pods as it lists them."""
+"""A fake kubelet that answers what a test wants, and pods as it lists them."""
 
 from __future__ import annotations
 

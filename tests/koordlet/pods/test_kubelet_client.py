@@ -1,4 +1,4 @@
-"""Questions to a kubelet over real HTTPS: the token, the certificate, refusals and nonsense."""
+"""Requests to a kubelet over real HTTPS: the token, the certificate, refusals and malformed answers."""
 
 from __future__ import annotations
 

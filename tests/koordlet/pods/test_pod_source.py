@@ -1,4 +1,4 @@
-"""Pods from the kubelet, from the API server when it is silent, and at once when a group appears."""
+"""Pods come from the kubelet, from the API server when it is silent, and at once when a group appears."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The roster of pods after any history equals one that is made anew from the last list."""
+"""The cache of PodMetas after any history equals one built anew from the last list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods and effects in few words, for tests of decisions."""
+"""Build pods in few words, and read the effects of plans."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def container(
 
 
 def writes(plan: Plan | Iterable[Effect], file: str) -> list[tuple[str, str]]:
-    """Group and value of each write of a file, in order."""
+    """Return group and value of each write of a file, in order."""
     effects = plan.effects if isinstance(plan, Plan) else plan
     return [(one.group, one.value) for one in effects if isinstance(one, WriteCgroup) and one.file == file]
 

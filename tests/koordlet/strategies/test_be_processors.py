@@ -1,4 +1,4 @@
-"""Which CPUs best-effort work gets."""
+"""Best-effort work gets whole cores first, spread over NUMA nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When CPU is so short that pods must go, and which ones."""
+"""CPU eviction: when pods must go, and which ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the whole machine: kernel switches, cache shares, group identity; and what a NodeSLO comes to."""
+"""Settings of the whole machine: kernel switches, cache shares, group identity; and the effective NodeSLO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When memory is so short that pods must go, and which ones."""
+"""Memory eviction: when pods must go, and which ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans carried out on a fake machine whose kernel refuses what Linux refuses: none of their writes is refused."""
+"""Plans executed on a fake kernel that refuses what Linux refuses: none of their writes is refused."""
 
 from __future__ import annotations
 

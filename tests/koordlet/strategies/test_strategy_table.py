@@ -1,4 +1,4 @@
-"""The strategies as a whole: files that the registry knows, and one owner for each."""
+"""The table of strategies names known files, and one owner for each."""
 
 from __future__ import annotations
 

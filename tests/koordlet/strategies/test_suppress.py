@@ -1,4 +1,4 @@
-"""How much CPU best-effort work may have: by CPU sets, by quota, and how both are given back."""
+"""CPU suppression by cpuset and by quota, and how both are restored."""
 
 from __future__ import annotations
 

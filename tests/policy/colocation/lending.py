@@ -1,4 +1,4 @@
-"""Nodes, pods and reports in few words, for the tests of what a node lends."""
+"""Builders of nodes, pods and reports for the co-location tests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pod(
     zone: str = "",
     limits: bool = False,
 ) -> PodShare:
-    """One container per given request."""
+    """Build a pod with one container per given request."""
     labels = {"koordinator.sh/qosClass": qos} if qos else {}
     annotations = {"scheduling.koordinator.sh/resource-status": zone} if zone else {}
     containers = [{"resources": {"requests": asked, "limits": asked if limits else {}}} for asked in requests]

@@ -1,4 +1,4 @@
-"""Batch resources of known nodes: the numbers that Koordinator's own tests and its recorded behaviour fix."""
+"""Batch resources of known nodes match the numbers of Koordinator's own tests and recorded behaviour."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_the_binding_term_is_named(strategy: Any, bound: str) -> None:
 
 
 def test_pods_counted_without_a_sample_are_named() -> None:
-    """An estimate must be told from a measurement when somebody asks why so little is lent."""
+    """Estimates are reported apart from measurements, so that a low result can be explained."""
     batch = decided(policy(65, 65), node(), metric(sample("gone", 1, "1G")), PODS).batch
     assert batch is not None
     assert batch.terms is not None

@@ -1,4 +1,4 @@
-"""How a node's load is collected: its own settings while it takes part in co-location, the defaults while not."""
+"""A node's collect policy follows its own settings while co-location is enabled on it, and the defaults otherwise."""
 
 from __future__ import annotations
 

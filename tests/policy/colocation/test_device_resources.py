@@ -1,4 +1,4 @@
-"""GPU and RDMA resources of a node from its Device."""
+"""GPU and RDMA resources of a node are computed from its Device."""
 
 from __future__ import annotations
 

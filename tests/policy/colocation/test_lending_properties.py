@@ -1,4 +1,4 @@
-"""What must hold of every node, whatever it reports."""
+"""Properties that hold for every node, whatever it reports."""
 
 from __future__ import annotations
 

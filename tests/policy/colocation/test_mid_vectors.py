@@ -1,4 +1,4 @@
-"""Mid resources of known nodes, in both modes."""
+"""Mid resources of known nodes are right in both modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU normalization and amplification: the ratios that are written on a node."""
+"""CPU normalization and amplification ratios are written on a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which strategy a node gets from the ConfigMap, its annotation and its labels."""
+"""A node's strategy is resolved from the ConfigMap, its annotation and its labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written on a node, and when it is worth a write."""
+"""A node is patched with what was decided, and only when it is worth a write."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def write(of: Node, since_s: float | None = 10, decision: Decision | None = None
 
 
 def after(of: Node, made: Write) -> Node:
-    """The node with the patch applied."""
+    """Return the node with the patch applied."""
 
     def patched(old: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in {**old, **patch}.items() if v is not None}

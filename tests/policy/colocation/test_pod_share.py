@@ -1,4 +1,4 @@
-"""What a pod holds of its node: the sum that the scheduler makes too, and the classes that decide whether it counts."""
+"""A pod's share equals the scheduler's sum, and its classes decide whether it counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which reports a node may lend by, and what is said of the others."""
+"""Reports are accepted or degraded, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines with devices, and short ways to ask for them."""
+"""Builders of machines with devices, and of requests for them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ REFERENCE_RDMA = [rdma(n + 1, place(n // 2, str(n)), bus=f"0000:{0x1F + n:02x}:0
 
 
 def reference(**more: Any) -> DeviceLedger:
-    """Two NUMA nodes, four PCIe switches, each with two GPUs (0 to 7) and one network card (1 to 4) with functions."""
+    """Build two NUMA nodes with four PCIe switches, each with two GPUs (0 to 7) and one network card (1 to 4) with
+    functions.
+    """
     return DeviceLedger(inventory(*REFERENCE_GPUS, *REFERENCE_RDMA, **more))
 
 
@@ -112,7 +114,7 @@ def gpus(count: int, **more: Any) -> Demand:
 
 
 def minors(result: Allocation | Refusal) -> dict[str, tuple[int, ...]] | str:
-    """Which devices were given, or what was said instead."""
+    """Return which devices were allocated, or the refusal."""
     if isinstance(result, Refusal):
         return result.message
     return {kind: result.minors(kind) for kind in result.devices}

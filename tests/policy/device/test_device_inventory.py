@@ -1,4 +1,4 @@
-"""What a Device object says, and what in it cannot be used."""
+"""A Device object is read into an inventory, and unusable fields are named."""
 
 from __future__ import annotations
 

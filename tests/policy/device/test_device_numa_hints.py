@@ -1,4 +1,4 @@
-"""NUMA nodes that a pod's devices could come from."""
+"""NUMA hints name the NUMA nodes that a pod's devices could come from."""
 
 from __future__ import annotations
 

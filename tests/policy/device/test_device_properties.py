@@ -1,4 +1,4 @@
-"""Whatever is asked and freed in whatever order: nothing is given twice, and what is freed is what was taken."""
+"""Whatever is allocated and freed in whatever order, nothing is allocated twice and freeing restores what was taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way of asking for devices, in one form."""
+"""Every accepted spelling of device requests is normalized to one form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of devices and nodes."""
+"""Devices and nodes are scored by LeastAllocated and MostAllocated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vendors' device plugins are told, and the lock that some of them need."""
+"""Vendors' device plugins get their annotations, and the node lock works."""
 
 from __future__ import annotations
 

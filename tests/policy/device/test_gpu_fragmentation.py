@@ -1,4 +1,4 @@
-"""Fragmentation of small machines worked out by hand, and the two scores that go by it."""
+"""Fragmentation of small machines equals the value computed by hand, and the two scores follow it."""
 
 from __future__ import annotations
 

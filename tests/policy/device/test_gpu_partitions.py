@@ -1,4 +1,4 @@
-"""Partitions: honoured or preferred, told by the machine or known from its model."""
+"""Partitions are honored or preferred, stated by the machine or known from its model."""
 
 from __future__ import annotations
 

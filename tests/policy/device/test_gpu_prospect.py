@@ -1,4 +1,4 @@
-"""Scores from tables are those of fragmentation worked out by its definition, for one room and for many."""
+"""Scores from tables equal those of fragmentation by its definition, for one node and for many."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_is_of_no_use_is_fragmentation(room: Room, expected: tuple[Typical,
 
 
 def near_a_step(room: Room, shape: Shape, expected: tuple[Typical, ...]) -> bool:
-    """Whether some placement gains so nearly what a whole score takes that the last bit of a sum decides."""
+    """Return whether some placement is so near a score step that the last bit of a sum decides."""
     before = fragmentation(room, expected)
     fitting = [card for card, left in enumerate(room.gpu_milli) if left >= shape.gpu_milli]
     cards: list[tuple[int, ...]] = [(card,) for card in fitting]

@@ -1,4 +1,4 @@
-"""Outcomes recorded from Koordinator's scheduler, pod after pod on one machine."""
+"""Allocations equal outcomes recorded from Koordinator's scheduler, pod after pod on one machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joint allocation, topology and virtual functions on the machine that Koordinator's facts are about."""
+"""Joint allocation, topology and virtual functions work on the machine of Koordinator's documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices that reservations, victims and earlier decisions hold for a pod."""
+"""Devices held for a pod by reservations, victims and earlier decisions can be used by it."""
 
 from __future__ import annotations
 

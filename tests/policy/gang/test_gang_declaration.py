@@ -1,4 +1,4 @@
-"""What pods and PodGroups say of a gang, as tables."""
+"""Gang specs are read from pods and PodGroups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gangs in the network: worked facts as tables."""
+"""Gangs are placed close together in the network tree."""
 
 from __future__ import annotations
 

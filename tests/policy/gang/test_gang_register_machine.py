@@ -1,4 +1,4 @@
-"""Any events in any order leave the register as one made anew from what is there now."""
+"""Any events in any order leave the gang cache equal to one built from the present objects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pods = st.fixed_dictionaries(
 
 
 def picture(gangs: Gangs) -> dict[str, Any]:
-    """All that does not depend on what this scheduler did: who waits or was seen to bind is laid aside."""
+    """Return all state that does not depend on this scheduler's own actions."""
     return {
         "gangs": {
             g.id: (g.settings, g.author, sorted(g.members), sorted([*g.held, *g.doomed]), g.collected)

@@ -1,4 +1,4 @@
-"""Who is next, when those who wait may go, and when a round cannot succeed any more: worked facts as tables."""
+"""A round picks the next member, releases waiting members, and detects when it cannot succeed any more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULTS = Defaults()
 
 
 def gangs_of(**gangs: tuple[int, int, int, int, str]) -> Gangs:
-    """Per gang: minimum, pending, waiting, bound, policy. All are of one group."""
+    """Build gangs of one group. Per gang: minimum, pending, waiting, bound, policy."""
     found = Gangs()
     group = tuple(f"ns/{name}" for name in sorted(gangs))
     for name, (minimum, pending, waiting, bound, policy) in gangs.items():

@@ -1,4 +1,4 @@
-"""Where the ceilings of load are, and exactly which amounts pass them."""
+"""Thresholds are resolved, and exactly the right amounts exceed them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods are guessed to use, and what nodes really have."""
+"""Pod usage is estimated, and the unamplified capacity of nodes is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a NodeMetric says, and what it leaves open."""
+"""A NodeMetric is read into vectors, and missing values stay missing."""
 
 from __future__ import annotations
 

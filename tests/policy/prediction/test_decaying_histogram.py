@@ -1,4 +1,4 @@
-"""Histograms that forget: where samples fall, how they fade, and that saving changes nothing."""
+"""Histogram samples fall into the right buckets, decay, and survive saving unchanged."""
 
 from __future__ import annotations
 

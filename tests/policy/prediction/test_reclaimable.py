@@ -1,4 +1,4 @@
-"""What prod pods will not need: by single pods, by class, and the smaller of both."""
+"""Reclaimable resources are predicted by pod, by class, and as the smaller of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a workload should ask for, from what its pods used."""
+"""Requests of a workload are recommended from what its pods used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which class a pod is in."""
+"""QoS and priority classes of pods are resolved."""
 
 from __future__ import annotations
 

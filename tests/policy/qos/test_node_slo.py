@@ -1,4 +1,4 @@
-"""What a node's NodeSLO says: defaults, layers, the bandwidth annotation, and documents that were never readable."""
+"""A node's NodeSLO combines defaults, layers, the bandwidth annotation, and stored values of unreadable documents."""
 
 from __future__ import annotations
 

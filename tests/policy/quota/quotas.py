@@ -1,4 +1,4 @@
-"""Short ways to write quotas, pods and books for tests."""
+"""Builders of quotas, pods and quota managers for tests."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def book(total: int | Amounts, quotas: list[Quota], pods: list[Claimant] | None 
 
 
 def cpus(made: Book, *names: str) -> list[float]:
-    """What these quotas may use now, in cpus."""
+    """Return the runtime of these quotas, in cpus."""
     return [made.runtime(name).get("cpu", 0) / 1000 for name in names]

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: the book equals one made from what is there, and keeps its promises."""
+"""In any order of events, the quota manager equals one built from the present objects and keeps its invariants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a pod may start, and the words and numbers when it may not."""
+"""Pods are admitted or refused by their quota, with the right text and numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a quota's statement says, and that loans add up."""
+"""A quota's report is right, and its loans add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entitlements over several levels: the worked examples, and changes of the tree."""
+"""Runtime quotas over several levels equal the worked examples, also after changes of the tree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Q = quota
 
 
 def family(**below: bool) -> list[Quota]:
-    """A root of 60 with two children of 20; true lends."""
+    """Build a root of 60 with two children of 20; true lends."""
     return [
         Q("root", 60, is_parent=True, lends=below["root"]),
         Q("c1", 20, parent="root", lends=below["c1"]),

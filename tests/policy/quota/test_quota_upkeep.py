@@ -1,4 +1,4 @@
-"""Over-use and who has to leave, who may preempt whom, and what is written on the objects."""
+"""Over-use selects pods to revoke, preemption stays within a quota, and the published status is right."""
 
 from __future__ import annotations
 

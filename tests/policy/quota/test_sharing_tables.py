@@ -1,4 +1,4 @@
-"""One resource among siblings: the worked examples, the invariants, and the constant-time answers."""
+"""One resource is shared among siblings by the worked examples, the invariants and the constant-time paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short ways to write pods, reservations and nodes for tests."""
+"""Builders of pods, reservations and nodes for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words about reservations that did not help."""
+"""The diagnosis texts about reservations that did not help are right."""
 
 from __future__ import annotations
 

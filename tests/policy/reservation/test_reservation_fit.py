@@ -1,4 +1,4 @@
-"""Room on nodes and in reservations: the worked examples, the order of nomination, and what is kept from strangers."""
+"""Free resources of nodes and reservations, the order of nomination, and what is kept from other pods are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each row of the life-cycle table, and what must not happen."""
+"""Each row of the life-cycle table holds, and forbidden transitions do not happen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pods may use a reservation: owners, names, labels, taints, exact amounts."""
+"""Pods match reservations by owners, names, labels, taints and exact amounts."""
 
 from __future__ import annotations
 

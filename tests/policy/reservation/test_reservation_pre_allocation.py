@@ -1,4 +1,4 @@
-"""Which running pods become owners of a reservation that is about to come."""
+"""Running pods are chosen as owners of a reservation that is about to be placed."""
 
 from __future__ import annotations
 

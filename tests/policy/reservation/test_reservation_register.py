@@ -1,4 +1,4 @@
-"""Finding reservations for a pod, and a register that equals one made anew whatever happened."""
+"""Reservations for a pod are found, and the index equals one built anew whatever happened."""
 
 from __future__ import annotations
 

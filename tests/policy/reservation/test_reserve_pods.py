@@ -1,4 +1,4 @@
-"""Pods that stand for reservations: the one made from a Reservation, and real ones that are read as one."""
+"""Reserve pods are built from Reservations, and operating pods are read as reservations."""
 
 from __future__ import annotations
 

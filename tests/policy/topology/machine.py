@@ -1,4 +1,4 @@
-"""Machines, nodes and pods in few words, for the tests of CPU binding and NUMA placement."""
+"""Builders of machines, nodes and pods for the tests of CPU binding and NUMA placement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST = Scorer(fills_up=True, weights=(("cpu", 1), ("memory", 1)))
 
 
 def rows(sockets: int, zones: int, cores: int, threads: int) -> list[dict[str, int]]:
-    """Zones per socket, cores per zone, threads per core; siblings have neighbouring numbers."""
+    """Return CPU rows: zones per socket, cores per zone, threads per core; siblings have neighbouring numbers."""
     per_socket, per_zone = zones * cores * threads, cores * threads
     return [
         {"id": cpu, "core": cpu // threads, "socket": cpu // per_socket, "node": cpu // per_zone}
@@ -50,7 +50,7 @@ def bits(text: str) -> int:
 
 
 def text(found: object) -> str:
-    """CPUs as a list, a refusal as its words."""
+    """Return CPUs as a list, a refusal as its text."""
     return str(CPUSet(found)) if isinstance(found, int) else str(found)
 
 
@@ -99,7 +99,7 @@ def zone(
 
 
 class Bench:
-    """One node and pods placed on it one after another, along the path that a scheduler takes."""
+    """One node and pods placed on it one after another, as a scheduler does."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The rules for choosing CPUs written down with lists and sets, as slowly and plainly as they read."""
+"""A reference implementation of the CPU accumulator with lists and sets, slow and plain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger of one node and its annotations: what is written is what is read, and sums are those of live pods."""
+"""The ledger of one node round-trips through annotations, and its sums are those of live pods."""
 
 from __future__ import annotations
 

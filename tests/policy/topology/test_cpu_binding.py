@@ -1,4 +1,4 @@
-"""Whether a pod's CPUs are bound: upstream's facts about pods alone and pods on nodes with policies."""
+"""CPU binding of pods follows upstream's facts, for pods alone and on nodes with policies."""
 
 from __future__ import annotations
 

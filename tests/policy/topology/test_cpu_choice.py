@@ -1,4 +1,4 @@
-"""Which CPUs the accumulator takes: upstream's tables of facts."""
+"""The accumulator takes the CPUs of upstream's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of a node: its CPUs, what it keeps, its NUMA nodes and its policies."""
+"""A node's CPUs, reserved CPUs, NUMA nodes and policies are read."""
 
 from __future__ import annotations
 

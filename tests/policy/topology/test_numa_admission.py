@@ -1,4 +1,4 @@
-"""How hints become NUMA nodes: filtering, merging, exclusivity and the three policies."""
+"""Hints are filtered, merged and admitted by exclusivity and the three policies."""
 
 from __future__ import annotations
 

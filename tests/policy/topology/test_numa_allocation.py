@@ -1,4 +1,4 @@
-"""CPUs and NUMA amounts together, on two sockets of 26 cores with a NUMA node each: upstream's facts."""
+"""CPUs and NUMA amounts are allocated together as upstream does, on two sockets of 26 cores with a NUMA node each."""
 
 from __future__ import annotations
 

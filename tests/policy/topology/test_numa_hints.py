@@ -1,4 +1,4 @@
-"""The hints of cpu and memory: which sets of NUMA nodes could take a pod, which are liked, and how they score."""
+"""Hints of cpu and memory name the sets of NUMA nodes that could take a pod, which are preferred, and their scores."""
 
 from __future__ import annotations
 

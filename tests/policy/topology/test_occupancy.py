@@ -1,4 +1,4 @@
-"""The drawing of a node's CPUs: every mark is right, and everything that contradicts itself is told."""
+"""The drawing of a node's CPUs has the right marks and reports every contradiction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of nodes and NUMA nodes, and the cheap bound on what can be bound."""
+"""Nodes and NUMA nodes are scored, and the cheap bound on bindable CPUs is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods placed one after another, with the outcomes that Koordinator's own scheduler was seen to give."""
+"""Pods placed one after another get the outcomes recorded from Koordinator's own scheduler."""
 
 from __future__ import annotations
 

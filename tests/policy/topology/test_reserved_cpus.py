@@ -1,4 +1,4 @@
-"""Placing pods in what reservations hold: theirs first, strictly theirs, or beside them."""
+"""Pods are allocated inside reservations: theirs first, only theirs, or beside them."""
 
 from __future__ import annotations
 

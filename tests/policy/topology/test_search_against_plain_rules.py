@@ -1,4 +1,4 @@
-"""The search with bit masks finds the very CPUs that the plainly written rules find."""
+"""The bit-mask search finds exactly the CPUs of the reference implementation."""
 
 from __future__ import annotations
 

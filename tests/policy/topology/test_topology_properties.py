@@ -1,4 +1,4 @@
-"""What must hold for any machine, any pods and any order of coming and going."""
+"""Properties that hold for any machine, any pods and any order of events."""
 
 from __future__ import annotations
 

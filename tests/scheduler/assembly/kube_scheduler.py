@@ -20,7 +20,7 @@ SAID = Path(__file__).parent / "kube_scheduler_said.json"
 
 
 def ask(binary: Path, kubeconfig: Path, text: str, folder: Path) -> dict[str, Any] | str:
-    """The completed configuration, or the refusal."""
+    """Return the completed configuration, or the refusal."""
     ran = _run(binary, kubeconfig, text, folder)
     if ran.returncode:
         found = re.search(r'"command failed" err=(.*)', ran.stderr, re.DOTALL)
@@ -32,7 +32,7 @@ def ask(binary: Path, kubeconfig: Path, text: str, folder: Path) -> dict[str, An
 
 
 def listed(binary: Path, kubeconfig: Path, text: str, folder: Path) -> dict[str, list[tuple[str, int]]] | None:
-    """Which plugins it runs at each point of the one profile, with their weights; None when it refuses."""
+    """Return the plugins that it runs at each point of the one profile, with their weights; None when it refuses."""
     ran = _run(binary, kubeconfig, text, folder)
     if ran.returncode:
         return None

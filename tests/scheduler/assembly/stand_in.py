@@ -1,4 +1,4 @@
-"""Plugins made to measure, and assemblies of them."""
+"""Make plugins with given methods, and completed configurations of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from koord.scheduler.plugins.registry import REGISTRY, Factory
 
 
 def plugin_class(name: str, *methods: str) -> type[Plugin]:
-    """A plugin that has these methods, and answers None to everything."""
+    """Make a plugin class that has these methods, and answers None to everything."""
 
     def answer(self: Plugin, *asked: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""What becomes of configuration files here and in kube-scheduler 1.35, whose answers were recorded."""
+"""Configuration files have the same outcome here as in kube-scheduler 1.35, whose answers were recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def assembled(text: str) -> Assembly | list[FieldError]:
 
 
 def as_theirs(tree: dict[str, Any], stated: str) -> dict[str, Any]:
-    """Without the two things that differ on purpose: we talk JSON, and Koordinator's write before the binding."""
+    """Remove the two things that differ on purpose: we talk JSON, and Koordinator's write before the binding."""
     if "contentType" not in stated:
         tree["clientConnection"]["contentType"] = "application/vnd.kubernetes.protobuf"
     for profile in tree["profiles"]:

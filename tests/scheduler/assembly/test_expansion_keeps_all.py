@@ -1,4 +1,4 @@
-"""For any choice of plugins: expanding neither loses nor doubles one, and never breaks the order that was asked for."""
+"""Expanding multiPoint neither loses nor doubles a plugin, and never breaks the order that was asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plugins do around the points is in effect only where they are enabled, in the configured order."""
+"""Hooks around the extension points run only where their plugin is enabled, in the configured order."""
 
 from __future__ import annotations
 

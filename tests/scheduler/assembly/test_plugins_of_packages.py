@@ -1,4 +1,4 @@
-"""A plugin of an installed package: found through its metadata, made, and put into a profile by configuration."""
+"""A plugin of an installed package is found through its entry point, made, and put into a profile by configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ profiles:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What an installer leaves on the path: the modules, and a dist-info folder that names the entry points."""
+    """Make what an installer leaves on the path: the modules, and a dist-info folder that names the entry points."""
     project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
     info = tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     info.mkdir()

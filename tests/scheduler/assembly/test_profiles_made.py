@@ -1,4 +1,4 @@
-"""What runs at each point of a profile, in which order, with which weight; instances and their arguments."""
+"""A completed configuration runs the right plugins at each point, with the right order, weights and arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Duties of the leader: hired for the plugins that are enabled, kept up when one breaks, ended with the leader."""
+"""Controllers are built for enabled plugins, restarted when one raises, and end with the leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scheduler says of a pod in every condition that a pod can be in."""
+"""The explainer reports a pod in every state that a pod can be in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words for conditions that pass too quickly to be met in a story."""
+"""Headlines of states that pass too quickly to be met in a running scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plugins do around PreFilter and before scores: order, refusals, planned and preferred nodes."""
+"""Hooks around PreFilter and before Score run in order, and reject, plan or prefer nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CALLS = (
 
 
 class Noting(Plugin):
-    """Writes down what it is asked, and of which pod."""
+    """Record what it is asked, and about which pod."""
 
     name = "Noting"
     scope = ROW
@@ -94,7 +94,7 @@ class Preferring(Planning):
 
 
 class Keeping(Plugin):
-    """Takes only nodes of this zone, and likes n0 best."""
+    """Accept only nodes of this zone, and score n0 best."""
 
     name = "Keeping"
     scope = ROW

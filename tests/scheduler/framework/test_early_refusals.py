@@ -1,4 +1,4 @@
-"""What is decided before any node is looked at, and in which words."""
+"""A pod that PreFilter rejects is unschedulable before any node is evaluated, with Kubernetes' message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.scheduler.equality import profile_of
 
 
 class Early(Plugin):
-    """Answers as it is told, and refuses every node with one word when asked about nodes."""
+    """Answer as configured, and reject every node with one reason when asked about nodes."""
 
     scope = ROW
     name = ""

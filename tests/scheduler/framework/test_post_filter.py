@@ -1,4 +1,4 @@
-"""What comes of the PostFilter plugins of a profile together."""
+"""The PostFilter plugins of a profile together give one outcome."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Refuses(Plugin):
 
 
 class After(Plugin):
-    """Answers as it is told."""
+    """Answer as configured."""
 
     name = ""
     scope = ROW

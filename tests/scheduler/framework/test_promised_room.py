@@ -1,4 +1,4 @@
-"""Room that a nominated pod was promised is not taken by those who must let it go first."""
+"""Resources for a nominated pod are not taken by pods of no higher priority."""
 
 from __future__ import annotations
 

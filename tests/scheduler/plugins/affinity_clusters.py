@@ -1,4 +1,6 @@
-"""Random pods with spread constraints and affinity terms over few labels and namespaces, so that they often meet."""
+"""Hypothesis strategies for pods with spread constraints and affinity terms over few labels, so that they often match.
+
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,7 @@ def labelled_nodes(draw: st.DrawFn, name: str = "") -> Node:
 def social_pods(
     draw: st.DrawFn, /, name: str = "", node: str = "", *, spreads: bool = False, relates: bool = False, **words: Any
 ) -> Pod:
-    """Pods with spread constraints, with affinity, or plain ones."""
+    """Generate pods with spread constraints, with affinity, or plain ones."""
     spec: dict[str, Any] = {}
     if spreads and draw(st.integers(0, 3)):
         spec["topologySpreadConstraints"] = draw(st.lists(constraints(), max_size=3))
@@ -183,7 +185,7 @@ def _twin(pod: Pod) -> Pod:
 
 @st.composite
 def scenes(draw: st.DrawFn, *, spreads: bool = False, relates: bool = False) -> Scene:
-    """Nodes, pods on them (and on names that no node has), and one pod that waits."""
+    """Generate nodes, pods on them (and on names that no node has), and one pod that waits."""
     names = draw(st.lists(st.sampled_from(NODE_NAMES), min_size=1, max_size=6, unique=True))
     placed = [
         draw(social_pods(f"old{i}", node=draw(st.sampled_from(NODE_NAMES[:7])), spreads=spreads, relates=relates))

@@ -1,5 +1,7 @@
-"""What Kubernetes documents of topology spread and pod affinity, computed the long way: every node, every pod, every
-time. Shares no code with the plugins, so that both can only be wrong in different ways."""
+"""A brute-force model of the documented rules of topology spread and pod affinity: every node, every pod, every time.
+
+It shares no code with the plugins, so that both can only be wrong in different ways.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,7 @@ def _has_keys(node: Node, constraints: Sequence[TopologySpreadConstraint]) -> bo
 
 
 def spread_refusal(world: World, pod: Pod, node: Node, constraints: Sequence[TopologySpreadConstraint]) -> str | None:
-    """`constraints` are the hard ones."""
+    """Return the rejection by the DoNotSchedule constraints."""
     for constraint in constraints:
         key = constraint.topology_key
         if key not in node.metadata.labels:
@@ -141,7 +143,7 @@ def spread_scores(
     *,
     system: bool = False,
 ) -> dict[str, int]:
-    """`constraints` are the soft ones; `system` says that they are Kubernetes' own defaults."""
+    """Return the scores by the ScheduleAnyway constraints; `system` says that they are Kubernetes' own defaults."""
     ignored = [n for n in feasible if not system and not _has_keys(n, constraints)]
     scored = [n for n in feasible if n not in ignored]
     raw: dict[str, int] = {}
@@ -188,7 +190,9 @@ def _preferences(pod: Pod) -> list[tuple[int, PodAffinityTerm]]:
 
 
 def _matches(world: World, owner: Pod, term: PodAffinityTerm, other: Pod, *, incoming: bool) -> bool:
-    """Whether `owner`'s term matches `other`. An incoming pod's namespace selector is also asked with no labels."""
+    """Return whether `owner`'s term matches `other`. An incoming pod's namespace selector is also matched with no
+    labels.
+    """
     space = other.metadata.namespace
     if not term.namespaces and term.namespace_selector is None:
         inside = space == owner.metadata.namespace

@@ -1,4 +1,4 @@
-"""What a real kube-scheduler was asked, with which configuration, and where its answers are."""
+"""The plugins, configurations and recorded answers of a real kube-scheduler."""
 
 from __future__ import annotations
 

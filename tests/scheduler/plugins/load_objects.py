@@ -1,4 +1,4 @@
-"""Nodes, reports and pods for tests of load, and a cluster with a clock in which they live."""
+"""Builders of nodes, NodeMetrics and pods for tests of load, and a cluster with a fake clock that holds them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stamp(seconds: float) -> str:
 
 
 def args(**stated: Any) -> LoadAwareSchedulingArgs:
-    """Arguments by their names in files, with defaults filled in."""
+    """Return defaulted arguments, given by their names in configuration files."""
     found = typed_args("LoadAwareScheduling", stated)
     assert isinstance(found, LoadAwareSchedulingArgs), found
     return found
@@ -121,7 +121,7 @@ def pod_on(
 
 
 class World:
-    """A handle: a state, a lister of reports, and a clock that moves when told."""
+    """A handle with a state, a lister of NodeMetrics, and a clock that the test moves."""
 
     def __init__(self, *objects: Node | NodeMetric | Pod, now: float = NOW) -> None:
         self.state = ClusterState()
@@ -159,7 +159,7 @@ class World:
 
 
 def refusal(plugin: LoadAwareScheduling, world: World, pod: PodInfo, node: str = "n0") -> str | None:
-    """The words of a refusal, None when the node takes the pod."""
+    """Return the text of a rejection, None when the node takes the pod."""
     plugin.catch_up()
     found: Reject | None = plugin.filter(Cycle(world.state), pod, world.node(node))
     assert found is None or found.resolvable

@@ -1,4 +1,4 @@
-"""A small cluster with topologies for the tests of NodeNUMAResource: nodes and pods in few words, decided as live."""
+"""A small cluster with CPU topologies for tests of NodeNUMAResource, with builders of nodes and pods."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GI = 1 << 30
 
 
 class Seen:
-    """A handle whose only lister is of topologies."""
+    """A handle whose only lister is of NodeResourceTopologies."""
 
     def __init__(self, state: ClusterState, topologies: Listed) -> None:
         self.state = state
@@ -121,7 +121,7 @@ def pod(
 
 
 class Cluster:
-    """Decides pods one after another, and lets the test say what becomes of each: bound, forgotten, gone."""
+    """Schedules pods one after another, and lets the test bind, forget or delete each."""
 
     def __init__(self, *others: Plugin, fit: bool = True, **fields: Any) -> None:
         self.state = ClusterState()
@@ -149,7 +149,7 @@ class Cluster:
         return self.state.info(one)
 
     def place(self, one: Pod) -> str:
-        """Node, CPUs and NUMA nodes of a pod that is then bound, or why there are none."""
+        """Schedule and bind a pod; return its node, CPUs and NUMA nodes, or the rejection."""
         found = self.decide(one)
         if isinstance(found, str):
             return found
@@ -158,7 +158,7 @@ class Cluster:
         return f"{found[0]} {told(entry.given)}".strip() if entry is not None else found[0]
 
     def decide(self, one: Pod) -> tuple[str, Mark | None] | str:
-        """Node and mark, or the words of the refusal."""
+        """Schedule a pod; return its node and patch, or the text of the rejection."""
         info = self.info(one)
         decision = self.engine.decide(info)
         if not isinstance(decision, Chosen):
@@ -180,7 +180,7 @@ class Cluster:
         return decision.node, mark
 
     def bind(self, uid: str) -> None:
-        """The watch shows the pod on its node."""
+        """Show the pod on its node, as the watch does."""
         self.state.set_pod(self.pods[uid])
 
     def forget(self, one: Pod, node_name: str) -> None:

@@ -1,4 +1,4 @@
-"""The plugins of the default profile that look at one node, made for a test's cluster."""
+"""The plugins of the default profile that read a single node, built for a test's cluster."""
 
 from __future__ import annotations
 

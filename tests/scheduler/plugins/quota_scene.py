@@ -1,4 +1,4 @@
-"""A cluster with quotas for tests: nodes, quotas and pods as the watch would bring them, and one whole engine."""
+"""A cluster with quotas for tests: nodes, quotas and pods as the watch shows them, and a whole scheduling engine."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def of_quota(name: str, quota: str = "", *, fixed: bool = False, **words: Any) -
 
 
 class Counter:
-    """Stands in for the program at the plugin's desk and notes what it is told."""
+    """Records the actions that the plugin requests from the scheduler."""
 
     def __init__(self) -> None:
         self.told: list[Happened] = []
@@ -136,7 +136,7 @@ class QuotaScene:
         self.handle.held["elasticquotas"].drop(name, namespace)
 
     def seen(self, pod: Pod) -> PodInfo:
-        """Listed first, then in the state."""
+        """Show a pod in the lister first, then in the state."""
         self.handle.held["pods"].put(pod)
         self.state.set_pod(pod)
         return self.state.info(pod)
@@ -155,7 +155,7 @@ class QuotaScene:
         return decision
 
     def place(self, pod: Pod) -> str:
-        """Decided and promised."""
+        """Schedule the pod and assume it."""
         decision = self.decide(pod)
         assert isinstance(decision, Chosen), decision
         self.state.assume(self.state.info(pod), decision.node)
@@ -167,7 +167,7 @@ class QuotaScene:
         return decision.message()
 
     def refusal(self, pod: Pod) -> str:
-        """What the quota says, without the rest of the message."""
+        """Return the quota's part of the rejection message."""
         decision = self.decide(pod)
         assert isinstance(decision, Unschedulable), decision
         assert decision.pre_filter is not None, decision

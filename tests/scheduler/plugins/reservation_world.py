@@ -1,4 +1,4 @@
-"""A cluster with reservations for tests: live objects in, decisions out."""
+"""A cluster with reservations for tests: it takes live objects and returns decisions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Objects:
 
 
 class World:
-    """One scheduler's view. `args` are of the plugin."""
+    """The view of one scheduler; `args` are the plugin's."""
 
     def __init__(self, *nodes: Node, **args: Any) -> None:
         self.state = ClusterState()
@@ -85,7 +85,7 @@ class World:
         self.handle.listed["Reservation"].drop(name)
 
     def bind(self, pod: Pod) -> None:
-        """A pod that the watch shows on a node."""
+        """Show a pod on a node, as the watch does."""
         self.handle.listed["Pod"].put(pod)
         self.state.set_pod(pod)
 
@@ -110,7 +110,9 @@ class World:
         return decision.message() if isinstance(decision, Unschedulable) else decision.message
 
     def promise(self, pod: Pod) -> tuple[str, str]:
-        """Decide, assume and Reserve: the node, and the reservation that it takes there; "" where there is none."""
+        """Decide, assume and reserve; return the node and the reservation that is taken there, "" where there is none.
+
+        """
         info = self.state.info(pod)
         decision = self.engine.decide(info)
         if not isinstance(decision, Chosen):
@@ -128,7 +130,7 @@ class World:
         self.state.forget(pod.metadata.uid)
 
     def bound_as_promised(self, pod: Pod) -> Pod:
-        """The pod as the watch shows it once the promise came true."""
+        """Return the pod as the watch shows it once its binding succeeded."""
         uid = pod.metadata.uid
         placed = self.state.placed(uid)
         assert placed is not None
@@ -150,7 +152,7 @@ class World:
         }
 
     def said(self, pod: Pod) -> dict[str, Any] | str:
-        """Every node's verdict and score for a pod; or why nodes were not looked at."""
+        """Return every node's verdict and score for a pod, or why nodes were not evaluated."""
         evaluation = self.engine.evaluate(self.state.info(pod))
         if not isinstance(evaluation, Evaluation):
             return repr(evaluation)

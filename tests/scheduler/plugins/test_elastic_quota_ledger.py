@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: the ledger equals one made anew from the lists and the state.
+"""After any history of events the cache equals one made anew from the lists and the state.
 
 Some thousands of events are tried; `make soak` tries as many as there is time for.
 """

@@ -1,4 +1,4 @@
-"""Plugins that look at one node: both forms say the same, and what is kept equals what is worked out anew."""
+"""The columnar and per-node forms of plugins that read one node agree, and cached results equal new ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of how full nodes are: cut quotients of floats are those of whole numbers, and what is kept stays right."""
+"""Truncated float quotients equal integer division, and cached utilization columns stay right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The line of the nearest nodes in columns against the tree that defines it; and the tree, kept while it holds."""
+"""The proximity ranks in columns equal those of the tree that defines them, and the tree is cached while it is valid.
+
+"""
 
 from __future__ import annotations
 

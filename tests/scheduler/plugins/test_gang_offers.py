@@ -1,4 +1,4 @@
-"""How many members each node takes, and room for all of them: columns say what trying out node by node does."""
+"""The columns compute how many members each node takes, and the room for all of them, as dry runs node by node do."""
 
 from __future__ import annotations
 

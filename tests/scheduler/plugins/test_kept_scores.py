@@ -1,4 +1,4 @@
-"""Moments at which kept verdicts and scores are easily left behind, each as a short history."""
+"""Short histories in which cached verdicts and scores could become stale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is held of each node's load after anything that can happen: exactly what the live objects say."""
+"""After any history of events each node's load is exactly what the live objects say."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Whatever happens to pods, nodes and topologies: the books say what the live pods' annotations say, no CPU is given
-to two pods, what is given keeps to what was asked, and what is freed is what was taken."""
+"""After any history of pods, nodes and topologies the cache equals the live annotations, and no CPU is given twice.
+
+What is given keeps to what was requested, and what is freed is what was taken.
+"""
 
 from __future__ import annotations
 

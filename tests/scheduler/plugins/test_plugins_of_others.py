@@ -1,4 +1,4 @@
-"""A plugin outside of this repository: found by entry point, made, and asked; and the page that explains how."""
+"""A plugin outside of this repository is found by entry point, built and called; so is the page that explains how."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that plugins say wake a pod: each turns a refusal, and the closer look keeps the others asleep."""
+"""Each event that plugins register turns a rejection, and the queueing hints skip the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims, volumes and their like for tests, and a handle whose listers hold them."""
+"""Builders of claims, volumes and related objects for tests, and a handle whose listers hold them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KINDS: Mapping[type[Object], str] = {
 
 
 class Stored:
-    """A handle over a state and whatever objects were put."""
+    """A handle over a state and the objects that were put into it."""
 
     def __init__(self, state: ClusterState, *objects: Object) -> None:
         self.state = state
@@ -62,7 +62,7 @@ class Stored:
 
 
 def said(state: ClusterState, plugin: Plugin, pod: Pod) -> dict[str, str] | str:
-    """What is said of the nodes that are refused; a sentence when none was looked at."""
+    """Return the rejections by node; a sentence when no node was evaluated."""
     return told(Engine(profile_of([plugin]), state), state, pod)
 
 

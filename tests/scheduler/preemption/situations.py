@@ -1,4 +1,4 @@
-"""Full clusters for tests of preemption: pods that run, that are on their way out, budgets, and one whole engine."""
+"""Build full clusters for preemption tests: running and terminating pods, budgets, and one whole engine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FILTERS = (
 
 
 class Shelves:
-    """A handle whose listers hold what was put into them."""
+    """Give plugins listers that hold the budgets put into them."""
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
@@ -62,7 +62,7 @@ class Shelves:
 def running(
     name: str, node: str, *, started: int | None = 0, leaving: bool = False, preempted: bool = False, **words: Any
 ) -> Pod:
-    """A pod on a node. `started` is in minutes after dawn; `preempted` ones are leaving to make room."""
+    """Build a pod on a node. `started` is in minutes after START; `preempted` ones are being deleted to make room."""
     pod = make_pod(name, node=node, **words)
     status = msgspec.structs.replace(
         pod.status, start_time=None if started is None else DAWN + timedelta(minutes=started)
@@ -85,7 +85,7 @@ def budget(
     granted: Iterable[str] = (),
     expressions: Sequence[Mapping[str, Any]] = (),
 ) -> PodDisruptionBudget:
-    """`labels` None is a budget without a selector; `granted` are pods whose disruption the server has approved."""
+    """Build a budget; `labels` None has no selector; `granted` are pods whose disruption the server has approved."""
     selector = None if labels is None else {"matchLabels": dict(labels), "matchExpressions": list(expressions)}
     return convert(
         {
@@ -101,7 +101,7 @@ def budget(
 
 
 class Scene:
-    """A cluster, its promises, and an engine with Kubernetes' filters and DefaultPreemption."""
+    """Hold a cluster, its nominations, and an engine with Kubernetes' filters and DefaultPreemption."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Scene:
         return info
 
     def refused(self, pod: Pod | PodInfo) -> Unschedulable:
-        """What comes of a pod that no node takes, after PostFilter."""
+        """Decide a pod that no node takes, and run PostFilter."""
         info = self.info(pod)
         decision = self.engine.decide(info)
         assert isinstance(decision, Unschedulable), decision
@@ -153,7 +153,7 @@ def _default_args(name: str) -> Any:
 
 
 def picture(state: ClusterState) -> Any:
-    """Everything that a what-if could have changed by mistake."""
+    """Return everything that a dry run could have changed by mistake."""
     table = state.table
     return (
         {

@@ -1,4 +1,4 @@
-"""Of several nodes where victims were found the one that does least harm is taken."""
+"""Of several candidate nodes the one that does least harm is picked."""
 
 from __future__ import annotations
 

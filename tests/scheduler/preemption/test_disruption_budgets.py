@@ -1,4 +1,4 @@
-"""Whose eviction a disruption budget does not allow."""
+"""Disruption budgets tell which evictions are not allowed."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def outcome(scene: Scene, pod: Pod) -> tuple[PodInfo, Unschedulable | Chosen]:
 
 
 def fits(situation: Situation, node: str, gone: Sequence[PodInfo]) -> bool:
-    """Whether the node takes the pod in a cluster where these pods never were."""
+    """Return whether the node takes the pod in a cluster where these pods never were."""
     uids = {pod.uid for pod in gone}
     left = tuple(pod for pod in situation.placed if pod.metadata.uid not in uids)
     scene = msgspec.structs.replace(situation, placed=left).scene()

@@ -1,4 +1,4 @@
-"""The whole loop without a server: refused, victims named, held back while they go, woken by the last, bound."""
+"""A preemptor without a server: rejected, victims named, held back while they go, woken by the last, bound."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.scheduler.preemption.situations import Scene, running
 
 
 class Loop:
-    """A scheduler's hands, one step at a time. Two nodes of 4 cpu, both full of pods of 2 cpu."""
+    """Run a scheduler step by step over two nodes of 4 cpu, both full of pods of 2 cpu."""
 
     def __init__(self) -> None:
         placed = [running(f"{node}-{i}", node, cpu="2", priority=i) for node in ("n0", "n1") for i in range(2)]
@@ -28,7 +28,7 @@ class Loop:
         self.now = 0.0
 
     def attempt(self, *, later: float = 0.0) -> Chosen | Unschedulable | None:
-        """None when nobody is ready to be tried."""
+        """Try the next pod; return None when no pod is ready."""
         self.now += later
         queued = self.queue.pop(self.now)
         if queued is None:

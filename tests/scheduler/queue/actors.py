@@ -1,4 +1,4 @@
-"""Pods, nodes and small real plugins for the queue's tests."""
+"""Build pods, nodes and small real plugins for the queue's tests."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Gates(Plugin):
 
 
 class Gang(Plugin):
-    """Like a gang: it opens from outside, and no event of the cluster says so."""
+    """Gate pods until it is opened from outside, without any cluster event, as a gang does."""
 
     name = "Gang"
 
@@ -119,7 +119,7 @@ class Gang(Plugin):
 
 
 class Claims(Plugin):
-    """A gate that an event opens."""
+    """Gate pods until an event opens the gate."""
 
     name = "Claims"
     scope = ROW
@@ -185,7 +185,7 @@ class Spread(Plugin):
 
 
 class Wishes(Plugin):
-    """Reads what it does not declare, so it must be asked about each pod."""
+    """Read what it does not declare, so that it must be asked about each pod."""
 
     name = "Wishes"
     wakes_on = (Event("Wish", ADD),)
@@ -199,7 +199,7 @@ class Deaf(Plugin):
 
 
 class Cast:
-    """The plugins of two profiles in one process, and the profiles."""
+    """Hold the plugins of two profiles in one process, and the profiles."""
 
     def __init__(self) -> None:
         self.sort, self.gates, self.gang, self.claims = Sort(), Gates(), Gang(), Claims()

@@ -1,4 +1,4 @@
-"""The queue as one would write it without caring for speed: a dictionary, and a look at everyone for everything."""
+"""Model the queue without caring for speed: a dictionary, and a look at every pod for everything."""
 
 from __future__ import annotations
 

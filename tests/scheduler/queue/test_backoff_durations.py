@@ -1,4 +1,4 @@
-"""How long failed pods are kept back, and which of them may leave early."""
+"""Failed pods back off for the right time, and only some may leave early."""
 
 from __future__ import annotations
 

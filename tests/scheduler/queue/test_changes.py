@@ -1,4 +1,4 @@
-"""Which events an update is, as Kubernetes names them."""
+"""Updates are classified into events as Kubernetes names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The heap gives what a sorted list would, whatever is replaced or removed on the way."""
+"""The heap returns what a sorted list would, whatever is replaced or removed on the way."""
 
 from __future__ import annotations
 

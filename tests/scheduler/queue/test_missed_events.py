@@ -1,4 +1,4 @@
-"""Each flight sees just what happened since it began, whoever else lands meanwhile; nothing is kept for nobody."""
+"""Each in-flight pod sees just the events since it was popped, and nothing is recorded for nobody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promised room follows the status of pods, and what preemption said before the status shows it."""
+"""Nominations follow the status of pods, and what preemption said before the status shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways of a pod through the queue, one table per part of it. Times are seconds."""
+"""The paths of a pod through the queue, one table per part of it. Times are seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def part(queue: SchedulingQueue, name: str, now: float = 0.0) -> str | None:
 
 
 def refused(queue: SchedulingQueue, name: str, now: float, by: frozenset[str] = FIT) -> QueuedPod:
-    """A pod that came, was tried and did not fit."""
+    """Add a pod, try it, and reject it."""
     queue.add(pod(name), now)
     queued = queue.take(f"uid-{name}", now)
     assert queued is not None

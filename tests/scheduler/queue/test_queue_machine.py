@@ -82,7 +82,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), look=looks)
     def show(self, name: str, look: dict[str, Any]) -> None:
-        """The watch shows a pod, new or not."""
+        """Let the watch show a pod, new or not."""
         seen = self.pod(name, look)
         if seen.uid in self.model.live:
             self.model.update(seen, self.now)
@@ -93,7 +93,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), bound=st.booleans())
     def leave(self, name: str, bound: bool) -> None:
-        """Deleted, or bound by somebody else; at any moment."""
+        """Delete a pod, or let somebody else bind it, at any moment."""
         uid = f"uid-{name}"
         self.model.delete(uid)
         if bound and uid in self.queue:

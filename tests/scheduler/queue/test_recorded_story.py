@@ -1,4 +1,4 @@
-"""A story recorded from kube-scheduler 1.35, told again with the real engine and plugins: same moves, same words."""
+"""A run recorded from kube-scheduler 1.35, replayed with the real engine and plugins: same moves, same messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def node(cpu: str = "1", *, unschedulable: bool = False, taints: tuple[str, ...]
 
 
 class Scheduler:
-    """The smallest loop that is one: it publishes, wakes, and tries whatever it is given."""
+    """Run the smallest scheduling loop: publish events, requeue, and try whatever is popped."""
 
     def __init__(self) -> None:
         self.state = ClusterState()
@@ -93,7 +93,7 @@ class Scheduler:
                 self.queue.failed(queued, now, rejected=decision.plugins(), message=decision.message())
 
     def moves(self) -> dict[tuple[str, str], int]:
-        """Since the last time this was asked."""
+        """Return the moves since the last call."""
         news = self.queue.tally.incoming - self._told
         self._told = Counter(self.queue.tally.incoming)
         return dict(news)

@@ -48,7 +48,7 @@ MACHINES, PODS_THERE, GANGS, QUOTAS, RESERVATIONS = 3, 16, 3, 2, 4
 
 
 class Life:
-    """One history, decided by `chance`."""
+    """Run one random history, decided by `chance`."""
 
     def __init__(self, world: Troubled, chance: random.Random) -> None:
         self.world = world
@@ -69,7 +69,7 @@ class Life:
             await self.quota(number)
 
     async def step(self) -> None:
-        """One thing that happens."""
+        """Make one random change."""
         deeds = {
             self.pod: 12,
             self.unpod: 5,
@@ -93,7 +93,7 @@ class Life:
         await deed()
 
     async def end(self) -> None:
-        """Trouble is over, and everything is there again that pods may depend on."""
+        """End the faults, and restore everything that pods may depend on."""
         self.world.wire.fate = lambda _: "well"
         for number in range(MACHINES):
             await self.machine(number)
@@ -148,7 +148,7 @@ class Life:
     # Pods and reservations ---------------------------------------------------------------------------------------
 
     def _wants(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Labels and requests: plain, CPUs of its own, GPUs, or both."""
+        """Draw labels and requests: plain, exclusive CPUs, GPUs, or both."""
         kind = self.chance.choice(("plain", "cpus", "gpus", "both"))
         cpus = str(self.chance.choice((1, 2, 4)))
         labels = LSR if kind in ("cpus", "both") else {}
@@ -223,7 +223,7 @@ class Life:
         await self.world.wire.break_watches()
 
     async def fail_over(self) -> None:
-        """The leader dies as it stands; another one knows only what the server has."""
+        """Kill the leader as it is; another one knows only what the server has."""
         world = self.world
         await world.leading.stop()
         await world.informers.stop()
@@ -238,7 +238,7 @@ class Life:
 
 
 def another(world: Troubled, seed: int) -> tuple[Wire, Informers, Scheduler]:
-    """A scheduler that has seen nothing yet."""
+    """Make a scheduler that has seen nothing yet."""
     assert world.cluster.server is not None
     wire = Wire(InProcessTransport(world.cluster.server, "system:kube-scheduler"))
     client = Client(wire, clock=world.clock, qps=0, burst=0, chance=random.Random(seed))
@@ -277,7 +277,7 @@ async def check(life: Life) -> None:
 
 
 async def quiet(world: Troubled) -> None:
-    """Gangs that cannot start are tried again now and then; whoever holds something for that gives it back."""
+    """Wait until no gang holds resources: gangs that cannot start are retried now and then."""
     scheduler, state = world.scheduler, world.scheduler.state
     for _ in range(20):
         if not scheduler.binder.on_the_way and not any(state.is_assumed(p.uid) for p in state.pods()):
@@ -310,7 +310,7 @@ def view(scheduler: Scheduler) -> dict[str, Any]:
 
 
 async def _as_written(world: Troubled) -> None:
-    """What is held is what pods and reservations carry, and nobody carries what another one has."""
+    """Check that what is allocated is what pods and reservations carry, and that nothing is carried twice."""
     state = world.scheduler.state
     pods = [p for p in ok(await world.client.list(PODS)).items if p.spec.node_name]
     held = [r for r in ok(await world.client.list(custom.RESERVATIONS)).items if r.status.phase == "Available"]

@@ -1,4 +1,4 @@
-"""Gangs in a whole cluster: pods and PodGroups by the few words that matter."""
+"""Build gangs in a whole cluster: pods and PodGroups from a few arguments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def add_members(world: Troubled, gang: str, count: int, cpu: str = "1", fi
 async def add_free_member(
     world: Troubled, gang: str, name: str, minimum: int, cpu: str = "1", priority: str = "", **notes: str
 ) -> None:
-    """A pod that declares its gang by annotations alone."""
+    """Add a pod that declares its gang by annotations alone."""
     container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}
     annotations = {A_GANG_NAME: gang, A_GANG_MIN_AVAILABLE: str(minimum), **notes}
     meta = {"name": name, "namespace": "default", "annotations": annotations}
@@ -73,13 +73,13 @@ async def bound(world: Troubled, prefix: str) -> int:
 
 
 async def told(world: Troubled, name: str) -> str:
-    """What the pod's PodScheduled condition says; "" when it has none."""
+    """Return the message of the pod's PodScheduled condition; "" when it has none."""
     conditions = (await world.pod(name)).status.conditions
     return next((c.message for c in conditions if c.type == "PodScheduled" and c.status == "False"), "")
 
 
 def held(world: Troubled, name: str) -> str:
-    """Why the pod is held before the queue."""
+    """Return why the pod is gated."""
     queue = world.scheduler.queue
     return next(q.gate_reason for q in queue.pods() if q.pod.name == name)
 

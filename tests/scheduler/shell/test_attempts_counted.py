@@ -1,4 +1,4 @@
-"""A running scheduler's attempts as its metrics and its monitor see them, whatever becomes of each."""
+"""A running scheduler's attempts appear in its metrics and its monitor, whatever becomes of each."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_victims_are_counted() -> None:
 
 
 class Holds(Plugin):
-    """Keeps every pod waiting, and forgets it."""
+    """Keep every pod waiting at Permit, and never answer."""
 
     name = "Holds"
 

@@ -1,4 +1,4 @@
-"""Whatever the wire does to a binding, no pod is bound twice, none is lost and nothing stays promised."""
+"""Whatever happens to a binding request, no pod is bound twice, none is lost and nothing stays assumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices in a running scheduler: cards are given once, whatever fails on the way, and all can see whose they are."""
+"""Devices in a running scheduler are allocated once, whatever fails on the way, and everyone sees whose they are."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def minors(pod: Pod) -> list[int]:
 
 
 async def check(world: Troubled) -> None:
-    """What is counted is what live pods carry, nothing is promised any more, and no card is given twice."""
+    """Check that what is counted is what live pods carry, nothing stays assumed, and no device is allocated twice."""
     (profile,) = world.scheduler.profiles.values()
     (plugin,) = (p for p in profile.plugins() if isinstance(p, DeviceShare))
     book = plugin.book

@@ -1,4 +1,4 @@
-"""Gangs that want to be near each other, in a whole cluster."""
+"""Network-aware gangs gather in topology domains, in a whole cluster."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_without_a_topology_such_a_gang_is_told_so_and_others_go_on() -> None:
 
 
 async def add_near(world: Troubled, name: str, cpu: str, **spec: Any) -> str:
-    """A pod that carries the selector. Returns its node."""
+    """Add a pod that carries the selector; return its node."""
     container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}
     meta = {"name": name, "namespace": "default", "annotations": {A_NETWORK_TOPOLOGY_SELECTOR: "job-1"}}
     body = {"metadata": meta, "spec": {"schedulerName": "koord-scheduler", "containers": [container], **spec}}

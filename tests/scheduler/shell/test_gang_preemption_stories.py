@@ -1,4 +1,4 @@
-"""Room for a whole gang or for nobody, in a whole cluster."""
+"""Preemption makes room for a whole gang or for nobody, in a whole cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gangs and Reservations in a whole cluster: as members of gangs, and as room that members use."""
+"""Gangs and Reservations in a whole cluster: reserve pods as members, and reservations that members use."""
 
 from __future__ import annotations
 

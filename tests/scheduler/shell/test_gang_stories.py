@@ -1,4 +1,4 @@
-"""Gangs in a whole cluster in virtual time."""
+"""Gangs are scheduled all or nothing, in a whole cluster in virtual time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(story: Callable[[Troubled], Any]) -> None:
 
 
 async def check(world: Troubled) -> None:
-    """Besides what must hold for any pods: nobody waits, no round is left open, nothing is remembered in vain."""
+    """Check that no pod waits, no gang round is open and nothing is remembered in vain, besides the general checks."""
     await world.check()
     company = world.scheduler.state.derived(Company)
     assert company.round is None
@@ -57,7 +57,7 @@ async def check(world: Troubled) -> None:
 
 @asynccontextmanager
 async def successor(world: Troubled) -> AsyncIterator[Scheduler]:
-    """Another scheduler takes over, with nothing but what the server shows."""
+    """Let another scheduler take over, with nothing but what the server shows."""
     assert world.cluster.server is not None
     client = Client(
         InProcessTransport(world.cluster.server, "system:kube-scheduler"), clock=world.clock, qps=0, burst=0

@@ -37,7 +37,7 @@ def run(story: Callable[[Troubled], Any]) -> None:
 
 
 async def report(world: Troubled, cpu: str) -> None:
-    """As a koordlet does: the object once, its status every minute."""
+    """Report usage as a koordlet does: the object once, its status every minute."""
     await world.client.create(NODE_METRICS, {"metadata": {"name": "n0"}, "spec": {}})
     usage = {"resources": {"cpu": cpu, "memory": "1Gi"}}
     at = datetime.fromtimestamp(world.clock.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

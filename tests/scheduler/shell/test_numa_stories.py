@@ -1,4 +1,4 @@
-"""CPUs and NUMA nodes in a whole cluster: written with the binding, given back by whatever ends a pod, never lost."""
+"""CPUs and NUMA nodes in a whole cluster are written with the binding and given back whatever ends a pod."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def cpus_of(world: Troubled, name: str) -> str:
 
 
 async def accounted(world: Troubled) -> None:
-    """What the books hold is what live, bound pods carry, and no CPU is carried twice."""
+    """Check that the cache holds what live, bound pods carry, and no CPU is carried twice."""
     await world.check()
     books = world.scheduler.state.derived(Books)
     written: dict[str, dict[str, str]] = {}

@@ -1,4 +1,4 @@
-"""Plugins that wait, refuse, break and mark, each in a running scheduler."""
+"""Plugins that wait, reject, raise and patch work in a running scheduler."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def condition(world: Troubled, name: str) -> tuple[str, str]:
 
 
 class Breaks(Plugin):
-    """Raises at one point for pods named `bad`, until it is mended."""
+    """Raise at one point for pods named `bad`, until it is repaired."""
 
     name = "Breaks"
 
@@ -157,7 +157,7 @@ def test_a_held_pod_that_is_deleted_is_let_go() -> None:
 
 
 class Turns(Plugin):
-    """Refuses or breaks at a point, and says so properly."""
+    """Reject or fail at a point by a returned verdict."""
 
     name = "Turns"
 
@@ -204,7 +204,7 @@ def test_a_no_after_the_choice_is_undone_and_told(plugin: Turns, told: tuple[str
 
 
 class Hushes(Plugin):
-    """Refuses pods without a word, and promises them a node."""
+    """Reject pods silently, and nominate a node for them."""
 
     name = "Hushes"
 

@@ -1,4 +1,4 @@
-"""Preemption in a running scheduler: what the victims, their room and the one who gets it go through."""
+"""Preemption in a running scheduler: what the victims and the preemptor go through."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(story: Callable[[Troubled], Any], seed: int = 1) -> None:
 
 
 async def crowd(world: Troubled, *nodes: str) -> None:
-    """Nodes of 4 cpu with two pods of 2 cpu each, of low priority."""
+    """Add nodes of 4 cpu with two pods of 2 cpu each, of low priority."""
     for node in nodes:
         await world.add_node(node)
         for i in range(2):
@@ -43,7 +43,7 @@ async def leaving(world: Troubled) -> list[str]:
 
 
 async def finish(world: Troubled) -> None:
-    """What a kubelet does when a pod's grace is over."""
+    """Remove terminating pods, as a kubelet does when their grace period is over."""
     for name in await leaving(world):
         await world.remove_pod(name)
 

@@ -1,4 +1,4 @@
-"""Quotas in a running scheduler: nothing leaks when bindings fail, pods vanish or another scheduler takes over."""
+"""Quotas in a running scheduler leak nothing when bindings fail, pods vanish or another scheduler takes over."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def quota(world: Troubled, name: str) -> QuotaObject:
 
 
 async def check(world: Troubled) -> None:
-    """The book has exactly what the server's pods hold, and every quota's object shows it."""
+    """Check that the quota cache has exactly what the server's pods hold, and that every quota's object shows it."""
     book = plugin_of(world.scheduler).ledger.book
     pods = ok(await world.client.list(PODS)).items
     live = {p.metadata.uid: p for p in pods if p.status.phase not in ("Succeeded", "Failed")}
@@ -289,7 +289,7 @@ def test_the_quotas_that_are_always_there_are_made() -> None:
 
 
 async def lent(world: Troubled) -> None:
-    """b runs on what a does not ask for; then a asks for it."""
+    """Let b run on what a does not request; then let a request it."""
     for rank, value in (("low", 1), ("high", 100)):
         ok(await world.client.create(PRIORITY_CLASSES, {"metadata": {"name": rank}, "value": value}))
     await add_quota(world, "a", "4", "8")

@@ -1,4 +1,4 @@
-"""Random stories of pods, nodes and failing wires end in the same truth: what the server shows is what we hold."""
+"""Random histories of pods, nodes and failing requests end with the scheduler holding what the server shows."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def act(world: Troubled, step: tuple[Any, ...]) -> None:
 
 
 async def check(world: Troubled) -> None:
-    """As in the story of one binding, but pods that ended hold nothing and nodes may be gone under their pods."""
+    """Check as for one binding, but pods that ended hold nothing and nodes may be gone under their pods."""
     live = {}
     for pod in (await world.client.list(PODS)).items:  # type: ignore[union-attr]
         live[pod.metadata.uid] = pod

@@ -1,4 +1,4 @@
-"""Reservations in a running scheduler: they get a node like pods, hold it for owners, and leave nothing behind."""
+"""Reservations in a running scheduler get a node like pods, hold it for owners, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run(story: Callable[[Troubled], Any], **args: Any) -> None:
 
 
 async def check(world: Troubled) -> None:
-    """Whatever happened: nothing stays promised, and what is free is what live objects say."""
+    """Check that nothing stays assumed, and that what is free is what live objects say."""
     state = world.scheduler.state
     book = state.derived(Book)
     live = {r.metadata.uid: r for r in ok(await world.client.list(RESERVATIONS)).items}
@@ -336,7 +336,7 @@ def test_a_new_leader_sees_the_same() -> None:
 
 @asynccontextmanager
 async def standby(world: Troubled) -> AsyncIterator[Scheduler]:
-    """Another scheduler that sees the same objects."""
+    """Run another scheduler that sees the same objects."""
     informers = Informers(world.client, world.clock, seed=2)
     scheduler = Scheduler(world.client, informers, world.clock, assembled(), seed=2)
     await scheduler.start()

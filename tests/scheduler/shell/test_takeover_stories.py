@@ -1,4 +1,4 @@
-"""Reservations that come over running pods take their CPUs and GPUs over: nothing is held twice, nothing is lost."""
+"""Reservations that pre-allocate running pods take over their CPUs and GPUs: nothing is held twice, nothing is lost."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def given(found: Any) -> tuple[int, set[int]]:
 
 
 async def used(life: Life) -> tuple[int, int]:
-    """CPUs and whole GPUs of the machine that somebody has."""
+    """Return the CPUs and whole GPUs of the machine that are in use."""
     state = life.world.scheduler.state
     (book,) = (state.derived(Books)._books[name] for name in ("n0",))
     cpus = 0

@@ -1,4 +1,4 @@
-"""A whole cluster in virtual time whose scheduler talks over a wire that can fail in every way a wire can."""
+"""Run a whole cluster in virtual time whose scheduler talks over a transport that can fail in every way."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRITES = ("POST", "PATCH", "DELETE")
 
 
 class Wire:
-    """`fate` decides about each request of the scheduler; "-after" means that it took effect all the same."""
+    """Fail requests: `fate` decides about each request; "-after" means that it took effect all the same."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -90,7 +90,7 @@ def _status(code: int) -> Answer:
 
 
 class Troubled:
-    """A cluster, a scheduler behind a wire, and a witness that no pod ever changes its node."""
+    """Hold a cluster, a scheduler behind a faulty transport, and a witness that no pod ever changes its node."""
 
     def __init__(self, cluster: Cluster, clock: LoopClock, wire: Wire, leading: Leading, informers: Informers) -> None:
         assert cluster.client is not None
@@ -131,11 +131,11 @@ class Troubled:
         assert not isinstance(answer, Refused) or answer.not_found
 
     async def settle(self, seconds: float = 400.0) -> None:
-        """Long enough for every back-off and every retry; in virtual time that is nothing."""
+        """Wait long enough for every back-off and every retry; in virtual time that is nothing."""
         await self.clock.sleep(seconds)
 
     async def check(self) -> None:
-        """What must be true whenever nothing is under way."""
+        """Check what must be true whenever no binding is in progress."""
         live = {p.metadata.uid: p for p in ok(await self.client.list(PODS)).items}
         twice = {uid: nodes for uid, nodes in self.nodes_of.items() if len(nodes) > 1}
         assert not twice, "no pod is ever bound twice"

@@ -1,4 +1,4 @@
-"""What a node has for pods once its annotation has kept something for the system."""
+"""Allocatable is what a node has for pods without what its annotation keeps for the system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns that plugins derive from nodes: always what a look at every node would give, however they came about."""
+"""Columns that plugins derive from nodes always equal a fresh look at every node, however they came about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tallies: after any placements they say what counting every pod says, however long ago they were asked for."""
+"""Selector counts equal counting every pod after any placements, however long ago they were asked for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUESTIONS = tuple(
 
 
 def counted(state: ClusterState, question: Question) -> dict[int, int]:
-    """The long way."""
+    """Count the matching pods one by one."""
     found: dict[int, int] = {}
     for pod in state.pods():
         if question.matches(pod.peers) and not (question.lasting and pod.deleting):
@@ -44,7 +44,7 @@ def shown(tally: Tally) -> dict[int, int]:
 
 
 class Reader:
-    """Sums a tally up from its log alone."""
+    """Sum up a count from its log alone."""
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally

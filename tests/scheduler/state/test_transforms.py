@@ -1,4 +1,4 @@
-"""What is read differently from how it is written: old names of resources, scheduler labels, what nodes keep."""
+"""Deprecated resource names, scheduler labels and node reservations are normalised when they are read."""
 
 from __future__ import annotations
 

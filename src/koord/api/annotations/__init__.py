@@ -1,6 +1,7 @@
-"""One codec per protocol annotation or structured label: text to typed value and back, without I/O and without opinion.
+"""This package holds the codecs of protocol annotations and structured labels, by topic: text to typed value
+and back.
 
-`parse` takes the mapping of an object's annotations (or labels, where its parameter says so). A missing key is None or
-the protocol's own default; text that cannot be read is a Malformed value, never an exception, unless the protocol says
-that bad text counts as missing.
+`parse_*` takes the mapping of an object's annotations (or labels, where its parameter says so). A missing
+key is None or the protocol's own default; text that cannot be read is a MalformedAnnotation, never an
+exception, unless the protocol says that bad text counts as missing.
 """

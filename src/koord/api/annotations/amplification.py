@@ -1,4 +1,6 @@
-"""Amplified nodes: the ratio by resource, and the allocatable before amplification."""
+"""This module holds the codecs of a node's resources: amplification, reservation, reclaim ratios, third-party
+allocations, bandwidth and usage thresholds.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,14 @@ from koord.api.protocol import A_RAW_ALLOCATABLE, A_RESOURCE_AMPLIFICATION_RATIO
 
 
 def parse_ratios(annotations: Mapping[str, str]) -> dict[str, float] | Malformed | None:
-    """A ratio of 1 or less has no effect, but it is reported as it stands."""
+    """Parse the amplification ratio by resource. A ratio of 1 or less has no effect, but it is returned as it
+    stands.
+    """
     return read(annotations, A_RESOURCE_AMPLIFICATION_RATIO, dict[str, float])
 
 
 def dump_ratios(ratios: Mapping[str, float]) -> str:
-    """Numbers with exactly two decimals, `{"cpu":1.50}`, which no JSON library writes by itself."""
+    """Format ratios with exactly two decimals, `{"cpu":1.50}`, which no JSON library writes by itself."""
     items = (f"{msgspec.json.encode(name).decode()}:{ratio:.2f}" for name, ratio in sorted(ratios.items()))
     return "{" + ",".join(items) + "}"
 

@@ -1,4 +1,4 @@
-"""What the codecs share: reading and writing JSON annotations, and the value that stands for unreadable text."""
+"""This module reads and writes JSON annotations, and defines the value that stands for unreadable text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
 class Malformed(msgspec.Struct, frozen=True):
-    """The key is there and its text cannot be read."""
+    """MalformedAnnotation means that the key is there and its text cannot be read."""
 
     key: str
     reason: str
@@ -33,10 +33,10 @@ def read(
     shape: type[T],
     amounts: Callable[[T], Iterable[QuantityText]] | None = None,
 ) -> T | Malformed | None:
-    """The typed value under `key`; JSON null is as good as missing.
+    """Parse the typed value under `key`; JSON null counts as missing.
 
-    `amounts` lists the quantities inside. They stay text, but one that is no quantity spoils the annotation here, so
-    that no reader meets it later.
+    `amounts` lists the quantities inside. They stay text, but one that is no quantity makes the annotation
+    malformed here, so that no reader meets it later.
     """
     text = values.get(key)
     if text is None:

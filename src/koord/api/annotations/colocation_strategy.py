@@ -10,7 +10,7 @@ from koord.api.protocol import A_COLOCATION_STRATEGY
 
 
 def parse(annotations: Mapping[str, str]) -> ColocationStrategy | Malformed | None:
-    """Readers ignore a malformed one and keep the ConfigMap's."""
+    """Parse a node's override of the colocation config. Readers ignore a malformed one and keep the ConfigMap's."""
     return read(annotations, A_COLOCATION_STRATEGY, ColocationStrategy)
 
 

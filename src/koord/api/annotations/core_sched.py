@@ -14,6 +14,7 @@ POLICIES = (DEFAULT, NONE, EXCLUSIVE)
 
 
 def parse_policy(labels: Mapping[str, str]) -> str | Malformed:
+    """Parse koordinator.sh/core-sched-policy, which says with which pods a pod may share a physical core."""
     stated = labels.get(L_CORE_SCHED_POLICY, DEFAULT)
     if stated not in POLICIES:
         return Malformed(L_CORE_SCHED_POLICY, f"{stated!r} is not one of '', 'none', 'exclusive'")
@@ -21,7 +22,9 @@ def parse_policy(labels: Mapping[str, str]) -> str | Malformed:
 
 
 def group_id(labels: Mapping[str, str], pod_uid: str) -> str | Malformed | None:
-    """The group of a pod: its own for an exclusive pod, none for one that opted out, else what the label says."""
+    """Return the core-scheduling group of a pod: its own for an exclusive pod, None for one that opted out, else
+    the label's.
+    """
     policy = parse_policy(labels)
     if isinstance(policy, Malformed):
         return policy

@@ -12,6 +12,7 @@ from koord.api.protocol import A_CPU_BASIC_INFO
 
 
 class CPUBasicInfo(Part, frozen=True, kw_only=True):
+    """CPUBasicInfo is node.koordinator.sh/cpu-basic-info: the CPU model and the switches that change its speed."""
     cpu_model: str = ""
     hyper_thread_enabled: bool = False
     turbo_enabled: bool = False

@@ -10,6 +10,7 @@ from koord.api.slo_strategy import CPUBurst
 
 
 def parse(annotations: Mapping[str, str]) -> CPUBurst | Malformed | None:
+    """Parse koordinator.sh/cpuBurst: one pod's override of the node's CPU burst strategy."""
     return read(annotations, A_CPU_BURST, CPUBurst)
 
 

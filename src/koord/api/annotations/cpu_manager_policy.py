@@ -17,6 +17,7 @@ DISTRIBUTE_ACROSS_NUMA = "distribute-cpus-across-numa"
 
 
 class CPUManagerPolicy(Part, frozen=True, kw_only=True):
+    """CPUManagerPolicy is kubelet.koordinator.sh/cpu-manager-policy: how the kubelet itself binds CPUs on this node."""
     policy: str = ""
     options: dict[str, str] = {}
     reserved_cpus: str = field(default="", name="reservedCPUs")

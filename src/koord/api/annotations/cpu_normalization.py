@@ -13,6 +13,7 @@ NO_EFFECT = "1.00"
 
 
 def parse_ratio(annotations: Mapping[str, str]) -> float | Malformed | None:
+    """Parse the CPU normalization ratio that the manager found for a node."""
     text = annotations.get(A_CPU_NORMALIZATION_RATIO)
     if text is None:
         return None
@@ -27,7 +28,7 @@ def dump_ratio(value: float) -> str:
 
 
 def parse_enabled(labels: Mapping[str, str]) -> bool | Malformed | None:
-    """Beats the strategy's own switch when it is there."""
+    """Parse the label that switches normalization of a node; it overrides the strategy's own switch."""
     text = labels.get(L_CPU_NORMALIZATION_ENABLED)
     if text is None:
         return None

@@ -12,7 +12,7 @@ LOWEST, HIGHEST = -1, 2
 
 
 def parse(annotations: Mapping[str, str]) -> CPUQOSConfig | Malformed | None:
-    """A group identity out of range makes the whole annotation unusable."""
+    """Parse a pod's override of its group identity. A value out of range makes the whole annotation malformed."""
     found = read(annotations, A_CPU_QOS, CPUQOSConfig)
     if isinstance(found, CPUQOSConfig) and found.group_identity is not None:
         identity = found.group_identity

@@ -17,10 +17,12 @@ class CPUSharedPool(Part, frozen=True, kw_only=True):
 
 
 def parse(annotations: Mapping[str, str]) -> tuple[CPUSharedPool, ...] | Malformed | None:
+    """Parse the CPUs that LS pods share, by NUMA node."""
     return read(annotations, A_CPU_SHARED_POOLS, tuple[CPUSharedPool, ...])
 
 
 def parse_best_effort(annotations: Mapping[str, str]) -> tuple[CPUSharedPool, ...] | Malformed | None:
+    """Parse the CPUs that BE pods share, by NUMA node."""
     return read(annotations, A_BE_CPU_SHARED_POOLS, tuple[CPUSharedPool, ...])
 
 

@@ -1,4 +1,6 @@
-"""node.koordinator.sh/cpu-topology: every logical CPU of a node with its core, socket and NUMA node."""
+"""This module holds the codecs of CPUs: the topology, model and pools of a node, the kubelet's CPU manager,
+CPU normalization, SYSTEM pods and core scheduling.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ class CPUInfo(Part, frozen=True, kw_only=True):
 
 
 class CPUTopology(Part, frozen=True, kw_only=True):
+    """CPUTopology is node.koordinator.sh/cpu-topology: every logical CPU with its core, socket and NUMA node."""
     detail: tuple[CPUInfo, ...] = always(())
 
 

@@ -1,4 +1,6 @@
-"""scheduling.koordinator.sh/device-allocated: the devices that the scheduler gave a pod, by device type."""
+"""This module holds the codecs of devices: what a pod was given, what it asks for, and the partitions of a
+node's GPUs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from koord.api.protocol import A_DEVICE_ALLOCATED
 
 
 class AllocatedVirtualFunction(Part, frozen=True, kw_only=True):
-    """On the wire `minor` may be absent: older schedulers wrote only the bus."""
+    """AllocatedVirtualFunction may lack `minor` on the wire: older schedulers wrote only the bus."""
 
     minor: int = 0
     bus_id: str = field(default="", name="busID")
@@ -25,7 +27,7 @@ class AllocationExtension(Part, frozen=True, kw_only=True):
 
 
 class DeviceAllocation(Part, frozen=True, kw_only=True):
-    """One device. `minor` and `resources` are always written, even when empty."""
+    """AllocatedDevice is one device of a pod. `minor` and `resources` are always written, even when empty."""
 
     minor: int = always(0)
     resources: ResourceList = always_resources()
@@ -37,6 +39,7 @@ Allocations = dict[str, tuple[DeviceAllocation, ...]]
 
 
 def parse(annotations: Mapping[str, str]) -> Allocations | Malformed | None:
+    """Parse scheduling.koordinator.sh/device-allocated: the devices that the scheduler gave a pod, by device type."""
     return read(annotations, A_DEVICE_ALLOCATED, Allocations, _amounts)
 
 

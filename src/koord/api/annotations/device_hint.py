@@ -20,6 +20,7 @@ SCOPES = {"Device": 4, "PCIe": 3, "NUMANode": 2, "Node": 1}
 
 
 class DeviceHint(Part, frozen=True, kw_only=True):
+    """DeviceHint says which devices of a type a pod wants, and how they are counted (device-allocate-hint)."""
     selector: LabelSelector | None = None
     vf_selector: LabelSelector | None = None
     allocate_strategy: str = ""

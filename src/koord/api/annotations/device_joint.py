@@ -12,6 +12,7 @@ SAME_PCIE = "SamePCIe"
 
 
 class DeviceJointAllocate(Part, frozen=True, kw_only=True):
+    """DeviceJointAllocate names device types that must come from one place; the first leads."""
     device_types: tuple[str, ...] = ()
     required_scope: str = ""
 

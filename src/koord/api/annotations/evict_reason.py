@@ -1,4 +1,6 @@
-"""Why a migration job exists, from the annotations of the job."""
+"""This module holds the codecs of eviction and preemption: costs, priorities, policies, reasons, soft
+evictions.
+"""
 
 from __future__ import annotations
 
@@ -8,5 +10,5 @@ from koord.api.protocol import A_EVICT_REASON, A_EVICT_TRIGGER, EVICT_REASON_NOT
 
 
 def parse(annotations: Mapping[str, str]) -> str:
-    """The stated reason, else the plugin that asked, else NotSet."""
+    """Return why a migration job exists: the stated reason, else the plugin that asked, else NotSet."""
     return annotations.get(A_EVICT_REASON) or annotations.get(A_EVICT_TRIGGER) or EVICT_REASON_NOT_SET

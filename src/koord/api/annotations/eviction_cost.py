@@ -12,7 +12,10 @@ NEVER = 2**31 - 1
 
 
 def parse(annotations: Mapping[str, str]) -> int | Malformed:
-    """Lower goes first, missing is 0. A plus sign and leading zeros are refused, so that equal costs have one text."""
+    """Parse the eviction cost: lower goes first, missing is 0.
+
+    A plus sign and leading zeros are malformed, so that equal costs have one text.
+    """
     text = annotations.get(A_EVICTION_COST)
     if text is None:
         return 0
@@ -28,6 +31,6 @@ def dump(value: int) -> str:
 
 
 def or_zero(annotations: Mapping[str, str]) -> int:
-    """For sorting, where an unreadable cost counts as none."""
+    """Return the eviction cost for sorting, where a malformed one counts as 0."""
     value = parse(annotations)
     return 0 if isinstance(value, Malformed) else value

@@ -9,6 +9,7 @@ from koord.api.protocol import A_EVICTION_POLICY
 
 
 def parse(annotations: Mapping[str, str]) -> tuple[str, ...] | Malformed | None:
+    """Parse koordinator.sh/eviction-policy: the koordlet features that may evict this pod."""
     return read(annotations, A_EVICTION_POLICY, tuple[str, ...])
 
 
@@ -17,7 +18,10 @@ def dump(features: Sequence[str]) -> str:
 
 
 def allows(annotations: Mapping[str, str], feature: str) -> bool:
-    """No annotation allows every feature; an unreadable one allows none, which is the safe side for the pod."""
+    """Return whether a koordlet feature may evict the pod.
+
+    Without annotation every feature may; with a malformed one none may, which is the safe side for the pod.
+    """
     allowed = parse(annotations)
     if allowed is None:
         return True

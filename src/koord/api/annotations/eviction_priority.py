@@ -9,7 +9,7 @@ from koord.api.protocol import A_EVICTION_PRIORITY
 
 
 def parse(annotations: Mapping[str, str]) -> int:
-    """Lower goes first. Missing and unreadable are 0, as the protocol has it."""
+    """Parse the eviction priority: lower goes first; missing and unreadable are 0, as the protocol has it."""
     return decimal(annotations.get(A_EVICTION_PRIORITY, ""), bits=32) or 0
 
 

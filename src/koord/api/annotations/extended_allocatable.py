@@ -10,6 +10,7 @@ from koord.api.protocol import A_ORIGIN_EXTENDED_ALLOCATABLE, A_THIRD_PARTY_ALLO
 
 
 class OriginAllocatable(Part, frozen=True, kw_only=True):
+    """OriginAllocatable is the batch resources that there were before another orchestrator took its share."""
     resources: ResourceList = {}
 
 
@@ -20,6 +21,7 @@ class ThirdPartyAllocation(Part, frozen=True, kw_only=True):
 
 
 class ThirdPartyAllocations(Part, frozen=True, kw_only=True):
+    """ThirdPartyAllocations is the batch resources that other orchestrators have taken."""
     allocations: tuple[ThirdPartyAllocation, ...] = ()
 
 

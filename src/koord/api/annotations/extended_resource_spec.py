@@ -15,6 +15,7 @@ class ExtendedResources(Part, frozen=True, kw_only=True):
 
 
 class ExtendedResourceSpec(Part, frozen=True, kw_only=True):
+    """ExtendedResourceSpec is batch and mid resources by container, for runtimes that see no others."""
     containers: dict[str, ExtendedResources] = {}
 
 

@@ -1,4 +1,6 @@
-"""Gangs: which one a pod is in, and the settings that pods or a PodGroup state for it."""
+"""This module holds the codecs of gangs: which one a pod is in, the settings that pods or a PodGroup state for
+it, and its network topology.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,12 @@ MATCH_POLICIES = (ONLY_WAITING, WAITING_AND_RUNNING, ONCE_SATISFIED)
 
 
 def name_of_pod(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
-    """The gang's name; the pod's namespace completes its id."""
+    """Return the name of a pod's gang; the pod's namespace completes its id."""
     return labels.get(L_POD_GROUP) or labels.get(L_POD_GROUP_NAME_DEPRECATED) or annotations.get(A_GANG_NAME) or None
 
 
 def is_from_pod_group(labels: Mapping[str, str]) -> bool:
-    """Such a gang takes all its settings from a PodGroup object and exists only once that does."""
+    """Return whether the gang takes all its settings from a PodGroup object and exists only once that does."""
     return bool(labels.get(L_POD_GROUP))
 
 
@@ -45,7 +47,9 @@ def gang_id(namespace: str, name: str) -> str:
 
 
 def min_available(labels: Mapping[str, str], annotations: Mapping[str, str]) -> int | Malformed | None:
-    """How many members must fit at once. None and Malformed alike leave the gang waiting for a pod that knows."""
+    """Return how many members must fit at once. None and MalformedAnnotation alike leave the gang waiting for a
+    pod that states it.
+    """
     key, text = L_POD_GROUP_MIN_AVAILABLE_DEPRECATED, labels.get(L_POD_GROUP_MIN_AVAILABLE_DEPRECATED)
     if not text:
         key, text = A_GANG_MIN_AVAILABLE, annotations.get(A_GANG_MIN_AVAILABLE)
@@ -56,23 +60,25 @@ def min_available(labels: Mapping[str, str], annotations: Mapping[str, str]) -> 
 
 
 def total_number(annotations: Mapping[str, str], minimum: int) -> int:
-    """The expected number of members, never below the minimum."""
+    """Return the expected number of members, never below the minimum."""
     return max(decimal(annotations.get(A_GANG_TOTAL_NUMBER, ""), bits=32) or 0, minimum)
 
 
 def mode(annotations: Mapping[str, str]) -> str:
-    """Strict unless NonStrict is spelled out."""
+    """Return the gang's mode: Strict unless NonStrict is spelled out."""
     return NON_STRICT if annotations.get(A_GANG_MODE) == NON_STRICT else STRICT
 
 
 def match_policy(annotations: Mapping[str, str], default: str = ONCE_SATISFIED) -> str:
-    """The policy of the first key that is not empty, if it is a known one."""
+    """Return the match policy of the first key that is not empty, if it is a known one."""
     stated = annotations.get(A_GANG_MATCH_POLICY) or annotations.get(A_POD_GROUP_MATCH_POLICY_ALIAS)
     return stated if stated in MATCH_POLICIES else default
 
 
 def groups(annotations: Mapping[str, str], own_id: str) -> tuple[str, ...]:
-    """The gangs that stand and fall together, sorted; alone when nothing readable is stated."""
+    """Return the ids of the gangs that are scheduled together, sorted; the own id alone when nothing readable is
+    stated.
+    """
     found = read(annotations, A_GANG_GROUPS, tuple[str, ...])
     return (own_id,) if not found or isinstance(found, Malformed) else tuple(sorted(found))
 
@@ -86,7 +92,9 @@ def group_id(ids: Sequence[str]) -> str:
 
 
 def waiting_time(annotations: Mapping[str, str]) -> int | None:
-    """The permit timeout in nanoseconds. Missing, unreadable or not above zero is None: the default holds."""
+    """Return the permit timeout in nanoseconds; None, which means the default, when missing, unreadable or not
+    positive.
+    """
     try:
         stated = duration.parse(annotations.get(A_GANG_WAITING_TIME, ""))
     except duration.DurationError:

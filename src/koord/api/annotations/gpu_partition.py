@@ -18,6 +18,7 @@ NVLINK = "NVLink"
 
 
 class GPUPartitionSpec(Part, frozen=True, kw_only=True):
+    """GPUPartitionSpec is what a pod asks of GPU partitions."""
     allocate_policy: str = ""
     ring_bus_bandwidth: QuantityText | None = None
 
@@ -27,6 +28,7 @@ class GPUPartitionSpec(Part, frozen=True, kw_only=True):
 
 
 class GPUPartition(Part, frozen=True, kw_only=True):
+    """GPUPartition is one partition that a Device has."""
     minors: tuple[int, ...] = ()
     gpu_link_type: str = ""
     ring_bus_bandwidth: QuantityText | None = None
@@ -49,7 +51,7 @@ def dump_spec(value: GPUPartitionSpec) -> str:
 
 
 def parse_table(annotations: Mapping[str, str]) -> GPUPartitionTable | Malformed | None:
-    """Here null is an error and not a missing table."""
+    """Parse the partition table of a Device. Here null is malformed and not a missing table."""
     if annotations.get(A_GPU_PARTITIONS, "").strip() == "null":
         return Malformed(A_GPU_PARTITIONS, "the partition table is null")
     return read(annotations, A_GPU_PARTITIONS, GPUPartitionTable, _offered)
@@ -61,10 +63,10 @@ def _offered(value: GPUPartitionTable) -> list[QuantityText]:
 
 
 def dump_table(value: Mapping[int, Sequence[GPUPartition]]) -> str:
-    """Go sorts the keys of a map as text, numbers too."""
+    """Format the table. Go sorts the keys of a map as text, numbers too."""
     return written({str(size): partitions for size, partitions in value.items()})
 
 
 def partition_policy(labels: Mapping[str, str]) -> str:
-    """Honor binds the scheduler to the table; anything else only makes it preferred."""
+    """Return the node's policy: Honor binds the scheduler to the table; anything else only makes it preferred."""
     return HONOR if labels.get(L_GPU_PARTITION_POLICY) == HONOR else PREFER

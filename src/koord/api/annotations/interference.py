@@ -12,7 +12,11 @@ A_INTERFERENCE = "node.koordinator.sh/interference"
 
 
 class Disturbance(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`now` lies `score` spreads above the pod's own `baseline`, since a moment in unix seconds."""
+    """MetricInterference says that `now` lies `score` spreads above the pod's own `baseline`, since a moment in
+    unix seconds.
+
+    The annotation is koord's own; Koordinator has no such.
+    """
 
     baseline: float
     spread: float

@@ -14,7 +14,7 @@ from koord.api.protocol import (
 
 
 def scaling_factors(annotations: Mapping[str, str]) -> dict[str, int]:
-    """Percent by resource; empty means that the plugin's factors hold."""
+    """Return the percent by resource; empty means that the plugin's factors apply."""
     found = read(annotations, A_LOAD_ESTIMATED_SCALING_FACTORS, dict[str, int])
     return {} if found is None or isinstance(found, Malformed) else found
 
@@ -24,6 +24,7 @@ def dump_scaling_factors(value: Mapping[str, int]) -> str:
 
 
 def seconds_after_scheduled(annotations: Mapping[str, str]) -> int | None:
+    """Return the pod's own setting, honoured when the plugin allows it. Unreadable text counts as missing."""
     return _seconds(annotations.get(A_LOAD_ESTIMATED_SECONDS_AFTER_POD_SCHEDULED))
 
 
@@ -32,6 +33,6 @@ def seconds_after_initialized(annotations: Mapping[str, str]) -> int | None:
 
 
 def _seconds(text: str | None) -> int | None:
-    """Upstream says -1 for unset, so a negative number is unset too."""
+    """Parse seconds. Upstream says -1 for unset, so a negative number is unset too."""
     value = decimal(text) if text is not None else None
     return value if value is not None and value >= 0 else None

@@ -15,6 +15,7 @@ POLICIES = (DEFAULT, NONE, AUTO)
 
 
 class PodMemoryQOS(MemoryQOS, frozen=True, kw_only=True):
+    """PodMemoryQOS is koordinator.sh/memoryQOS: one pod's override of the node's memory strategy."""
     policy: str = ""
 
     @property

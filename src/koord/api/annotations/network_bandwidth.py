@@ -10,7 +10,7 @@ from koord.values.quantity import Quantity, QuantityError
 
 
 def parse(annotations: Mapping[str, str]) -> str | Malformed | None:
-    """The quantity as text, known to be one."""
+    """Parse the node's bandwidth in bits per second: the quantity as text, known to be one."""
     text = annotations.get(A_NETWORK_BANDWIDTH)
     if text is None:
         return None

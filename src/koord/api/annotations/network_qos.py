@@ -10,7 +10,7 @@ from koord.api.protocol import A_NETWORK_QOS
 
 
 class PodNetworkQOS(Part, frozen=True, kw_only=True):
-    """Quantities as text; the terway hook wants both, the tc hook takes a missing one as 0."""
+    """PodNetworkQOS holds quantities as text; the terway hook requires both, the tc hook takes a missing one as 0."""
 
     ingress_limit: str = ""
     egress_limit: str = ""

@@ -25,11 +25,12 @@ class GatherStrategy(Part, frozen=True, kw_only=True):
 
 
 class NetworkTopologySpec(Part, frozen=True, kw_only=True):
+    """NetworkTopologySpec is the layers of the network in which a gang is gathered."""
     gather_strategy: tuple[GatherStrategy, ...] = ()
 
 
 def parse_spec(annotations: Mapping[str, str]) -> NetworkTopologySpec | Malformed | None:
-    """A gang with an unreadable spec is scheduled as one without."""
+    """Parse the layers to gather in. A gang with a malformed spec is scheduled as one without."""
     return read(annotations, A_GANG_NETWORK_TOPOLOGY_SPEC, NetworkTopologySpec)
 
 
@@ -48,7 +49,7 @@ def parse_index(annotations: Mapping[str, str]) -> int | Malformed | None:
 
 
 def order(index: int | None, name: str) -> tuple[bool, int, str]:
-    """A sort key: members with an index first, by index, then by name."""
+    """Return a sort key: members with an index first, by index, then by name."""
     return (index is None, index or 0, name)
 
 

@@ -16,16 +16,18 @@ DISTRIBUTE_EVENLY = "DistributeEvenly"  # a known name; the accumulator treats i
 
 
 def bind_policy(labels: Mapping[str, str]) -> str:
-    """A known policy, else None. The kubelet's static full-pcpus-only implies FullPCPUsOnly; that is the caller's."""
+    """Return a known CPU bind policy of the node, else None. The caller adds what the kubelet's full-pcpus-only
+    implies.
+    """
     stated = labels.get(L_CPU_BIND_POLICY)
     return stated if stated in (FULL_PCPUS_ONLY, SPREAD_BY_PCPUS) else BIND_NONE
 
 
 def allocate_strategy(labels: Mapping[str, str]) -> str | None:
-    """None leaves it to the plugin's arguments."""
+    """Return the node's NUMA allocate strategy; None leaves it to the plugin's arguments."""
     return labels.get(L_NUMA_ALLOCATE_STRATEGY) or None
 
 
 def topology_policy(labels: Mapping[str, str]) -> str:
-    """As stated; the values are those of the numa-topology-spec annotation."""
+    """Return the node's NUMA topology policy as stated; the values are those of the numa-topology-spec annotation."""
     return labels.get(L_NUMA_TOPOLOGY_POLICY, "")

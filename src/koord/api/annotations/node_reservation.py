@@ -15,7 +15,9 @@ RESERVED_CPUS_ONLY = "ReservedCPUsOnly"  # only CPU binding avoids the reserved 
 
 
 class NodeReservation(Part, frozen=True, kw_only=True):
-    """With `reserved_cpus` set, `resources.cpu` does not count."""
+    """NodeReservation is what a node keeps for itself, also read on reservations. With `reserved_cpus` set,
+    `resources.cpu` does not count.
+    """
 
     resources: ResourceList = {}
     reserved_cpus: str = field(default="", name="reservedCPUs")

@@ -21,6 +21,7 @@ REQUIRED = "Required"
 
 
 class NUMATopologySpec(Part, frozen=True, kw_only=True):
+    """NUMATopologySpec is scheduling.koordinator.sh/numa-topology-spec: how tightly a pod is aligned to NUMA nodes."""
     numa_topology_policy: str = ""
     single_numa_node_exclusive: str = field(default="", name="singleNUMANodeExclusive")
 

@@ -1,4 +1,4 @@
-"""Numbers and booleans in labels, read exactly as Go's strconv reads them; what Go refuses is None."""
+"""This module reads numbers and booleans exactly as Go's strconv does; what Go refuses is None."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ _BOOLS = {
 
 
 def decimal(text: str, bits: int = 64) -> int | None:
-    """ParseInt with base 10."""
+    """Parse as ParseInt with base 10."""
     return _within(int(text), bits) if _DECIMAL.fullmatch(text) else None
 
 
 def any_base(text: str, bits: int = 64) -> int | None:
-    """ParseInt with base 0: 0x, 0b, 0o and a leading 0 (octal) are understood, underscores between digits too."""
+    """Parse as ParseInt with base 0: 0x, 0b, 0o and a leading 0 (octal) are understood, underscores between digits
+    too.
+    """
     found = _ANY_BASE.fullmatch(text)
     if found is None:
         return None
@@ -33,12 +35,14 @@ def any_base(text: str, bits: int = 64) -> int | None:
 
 
 def finite(text: str) -> float | None:
-    """ParseFloat in decimal notation; infinities and NaN are of no use to any reader here and count as unreadable."""
+    """Parse as ParseFloat in decimal notation; infinities and NaN are of no use to any reader here and count as
+    unreadable.
+    """
     return float(text) if _FLOAT.fullmatch(text) else None
 
 
 def boolean(text: str) -> bool | None:
-    """ParseBool."""
+    """Parse as ParseBool."""
     return _BOOLS.get(text)
 
 

@@ -12,7 +12,7 @@ LOWEST, HIGHEST = -1000, 1000
 
 
 def parse(annotations: Mapping[str, str]) -> int | Malformed | None:
-    """The pod's own value."""
+    """Parse the pod's own oom_score_adj."""
     text = annotations.get(A_OOM_SCORE_ADJ)
     if text is None:
         return None
@@ -27,7 +27,7 @@ def dump(value: int) -> str:
 
 
 def parse_containers(annotations: Mapping[str, str]) -> dict[str, int] | Malformed | None:
-    """Values by container; each beats the pod's."""
+    """Parse the values by container; each overrides the pod's."""
     return read(annotations, A_OOM_SCORE_ADJ_SPEC, dict[str, int])
 
 
@@ -36,7 +36,7 @@ def dump_containers(values: Mapping[str, int]) -> str:
 
 
 def for_container(annotations: Mapping[str, str], container: str) -> int | Malformed | None:
-    """What applies to one container: its own entry, else the pod's value."""
+    """Return the value of one container: its own entry, else the pod's value."""
     own = parse_containers(annotations)
     if isinstance(own, Malformed):
         return own

@@ -14,6 +14,7 @@ RESERVATION = "Reservation"
 
 
 def is_reservation(labels: Mapping[str, str]) -> bool:
+    """Return whether the pod operates as a reservation itself."""
     return labels.get(L_OPERATING_MODE) == RESERVATION
 
 

@@ -10,6 +10,7 @@ from koord.api.protocol import A_POD_CPU_ALLOCS
 
 
 class PodCPUAlloc(Part, frozen=True, kw_only=True):
+    """PodCPUAlloc is one entry of node.koordinator.sh/pod-cpu-allocs: a pod whose CPUs the kubelet bound by itself."""
     namespace: str = ""
     name: str = ""
     uid: str = ""

@@ -11,11 +11,11 @@ PREEMPT_LOWER_PRIORITY = "PreemptLowerPriority"
 
 
 def policy(labels: Mapping[str, str]) -> str:
-    """What the transformer writes into spec.preemptionPolicy: a known value, else Never."""
+    """Return what the transformer writes into spec.preemptionPolicy: a known value, else Never."""
     stated = labels.get(L_PREEMPTION_POLICY)
     return stated if stated in (NEVER, PREEMPT_LOWER_PRIORITY) else NEVER
 
 
 def is_preemptible(labels: Mapping[str, str]) -> bool:
-    """Whether reservations and gangs may take this pod as a victim."""
+    """Return whether reservations and gangs may take this pod as a victim."""
     return labels.get(L_DISABLE_PREEMPTIBLE) != TRUE

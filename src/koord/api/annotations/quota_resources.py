@@ -1,4 +1,6 @@
-"""The annotations of an ElasticQuota that hold resources or lists of names: settings, and the published status."""
+"""This module holds the codecs of ElasticQuotas: settings and published status in annotations, the tree in
+labels, and the quota labels of pods.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ DEFAULT_RESOURCE_KEYS = (CPU, MEMORY)
 
 
 def parse(annotations: Mapping[str, str], key: str) -> ResourceList | Malformed | None:
-    """Any of the resource lists: the status keys, total-resource, unschedulable-resource, admission."""
+    """Parse any of the resource lists: the status keys, total-resource, unschedulable-resource, admission."""
     return read(annotations, key, ResourceList, lambda v: v.values())
 
 
@@ -45,7 +47,7 @@ def dump(value: Mapping[str, QuantityText]) -> str:
 
 
 def shared_weight(annotations: Mapping[str, str], maximum: ResourceList) -> ResourceList:
-    """The stated weights, or spec.max when they are missing, unreadable or all zero."""
+    """Return the stated weights, or spec.max when they are missing, unreadable or all zero."""
     found = parse(annotations, A_QUOTA_SHARED_WEIGHT)
     if found is None or isinstance(found, Malformed) or all(Quantity.parse(q).is_zero() for q in found.values()):
         return maximum
@@ -53,13 +55,13 @@ def shared_weight(annotations: Mapping[str, str], maximum: ResourceList) -> Reso
 
 
 def namespaces(annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """The namespaces whose pods belong here; unreadable text names none."""
+    """Return the namespaces whose pods belong to the quota; unreadable text names none."""
     found = read(annotations, A_QUOTA_NAMESPACES, tuple[str, ...])
     return () if found is None or isinstance(found, Malformed) else found
 
 
 def resource_keys(annotations: Mapping[str, str]) -> tuple[str, ...] | Malformed:
-    """The resources of a profile's root quota."""
+    """Return the resources of a profile's root quota."""
     found = read(annotations, A_QUOTA_RESOURCE_KEYS, tuple[str, ...])
     return DEFAULT_RESOURCE_KEYS if found is None else found
 

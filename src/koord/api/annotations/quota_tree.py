@@ -24,7 +24,9 @@ from koord.api.protocol import (
 
 
 class QuotaLabels(msgspec.Struct, frozen=True, kw_only=True):
-    """`parent` is the root quota's name when the label says nothing; the root itself has no parent."""
+    """QuotaLabels is a quota's place in its tree and what it allows. `parent` is the root quota's name when the
+    label is missing; the root itself has no parent.
+    """
 
     parent: str
     is_parent: bool
@@ -50,10 +52,10 @@ def parse(labels: Mapping[str, str]) -> QuotaLabels:
 
 
 def quota_of_pod(labels: Mapping[str, str]) -> str | None:
-    """The quota that a pod names; None leaves it to its namespace and then to the default quota."""
+    """Return the quota that a pod names; None leaves it to its namespace and then to the default quota."""
     return labels.get(L_QUOTA_NAME) or None
 
 
 def is_pod_preemptible(labels: Mapping[str, str]) -> bool:
-    """Non-preemptible pods are counted against the quota's min."""
+    """Return whether the pod is preemptible; non-preemptible pods are counted against the quota's min."""
     return labels.get(L_QUOTA_PREEMPTIBLE) != FALSE

@@ -14,7 +14,9 @@ from koord.api.protocol import (
 
 
 def percent(labels: Mapping[str, str], key: str) -> int | None:
-    """Truncated as a binary fraction is, so 0.29 gives 28. Negative and unreadable labels are ignored."""
+    """Return a ratio label as percent, truncated as a binary fraction is, so 0.29 gives 28. Negative and
+    unreadable labels are ignored.
+    """
     ratio = finite(labels.get(key, ""))
     return None if ratio is None or ratio < 0 else int(ratio * 100)
 

@@ -10,7 +10,9 @@ ERASED = ""
 
 
 def parse(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Source name to target name, in order; an empty target erases. Items that make no sense are skipped."""
+    """Parse `from:to,erased:` to source and target names, in order; an empty target erases. Malformed items are
+    skipped.
+    """
     found: dict[str, str] = {}
     for item in annotations.get(A_REPLACE_RESOURCES, "").split(","):
         parts = [part.strip() for part in item.split(":")]

@@ -12,7 +12,9 @@ from koord.api.protocol import A_RESCTRL
 
 
 class Schemata(Part, frozen=True, kw_only=True):
-    """`range` is [start, end] in percent of the ways, `percent` a share of the bandwidth."""
+    """ResctrlSchemata: `range` is [start, end] in percent of the cache ways, `percent` a share of the memory
+    bandwidth.
+    """
 
     percent: int = 0
     range: tuple[int, ...] = ()
@@ -30,6 +32,7 @@ class Allocation(Part, frozen=True, kw_only=True):
 
 
 class Resctrl(Part, frozen=True, kw_only=True):
+    """PodResctrl is node.koordinator.sh/resctrl: cache ways and memory bandwidth of one pod."""
     llc: Allocation = Allocation()
     mb: Allocation = Allocation()
 

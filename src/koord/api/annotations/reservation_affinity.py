@@ -1,4 +1,6 @@
-"""scheduling.koordinator.sh/reservation-affinity: the reservations that a pod must run in."""
+"""This module holds the codecs of reservations: the affinity and allocation of pods, the options of
+Reservations, and pods that operate as reservations.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,15 @@ from koord.api.protocol import A_RESERVATION_AFFINITY
 
 
 class ReservationSelector(Part, frozen=True, kw_only=True):
-    """One matching term is enough."""
+    """ReservationSelector matches when one of its terms does."""
 
     reservation_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
 class ReservationAffinity(Part, frozen=True, kw_only=True):
-    """`name` beats everything else. `tolerations` are for the taints of reservations."""
+    """ReservationAffinity selects the reservations that a pod must run in. `name` overrides everything else;
+    `tolerations` are for the taints of reservations.
+    """
 
     name: str = ""
     required_during_scheduling_ignored_during_execution: ReservationSelector | None = None
@@ -26,7 +30,7 @@ class ReservationAffinity(Part, frozen=True, kw_only=True):
 
 
 def parse(annotations: Mapping[str, str]) -> ReservationAffinity | Malformed | None:
-    """An empty text is an affinity without conditions: any reservation, but a reservation."""
+    """Parse the affinity. Empty text is an affinity without conditions: any reservation, but a reservation."""
     if annotations.get(A_RESERVATION_AFFINITY) == "":
         return ReservationAffinity()
     return read(annotations, A_RESERVATION_AFFINITY, ReservationAffinity)

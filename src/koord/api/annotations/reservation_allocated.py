@@ -10,6 +10,7 @@ from koord.api.protocol import A_RESERVATION_ALLOCATED
 
 
 class ReservationAllocated(Part, frozen=True, kw_only=True):
+    """ReservationAllocated is scheduling.koordinator.sh/reservation-allocated: the reservation that a pod consumes."""
     name: str = ""
     uid: str = ""
 

@@ -10,6 +10,7 @@ from koord.api.protocol import A_EXACT_MATCH_RESERVATION
 
 
 class ExactMatchReservation(Part, frozen=True, kw_only=True):
+    """ExactMatchReservation names resources of which pod and reservation must hold the same amount."""
     resource_names: tuple[str, ...] = ()
 
 

@@ -18,17 +18,20 @@ from koord.api.protocol import (
 
 
 class RestrictedOptions(Part, frozen=True, kw_only=True):
-    """The resource names that the Restricted policy covers; none stated is all reserved ones."""
+    """ReservationRestrictedOptions names the resources that the Restricted policy covers; none stated means all
+    reserved ones.
+    """
 
     resources: tuple[str, ...] = ()
 
 
 class ResizeAllocatable(Part, frozen=True, kw_only=True):
+    """ReservationResizeAllocatable is an allocatable that replaces the one of a Reservation's template."""
     resources: ResourceList = {}
 
 
 def parse_order(labels: Mapping[str, str]) -> int | Malformed:
-    """Lower non-zero orders are preferred; 0, which is also the default, leaves it to the score."""
+    """Parse the order: lower non-zero orders are preferred; 0, which is also the default, leaves it to the score."""
     text = labels.get(L_RESERVATION_ORDER)
     if text is None:
         return 0
@@ -57,5 +60,5 @@ def needs_pre_allocation(labels: Mapping[str, str]) -> bool:
 
 
 def ignores_reservations(labels: Mapping[str, str]) -> bool:
-    """A pod that may use reserved but unallocated room and never becomes an owner."""
+    """Return whether a pod may use reserved but unallocated capacity and never becomes an owner."""
     return labels.get(L_RESERVATION_IGNORED) == TRUE

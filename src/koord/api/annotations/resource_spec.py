@@ -1,4 +1,6 @@
-"""scheduling.koordinator.sh/resource-spec: how a pod wants its CPUs bound."""
+"""This module holds the codecs of CPU binding and NUMA placement: what a pod asks for, what it was given, and
+the labels of a node.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,7 @@ EXCLUSIVE_POLICIES = (EXCLUSIVE_NONE, EXCLUSIVE_PCPU_LEVEL, EXCLUSIVE_NUMA_NODE_
 
 
 class ResourceSpec(Part, frozen=True, kw_only=True):
+    """ResourceSpec is scheduling.koordinator.sh/resource-spec: how a pod wants its CPUs bound."""
     required_cpu_bind_policy: str = field(default="", name="requiredCPUBindPolicy")
     preferred_cpu_bind_policy: str = field(default="", name="preferredCPUBindPolicy")
     preferred_cpu_exclusive_policy: str = field(default="", name="preferredCPUExclusivePolicy")

@@ -16,7 +16,9 @@ class NUMANodeResource(Part, frozen=True, kw_only=True):
 
 
 class ResourceStatus(Part, frozen=True, kw_only=True):
-    """`cpuset` is a Linux CPU list such as 0-3,8."""
+    """PodResourceStatus is the CPUs and NUMA nodes that the scheduler gave a pod. `cpuset` is a Linux CPU list
+    such as 0-3,8.
+    """
 
     cpuset: str = ""
     numa_node_resources: tuple[NUMANodeResource, ...] = ()

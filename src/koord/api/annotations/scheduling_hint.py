@@ -11,7 +11,9 @@ from koord.api.protocol import A_SCHEDULING_HINT, A_SCHEDULING_HINT_DEPRECATED
 
 
 class SchedulingHint(Part, frozen=True, kw_only=True):
-    """`node_names` bounds the search; `preferred_node_names` are tried first, in order."""
+    """PodSchedulingHint hints at nodes: `node_names` bounds the search; `preferred_node_names` are tried first, in
+    order.
+    """
 
     node_names: tuple[str, ...] = ()
     preferred_node_names: tuple[str, ...] = ()
@@ -19,7 +21,7 @@ class SchedulingHint(Part, frozen=True, kw_only=True):
 
 
 def parse(annotations: Mapping[str, str]) -> SchedulingHint | Malformed | None:
-    """An empty text is ignored, and then the deprecated key is asked."""
+    """Parse the hint under the internal key, else under the deprecated public one; empty text is ignored."""
     key = next((k for k in (A_SCHEDULING_HINT, A_SCHEDULING_HINT_DEPRECATED) if annotations.get(k)), None)
     return None if key is None else read(annotations, key, SchedulingHint)
 

@@ -8,5 +8,5 @@ from koord.api.protocol import FALSE, L_SECONDARY_DEVICE_WELL_PLANNED, TRUE
 
 
 def parse(labels: Mapping[str, str]) -> bool | None:
-    """Three states: planned, known not to be, and nobody has said."""
+    """Return whether the network cards of a node were laid out to match its GPUs; None when nobody has said."""
     return {TRUE: True, FALSE: False}.get(labels.get(L_SECONDARY_DEVICE_WELL_PLANNED, ""))

@@ -14,6 +14,7 @@ from koord.api.protocol import A_SOFT_EVICTION
 
 
 class SoftEviction(Part, frozen=True, kw_only=True):
+    """SoftEviction is the descheduler's request to an outside operator to move a pod."""
     timestamp: datetime | None = None
     delete_options: DeleteOptions | None = None
     initiator: str = ""
@@ -25,6 +26,6 @@ def parse(annotations: Mapping[str, str]) -> SoftEviction | Malformed | None:
 
 
 def dump(value: SoftEviction) -> str:
-    """Kubernetes keeps whole seconds."""
+    """Format the request to an outside operator to move a pod. Kubernetes keeps whole seconds."""
     at = value.timestamp
     return written(value if at is None else msgspec.structs.replace(value, timestamp=at.replace(microsecond=0)))

@@ -10,7 +10,10 @@ from koord.api.protocol import L_PRIORITY
 
 
 def parse(labels: Mapping[str, str]) -> int | Malformed | None:
-    """Missing is None: callers treat it as 0, the webhook compares it as text."""
+    """Parse koordinator.sh/priority, the order inside one priority class.
+
+    Missing is None: callers treat it as 0, the webhook compares it as text.
+    """
     text = labels.get(L_PRIORITY)
     if text is None:
         return None

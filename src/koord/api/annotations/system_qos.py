@@ -10,6 +10,7 @@ from koord.api.protocol import A_SYSTEM_QOS_RESOURCE
 
 
 class SystemQOSResource(Part, frozen=True, kw_only=True):
+    """SystemQOSResource is node.koordinator.sh/system-qos-resource: the CPUs of SYSTEM pods."""
     cpuset: str = ""
     cpuset_exclusive: bool | None = None
 

@@ -17,7 +17,7 @@ class AggregatedThresholds(Part, frozen=True, kw_only=True):
 
 
 class UsageThresholds(Part, frozen=True, kw_only=True):
-    """Percents by resource."""
+    """UsageThresholds is one node's own ceilings for load-aware scheduling, in percent by resource."""
 
     usage_thresholds: dict[str, int] = {}
     prod_usage_thresholds: dict[str, int] = {}

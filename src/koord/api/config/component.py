@@ -1,4 +1,4 @@
-"""What every Kubernetes component configures alike: leader election, its client, profiling."""
+"""This module holds what every Kubernetes component configures alike: leader election, its client, profiling."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def defaulted_election(given: LeaderElection, name: str, namespace: str) -> Lead
 
 
 def _or(given: str | None, default: str) -> str:
-    """A duration of zero counts as one that is left out. Whether the text is one at all is for validation to say."""
+    """Return the default for a duration of zero or none. Malformed text is left for validation to report."""
     try:
         return given if given and duration.parse(given) else default
     except duration.DurationError:
@@ -51,7 +51,9 @@ def _or(given: str | None, default: str) -> str:
 
 
 def defaulted_client(given: ClientConnection) -> ClientConnection:
-    """JSON all the way: upstream prefers protobuf, which buys a Python client nothing."""
+    """Fill in the client's defaults. The content type is JSON: upstream prefers protobuf, which buys a Python
+    client nothing.
+    """
     return msgspec.structs.replace(
         given,
         content_type=given.content_type or "application/json",
@@ -61,7 +63,7 @@ def defaulted_client(given: ClientConnection) -> ClientConnection:
 
 
 def validate_election(given: LeaderElection, path: str = "leaderElection") -> list[FieldError]:
-    """Of a defaulted one; nothing is checked of an election that is switched off."""
+    """Validate a defaulted election; nothing is checked of one that is switched off."""
     if not given.leader_elect:
         return []
     errors = []

@@ -1,4 +1,6 @@
-"""Plain data to a configuration model, strictly: an unknown field is an error, because a typo must not be a default."""
+"""This module converts plain data to a configuration model strictly: an unknown field is an error, because a
+typo must not become a default.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ T = TypeVar("T")
 
 
 def load(document: Any, model: type[T]) -> T | list[FieldError]:
-    """The model, or all unknown fields, or the first value of a wrong type."""
+    """Return the model, or all unknown fields, or the first value of a wrong type."""
     unknown = unknown_fields(document, model)
     if unknown:
         return [
@@ -31,12 +33,12 @@ def load(document: Any, model: type[T]) -> T | list[FieldError]:
 
 
 def _last(path: str) -> str:
-    """The name itself, quoted as Kubernetes does."""
+    """Return the field's name, quoted as Kubernetes does."""
     return quoted(path.rpartition(".")[2])
 
 
 def unknown_fields(value: Any, tp: Any, path: str = "") -> list[tuple[str, tuple[str, ...]]]:
-    """Paths of keys that the model would drop without a word, each with the names that it has there.
+    """Return the paths of keys that the model would drop, each with the names that it has there.
 
     Below free-form maps everything is known.
     """

@@ -1,4 +1,4 @@
-"""One complaint about one configuration field, and the checks that produce most of them."""
+"""This module reports one problem of one configuration field, and holds the checks that produce most of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPERATORS = (*_WITH_VALUES, *_WITHOUT_VALUES)
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """Which field, what it holds, and what it may hold."""
+    """FieldError says which field is wrong, what it holds, and what it may hold."""
 
     field: str
     value: Any
@@ -29,7 +29,7 @@ class FieldError(msgspec.Struct, frozen=True):
 def within(
     field: str, value: float | None, *, low: float | None = None, high: float | None = None, above: float | None = None
 ) -> list[FieldError]:
-    """`low` and `high` are allowed themselves, `above` is not. An absent value is never wrong."""
+    """Check a range: `low` and `high` are allowed themselves, `above` is not. An absent value is never wrong."""
     if value is None:
         return []
     if above is not None and not value > above:
@@ -69,7 +69,7 @@ def unique(field: str, values: Iterable[str]) -> list[FieldError]:
 
 
 def duration_at_least(field: str, value: str | None, lowest: int = 0) -> list[FieldError]:
-    """`value` is Go duration text, `lowest` counts nanoseconds. An absent value is never wrong."""
+    """Check Go duration text against `lowest` nanoseconds. An absent value is never wrong."""
     if value is None:
         return []
     try:
@@ -82,7 +82,7 @@ def duration_at_least(field: str, value: str | None, lowest: int = 0) -> list[Fi
 
 
 def selector_errors(field: str, selector: LabelSelector | None) -> list[FieldError]:
-    """Operators and values of a label selector; None selects nothing and is well formed."""
+    """Check the operators and values of a label selector; None selects nothing and is well formed."""
     errors = []
     for index, requirement in enumerate(selector.match_expressions if selector else ()):
         here = f"{field}.matchExpressions[{index}]"

@@ -1,4 +1,6 @@
-"""The feature gates of each program. On by default counts as beta, off as alpha, unless stated."""
+"""This module holds the feature gates of each program. On by default counts as beta, off as alpha, unless
+stated.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Feature gates: which a program has, their defaults, and the `A=true,B=false` text that changes them."""
+"""This module holds the feature gates of each program, their defaults, and the parser of the `A=true,B=false`
+text.
+
+On by default counts as beta, off as alpha, unless stated.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +26,10 @@ Table = Mapping[str, Gate]
 
 
 def parse(text: str, known: Table, tolerated: frozenset[str] = frozenset()) -> dict[str, bool] | list[FieldError]:
-    """Every gate of the program with its value, or all that is wrong with the text.
+    """Return every gate of the program with its value, or all that is wrong with the text.
 
-    AllAlpha and AllBeta set the gates of a stage that the text does not name. `tolerated` names are those of other
-    registries that the same flag accepts; they change nothing here.
+    AllAlpha and AllBeta set the gates of a stage that the text does not name. `tolerated` names are those of
+    other registries that the same flag accepts; they change nothing here.
     """
     stated: dict[str, bool] = {}
     errors: list[FieldError] = []

@@ -1,4 +1,6 @@
-"""Feature gates of Kubernetes 1.35, which the scheduler's flag takes as well and which change nothing here."""
+"""This module lists the feature gates of Kubernetes 1.35, which the scheduler's flag accepts and which change
+nothing here.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""JSON text to a model as Go programs read it: names in any case, unknown names passed over, wrong types refused.
+"""This module converts JSON text to a model as Go programs do: names in any case, unknown names ignored, wrong
+types refused.
 
-The strict reader for files that a person checks before use is koord.api.config.document. `unknown_names` says what
-this one passes over, because a misspelt name is a setting that silently does not apply.
+The strict decoder for files that a person checks before use is koord.api.config.document. `unknown_names`
+reports what this one ignores, because a misspelt name is a setting that silently does not apply.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _INT32 = range(-(2**31), 2**31)
 
 
 def read(text: str, model: type[T]) -> T | FieldError:
-    """The model, or the first thing that cannot be read. Empty text is not JSON."""
+    """Return the model, or the first thing that cannot be read. Empty text is not JSON."""
     try:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -37,7 +38,7 @@ def read(text: str, model: type[T]) -> T | FieldError:
 
 
 def broken_line(text: str) -> int | None:
-    """The line where text ceases to be JSON, counted from 1; None where it is JSON throughout."""
+    """Return the line where text ceases to be JSON, counted from 1; None where it is JSON throughout."""
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -47,7 +48,7 @@ def broken_line(text: str) -> int | None:
 
 
 def shaped(document: Any, model: type[T]) -> T | FieldError:
-    """As `read`, for JSON that is already plain data."""
+    """Convert JSON that is already plain data, as `decode_lenient` does."""
     try:
         plain = _fit(document, model, "")
         return msgspec.convert({} if plain is None else plain, model)
@@ -59,7 +60,7 @@ def shaped(document: Any, model: type[T]) -> T | FieldError:
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """A name that `read` passes over, and the known one that it resembles."""
+    """UnknownName is a name that `decode_lenient` ignores, and the known one that it resembles."""
 
     path: str
     near: str = ""
@@ -88,7 +89,7 @@ def unknown_names(document: Any, model: Any, path: str = "") -> list[Unknown]:
 
 
 class _Misfit(Exception):
-    """Never leaves this module: it ends a walk and becomes a value."""
+    """_ConversionError never leaves this module: it ends a conversion and becomes a value."""
 
     def __init__(self, path: str, value: Any, rule: str) -> None:
         super().__init__(path)
@@ -96,7 +97,7 @@ class _Misfit(Exception):
 
 
 def _fit(value: Any, model: Any, path: str) -> Any:
-    """The value with names spelt as the model spells them; null is as good as absent everywhere."""
+    """Return the value with names spelt as the model spells them; null counts as absent everywhere."""
     tp, rule = unwrap(model)
     origin, args = get_origin(tp), get_args(tp)
     if value is None:
@@ -165,7 +166,7 @@ def _integer(value: Any, path: str, allowed: range) -> int:
 
 
 def _quantity(value: Any, path: str) -> str:
-    """Text as Kubernetes prints it: 1000M becomes 1G."""
+    """Return a quantity as Kubernetes prints it: 1000M becomes 1G."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _Misfit(path, value, "must be a quantity, such as 500M or 1Gi")
     try:
@@ -175,7 +176,7 @@ def _quantity(value: Any, path: str) -> str:
 
 
 def _duration(value: Any, path: str) -> str:
-    """Text as Go prints it: 90s becomes 1m30s."""
+    """Return a duration as Go prints it: 90s becomes 1m30s."""
     try:
         return duration.text(duration.parse(value if isinstance(value, str) else ""))
     except duration.DurationError:
@@ -183,7 +184,7 @@ def _duration(value: Any, path: str) -> str:
 
 
 def _zero(model: Any) -> Any:
-    """What Go leaves where a list or a map holds null."""
+    """Return what Go leaves where a list or a map holds null."""
     tp, _ = unwrap(model)
     if _is_struct(tp):
         return dict.fromkeys(_required(tp), "")
@@ -192,7 +193,7 @@ def _zero(model: Any) -> Any:
 
 @lru_cache(maxsize=512)
 def _fields(tp: type[msgspec.Struct]) -> dict[str, tuple[str, Any]]:
-    """By lower-case wire name: the wire name and the type with its markers."""
+    """Return the wire name and the annotated type of each field, by lower-case wire name."""
     hints = get_type_hints(tp, include_extras=True)
     return {f.encode_name.lower(): (f.encode_name, hints[f.name]) for f in msgspec.structs.fields(tp)}
 

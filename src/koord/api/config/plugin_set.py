@@ -1,4 +1,6 @@
-"""Which plugins run at a point: defaults, what a profile enables and disables, and how the two are merged."""
+"""This module selects the plugins of an extension point: defaults, what a profile enables and disables, and
+their merge.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,21 @@ class PluginSet(Model, frozen=True, kw_only=True):
 
 
 class PluginConfig(Model, frozen=True, kw_only=True):
-    """`args` stays plain: its kind is the plugin's name and Args, which may be one that we do not know."""
+    """PluginConfig is a plugin's arguments. They stay unstructured: their kind may be one that we do not know."""
 
     name: str = ""
     args: dict[str, Any] = {}
 
 
 def enabled(*names: str, **weights: int) -> PluginSet:
-    """A set of plugins in order, with weights where they matter."""
+    """Make a set of enabled plugins in order, with weights where they matter."""
     return PluginSet(enabled=tuple(Plugin(name=name, weight=weights.get(name)) for name in names))
 
 
 def merged(defaults: PluginSet, custom: PluginSet) -> PluginSet:
-    """Defaults that are not disabled keep their place, with the custom entry where one is given; the rest follow.
+    """Merge a custom set over the defaults: defaults that are not disabled keep their place, the rest follow.
 
-    A name that is given twice stays twice, for whoever checks the outcome to refuse.
+    A name that is given twice stays twice, for validation to refuse.
     """
     replacing = {plugin.name: index for index, plugin in enumerate(custom.enabled)}
     kept = [p for p in defaults.enabled if not custom.disables(p.name)]
@@ -54,11 +56,11 @@ def merged(defaults: PluginSet, custom: PluginSet) -> PluginSet:
 
 
 def expanded(multi_point: PluginSet, at_point: PluginSet, implements: Callable[[str], bool]) -> tuple[Plugin, ...]:
-    """The plugins of one point, in Kubernetes' order.
+    """Return the plugins of one extension point, in Kubernetes' order.
 
-    First those that both sets name, as the point orders them; then the others of the multi-point set that have this
-    point and are not disabled at it; then the others that the point names. Where a point disables all, or disables
-    a plugin that it names itself, the multi-point set has no say, not even about the order.
+    First come those that both sets name, as the point orders them; then the others of the multi-point set that
+    have this point and are not disabled at it; then the others that the point names. Where a point disables
+    all, or disables a plugin that it names itself, the multi-point set has no say, not even about the order.
     """
     if at_point.disables(ALL):
         return at_point.enabled

@@ -1,1 +1,3 @@
-"""Patches of the Kubernetes API on plain objects: JSON merge patch and strategic merge patch, as pure functions."""
+"""This package applies patches of the Kubernetes API to unstructured objects: JSON merge patch and strategic
+merge patch, as pure functions.
+"""

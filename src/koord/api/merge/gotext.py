@@ -1,4 +1,4 @@
-"""JSON values as Go's fmt prints them, because they end up inside messages that clients compare."""
+"""This module formats JSON values as Go's fmt does, because they end up inside messages that clients compare."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from koord.values.quotation import quoted
 
 
 def plain(value: Any) -> str:
-    """%v: maps with sorted keys, strings bare."""
+    """Format as %v: maps with sorted keys, strings bare."""
     if value is None:
         return "<nil>"
     if isinstance(value, bool):
@@ -26,7 +26,7 @@ def plain(value: Any) -> str:
 
 
 def literal(value: Any) -> str:
-    """%#v: the value as it would be written in Go source."""
+    """Format as %#v: the value as it would be written in Go source."""
     if value is None:
         return "interface {}(nil)"
     if isinstance(value, str):
@@ -39,7 +39,7 @@ def literal(value: Any) -> str:
 
 
 def type_name(value: Any) -> str:
-    """%T of a decoded JSON value."""
+    """Return %T of a decoded JSON value."""
     if value is None:
         return "<nil>"
     if isinstance(value, bool):
@@ -54,7 +54,7 @@ def type_name(value: Any) -> str:
 
 
 def json_kind(value: Any) -> str:
-    """The word Go's decoder uses for a JSON value of the wrong type."""
+    """Return the word that Go's decoder uses for a JSON value of the wrong type."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, str):
@@ -65,7 +65,7 @@ def json_kind(value: Any) -> str:
 
 
 def number(value: float) -> str:
-    """A float as %v and Go's JSON print it: shortest digits, no trailing `.0`, an exponent past 21 digits."""
+    """Format a float as %v and Go's JSON do: shortest digits, no trailing `.0`, an exponent past 21 digits."""
     if value == int(value) and abs(value) < 1e21:
         return str(int(value))
     return json.dumps(value)

@@ -11,7 +11,7 @@ _DEEP = (dict, list)
 
 
 def merge_patch(doc: Obj, patch: Any) -> Obj | PatchFailed:
-    """The document after a decoded merge patch; parts that neither side changes are shared with both."""
+    """Return the document after a decoded merge patch; parts that neither side changes are shared with both."""
     if patch is None:
         return bad_patch("Invalid JSON Patch")
     if not isinstance(patch, dict):
@@ -39,7 +39,7 @@ def _merged(doc: Obj, patch: Obj) -> Obj:
 
 
 def without_nulls(value: Any) -> Any:
-    """Objects lose their null fields at every depth; null items of lists stay."""
+    """Remove null fields of objects at every depth; null items of lists stay."""
     if isinstance(value, dict):
         return {k: without_nulls(v) if isinstance(v, _DEEP) else v for k, v in value.items() if v is not None}
     if isinstance(value, list):

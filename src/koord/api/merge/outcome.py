@@ -1,4 +1,6 @@
-"""What a merge gives back when it cannot be done: the code, reason and words of the Status to answer with."""
+"""This module applies JSON merge patches (RFC 7386) with kube-apiserver's treatment of nulls inside lists, and
+defines the failure that all patches return as a value.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ Obj = dict[str, Any]
 
 
 class PatchFailed(msgspec.Struct, frozen=True):
-    """A refusal as a value; who serves the patch makes an answer of it."""
+    """PatchFailed is a failure as a value: the code, reason and message of the Status to respond with."""
 
     code: int
     message: str
@@ -23,10 +25,10 @@ def bad_patch(message: str) -> PatchFailed:
 
 
 def unprocessable() -> PatchFailed:
-    """kube-apiserver hides what was wrong with a JSON patch behind one sentence."""
+    """Return the one sentence behind which kube-apiserver hides what was wrong with a JSON patch."""
     return PatchFailed(422, "the server rejected our request due to an error in our request", "Invalid", {})
 
 
 def server_error(message: str) -> PatchFailed:
-    """Errors that kube-apiserver never gave a code: they leave it as a 500 without a reason."""
+    """Return an error that kube-apiserver never gave a code: it leaves it as a 500 without a reason."""
     return PatchFailed(500, message)

@@ -11,7 +11,7 @@ _MERGE = frozenset({"merge"})
 
 
 def _keyed(key: str, **inside: Opened) -> Opened:
-    """A list whose items are found by one of their fields."""
+    """Return the schema of a list whose items are matched by one of their fields."""
     return Opened(patch_strategy=_MERGE, patch_key=key, items=Opened(fields=inside))
 
 

@@ -1,7 +1,9 @@
-"""What strategic merge asks of a kind: its fields, and which of its lists merge by key.
+"""This module describes to strategic merge which lists of a kind merge by key, in full or for pods and
+reservations alone.
 
-The embedded server's schema nodes are shapes that know every field. `Opened` is for those who hold no schema: it names
-the lists that merge, and takes whatever else comes as Kubernetes takes a field without a strategy.
+The embedded server's schema nodes are merge schemas that know every field. `PartialMergeSchema` is for
+callers without a schema: it names the lists that merge; other objects merge by field, other lists are
+replaced. The embedded server's field table is the reference: a test compares the two.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class Shape(Protocol):
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """A place of which only the merging lists below are known. Objects merge by field, other lists are replaced."""
+    """PartialMergeSchema knows only the merging lists below it. Objects merge by field, other lists are replaced."""
 
     fields: dict[str, Opened] = {}
     items: Opened | None = None

@@ -1,6 +1,8 @@
-"""Strategic merge patch for built-in kinds: objects merge by field, lists as their shape says, directives override.
+"""This module applies strategic merge patches of built-in kinds: objects merge by field, lists as their schema
+says, directives override.
 
-Errors carry kube-apiserver's words and codes; most of them leave it as a 500 because it never classified them.
+Errors carry kube-apiserver's words and codes; most of them leave it as a 500 because it never classified
+them.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ _BAD_ORDER = "invalid patch format of setElementOrder list"
 
 
 def strategic_merge(doc: Obj, patch: Any, node: Shape) -> Obj | PatchFailed:
-    """The document after a decoded strategic merge patch. Neither is changed; unchanged parts are shared.
+    """Return the document after a decoded strategic merge patch. Neither is changed; unchanged parts are shared.
 
-    New objects keep directives that only mean something to a merge (`$retainKeys`, `$setElementOrder/...`): they are
-    unknown fields, and fall away with the others when the caller prunes.
+    New objects keep directives that only mean something to a merge (`$retainKeys`, `$setElementOrder/...`):
+    they are unknown fields, and are dropped with the others when the caller prunes.
     """
     if patch is None:
         return doc
@@ -96,7 +98,7 @@ def _directed(patch: Obj) -> Obj:
 
 
 def _take(out: Obj, key: str, value: Any) -> None:
-    """A value with nothing to merge into: nulls and directives in it have done their work."""
+    """Set a value with nothing to merge into: nulls and directives in it are dropped."""
     kept, keep = _undirected(without_nulls(value))
     if keep:
         out[key] = kept
@@ -129,7 +131,7 @@ def _retain(out: Obj, patch: Obj) -> None:
 
 
 def _order(out: Obj, patch: Obj, node: Shape) -> None:
-    """Lists with a wanted order: merge them here, and take them out of the patch."""
+    """Merge the lists with a $setElementOrder directive, and take them out of the patch."""
     for name in [name for name in patch if name.startswith(SET_ORDER)]:
         order = patch.pop(name)
         if not isinstance(order, list):
@@ -172,7 +174,7 @@ def _target(name: str, prefix: str, complaint: str) -> str:
 
 
 def lookup(node: Shape, key: str) -> tuple[Shape, str, str]:
-    """The node, list strategy and merge key of a field."""
+    """Return the schema, list strategy and merge key of a field."""
     if node.kind == OPEN:
         found = node.fields.get(key, PLAIN)
         return found, _strategy(found), found.patch_key

@@ -1,4 +1,6 @@
-"""Lists under strategic merge: items matched by key or value, deleted, added, and put in the order asked for."""
+"""This module merges lists under strategic merge: items are matched by key or value, deleted, added, and
+ordered.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ MERGE = "merge"
 
 
 class Unmergeable(Exception):
-    """Unwinds the merge; `strategic_merge` gives its refusal back as a value."""
+    """MergeError unwinds the merge; `strategic_merge` returns its failure as a value."""
 
     def __init__(self, failed: PatchFailed) -> None:
         super().__init__(failed.message)
@@ -23,7 +25,7 @@ class Unmergeable(Exception):
 
 
 def go_type(value: Any) -> type:
-    """What tells values apart to Go: a boolean is no number, and a whole number no fraction."""
+    """Return what distinguishes values in Go: a boolean is no number, and a whole number no fraction."""
     return dict if isinstance(value, dict) else list if isinstance(value, list) else type(value)
 
 
@@ -60,7 +62,7 @@ def item_type(*lists: list[Any]) -> type:
 
 
 def _after_directives(original: list[Any], patch: list[Any], key: str) -> tuple[list[Any], list[Any]]:
-    """The lists after `$patch` items did their work."""
+    """Return the lists after the `$patch` items were applied."""
     plain: list[Any] = []
     replaces = False
     for item in patch:
@@ -95,7 +97,7 @@ def _by_key(original: list[Any], patch: list[Any], key: str, merge: Callable[[Ob
 
 
 def split_by_presence(items: list[Any], order: list[Any], key: str) -> tuple[list[Any], list[Any]]:
-    """Items that the order names, and those that only the server has."""
+    """Split items into those that the order names and those that only the server has."""
     named: list[Any] = []
     others: list[Any] = []
     for item in items:
@@ -110,7 +112,9 @@ def split_by_presence(items: list[Any], order: list[Any], key: str) -> tuple[lis
 
 
 def put_in_order(named: list[Any], others: list[Any], order: list[Any], live: list[Any], key: str) -> list[Any]:
-    """Named items as the order says; the server's own keep their place relative to the live list where they can."""
+    """Order named items as the order says; the server's own keep their place relative to the live list where they
+    can.
+    """
     named = _sorted(named, order, key)
     others = _sorted(others, live, key)
     out: list[Any] = []
@@ -149,7 +153,7 @@ def _position(item: Any, order: list[Any], key: str) -> int:
 
 
 def check_order(patch: list[Any], order: list[Any], key: str) -> None:
-    """The patch's items must be among the wanted order's, and in that order."""
+    """Check that the patch's items are among the wanted order's, and in that order."""
     if not order or not patch:
         return
     items = [item for item in patch if _map(item).get(DIRECTIVE) != DELETE] if key else patch

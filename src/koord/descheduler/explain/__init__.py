@@ -1,1 +1,1 @@
-"""What the descheduler did, what it declined and why, and what its jobs wait for, in words."""
+"""Reports on what the descheduler did, what it declined and why, and what its jobs wait for."""

@@ -1,4 +1,4 @@
-"""One round as an account: what it wanted, what came to nothing and by whom, and which nodes it could not judge."""
+"""Reports on one round: what it proposed, what was declined by whom, and which nodes it could not judge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVICT, CORDON, UNCORDON, ANNOTATE = "evict", "cordon", "uncordon", "annotate"
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """`target` is the node that the plugin counted on; the scheduler decides."""
+    """One proposed effect. `target` is the node that the plugin counted on; the scheduler decides."""
 
     does: str
     plugin: str
@@ -58,8 +58,11 @@ class RoundAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """`forbidden` ends a job for it at once, `limited` makes one wait; `refused` keeps rounds from proposing it, by
-    profile."""
+    """Whether a pod may be moved.
+
+    `forbidden` ends a job for it at once, `limited` makes a job wait; `refused` are the filters' reasons by
+    profile.
+    """
 
     pod: str
     node: str

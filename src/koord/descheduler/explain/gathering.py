@@ -1,4 +1,4 @@
-"""A snapshot for one round from objects that were listed or kept in a file, as the watch would have shown them."""
+"""Builds a snapshot for one round from listed or stored objects, as the informers would have shown them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ Listed = Callable[[Resource[Any]], Sequence[Any]]
 
 
 def wanted(plugins: Iterable[Plugin]) -> tuple[Resource[Any], ...]:
-    """Every kind that these plugins look at."""
+    """Return every resource that these plugins read."""
     extra = {resource.plural: resource for plugin in plugins for resource in plugin.reads}
     known = {resource.plural for resource in KINDS}
     return (*KINDS, *(resource for plural, resource in extra.items() if plural not in known))
 
 
 def gathered(of: Listed, plugins: Sequence[Plugin], now_s: float | None = None) -> Snapshot:
-    """Without a time it is that of the newest NodeMetric: what was fresh when it was kept is fresh."""
+    """Build the snapshot. Without a time, that of the newest NodeMetric counts: what was fresh when stored is
+    fresh.
+    """
     metrics = of(NODE_METRICS)
     if now_s is None:
         now_s = max((m.status.update_time.timestamp() for m in metrics if m.status.update_time is not None), default=0)
@@ -51,7 +53,7 @@ def gathered(of: Listed, plugins: Sequence[Plugin], now_s: float | None = None) 
 
 
 def workloads(of: Listed) -> dict[str, Workload]:
-    """By the uid that pods name as their controller. A ReplicaSet of a Deployment stands for the Deployment."""
+    """Return the workloads by the uid that pods name as their controller; a Deployment stands for its ReplicaSets."""
     found: dict[str, Workload] = {}
     deployments = {one.metadata.uid: one for one in of(DEPLOYMENTS)}
     members: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""How LowNodeLoad sees the nodes of a snapshot: which are too full, which have room, and why nothing would follow."""
+"""Reports how LowNodeLoad classifies the nodes of a snapshot, and why nothing would be moved."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ _WORDS = {
 
 
 class NodeStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """Percentages of the node by resource. `rounds` is how often in a row it was seen too full, `certain` whether that
-    is often enough."""
+    """The load of one node in percent by resource.
+
+    `rounds` counts how often in a row it was overutilized, `certain` says whether that is often enough.
+    """
 
     node: str
     standing: str
@@ -44,7 +46,7 @@ class PoolStanding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standings(plugin: LowNodeLoad, nodes: Sequence[Node], snapshot: Snapshot) -> list[PoolStanding]:
-    """Pool by pool, as the plugin goes through them. Nothing is marked by looking."""
+    """Report the loads pool by pool, in the plugin's order, without marking detectors."""
     found, done = [], set[str]()
     for pool in plugin.pools:
         chosen = [
@@ -100,5 +102,5 @@ def _node(plugin: LowNodeLoad, pool: Pool, load: Load, kind: str, now_s: float) 
 
 
 def _percent(amounts: Mapping[str, int], size: Mapping[str, int]) -> dict[str, float]:
-    """Of what the node has; a resource that it does not have is left out."""
+    """Return the amounts in percent of the node's size; a resource that the node lacks is left out."""
     return {name: round(amount / size[name] * 100, 1) for name, amount in sorted(amounts.items()) if size.get(name)}

@@ -1,4 +1,4 @@
-"""What a running descheduler answers about itself, below /apis/v1 of its own ports. Only the leader has answers."""
+"""The explain endpoints of a running descheduler, below /apis/v1 on its own ports. Only the leader answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POD = "/explain/pods"
 
 
 def serve(endpoint: Endpoint, descheduler: Descheduler, leads: Callable[[], bool]) -> None:
-    """Which plugins run, the last round, jobs and what they wait for, and whether a pod may be moved."""
+    """Serve the last round, the node loads, the migrations and whether a pod may be moved."""
 
     def last_round(_: Call) -> Any:
         last = descheduler.last
@@ -54,7 +54,7 @@ def serve(endpoint: Endpoint, descheduler: Descheduler, leads: Callable[[], bool
 
 
 def statements(descheduler: Descheduler) -> list[Statement]:
-    """Of every job, oldest first."""
+    """Report every job, oldest first."""
     view = descheduler.view
     working = next((one for one in descheduler.means.values() if isinstance(one, Migration)), None)
     found = []

@@ -1,4 +1,4 @@
-"""One migration as people ask about it: who wanted it, from where to where, how far it is and what it waits for."""
+"""Reports on one migration: who requested it, from where to where, how far it is and what it waits for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
-    """`blocked` is empty for a job that ended; `source` is empty once its pod is gone."""
+    """The report on one job. `blocked` is empty for a job that ended; `source` is empty once its pod is gone."""
 
     name: str
     pod: str
@@ -46,7 +46,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What only whoever carries a job out can say of it."""
+    """The obstacles that only the running controller knows."""
 
     waits: str = ""  # what arbitration holds against it
     limited: str = ""  # what holds up its eviction
@@ -87,7 +87,7 @@ def statement(
 
 
 def _asked_for(job: PodMigrationJob) -> str:
-    """The one node that the job's own template allows, if it names one."""
+    """Return the one node that the job's own template allows, if it names one."""
     options = job.spec.reservation_options
     at: Any = options.template if options is not None else None
     for part in ("spec", "template", "spec", "affinity", "nodeAffinity", _REQUIRED):

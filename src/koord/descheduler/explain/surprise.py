@@ -1,4 +1,4 @@
-"""What a valid configuration does that its author may not expect, each with the field that it is about."""
+"""Warnings about a valid configuration, each with the field that it is about."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOW_NODE_LOAD, MIGRATION_CONTROLLER = "LowNodeLoad", "MigrationController"
 
 
 def surprises(assembly: Assembly) -> list[tuple[str, str]]:
-    """Of an assembly that was made, so nothing here is an error."""
+    """Return the warnings about a setup that was built, so none of them is an error."""
     config = assembly.config
     found: list[tuple[str, str]] = []
     proposing = any(profile.deschedule or profile.balance for profile in assembly.profiles)
@@ -52,7 +52,9 @@ def _is_zero(given: Any) -> bool:
 
 
 def _no_namespace_left(args: dict[str, Any], profile: ProfileConfig, path: str) -> Iterator[tuple[str, str]]:
-    """What it may touch and what the evictor lets go have nothing in common."""
+    """Warn when the namespaces that the plugin may touch and those that the evictor accepts have nothing in
+    common.
+    """
     wanted = set((args.get("evictableNamespaces") or {}).get("include") or ())
     given = next((e.args for e in profile.plugin_config if e.name == MIGRATION_CONTROLLER), None) or {}
     theirs = given.get("namespaces") or {}

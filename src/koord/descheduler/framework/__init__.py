@@ -1,1 +1,1 @@
-"""A round of descheduling as a pure function: a snapshot and plugins in, proposals out."""
+"""The descheduling framework: a round is a pure function from a snapshot and plugins to proposed effects."""

@@ -1,4 +1,8 @@
-"""What a round wants done, as data. Doing it, counting it and telling of it are the program's."""
+"""The plugin interface of the descheduler: the effects that plugins propose, the plugin base class and
+profiles.
+
+Executing, counting and recording effects are the program's job.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,9 @@ from koord.descheduler.wire import Pod
 
 
 class Evict(msgspec.Struct, frozen=True, kw_only=True):
-    """`target` is the node that the plugin had in mind, if any: nothing binds the scheduler to it."""
+    """An eviction that a plugin proposes. `target` is the node that the plugin counted on, if any; the scheduler
+    decides.
+    """
 
     pod: Pod
     node: str

@@ -1,4 +1,9 @@
-"""How many pods one round may evict: per node, per namespace and in all. Shared by all profiles."""
+"""One descheduling round: run every profile's plugins and collect what they propose within the limits.
+
+    ready nodes -> all Deschedule plugins -> all Balance plugins -> effects
+                        |  filters, limits, evictor accepts  |
+                        +-- later plugins see each proposal as if it were already under way
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """None is no limit."""
+    """How many pods one round may evict per node, per namespace and in total, over all profiles. None is no limit."""
 
     per_node: int | None = None
     per_namespace: int | None = None
@@ -16,7 +21,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally:
-    """What a round has evicted so far."""
+    """Counts the evictions of one round and compares them with its limits."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

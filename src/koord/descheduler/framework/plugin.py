@@ -19,34 +19,44 @@ if TYPE_CHECKING:
 
 
 class Plugin:
+    """The base class of plugins: a name and some of these extension points; only overridden points are called.
+
+    Plugins are pure: they read a snapshot and propose through the handle that they are given. State between
+    rounds
+    (such as marks of anomalies) belongs to the plugin, and time arrives in the snapshot.
+    """
     name: ClassVar[str]
     # Kinds beyond nodes, pods, NodeMetrics and PodMigrationJobs that it reads in `snapshot.others`.
     reads: ClassVar[tuple[Resource[Any], ...]] = ()
 
     def __init__(self, args: Any = None) -> None:
-        """Typed args where their shape is known, else plain data, None if there are none."""
+        """Take typed arguments where their model is known, else plain data; None without arguments."""
 
     def deschedule(self, nodes: Sequence[Node], hand: Hand) -> str | None:
-        """Look at the nodes of the profile and propose evictions; an error in words ends the pass."""
+        """Propose evictions from the nodes of the profile. An error message that is returned ends the round."""
         return None
 
     def balance(self, nodes: Sequence[Node], hand: Hand) -> str | None:
-        """The same, after all `deschedule` of all profiles."""
+        """Propose evictions after the `deschedule` points of all profiles have run. An error message ends the round."""
         return None
 
     def refuses(self, pod: Pod, sight: Sight) -> str | None:
-        """Filter: why the pod must not be evicted; None when this plugin does not mind."""
+        """Filter: return why the pod must not be evicted; None lets it pass."""
         return None
 
     def refuses_now(self, pod: Pod, sight: Sight) -> str | None:
-        """PreEvictionFilter: a closer look, right before it is proposed, by plugins that ask for it."""
+        """PreEvictionFilter: run a closer check right before a proposal, for plugins that ask for it; None lets it
+        pass.
+        """
         return None
 
     def evicts(self, proposal: Evict, sight: Sight) -> str | None:
-        """Evict: whether this evictor takes the proposal on; if not, why. Only the round is changed by a yes."""
+        """Evict: return why this evictor does not accept the proposal; None accepts it. Only the round's state
+        changes.
+        """
         return None
 
 
 def overrides(plugin: Plugin, method: str) -> bool:
-    """Whether a plugin has its own version of a method: that is how it takes part in a point."""
+    """Return whether a plugin overrides a method, which is how it takes part in an extension point."""
     return getattr(type(plugin), method) is not getattr(Plugin, method)

@@ -1,4 +1,4 @@
-"""One profile: which plugins run at which point, in which order, and on which nodes."""
+"""One profile: which plugins run at which extension point, in which order, and on which nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from koord.values.selector import Selector
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """A plugin that is enabled at several points is one instance."""
+    """One profile: its plugins by extension point, in order, and its nodes. A plugin at several points is one
+    instance.
+    """
 
     name: str
     evict: Plugin

@@ -25,7 +25,7 @@ TOO_SMALL = "the cluster size is 0 or 1 meaning eviction causes service disrupti
 
 
 class Sight:
-    """What filters and evictors look at: the snapshot, and what this round has proposed on top of it."""
+    """The state that filters and evictors read: the snapshot, and what this round has proposed on top of it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -33,7 +33,7 @@ class Sight:
 
 
 class Declined(msgspec.Struct, frozen=True):
-    """A proposal that came to nothing, and who said so: for explanations."""
+    """A proposal or candidate that was declined, by whom and why; kept for explanations."""
 
     pod: Pod
     plugin: str
@@ -42,7 +42,7 @@ class Declined(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """`passed_over` are pods that filters or plugins kept from being proposed, the first of each round."""
+    """The result of one round. `passed_over` are the first pods that filters or plugins kept from being proposed."""
 
     effects: tuple[Effect, ...] = ()
     declined: tuple[Declined, ...] = ()
@@ -52,7 +52,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Hand:
-    """What one plugin of one profile may do in a round."""
+    """The handle through which one plugin of one profile filters pods and proposes effects in a round."""
 
     def __init__(self, work: Round, profile: Profile, plugin: Plugin) -> None:
         self._work = work
@@ -61,7 +61,7 @@ class Hand:
         self.snapshot = work.sight.snapshot
 
     def refuses(self, pod: Pod) -> str | None:
-        """Why the profile's filters do not let the pod be evicted; None when they all do."""
+        """Run the Filter point of the profile; return the first reason against evicting the pod, or None."""
         return self._first(pod, "refuses")
 
     def refuses_now(self, pod: Pod) -> str | None:
@@ -76,11 +76,13 @@ class Hand:
         return None
 
     def pass_over(self, pod: Pod, why: str) -> None:
-        """Say why the plugin itself does not propose it: for explanations."""
+        """Record why the plugin itself does not propose the pod; for explanations."""
         self._work.pass_over(pod, self._plugin.name, self._plugin.name, why)
 
     def evict(self, pod: Pod, reason: str, *, target: str = "", dry_run: bool = False) -> str | None:
-        """Propose it. None when it is taken on, and then it counts; else why not."""
+        """Propose to evict the pod. Return None when the proposal is accepted and counted, else the reason against it.
+
+        """
         return self._work.evict(self._profile, self._plugin, pod, reason, target=target, dry_run=dry_run)
 
     def cordon(self, node: str, *, unschedulable: bool, reason: str, dry_run: bool = False) -> None:
@@ -108,7 +110,7 @@ class Hand:
         )
 
     def node_is_full(self, node: str) -> bool:
-        """Whether no further pod may be evicted from the node in this round."""
+        """Return whether no further pod may be evicted from the node in this round."""
         return self._work.tally.node_is_full(node)
 
 
@@ -143,7 +145,7 @@ class Round:
         )
         by, why = "limits", self.tally.refuses(node, namespace)
         if why is None:
-            # Asked even when nothing will be done, so that a dry run chooses whom a real one would.
+            # The evictor is asked even in a dry run, so that a dry run chooses the pods that a real run would.
             by, why = profile.evict.name, profile.evict.evicts(proposal, self.sight)
         if why is not None:
             self.declined.append(Declined(pod, plugin.name, by, why))
@@ -160,7 +162,9 @@ class Round:
 
 
 def ready_nodes(snapshot: Snapshot, chosen: Selector | None) -> list[Node]:
-    """Ready, or silent about it; cordoned ones stay in. By name: equal clusters are decided alike."""
+    """Return the nodes that are ready or report no readiness, cordoned ones included, sorted by name for
+    determinism.
+    """
     return [
         node
         for _, node in sorted(snapshot.nodes.items())
@@ -176,7 +180,7 @@ def decide(
     nodes: Selector | None = None,
     dry_run: bool = False,
 ) -> Outcome:
-    """The whole pass. A plugin's error ends it: what was proposed before that stands."""
+    """Run the whole round. A plugin's error ends it; what was proposed before stays proposed."""
     ready = ready_nodes(snapshot, nodes)
     work = Round(snapshot, limits, dry_run=dry_run)
     if len(ready) <= 1:

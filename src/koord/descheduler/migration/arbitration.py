@@ -1,9 +1,9 @@
-"""Which waiting jobs may start: an order among them, then each against the rules. Every round looks at all of them.
+"""Arbitration of waiting jobs: sort them, then check each against the rules. Every round looks at all of them.
 
-newest job first; then by what its pod counts for; pods of one batch Job together, and first those of the
-Job that is already being moved
+Newest job first; then by eviction order of the pods; pods of one batch Job together, and first those of the
+Job that is already being migrated.
     -> forbidden for good: the job fails
-    -> not just now:       it waits for the next round
+    -> not now:            it waits for the next round
     -> else:               it passes, and counts for those after it
 """
 
@@ -26,7 +26,7 @@ BATCH_JOB = "Job"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`forbidden` and `waits` are reasons; a job with neither passes."""
+    """The result of arbitrating one job. `forbidden` and `waits` are reasons; a job with neither passes."""
 
     job: PodMigrationJob
     forbidden: str = ""
@@ -40,7 +40,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def arbitrate(
     waiting: Sequence[PodMigrationJob], snapshot: Snapshot, protection: Protection, budget: Budget
 ) -> list[Verdict]:
-    """In the order in which they were judged."""
+    """Check the waiting jobs one by one; return the results in the order of the checks."""
     counting = (move_of(job, snapshot) for job in snapshot.jobs if counts_in_arbitration(job))
     moves = Moves(move for move in counting if move is not None)
     found = []
@@ -66,7 +66,7 @@ def _judged(job: PodMigrationJob, snapshot: Snapshot, moves: Moves, protection: 
 
 
 def ordered(jobs: Iterable[PodMigrationJob], snapshot: Snapshot) -> list[PodMigrationJob]:
-    """Stable sorts, of which the last weighs most."""
+    """Sort the jobs with stable sorts, of which the last weighs most."""
     found = sorted(jobs, key=_created, reverse=True)
     found.sort(key=lambda job: _pod_rank(pod_of(job, snapshot)))
     found = _together(found, snapshot)
@@ -81,12 +81,12 @@ def _created(job: PodMigrationJob) -> int:
 
 
 def _pod_rank(pod: Pod | None) -> tuple[bool, tuple[object, ...]]:
-    """Jobs without a pod first: they cost nothing."""
+    """Return the sort key of a job's pod; jobs without a pod come first, since they cost nothing."""
     return (False, ()) if pod is None else (True, rank(standing(pod)))
 
 
 def _batch_owner(pod: Pod | None) -> str:
-    """The uid of the batch Job that controls it; empty for others."""
+    """Return the uid of the batch Job that controls the pod; empty for others."""
     if pod is None:
         return ""
     owners = pod.metadata.owner_references
@@ -94,7 +94,7 @@ def _batch_owner(pod: Pod | None) -> str:
 
 
 def _together(jobs: list[PodMigrationJob], snapshot: Snapshot) -> list[PodMigrationJob]:
-    """Jobs for pods of one batch Job move up to the first of them."""
+    """Move the jobs for pods of one batch Job up to the first of them."""
     places: dict[str, int] = {}
     keys = []
     for index, job in enumerate(jobs):
@@ -104,7 +104,7 @@ def _together(jobs: list[PodMigrationJob], snapshot: Snapshot) -> list[PodMigrat
 
 
 def _moving(snapshot: Snapshot) -> dict[str, int]:
-    """By batch Job: how many of its pods are on the move."""
+    """Count the migrating pods by batch Job."""
     found: dict[str, int] = {}
     for job in snapshot.jobs:
         owner = _batch_owner(pod_of(job, snapshot)) if counts_in_arbitration(job) else ""

@@ -1,4 +1,4 @@
-"""Why a pod must not be moved just now: how many others are on the move or away."""
+"""The migration budget: why a pod must not be moved now, by how many others are migrating or unavailable."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from koord.descheduler.wire import Pod
 
 
 class Budget:
+    """Limits concurrent migrations globally, per node, namespace and workload (upstream's retryable filter)."""
     def __init__(self, args: MigrationControllerArgs) -> None:
         self._args = args
         self._skips = frozenset(args.skip_eviction_gates)
@@ -27,7 +28,7 @@ class Budget:
         )
 
     def _limit(self, gate: str, given: int | None) -> int:
-        """0 is none."""
+        """Return the limit of a gate; 0 is no limit."""
         return 0 if gate in self._skips else max(given or 0, 0)
 
     def _globally(self, own: Move, moves: Moves) -> str | None:

@@ -1,4 +1,4 @@
-"""How often pods of one workload or one namespace may be evicted: a token bucket each, filled by time."""
+"""Rate limits on evictions per workload and per namespace: one token bucket each, refilled by time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class Bucket:
 
 
 class Limiter:
-    """Time arrives with each question. A bucket exists from the first eviction on: who has none is not limited."""
+    """Limits the rate of evictions per workload and namespace. Time arrives with each call.
+
+    A bucket exists from the first eviction on; without a bucket nothing is limited.
+    """
 
     def __init__(self, args: MigrationControllerArgs) -> None:
         self._per_workload = args.max_migrating_per_workload

@@ -1,4 +1,4 @@
-"""Which pods are on the move: the jobs that count, and what this round has proposed on top of them."""
+"""Migrations in flight: which pods are being moved, and the budget that limits how many may be at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALIVE = ("", PENDING, RUNNING)
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One pod that is to leave its node. Of a pod that is no longer there only the name is known, and its uid."""
+    """One pod that is to leave its node. Of a pod that no longer exists only name and uid are known."""
 
     namespace: str
     name: str
@@ -41,12 +41,12 @@ def has_passed(job: PodMigrationJob) -> bool:
 
 
 def counts_in_arbitration(job: PodMigrationJob) -> bool:
-    """Jobs that wait like this one do not stand in its way; those that were let through do."""
+    """Return whether a job counts against others: running or passed ones do, waiting ones do not."""
     return job.status.phase == RUNNING or (is_alive(job) and has_passed(job))
 
 
 def pod_of(job: PodMigrationJob, snapshot: Snapshot) -> Pod | None:
-    """The very pod that is meant: another of its name is not."""
+    """Return the pod that the job refers to; a newer pod of the same name is not it."""
     ref = job.spec.pod_ref
     pod = None if ref is None else snapshot.by_name.get((ref.namespace, ref.name))
     return pod if pod is not None and ref is not None and ref.uid in ("", pod.metadata.uid) else None
@@ -71,7 +71,7 @@ def leaving(pod: Pod) -> Move:
 
 
 class Moves:
-    """Counted by namespace, by node and by owner as they are added, so that no question looks at them all."""
+    """The migrations in flight, counted by namespace, node and owner as they are added, so that lookups are cheap."""
 
     def __init__(self, moves: Iterable[Move] = ()) -> None:
         self._all: set[Move] = set()
@@ -92,7 +92,7 @@ class Moves:
             self._of_owner.setdefault(move.owner, set()).add(move)
 
     def has_name(self, namespace: str, name: str) -> bool:
-        """Of whatever uid: the successor of a pod on the move may have its name."""
+        """Return whether a pod of this name is in flight, whatever its uid: the successor may have the same name."""
         return (namespace, name) in self._names
 
     # A pod's own moves never count against it.
@@ -107,7 +107,7 @@ class Moves:
         return _without(self._on_node.get(own.node), own)
 
     def uids_of(self, owners: Iterable[str]) -> set[str]:
-        """Of the pods that these control and that are on the move."""
+        """Return the uids of the in-flight pods that these owners control."""
         return {move.uid for owner in owners for move in self._of_owner.get(owner, ())}
 
 

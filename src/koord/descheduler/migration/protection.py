@@ -1,4 +1,4 @@
-"""Why a pod must not be moved at all, whatever else is on the move: what it is, and what the arguments exclude."""
+"""Protection from migration: why a pod must not be moved at all, by its kind and by the configured exclusions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SYSTEM_CRITICAL = 2_000_000_000
 
 
 def controller_uid(pod: Pod) -> str:
-    """Of the owner that controls it; empty without one."""
+    """Return the uid of the owner that controls the pod; empty without one."""
     return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
 
 
@@ -25,7 +25,9 @@ def is_bare(pod: Pod) -> bool:
 
 
 class Protection:
-    """`skips` are checks that the arguments switch off."""
+    """Decides which pods must never be moved (upstream's non-retryable filter). The arguments may skip single
+    checks.
+    """
 
     def __init__(self, args: MigrationControllerArgs) -> None:
         self._args = args
@@ -34,7 +36,7 @@ class Protection:
         self._labels = selector_of(args.label_selector)
 
     def refuses(self, pod: Pod, snapshot: Snapshot) -> str | None:
-        """The first reason; None when it may be moved."""
+        """Return the first reason against moving the pod; None when it may be moved."""
         if EVICT in pod.metadata.annotations:
             return None
         if "Namespaces" not in self._skips and not self._choice.takes_namespace(pod.metadata.namespace):
@@ -94,7 +96,7 @@ class Protection:
         return "its labels are not selected"
 
     def _alone(self, pod: Pod, snapshot: Snapshot) -> str | None:
-        """A workload whose pods may all be away at once is no workload to rely on."""
+        """Protect a workload whose replicas might all be unavailable at once."""
         owner = controller_uid(pod)
         if not owner or self._args.skip_check_expected_replicas or "ExpectedReplicas" in self._skips:
             return None

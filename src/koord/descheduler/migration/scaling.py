@@ -1,4 +1,4 @@
-"""How many pods of a workload may move, or be away, at a time."""
+"""Protection from migration: why a pod must not be moved at all, by its kind and by the configured exclusions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from koord.api.part import IntOrString
 
 
 def at_most(replicas: int, given: IntOrString | None) -> int:
-    """A share is rounded down, and never below one; nothing given leaves it to the size. Never more than there are."""
+    """Return how many replicas may be migrating or unavailable at a time.
+
+    A percentage is rounded down; without a value the workload's size decides. At least one, at most all
+    replicas.
+    """
     if given is None:
         wanted = replicas // 10 if replicas > 10 else 2 if replicas >= 4 else 1
     elif isinstance(given, int):

@@ -1,4 +1,6 @@
-"""How a job's status changes: conditions by type, the last of which is also told at the top."""
+"""PodMigrationJobs: their phases and conditions, and how a status changes. The last condition also sets the
+summary.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def is_true(status: PodMigrationJobStatus, kind: str) -> bool:
 def with_condition(
     status: PodMigrationJobStatus, now_s: float, kind: str, value: str, reason: str = "", message: str = ""
 ) -> PodMigrationJobStatus:
-    """The very same status when nothing changes, so that nothing is written."""
+    """Return the status with the condition set; the same object when nothing changes, so that nothing is written."""
     old = condition(status, kind)
     if old is not None and (old.status, old.reason, old.message) == (value, reason, message):
         return status

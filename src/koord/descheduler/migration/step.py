@@ -66,15 +66,15 @@ from koord.values import duration
 WAIT_S = 3.0
 
 
-# What is to be done ----------------------------------------------------------------------------------------------
+# Actions ---------------------------------------------------------------------------------------------------------
 
 
 class CreateReservation(msgspec.Struct, frozen=True):
-    """And name it in the job."""
+    """Create the reservation and set its name in the job."""
 
 
 class TidyReservation(msgspec.Struct, frozen=True):
-    """Write its ttl as Kubernetes' own programs do, as upstream does with a reservation that a job names."""
+    """Rewrite the ttl in Kubernetes' duration format, as upstream does with a reservation that a job names."""
 
     name: str
     ttl: str
@@ -89,7 +89,7 @@ class EvictPod(msgspec.Struct, frozen=True):
 
 
 class NamePod(msgspec.Struct, frozen=True):
-    """Write the uid into the job's reference: from now on no other pod of that name is meant."""
+    """Write the pod's uid into the job's reference, so that no other pod of that name is meant."""
 
     uid: str
 
@@ -98,7 +98,7 @@ Action: TypeAlias = CreateReservation | TidyReservation | DropReservation | Evic
 
 
 class Told(msgspec.Struct, frozen=True):
-    """An event about the job."""
+    """An event to record on the job."""
 
     type: str
     reason: str
@@ -106,7 +106,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """First the action, and if it succeeds the status. `wait_s` is when to look again if nothing happens before."""
+    """The next step: first the action, then, if it succeeds, the status. `requeue_after_s` is when to look again."""
 
     action: Action | None = None
     status: PodMigrationJobStatus | None = None  # None: as it is
@@ -115,7 +115,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """`limited` says why evictions of the pod's workload have to wait, if they do."""
+    """What is known about a job now. `rate_limit_reason` says why evictions of the pod's workload must wait, if
+    so.
+    """
 
     now_s: float
     default_mode: str
@@ -163,7 +165,7 @@ def _begin(job: PodMigrationJob, facts: Facts) -> Step:
 
 
 def _limited(job: PodMigrationJob, facts: Facts) -> Step | None:
-    """Asked before the eviction only: its own eviction must not hold a job up afterwards."""
+    """Wait for the rate limit, before the eviction only: its own eviction must not hold a job up afterwards."""
     begun = condition(job.status, EVICTION) is not None
     if not facts.limited or begun or EVICT in job.metadata.annotations:
         return None
@@ -193,7 +195,7 @@ def _reserve(job: PodMigrationJob, facts: Facts) -> Step:
 
 
 def _scheduled(job: PodMigrationJob, facts: Facts, reservation: Reservation) -> Step | None:
-    """None once it has a place that suits."""
+    """Return the step while the reservation is not scheduled to a suitable node; None once it is."""
     status, where = job.status, reservation.status
     if is_true(status, RESERVATION_SCHEDULED):
         return None
@@ -231,7 +233,7 @@ def _move(job: PodMigrationJob, facts: Facts, reservation: Reservation) -> Step:
 
 
 def _evict(job: PodMigrationJob, facts: Facts, reservation: Reservation | None = None) -> Step | None:
-    """None once the pod is gone."""
+    """Return the step while the pod is not gone; None once it is."""
     status, pod = job.status, facts.pod
     if is_true(status, EVICTION):
         return None
@@ -283,7 +285,7 @@ def _await_successor(job: PodMigrationJob, facts: Facts, reservation: Reservatio
 
 
 def _await_pending(job: PodMigrationJob, facts: Facts, reservation: Reservation) -> Step:
-    """The pod had no node: nothing is evicted, it is only given a place."""
+    """Wait until the pending pod is scheduled: it had no node, so nothing is evicted."""
     status, pod = job.status, facts.pod
     if pod is None or _is_another(job, pod):
         return _missing_pod(job)
@@ -298,7 +300,7 @@ def _await_pending(job: PodMigrationJob, facts: Facts, reservation: Reservation)
     return Step(status=waiting if waiting is not status else None, wait_s=WAIT_S)
 
 
-# Words -----------------------------------------------------------------------------------------------------------
+# Shared parts ----------------------------------------------------------------------------------------------------
 
 
 def _pod_name(job: PodMigrationJob) -> str:
@@ -307,7 +309,7 @@ def _pod_name(job: PodMigrationJob) -> str:
 
 
 def _is_another(job: PodMigrationJob, pod: Pod) -> bool:
-    """A pod of that name came after the one that is meant."""
+    """Return whether the pod is a newer one of the same name than the one that the job refers to."""
     ref = job.spec.pod_ref
     return ref is not None and ref.uid not in ("", pod.metadata.uid)
 

@@ -1,4 +1,6 @@
-"""The reservation that holds a pod's next place: made from the pod as it is, for its successor, anywhere but here."""
+"""The reservation that holds a pod's next place: built from the pod, for its successor, on any node but its
+own.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ Plain = dict[str, Any]
 
 
 def reservation(job: Plain, pod: Plain, now_ms: int, *, drop_claims: bool = False) -> Plain:
-    """The object to create. `job` and `pod` as the server has them, with every field."""
+    """Build the reservation to create. `job` and `pod` are as the server has them, with every field."""
     options = job["spec"].get("reservationOptions") or {}
     given = options.get("template") or {}
     metadata: Plain = {**(given.get("metadata") or {})}
@@ -53,7 +55,7 @@ def _pod_template(pod: Plain, *, drop_claims: bool) -> Plain:
 
 
 def _owners(pod: Plain) -> list[Plain]:
-    """Whoever comes in its place; a pod that still waits for a node is its own successor."""
+    """Return the owners of the reservation: the pod's controller; a pending pod is its own successor."""
     meta = pod["metadata"]
     if not pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase", "Pending") == "Pending":
         object_ref = {"kind": "Pod", "namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]}
@@ -65,7 +67,7 @@ def _owners(pod: Plain) -> list[Plain]:
 
 
 def _elsewhere(affinity: Plain, node: str) -> Plain:
-    """Every way to satisfy it excludes the node that the pod is on."""
+    """Add a requirement to every node selector term that excludes the pod's node."""
     node_affinity = {**(affinity.get("nodeAffinity") or {})}
     key = "requiredDuringSchedulingIgnoredDuringExecution"
     not_here = {"key": "metadata.name", "operator": "NotIn", "values": [node]}

@@ -1,1 +1,3 @@
-"""Plugins of the descheduler. Each reads a snapshot and speaks through its hand; none does anything itself."""
+"""The plugins of the descheduler. Each reads a snapshot and proposes through its handle; none has side
+effects.
+"""

@@ -1,4 +1,4 @@
-"""How large a node is, in milli-units for cpu and units for everything else."""
+"""Whether a pod could run on another node: selectors, taints, requests and cordons. Usage is left to others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from koord.values.quantity import QuantityError
 
 
 def raw_allocatable(node: Node) -> Mapping[str, int]:
-    """Before amplification, where the node says so in a way that can be read; else what its status has."""
+    """Return the allocatable before amplification where the node's annotation states it readably, else its status.
+
+    Amounts are milli-units for cpu and units for all else.
+    """
     text = node.metadata.annotations.get(A_RAW_ALLOCATABLE)
     if text is not None:
         try:

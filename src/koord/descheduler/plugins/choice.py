@@ -1,4 +1,4 @@
-"""Which pods and namespaces a plugin's arguments let it touch."""
+"""The pod filter that a plugin's arguments describe: namespaces and label selectors."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from koord.values.selector import Selector
 
 
 def selector_of(given: LabelSelector | None) -> Selector | None:
-    """None selects everything. Raises SelectorError, which validation has told of before."""
+    """Build a selector; None selects everything. Raise SelectorError, which validation has reported before."""
     if given is None:
         return None
     return Selector.of(given.match_labels, [(e.key, e.operator, e.values) for e in given.match_expressions])
 
 
 class Choice:
-    """Namespaces, then selectors of which one is enough."""
+    """Matches pods by namespace, then by label selectors of which one is enough."""
 
     def __init__(self, namespaces: Namespaces | None = None, selectors: Iterable[PodSelector] = ()) -> None:
         self._include = frozenset(namespaces.include if namespaces is not None else ())

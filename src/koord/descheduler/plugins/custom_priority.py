@@ -1,4 +1,4 @@
-"""CustomPriority: moves pods from dear nodes to cheaper ones, pod by pod or node by node."""
+"""CustomPriority moves pods from expensive nodes to cheaper ones, pod by pod or node by node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CustomPriority(Plugin):
     name: ClassVar[str] = "CustomPriority"
 
     def __init__(self, args: CustomPriorityArgs) -> None:
-        """Of defaulted and validated arguments."""
+        """Take defaulted and validated arguments."""
         self._args = args
         self._choice = Choice(args.evictable_namespaces, args.pod_selectors)
         self._nodes = selector_of(args.node_selector)
@@ -82,7 +82,7 @@ class CustomPriority(Plugin):
         fitting: Fitting,
         left: dict[str, dict[str, int]],
     ) -> None:
-        """All of its pods must find a place, or none is moved; those that belong to the node itself stay."""
+        """Move all pods of the node, or none if one of them fits nowhere; DaemonSet and mirror pods stay."""
         pods = [pod for pod in _smallest_first(hand, source) if not _belongs_to_node(pod)]
         if not pods or not all(self._takes(pod, hand) for pod in pods):
             return
@@ -121,7 +121,7 @@ class CustomPriority(Plugin):
 
 
 def _left(node: Node, hand: Hand, fitting: Fitting, left: dict[str, dict[str, int]]) -> dict[str, int]:
-    """What the node has left for those who are moved there: cpu, memory and pods."""
+    """Return what the node has free for moved pods: cpu, memory and pods."""
     name = node.metadata.name
     known = left.get(name)
     if known is None:
@@ -142,7 +142,7 @@ def _smallest_first(hand: Hand, node: Node) -> list[Pod]:
 
 
 def _size(pod: Pod) -> tuple[int, int, str, str]:
-    """Of the containers alone."""
+    """Return the sort key by the requests of the containers alone."""
     asked = [_asked(container) for container in pod.spec.containers]
     cpu, memory = (sum(one.get(name, 0) for one in asked) for name in (CPU, MEMORY))
     return cpu, memory, pod.metadata.namespace, pod.metadata.name

@@ -1,4 +1,4 @@
-"""FragmentationAware: takes one pod off a node whose resources are used unevenly, the one whose going evens it most."""
+"""FragmentationAware evicts one pod from a node with unbalanced requests: the one that balances it most."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from koord.descheduler.wire import Pod
 
 
 def imbalance(requested: Mapping[str, int], size: Mapping[str, int], resources: Sequence[str]) -> float:
-    """Standard deviation of the used shares; 0 is even."""
+    """Return the standard deviation of the requested shares; 0 is balanced."""
     shares = [requested.get(name, 0) / size[name] for name in resources if size.get(name, 0)]
     if not shares:
         return 0.0
@@ -29,7 +29,7 @@ class FragmentationAware(Plugin):
     name: ClassVar[str] = "FragmentationAware"
 
     def __init__(self, args: FragmentationAwareArgs) -> None:
-        """Of defaulted and validated arguments."""
+        """Take defaulted and validated arguments."""
         self._args = args
         self._choice = Choice(args.evictable_namespaces, args.pod_selectors)
         self._nodes = selector_of(args.node_selector)

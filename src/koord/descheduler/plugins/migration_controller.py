@@ -1,4 +1,6 @@
-"""MigrationController: the evictor that turns evictions into PodMigrationJobs, and the filter that keeps its rules."""
+"""MigrationController as a plugin: the evictor that turns evictions into PodMigrationJobs, and its filter
+rules.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class MigrationController(Plugin):
     name: ClassVar[str] = "MigrationController"
 
     def __init__(self, args: MigrationControllerArgs) -> None:
-        """Of defaulted and validated arguments."""
+        """Take defaulted and validated arguments."""
         self.args = args
         self.protection = Protection(args)
         self.budget = Budget(args)
@@ -64,7 +66,7 @@ class MigrationController(Plugin):
 
 
 class _Seen:
-    """Of one round so far: the moves of the jobs there are, and of those that it will make."""
+    """The migrations of one round so far: those of active jobs, and those that the round has proposed."""
 
     def __init__(self, sight: Sight) -> None:
         self.sight = sight

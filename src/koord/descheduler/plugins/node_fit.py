@@ -1,4 +1,4 @@
-"""Whether a pod could live on another node: selectors, taints, requests and cordons. Usage is for others to look at."""
+"""Whether a pod could run on another node: selectors, taints, requests and cordons. Usage is left to others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from koord.values.selector import Selector
 
 
 class Fitting:
-    """Of one snapshot. What nodes have left is worked out once per node."""
+    """Checks pods of one snapshot against nodes. The free resources of a node are computed once."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -29,7 +29,7 @@ class Fitting:
         return known
 
     def free(self, node: Node) -> dict[str, int]:
-        """Allocatable less the requests of the pods that live there."""
+        """Return the node's allocatable less the requests of its pods."""
         name = node.metadata.name
         known = self._free.get(name)
         if known is None:
@@ -41,7 +41,7 @@ class Fitting:
         return known
 
     def misfits(self, pod: Pod, node: Node) -> list[str]:
-        """Every reason against it; none when it fits."""
+        """Return every reason why the pod does not fit the node; an empty list when it fits."""
         reasons = []
         if not selects(pod.spec, node):
             reasons.append("pod node selector does not match the node label")
@@ -66,17 +66,17 @@ class Fitting:
         return selects(pod.spec, node)
 
     def elsewhere(self, pod: Pod, nodes: Iterable[Node]) -> Node | None:
-        """The first other node that fits."""
+        """Return the first node other than the pod's own that fits."""
         here = pod.spec.node_name
         return next((node for node in nodes if node.metadata.name != here and self.fits(pod, node)), None)
 
     def anywhere(self, pod: Pod, nodes: Iterable[Node]) -> Node | None:
-        """The first node that fits, its own included."""
+        """Return the first node that fits, the pod's own included."""
         return next((node for node in nodes if self.fits(pod, node)), None)
 
 
 class Elsewhere:
-    """Whether a pod could live on another of the chosen nodes of one snapshot."""
+    """Checks whether a pod fits another of the selected nodes of one snapshot."""
 
     def __init__(self, snapshot: Snapshot, chosen: Selector) -> None:
         self.snapshot = snapshot

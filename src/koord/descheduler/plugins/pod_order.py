@@ -1,4 +1,4 @@
-"""The order in which pods of a node are given up: what matters least first, and among equals the newest."""
+"""The order in which pods are evicted: the least important first, and among equals the newest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LAST = 5
 
 
 def rank(stands: Standing, usage: float = 0.0) -> tuple[Any, ...]:
-    """Smaller goes first. `usage` decides between pods that are equal in all that people said of them."""
+    """Return the sort key of a pod; smaller is evicted first. `usage` decides between otherwise equal pods."""
     return (
         _CLASS.get(stands.priority_class, _LAST),
         stands.priority,
@@ -31,5 +31,5 @@ def rank(stands: Standing, usage: float = 0.0) -> tuple[Any, ...]:
 
 
 def ordered(pods: Iterable[Pod], usage: Callable[[Pod], float] | None = None) -> list[Pod]:
-    """First to go first; equal pods by name."""
+    """Sort pods in eviction order, the first to be evicted first; equal pods by name."""
     return sorted(pods, key=lambda pod: (*rank(standing(pod), usage(pod) if usage is not None else 0.0), by_name(pod)))

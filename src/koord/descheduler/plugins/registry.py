@@ -1,4 +1,6 @@
-"""Every plugin of this program by name, and how it is made. Others' plugins are added by whoever starts the program."""
+"""The plugins of this program by name, with their factories. External plugins are added by whoever starts the
+program.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ REGISTRY: Mapping[str, Factory] = {
 
 
 class Offer(Protocol):
-    """An entry point: its name is the plugin's, what it loads is a factory or a class that can be called as one."""
+    """An entry point of an external plugin: its name is the plugin's, what it loads is a factory."""
 
     @property
     def name(self) -> str: ...
@@ -64,7 +66,7 @@ class Offer(Protocol):
 
 
 def registered(offers: Iterable[Offer]) -> Mapping[str, Factory]:
-    """This program's plugins and those of others. Raises ValueError when two have one name."""
+    """Return this program's plugins and the external ones. Raise ValueError when two have one name."""
     found = dict(REGISTRY)
     for offer in offers:
         if offer.name in found:

@@ -1,4 +1,4 @@
-"""ScaleDownBinPack: says which pods should go first when their workloads shrink, so that whole nodes become empty.
+"""ScaleDownBinPack ranks pods for scale-down so that whole nodes become empty.
 
 It writes deletion costs that controllers read when they scale down, or evicts in that order itself.
 """
@@ -36,7 +36,7 @@ class ScaleDownBinPack(Plugin):
     name: ClassVar[str] = "ScaleDownBinPack"
 
     def __init__(self, args: ScaleDownBinPackArgs) -> None:
-        """Of defaulted and validated arguments."""
+        """Take defaulted and validated arguments."""
         self._args = args
         anyone = any(entry.selector is None for entry in args.pod_selectors)  # then a selector more is no restriction
         self._choice = Choice(args.evictable_namespaces, () if anyone else args.pod_selectors)
@@ -97,6 +97,6 @@ class ScaleDownBinPack(Plugin):
 
 
 def _cost(hand: Hand, pod: Pod, rank: int) -> None:
-    """Only where it differs: a round that changes nothing writes nothing."""
+    """Annotate the pod only where the cost differs: a round that changes nothing writes nothing."""
     if pod.metadata.annotations.get(DELETION_COST) != str(rank):
         hand.annotate(pod, {DELETION_COST: str(rank)}, reason=REASON)

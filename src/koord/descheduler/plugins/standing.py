@@ -1,4 +1,4 @@
-"""What one pod counts for when pods are put in order: its classes, its priority, what its owner says of moving it."""
+"""The order in which pods are evicted: the least important first, and among equals the newest."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What ranks a pod in eviction order: its QoS and priority classes, its priority, its costs and its age."""
     kube_qos: str
     qos: str  # as labelled; empty when it says nothing known
     priority_class: str
@@ -39,7 +40,7 @@ def standing(pod: Pod) -> Standing:
 
 
 def _cost(text: str) -> int:
-    """As Kubernetes reads it: a plus sign or leading zeros make it no number, and so none."""
+    """Parse a deletion cost as Kubernetes does: a plus sign or leading zeros make it invalid, and so 0."""
     if text == "0" or (text and text[0] in "-123456789"):
         return decimal(text, bits=32) or 0
     return 0

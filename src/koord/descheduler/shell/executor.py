@@ -1,4 +1,6 @@
-"""Carries out what a round decided: evictions by the evict plugin's own means, cordons and annotations as patches."""
+"""Executes the effects of a round: evictions through the evictor's backend, cordons and annotations as
+patches.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,18 @@ _LOG = logging.getLogger(__name__)
 
 
 class Means(Protocol):
-    """How an evict plugin makes pods leave. `start` begins its work in the background, if it has any."""
+    """The backend that carries out evictions for an evict plugin. `start` begins its background work, if any."""
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
 
     async def carry_out(self, proposal: Evict) -> str | None:
-        """None when it is done or under way; else why not."""
+        """Execute the eviction. Return None when it is done or under way, else the reason."""
 
 
 class DirectEviction:
-    """Through the Eviction API, at once: the means of DefaultEvictor."""
+    """The backend of DefaultEvictor: evicts at once through the Eviction API."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -56,12 +58,12 @@ class DirectEviction:
 
 class Executor:
     def __init__(self, world: World, means: Mapping[str, Means]) -> None:
-        """`means` by the name of the evict plugin."""
+        """Take the backends by the name of the evict plugin."""
         self._world = world
         self._means = means
 
     async def carry_out(self, effects: Sequence[Effect]) -> None:
-        """One after another. What fails is told and left to the next round; nothing here retries."""
+        """Execute the effects in order. A failure is logged and left to the next round; nothing is retried."""
         open_: set[tuple[str, str]] = set()  # plugins and the nodes that they meant to cordon, and could not
         for effect in effects:
             if effect.dry_run:

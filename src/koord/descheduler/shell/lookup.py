@@ -1,4 +1,4 @@
-"""What informers hold as mappings: found when asked for, gathered never. Good until the next turn of the loop."""
+"""Builds snapshots from informers for one round. Nothing is ever listed for a round."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 
 class Found(Mapping[K, V], Generic[K, V]):
-    """`find` answers None for what is not there."""
+    """A read-only mapping over a lookup function. It is valid until the event loop runs other tasks."""
 
     def __init__(self, find: Callable[[K], V | None], keys: Callable[[], Sequence[K]]) -> None:
         self._find = find

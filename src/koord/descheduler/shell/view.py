@@ -1,4 +1,4 @@
-"""What the watch has shown, as a snapshot for one round. Nothing is ever listed for a round."""
+"""Builds snapshots from informers for one round. Nothing is ever listed for a round."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _NODE, _OWNER = "descheduler-node", "descheduler-owner"
 
 
 class View:
-    """Asks for its kinds when it is made; whoever owns the informers starts them."""
+    """Builds snapshots from informers. It requests its kinds when it is built; the owner of the informers starts
+    them.
+    """
 
     def __init__(self, world: World, extra: Iterable[Resource[Any]] = ()) -> None:
         of = world.informers.of
@@ -41,7 +43,7 @@ class View:
         )
 
     def snapshot(self) -> Snapshot:
-        """For decisions that are made before anything else gets a turn: pods are found where the watch keeps them."""
+        """Return a snapshot for decisions that are made before other tasks run: pods stay in the informer's cache."""
         return Snapshot(
             now_s=self._clock.time(),
             nodes={node.metadata.name: node for node in self.nodes.list()},
@@ -54,5 +56,5 @@ class View:
         )
 
     def of_jobs(self, jobs: Sequence[PodMigrationJob]) -> Snapshot:
-        """Enough to judge jobs by, at a cost that does not grow with the cluster."""
+        """Return a snapshot that is enough to arbitrate jobs, at a cost that does not grow with the cluster."""
         return Snapshot(now_s=self._clock.time(), jobs=jobs, workloads=self.workloads.mapping(), lookups=self._lookups)

@@ -1,4 +1,4 @@
-"""Who controls a pod in the end, and how many pods it asks for: a Deployment rather than its ReplicaSet."""
+"""The top controllers of pods and their replica counts: a Deployment rather than its ReplicaSet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UID, _OWNER = "descheduler-uid", "descheduler-owner"
 
 
 class Workloads:
-    """Looked up by the uid that pods name as their controller, one at a time."""
+    """Looks up workloads by the uid that pods name as their controller."""
 
     def __init__(self, informers: Informers) -> None:
         self._deployments = informers.of(DEPLOYMENTS)
@@ -46,7 +46,7 @@ class Workloads:
 
 
 def workloads(deployments: Iterable[Any], replica_sets: Iterable[Any], plain: Iterable[Any]) -> dict[str, Workload]:
-    """All at once, of plain lists. `plain` are those that control their pods themselves, such as StatefulSets."""
+    """Return all workloads of plain lists. `plain` are controllers of their own pods, such as StatefulSets."""
     found: dict[str, Workload] = {}
     by_uid = {deployment.metadata.uid: deployment for deployment in deployments}
     sets: dict[str, list[str]] = {}

@@ -1,1 +1,3 @@
-"""A Kubernetes API server in Python: store, schemas, kinds, REST verbs, admission, HTTP and in-process doors."""
+"""A Kubernetes API server in Python: object store, schemas, kinds, REST verbs, admission, an HTTPS server
+and an in-process transport.
+"""

@@ -1,4 +1,4 @@
-"""The objects that every cluster has from its first moment on."""
+"""List the objects that every cluster has from the start: system namespaces and priority classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PRIORITY_CLASSES = (
 
 
 def first_objects() -> list[tuple[str, Obj]]:
-    """Pairs of collection path and object, in the order in which they are created."""
+    """Return pairs of collection path and object, in the order in which they are created."""
     made: list[tuple[str, Obj]] = [
         ("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         for name in SYSTEM_NAMESPACES

@@ -1,7 +1,9 @@
-"""The resources that this server serves: built-in ones from the start, custom ones as their definitions come and go.
+"""The resources that this server serves: built-in ones from the start, custom ones as their definitions
+come and go.
 
-A ServedResource is everything the verbs need to know of one group-version-resource. What a kind's fields mean is its
-Strategy's business (`kinds`), what they look like is its Node's (`schema`).
+A ServedResource is everything that the verbs need to know of one group-version-resource. What the
+fields of a kind mean is decided by its Strategy (`kinds`), what they look like by its schema node
+(`schema`).
 """
 
 from __future__ import annotations
@@ -20,14 +22,18 @@ Obj = dict[str, Any]
 
 
 class Conversion(msgspec.Struct, frozen=True):
-    """How a served version relates to the stored one. Both functions take a shared object and return a private one."""
+    """Converts between a served version and the stored one. Both functions take a shared object and return a
+    private one.
+    """
 
     to_storage: Callable[[Obj], Obj]
     from_storage: Callable[[Obj], Obj]
 
 
 class ScalePaths(msgspec.Struct, frozen=True):
-    """Where a kind keeps the numbers that its scale shows, as dotted paths; a custom resource names its own."""
+    """Names the dotted paths at which a kind keeps the numbers that its Scale shows; a custom resource names
+    its own.
+    """
 
     replicas: str = ".spec.replicas"
     status_replicas: str = ".status.replicas"
@@ -35,7 +41,9 @@ class ScalePaths(msgspec.Struct, frozen=True):
 
 
 class PrinterColumn(msgspec.Struct, frozen=True):
-    """A column that a custom kind brings along: its heading in a Table, and its cell for an object at a time."""
+    """A Table column that a custom kind defines: its heading, and a function that computes its cell for an
+    object at a time.
+    """
 
     heading: Mapping[str, Any]
     cell: Callable[[Obj, float], Any]
@@ -85,7 +93,9 @@ class ServedResource(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Catalog:
-    """Lookups by path and by kind. `generation` moves with every change, so that discovery can be kept between them."""
+    """Looks resources up by path and by kind. `generation` changes with every change, so that discovery
+    documents can be cached.
+    """
 
     def __init__(self, resources: Iterable[ServedResource] = ()) -> None:
         self._served: dict[tuple[str, str, str], ServedResource] = {}
@@ -96,7 +106,7 @@ class Catalog:
             self.add(resource)
 
     def add(self, resource: ServedResource) -> None:
-        """Serve it, in place of an earlier one at the same path."""
+        """Serve the resource, in place of an earlier one at the same path."""
         self._served[(resource.group, resource.version, resource.plural)] = resource
         self._kinds[(resource.group, resource.version, resource.kind)] = resource
         self._changed()
@@ -118,7 +128,7 @@ class Catalog:
         return self._kinds.get((group, version, kind))
 
     def sharing(self, storage: str) -> tuple[ServedResource, ...]:
-        """All served versions of what is stored under one key; the stored version itself comes first."""
+        """Return all served versions of what is stored under one key; the stored version itself comes first."""
         found = self._sharing.get(storage)
         if found is None:
             all_of_it = [r for r in self._served.values() if r.storage == storage]
@@ -129,7 +139,9 @@ class Catalog:
         return list(self._served.values())
 
     def versions(self) -> dict[str, list[str]]:
-        """Group -> its versions, preferred first; built-in groups in their own order, then custom ones by name."""
+        """Return each group with its versions, preferred first; built-in groups in their own order, then custom
+        ones by name.
+        """
         found: dict[str, dict[str, None]] = {}
         custom: dict[str, dict[str, None]] = {}
         for resource in self._served.values():
@@ -143,7 +155,9 @@ class Catalog:
 
 
 def version_order(version: str) -> tuple[int, int, int, str]:
-    """Kubernetes' priority of versions: stable before beta before alpha, higher numbers first, other names last."""
+    """Return the sort key of Kubernetes' version priority: stable, beta, alpha, higher numbers first, other
+    names last.
+    """
     rest = version[1:] if version.startswith("v") else ""
     major, _, tail = rest.partition("beta") if "beta" in rest else rest.partition("alpha")
     if not major.isdecimal() or ("beta" in rest or "alpha" in rest) != bool(tail) or (tail and not tail.isdecimal()):
@@ -152,7 +166,7 @@ def version_order(version: str) -> tuple[int, int, int, str]:
     return (level, -int(major), -int(tail or 0), version)
 
 
-# Facts about single built-in resources that their discovery does not tell.
+# Facts about single built-in resources that discovery does not show.
 _RETURNS_DELETED = frozenset(
     (
         "pods",
@@ -200,7 +214,9 @@ def builtin_resources(
     strategies: Mapping[tuple[str, str], Strategy],
     conversions: Mapping[tuple[str, str, str], tuple[str, Conversion]],
 ) -> list[ServedResource]:
-    """`strategies` by (group, kind); `conversions` by (group, version, plural), with the storage they convert to."""
+    """Return the built-in resources. `strategies` are by (group, kind); `conversions` by (group, version,
+    plural), with the storage that they convert to.
+    """
     return [_builtin(table, row, decoder, strategies, conversions) for row in table.resources()]
 
 

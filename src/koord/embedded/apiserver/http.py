@@ -1,4 +1,8 @@
-"""The door for everyone else: HTTPS with bearer tokens, one handler for all paths, watches as chunked lines."""
+"""Serve the API server over HTTPS: bearer tokens, one handler for all paths, and watches as chunked lines.
+
+`serve_https` runs a whole server for as long as a block lasts, which is what `koord up` and tests
+start. What a request means is decided in `server`.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ _NO_QUERY: Mapping[str, str] = {}
 
 
 class NotLoopback(ValueError):
-    """The server was asked to listen where others could reach it."""
+    """Raised when the server was asked to listen on an address that other machines can reach."""
 
 
 class HttpDoor:
@@ -48,7 +52,9 @@ class HttpDoor:
         self.url = ""
 
     async def open(self, host: str, port: int, context: ssl.SSLContext | None, *, allow_remote: bool = False) -> str:
-        """Listen and return the URL. Port 0 lets the system choose. Raises NotLoopback unless `allow_remote`."""
+        """Start listening and return the URL. Port 0 lets the system choose. Raises NotLoopbackError unless
+        `allow_remote`.
+        """
         if not allow_remote and not _is_loopback(host):
             raise NotLoopback(f"{host} is not a loopback address; allow remote clients explicitly to listen there")
         low_level = web.Server(
@@ -152,7 +158,7 @@ class HttpDoor:
 
 
 class _TooLarge:
-    """Stands for a body that was not read to its end."""
+    """Stands in for a body that was not read to its end."""
 
 
 _TOO_LARGE = _TooLarge()

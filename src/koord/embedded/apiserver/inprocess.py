@@ -1,4 +1,6 @@
-"""The door for programs in the same process: objects go in and out as they are, without JSON in between."""
+"""The transport for programs in the same process: objects go in and out as they are, without JSON in
+between.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ CALLS_PER_TURN = 8
 
 
 class InProcessTransport:
-    """`tracked`: keep managedFields for objects that this program creates; off, because nobody reads them."""
+    """Sends requests to a server in this process and lets other tasks run every few calls.
+
+    `track_managed_fields` keeps managedFields for objects that this program creates; it is off because
+    nobody reads them.
+    """
 
     def __init__(self, server: Server, user: str = "system:admin", *, tracked: bool = False) -> None:
         self._server = server

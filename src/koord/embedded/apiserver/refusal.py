@@ -1,4 +1,4 @@
-"""How the server says no: every refusal is a metav1.Status with kube-apiserver's code, reason and wording."""
+"""The errors of the API: each is a metav1.Status with kube-apiserver's code, reason and wording."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """One complaint about one field, as kube-apiserver's validation phrases it.
+    """One validation error of one field, as kube-apiserver phrases it.
 
     `reason` is the cause on the wire (FieldValueInvalid, FieldValueRequired, FieldValueNotSupported,
     FieldValueDuplicate, FieldValueForbidden, FieldValueTooLong, FieldValueTooMany, FieldValueTypeInvalid,
@@ -25,7 +25,7 @@ class FieldError(msgspec.Struct, frozen=True):
 
 
 def _shown(value: Any) -> str:
-    """A bad value as Go prints it inside messages: strings quoted, scalars bare, composites as JSON."""
+    """Format a bad value as Go prints it inside messages: strings quoted, scalars bare, composites as JSON."""
     if isinstance(value, str):
         return msgspec.json.encode(value).decode()
     if value is None:
@@ -74,7 +74,9 @@ def too_long(field: str, limit: int) -> FieldError:
 
 
 class Refusal(Exception):
-    """Raised anywhere inside the server to end a request; the door turns it into the Status body and code."""
+    """Raised anywhere inside the server to end a request; the transport turns it into a Status body and its
+    code.
+    """
 
     def __init__(
         self,
@@ -114,7 +116,9 @@ def _qualified(plural: str, group: str) -> str:
 
 
 def _details(name: str, group: str, kind: str, **more: Any) -> dict[str, Any]:
-    """`kind` on the wire is the plural for most refusals and the kind for Invalid; callers pass the right one."""
+    """Build the details of a Status. `kind` on the wire is the plural for most errors and the kind for
+    Invalid; callers pass the right one.
+    """
     details = {"name": name, "group": group, "kind": kind, **more}
     return {k: v for k, v in details.items() if v not in ("", None)}
 
@@ -125,7 +129,9 @@ def not_found(plural: str, group: str, name: str) -> Refusal:
 
 
 def no_such_path() -> Refusal:
-    """No resource is served at this path; its details are an empty object, which is how kubectl tells it apart."""
+    """Return the error for a path where no resource is served. Its details are an empty object, by which
+    kubectl tells it apart.
+    """
     return Refusal(404, "NotFound", "the server could not find the requested resource", details={})
 
 

@@ -1,4 +1,4 @@
-"""A whole API server behind HTTPS for as long as a block lasts: what `koord up` and tests start."""
+"""Run a whole API server behind HTTPS for as long as a block lasts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ async def running_server(
     identity: tls.Identity | None = None,
     allow_remote: bool = False,
 ) -> AsyncIterator[Address]:
-    """Starts `server` (a new one if none is given; it needs a token to let anyone in) and closes it at the end."""
+    """Start `server` behind HTTPS and close both at the end of the block. Without `server` a new one with one
+    token is made.
+    """
     if server is None:
         server = Server(tokens={secrets.token_hex(16): ADMIN})
     token = next(iter(server.tokens), "")
@@ -47,7 +49,7 @@ async def running_server(
 
 
 def kubeconfig(address: Address, name: str = "koord") -> dict[str, Any]:
-    """What kubectl needs to find the server, as a document to write in JSON or YAML."""
+    """Return the kubeconfig document that leads kubectl to the server, to be written as JSON or YAML."""
     return {
         "apiVersion": "v1",
         "kind": "Config",

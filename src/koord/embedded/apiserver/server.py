@@ -1,5 +1,8 @@
-"""The API server without a network: one request in, one answer or one watch out. HTTP and in-process programs enter
-through their own doors (`http`, `inprocess`); everything is composed here."""
+"""The API server without a network: it takes one request and returns one answer or one watch.
+
+HTTPS clients enter through `http_server`, programs of this process through `in_process_transport`. All
+parts of the server are composed here.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +51,11 @@ from koord.telemetry.clock import Clock, WallClock
 
 log = logging.getLogger(__name__)
 
-SWEEP_S = 60.0  # between two looks for what may be forgotten, at most
+SWEEP_S = 60.0  # at most this long between two runs of expiry and compaction
 
 
 def builtin_catalog(strategies: Mapping[tuple[str, str], Strategy] | None = None) -> Catalog:
-    """All built-in resources; `strategies` by (group, kind) in place of the usual ones."""
+    """Return a catalog of all built-in resources; `strategies` by (group, kind) replace the usual ones."""
 
     def decoder(node: Node) -> Any:
         return functools.partial(decode, node=node)
@@ -74,7 +77,9 @@ class Server:
         printer: Printer | None = None,
         tokens: Mapping[str, str] | None = None,
     ) -> None:
-        """`chance` gives uids and generated names: seed it for a run that repeats. `tokens`: bearer token -> user."""
+        """Compose the server. `chance` gives uids and generated names: seed it for a repeatable run. `tokens` maps
+        bearer tokens to users.
+        """
         self.clock = clock or WallClock()
         self.store = store or Store()
         self.catalog = catalog or builtin_catalog()
@@ -106,7 +111,9 @@ class Server:
     # Life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve what is defined, create what every cluster has, and start forgetting old Events and the past."""
+        """Serve the stored custom resources, create the bootstrap objects, and start expiring Events and old
+        history.
+        """
         self._definitions.start()
         for path, body in first_objects():
             request = Request(method="POST", path=path, body=body, user="system:apiserver", user_agent="kube-apiserver")
@@ -126,7 +133,9 @@ class Server:
         await self.store.close()
 
     def expire(self) -> float | None:
-        """Forget Events that are due; seconds until the next one is. The server does it by itself once started."""
+        """Delete the Events that are due and return the seconds until the next one is. A started server does this
+        by itself.
+        """
         return self._parts.expiry.sweep()
 
     async def _sweep(self) -> None:
@@ -148,7 +157,9 @@ class Server:
     # Requests ----------------------------------------------------------------------------------------------------
 
     async def handle(self, request: Request, *, tracked: bool = True) -> Answer:
-        """One request to its end. `tracked`: keep managedFields for objects that this door creates."""
+        """Handle one request to its end. `track_managed_fields` keeps managedFields for the objects that it
+        creates.
+        """
         warnings: list[str] = []
         try:
             found = route.resource_route(request.path)
@@ -185,7 +196,7 @@ class Server:
         return answer
 
     async def watch(self, request: Request) -> Stream | Answer:
-        """An open watch, or the refusal. The stream must be closed by whoever reads it."""
+        """Open a watch, or return the error. Whoever reads the stream must close it."""
         try:
             found = route.resource_route(request.path)
             if found is None:
@@ -203,7 +214,7 @@ class Server:
             return answering.refused(error)
 
     def is_watch(self, request: Request) -> bool:
-        """Whether a request asks for a stream: GET on a collection with `watch`, or the old /watch/ paths."""
+        """Return whether a request asks for a stream: GET on a collection with `watch`, or the old /watch/ paths."""
         if request.method != "GET":
             return False
         found = route.resource_route(request.path)
@@ -215,7 +226,7 @@ class Server:
         return Tables(self._printer, call.resource, form, call.request.query.get("includeObject", ""))
 
     def _is_nowhere(self, found: Route) -> bool:
-        """Whether a path is outside the built-in groups and of no definition: nobody is there to refuse it properly."""
+        """Return whether a path is outside the built-in groups and belongs to no CRD, so that it gets a plain 404."""
         return found.group not in self._own_groups and (
             self.catalog.find(found.group, found.version, found.plural) is None
         )
@@ -228,7 +239,9 @@ class Server:
         return Call(resource, found.namespace or "", found.name, found.subresource, request, tracked, warnings)
 
     def _check_place(self, found: Route, resource: ServedResource, method: str) -> None:
-        """Objects of namespaced kinds are addressed in their namespace; only lists and watches span all of them."""
+        """Raise unless objects of namespaced kinds are addressed in a namespace; only lists and watches span all
+        of them.
+        """
         if found.subresource and found.subresource not in resource.subresources:
             raise refusal.no_such_path()
         if resource.namespaced and found.namespace is None and (found.name or method not in ("GET", "DELETE")):

@@ -1,4 +1,6 @@
-"""The server's own certificate authority and serving certificate, made on first use and kept when given a folder."""
+"""Create the server's certificate authority and serving certificate on first use, and keep them when given
+a folder.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ HOSTS = (
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """A certificate and its key in PEM."""
+    """Holds a certificate and its private key in PEM."""
 
     certificate: bytes
     key: bytes
@@ -40,7 +42,7 @@ class Identity(msgspec.Struct, frozen=True):
     serving: Pair
 
     def context(self) -> ssl.SSLContext:
-        """TLS 1.2 and up, HTTP/1.1 only: that is what the HTTP door speaks."""
+        """Return the TLS context of the HTTPS server: TLS 1.2 and up, HTTP/1.1 only."""
         made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         made.set_alpn_protocols(["http/1.1"])
         with tempfile.TemporaryDirectory() as folder:  # OpenSSL loads keys from files only
@@ -52,7 +54,9 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def create(hosts: Sequence[str] = HOSTS, *, now: datetime.datetime | None = None) -> Identity:
-    """A new authority and a certificate that it signed for `hosts` (names and addresses)."""
+    """Create a certificate authority and a serving certificate that it signed for `hosts` (names and
+    addresses).
+    """
     start = (now or datetime.datetime.now(datetime.UTC)) - datetime.timedelta(hours=1)  # clocks differ
     authority_key = ec.generate_private_key(ec.SECP256R1())
     authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "koord-ca")])
@@ -78,7 +82,9 @@ def create(hosts: Sequence[str] = HOSTS, *, now: datetime.datetime | None = None
 
 
 def load_or_create(folder: Path, hosts: Sequence[str] = HOSTS) -> Identity:
-    """The identity kept in `folder`, so that kubeconfigs stay valid over restarts; made anew when hosts are missing."""
+    """Return the certificates kept in `folder`, so that kubeconfigs stay valid over restarts; make new ones
+    when hosts are missing.
+    """
     files = [folder / name for name in ("ca.crt", "ca.key", "apiserver.crt", "apiserver.key")]
     if all(file.exists() for file in files):
         found = [file.read_bytes() for file in files]
@@ -143,6 +149,6 @@ def _pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair
 
 
 def _write_secret(path: Path, content: bytes) -> None:
-    """Readable by the owner alone from the first byte on."""
+    """Write a file that only its owner can read from the first byte on."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)

@@ -1,1 +1,3 @@
-"""Simulated nodes: any number, any shape, known to the cluster only through the Kubernetes API."""
+"""Simulated nodes: any number of kubelets with any hardware, known to the cluster only through the
+Kubernetes API.
+"""

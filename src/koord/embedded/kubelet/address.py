@@ -1,4 +1,6 @@
-"""IP addresses for simulated nodes and their pods. Blocks are cut for this cluster alone; nothing is ever reachable."""
+"""IP addresses of simulated nodes and their pods. The networks are private to this cluster; nothing is
+ever reachable.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,13 @@ NODE_NETWORK = ipaddress.IPv4Network("172.16.0.0/12")
 
 
 class NetworkFull(Exception):
-    """More nodes than the private networks have room for."""
+    """Raised when the private networks have no room for another node."""
 
 
 class PodBlock:
-    """The podCIDR of one node. A freed address is given out again only after all others had their turn."""
+    """Allocates the addresses of one podCIDR. A released address is reused only after all others had their
+    turn.
+    """
 
     __slots__ = ("_end", "_freed", "_next", "cidr")
 
@@ -26,7 +30,7 @@ class PodBlock:
         self._freed: deque[str] = deque()
 
     def take(self) -> str | None:
-        """None when every address is in use."""
+        """Allocate an address; return None when every address is in use."""
         if self._next < self._end:
             self._next += 1
             return str(ipaddress.IPv4Address(self._next - 1))
@@ -36,7 +40,7 @@ class PodBlock:
         self._freed.append(address)
 
     def claim(self, address: str) -> None:
-        """A pod that ran before this process did has this address: do not give it to another."""
+        """Reserve the address of a pod that ran before this process did."""
         number = int(ipaddress.IPv4Address(address))
         if number >= self._next:
             self._freed.extend(str(ipaddress.IPv4Address(n)) for n in range(self._next, number))
@@ -46,7 +50,7 @@ class PodBlock:
 
 
 class Addresses:
-    """Hands out node addresses and pod blocks in order, so that one profile gets the same ones in every run."""
+    """Allocates node addresses and podCIDRs in order, so that one profile gets the same ones in every run."""
 
     def __init__(self) -> None:
         self._nodes = 0
@@ -59,7 +63,7 @@ class Addresses:
         return str(NODE_NETWORK[self._nodes])
 
     def block(self, pods: int) -> str:
-        """A block with twice as many addresses as pods, so that an address rests before its next use."""
+        """Allocate a podCIDR with twice as many addresses as pods, so that an address rests before its next use."""
         bits = max(4, (2 * pods - 1).bit_length())
         size = 1 << bits
         start = -(-self._next_block // size) * size

@@ -1,4 +1,4 @@
-"""Whether a node takes a pod that was bound to it: a kubelet checks once more, and its no is final. Pure."""
+"""Decide whether a kubelet admits a pod that was bound to its node; a rejection is final. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def admit(
     ports: Collection[tuple[str, str, int]],
     labels: Mapping[str, str],
 ) -> Rejection | None:
-    """`used` counts the pods that are on the node and not over; `ports` are theirs."""
+    """Return why the node rejects the pod, or None. `used` and `ports` are those of the pods on the node that
+    are not over.
+    """
     for name, asked in (("pods", 1), *template.requests.items()):
         known = name in allocatable
         if asked == 0 or (not known and name not in _NATIVE):
@@ -48,7 +50,7 @@ def admit(
 
 
 def _clashes(one: tuple[str, str, int], other: tuple[str, str, int]) -> bool:
-    """The same port, on the same address or with either of them on all addresses."""
+    """Return whether two host ports are the same, on the same address or with either of them on all addresses."""
     return one[1:] == other[1:] and (one[0] == other[0] or "0.0.0.0" in (one[0], other[0]))
 
 

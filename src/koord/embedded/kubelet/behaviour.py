@@ -1,6 +1,7 @@
-"""How a simulated pod behaves: what its `sim.koord.sh/` annotations say, and what holds where they say nothing.
+"""Parse the behaviour of a simulated pod from its `sim.koord.sh/` annotations, with defaults for what they
+leave out.
 
-Each key may be followed by a dot and a container's name, to speak of that container alone:
+Each key may be followed by a dot and the name of a container, to address that container alone:
 `sim.koord.sh/run-seconds.main: "60"`.
 """
 
@@ -25,7 +26,7 @@ KEYS = (START, READY, RUN, EXIT, STOP, USAGE)
 PER_CONTAINER = (READY, RUN, EXIT)
 
 FOREVER = "forever"
-DEFAULT_START_S = (1.0, 3.0)  # chance picks one in between, per pod
+DEFAULT_START_S = (1.0, 3.0)  # drawn between these two, per pod
 DEFAULT_STOP_S = 1.0
 DEFAULT_INIT_S = 1.0
 # A pod that is not to be restarted for ever is work with an end; without this, Jobs would never complete.
@@ -40,7 +41,7 @@ class ContainerPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    start_s: float | None  # None: by chance
+    start_s: float | None  # None: drawn at random
     stop_s: float
     init: tuple[ContainerPlan, ...]
     main: tuple[ContainerPlan, ...]
@@ -94,14 +95,14 @@ def _plan(said: tuple[tuple[str, str], ...], init: _Named, main: _Named, restart
     return Plan(
         start_s=numbers.get(START),
         stop_s=stop,
-        # A word about the whole pod means its main containers; an init container is spoken to by name.
+        # An annotation of the whole pod means its main containers; an init container is addressed by name.
         init=tuple(container(n, s, r, None if s else DEFAULT_INIT_S, False) for n, s, r in init),
         main=tuple(container(n, s, r, DEFAULT_JOB_S if ends else None, True) for n, s, r in main),
     )
 
 
 def _read(key: str, value: str, names: set[str]) -> float | BadAnnotation | None:
-    """The number that an annotation states; None is "forever"."""
+    """Parse the number that an annotation states; None is "forever"."""
     word, dot, container = key.removeprefix(ANNOTATION_PREFIX).partition(".")
     if word not in KEYS:
         return BadAnnotation(key=key, value=value, rule=f"there is no such key; there are {', '.join(KEYS)}")
@@ -123,7 +124,7 @@ def _read(key: str, value: str, names: set[str]) -> float | BadAnnotation | None
 
 
 def chance(seed: int, key: str) -> float:
-    """Uniform in [0, 1), the same for the same seed and key whatever else happened before."""
+    """Return a uniform number in [0, 1) that depends on the seed and the key alone."""
     digest = hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=7).digest()
     return int.from_bytes(digest) / (1 << 56)
 

@@ -1,8 +1,9 @@
-"""All simulated nodes of a cluster: they register, send heartbeats, run the pods that are bound to them, and fail on
-command. Decisions are in `admission`, `podlife`, `podstatus` and `usage`; this is their shell.
+"""All simulated nodes of a cluster: they register, send heartbeats, run the pods that are bound to them,
+and fail on command.
 
-One informer shows the pods of all nodes, one queue holds every pod's next moment, one task beats every heart: the cost
-of a fleet is the number of things that happen in it.
+Decisions are in `pod_lifecycle`, `pod_status`, `pod_worker` and `usage_model`; this is their shell. One
+informer shows the pods of all nodes, one queue holds the next step of every pod, and one task sends all
+heartbeats: the cost of a fleet is the number of things that happen in it.
 """
 
 from __future__ import annotations
@@ -54,11 +55,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CannotRegister(Exception):
-    """The server does not take a node: nothing can be simulated."""
+    """Raised when the API server does not accept a node: nothing can be simulated."""
 
 
 class Fleet:
-    """`start` returns when every node is registered; pods follow as soon as the informers run."""
+    """Runs simulated nodes. `start` returns when every node is registered; pods follow as soon as the
+    informers run.
+    """
 
     def __init__(
         self,
@@ -70,7 +73,9 @@ class Fleet:
         settings: Settings = Settings(),  # noqa: B008 - a frozen value
         traces: Mapping[str, Points] = MappingProxyType({}),
     ) -> None:
-        """`seed` settles all that is left to chance; `traces` are what usage models of the kind "trace" name."""
+        """Make a fleet. `seed` decides all that is random; `traces` are those that usage models of the kind
+        "trace" name.
+        """
         self._seed = seed
         self._client = client
         self._clock = clock
@@ -116,7 +121,7 @@ class Fleet:
             task.add_done_callback(_say_if_died)
 
     async def stop(self) -> None:
-        """Fall silent. Nodes and pods stay on the server as they are; a later fleet takes them over."""
+        """Stop all kubelets. Nodes and pods stay on the server as they are; a later fleet recovers them."""
         if self._pod_news is not None:
             self._pods.off(self._pod_news)
         if self._node_news is not None:
@@ -142,7 +147,7 @@ class Fleet:
         return self._hosts
 
     async def add(self, pool: Pool) -> list[str]:
-        """Register `pool.count` more nodes of this kind; their names."""
+        """Register `pool.count` more nodes of this pool and return their names."""
         first = self._counts.get(pool.name, 0)
         numbers = range(first, first + pool.count)
         self._counts[pool.name] = first + pool.count
@@ -163,7 +168,7 @@ class Fleet:
         return [host.name for host in hosts]
 
     async def remove(self, node: str) -> None:
-        """Take a node out of the cluster: its Node and Lease go, its pods stop at once."""
+        """Remove a node from the cluster: its Node and Lease are deleted, its pods stop at once."""
         host = self._hosts.pop(node)
         self._heart.remove(host)
         for uid in host.tenants:
@@ -174,14 +179,16 @@ class Fleet:
                 raise CannotRegister(f"node {node} cannot be removed: {answer}")
 
     def fail(self, node: str, how: Failure = "machine") -> None:
-        """No heartbeat and no word about pods until `heal`."""
+        """Make a node send no heartbeat and no pod status until `heal_node`."""
         host = self._hosts[node]
         if host.failure is None:
             host.failed_at = self._clock.time()
         host.failure = how
 
     def heal(self, node: str) -> None:
-        """After a "machine" failure it has booted: its containers died with it and are restarted as their pods say."""
+        """End the failure of a node. After a "machine" failure it has rebooted: its containers died and are
+        restarted as their pods say.
+        """
         host = self._hosts[node]
         if host.failure is None:
             return
@@ -195,13 +202,13 @@ class Fleet:
         self._heart.say(host)
 
     async def restart_kubelet(self, node: str, after_s: float = 5.0) -> None:
-        """The kubelet is down for a moment; containers do not notice."""
+        """Stop the kubelet of a node for a moment; its containers run on."""
         self.fail(node, "kubelet")
         await self._clock.sleep(after_s)
         self.heal(node)
 
     def kill(self, uid: str, container: str, reason: str = "OOMKilled") -> None:
-        """A container of a pod dies now; its kubelet restarts it as the pod says."""
+        """Kill a container of a pod now; its kubelet restarts it as the pod says."""
         tenant = self._tenants.get(uid)
         if tenant is None or tenant.run is None or tenant.plan is None:
             return
@@ -212,7 +219,7 @@ class Fleet:
             self._queue.add(uid)
 
     def delay(self, uid: str, seconds: float) -> None:
-        """A pod did not get the CPU that it wanted: work that has an end comes to it later."""
+        """Delay a pod that did not get the CPU that it wanted: containers that end by themselves end later."""
         tenant = self._tenants.get(uid)
         if tenant is not None and tenant.run is not None:
             tenant.run = delayed(tenant.run, seconds)
@@ -266,11 +273,11 @@ class Fleet:
     # Usage -------------------------------------------------------------------------------------------------------
 
     def usage(self, node: str, t: float) -> NodeUsage:
-        """What a node and each of its pods use at `t`, the pods being what they are now."""
+        """Return what a node and each of its present pods use at `t`."""
         return self._hosts[node].usage(t, self._seed)
 
     def pod_usage(self, uid: str, t: float) -> Usage | None:
-        """What a pod gets at `t` beside its neighbours; None for pods that are not on these nodes."""
+        """Return what a pod gets at `t` beside its neighbours; None for pods that are not on these nodes."""
         tenant = self._tenants.get(uid)
         return None if tenant is None else tenant.host.usage(t, self._seed).pods.get(uid, NOTHING)
 
@@ -311,7 +318,7 @@ class Fleet:
 
 
 def _matters(tenant: Tenant, old: PodView, new: PodView) -> bool:
-    """Whether a kubelet has something to think about: echoes of its own writes are most of what it hears."""
+    """Return whether a pod change needs a sync: most changes are echoes of the kubelet's own writes."""
     return (
         old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
         or old.template is not new.template

@@ -1,7 +1,9 @@
-"""Heartbeats of all nodes by one task: Leases on a wheel, and full Node statuses now and then.
+"""Send the heartbeats of all nodes from one task: Leases on a timing wheel, and full Node statuses now and
+then.
 
-A wheel has as many slots as the period has ticks; each node sits in one, so writes are spread evenly over the period.
-Node status is written with every Nth turn, and whenever `say` was asked for.
+The wheel has as many slots as the period has ticks. Each node is in one slot, so writes are spread
+evenly over the period. The Node status is written with every Nth turn, and soon after `report_soon` was
+called.
 """
 
 from __future__ import annotations
@@ -67,11 +69,11 @@ class Heartbeats:
         self._urgent.pop(host.name, None)
 
     def say(self, host: Host) -> None:
-        """Its Node status is news: write it with the next tick."""
+        """Write the Node status of the host with the next tick."""
         self._urgent[host.name] = host
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send heartbeats until cancelled."""
         at = 0
         due = self._clock.monotonic()
         while True:
@@ -80,7 +82,7 @@ class Heartbeats:
             sitting = list(self._slots[at].values())
             slot = [host for host in sitting if self._beats(host)]
             urgent, self._urgent = self._urgent, {}
-            # Which turn a node speaks up in differs between neighbours, so that statuses are spread as well.
+            # Neighbours in a slot write their status in different turns, so that statuses are spread as well.
             loud = [h for n, h in enumerate(sitting) if (self._turn + n) % self._turns_per_status == 0]
             spoken = {h.name: h for h in (*loud, *urgent.values()) if self._beats(h)}
             await self._each(slot, self._renew)
@@ -120,7 +122,7 @@ class Heartbeats:
         self.counts.statuses += 1
 
     async def _send(self, request: Any, what: str, host: Host) -> Refused | None:
-        """A lost heartbeat is followed by the next one: it is said and counted, not tried again."""
+        """Send one heartbeat. A lost one is logged and counted, not retried: the next one follows."""
         try:
             answer = await self._client.raw(request)
         except OUTAGE as error:

@@ -1,4 +1,6 @@
-"""One simulated node from the inside: the pods on it, what they take, and whether its kubelet can be heard."""
+"""One simulated host from the inside: its pods, the resources and IP addresses that they take, and whether
+its kubelet can be reached.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ Failure: TypeAlias = Literal["machine", "kubelet", "partition"]
 
 
 class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node uses at a moment. CPU adds up to no more than there is; memory may, and then something must die."""
+    """The usage of a host and its pods at a moment. CPU adds up to at most what there is; memory may exceed
+    it, and then something is OOM killed.
+    """
 
     system: Usage
     pods: dict[str, Usage]  # by uid
@@ -31,7 +35,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tenant:
-    """One pod on a node."""
+    """One pod on a simulated host, with its run and what was last reported of it."""
 
     __slots__ = ("deletion", "gone", "held", "host", "ip", "load", "plan", "rejected", "run", "told", "view")
 
@@ -40,7 +44,7 @@ class Tenant:
         self.host = host
         self.plan: Plan | None = None
         self.run: Run | None = None  # None until the node looked at it
-        self.told: tuple[Run, About] | None = None  # what the server was last told
+        self.told: tuple[Run, About] | None = None  # what was last reported to the server
         self.ip = ""
         self.held: Template | None = None  # what it holds of the node's resources
         self.load: Load | None = None
@@ -59,11 +63,11 @@ class Tenant:
 
     @property
     def runs(self) -> bool:
-        """Whether a container of it runs now."""
+        """Return whether one of its main containers runs now."""
         return self.run is not None and any(isinstance(c.state, Running) for c in self.run.main)
 
     def usage(self, t: float, seed: int) -> Usage:
-        """What it would use at `t` if it had the node to itself; nothing unless a container runs now."""
+        """Return what the pod would use at `t` if it had the host to itself; nothing unless a container runs now."""
         run, load = self.run, self.load
         if run is None or load is None or self.host.failure == "machine":
             return NOTHING
@@ -71,7 +75,9 @@ class Tenant:
         return usage_at(load, t, started=min(since), seed=seed, pod=self.uid) if since else NOTHING
 
     def contradicted(self) -> bool:
-        """Whether someone else wrote the pod's phase or readiness: a node controller does, of nodes that it lost."""
+        """Return whether someone else wrote the pod's phase or readiness, as the node lifecycle controller does
+        for lost nodes.
+        """
         if self.told is None:
             return False
         told, shown = self.told[0], self.view.status
@@ -114,11 +120,13 @@ class Host:
         return self.machine.name
 
     def wishes(self, t: float, seed: int) -> dict[str, Usage]:
-        """What each pod would use at `t` if it had the node to itself."""
+        """Return what each pod would use at `t` if it had the host to itself."""
         return {uid: tenant.usage(t, seed) for uid, tenant in self.tenants.items()}
 
     def usage(self, t: float, seed: int) -> NodeUsage:
-        """What an agent measured last, where one runs; else wishes, cut to what there is."""
+        """Return what a node agent measured last, where one runs; else the demands of the pods, limited to the CPU
+        that there is.
+        """
         system = NOTHING if self.failure == "machine" else self.system
         if self.measured is not None and self.failure is None:
             return self.measured
@@ -130,7 +138,7 @@ class Host:
         return NodeUsage(system=system, pods=pods, total=total)
 
     def hold(self, tenant: Tenant) -> None:
-        """Count the pod in; after an in-place resize, count it anew."""
+        """Account the resources and ports of the pod; account them anew after an in-place resize."""
         if tenant.held is tenant.template:
             return
         self._release(tenant)
@@ -145,7 +153,7 @@ class Host:
             tenant.ip = self.block.take() or ""
 
     def let_go(self, tenant: Tenant) -> None:
-        """The pod runs no more: its share and its address are free."""
+        """Release the resources and the address of a pod that no longer runs."""
         if tenant.held is None:
             return
         self._release(tenant)

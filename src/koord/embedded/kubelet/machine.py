@@ -1,4 +1,6 @@
-"""The API objects of one simulated node, as its kubelet would write them: Node, status conditions, Lease. Pure."""
+"""Build the API objects of one simulated node as its kubelet would write them: Node, status conditions,
+Lease. Pure.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ PRESSURES = tuple(_PRESSURES)
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """One node's fixed facts."""
+    """The fixed facts of one simulated node."""
 
     name: str
     pool: Pool
@@ -85,7 +87,7 @@ def capacity(pool: Pool) -> dict[str, str]:
 
 
 def allocatable(pool: Pool) -> dict[str, str]:
-    """Capacity less what is reserved, the eviction thresholds and, of memory, the huge pages."""
+    """Return capacity less what is reserved, the eviction thresholds and, of memory, the huge pages."""
     listed = capacity(pool)
     huge = sum(_huge_bytes(name, Quantity.parse(amount)) for name, amount in listed.items())
     memory = units(pool.memory) - units(pool.reserved.memory) - EVICTION_MEMORY_BYTES - huge
@@ -139,7 +141,7 @@ def node_object(machine: Machine, now: float) -> dict[str, Any]:
 
 
 def node_status(machine: Machine, now: float) -> dict[str, Any]:
-    """All that a kubelet says of its node when it starts."""
+    """Return the whole status that a kubelet writes for its node when it starts."""
     addresses = [{"type": "InternalIP", "address": machine.address}, {"type": "Hostname", "address": machine.name}]
     return {
         "capacity": capacity(machine.pool),
@@ -165,7 +167,9 @@ def node_status(machine: Machine, now: float) -> dict[str, Any]:
 def conditions(
     now: float, since: float, pressures: Mapping[str, tuple[bool, float]] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
-    """`since`: when the kubelet came up; `pressures`: those that changed later, with their state and its beginning."""
+    """Return the node conditions. `since` is when the kubelet started; `pressures` are those that changed
+    later, with their state and its beginning.
+    """
     found = []
     stamp = seconds(now)
     for type, (calm, calm_text, tense, tense_text) in _PRESSURES.items():
@@ -192,7 +196,7 @@ def conditions(
 
 
 def lease_object(name: str, node_uid: str, now: float) -> dict[str, Any]:
-    """Owned by its Node, so that it goes with it."""
+    """Return the Lease of a node, owned by its Node so that it is deleted with it."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node_uid}
     return {
         "apiVersion": "coordination.k8s.io/v1",

@@ -1,12 +1,14 @@
-"""The life of one pod on its node, from being admitted to its last container's end. Pure.
+"""The lifecycle of one pod on its node, from admission to the end of its last container. Pure.
 
                       deleted or past its deadline -> stopping -> containers end
     admitted -> sandbox -> init containers, one by one (sidecars stay) -> containers -> ready
                                                      exit -> restarted after a back-off, or for good -> over
 
-`advance` moves a Run to a point in time through every step that was due before it, so that a kubelet that was away
-(a partition, a pause of the process) finds the state that its node would have reached. Admission is `admission`'s,
-what the API server is told is `podstatus`'.
+`advance` moves a PodRun to a point in time through every step that was due before it, so that a kubelet
+that was away
+(a partition, a pause of the process) finds the state that its node would have reached. Admission is
+decided in
+`pod_worker`, the reported status is built in `pod_status`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _GROUPS: tuple[_Group, ...] = ("init", "main")
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """Not started; `until` is when it will be, None means when its turn comes."""
+    """A container that has not started; `until` is when it will, None means when its turn comes."""
 
     reason: str
     until: float | None = None
@@ -63,7 +65,7 @@ class ContainerRun(msgspec.Struct, frozen=True, gc=False):
 
 
 class Flag(msgspec.Struct, frozen=True, gc=False):
-    """A condition and when it last changed."""
+    """The state of a pod condition and when it last changed."""
 
     up: bool
     since: float
@@ -89,7 +91,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def over(self) -> bool:
-        """Nothing will run here again."""
+        """Return whether nothing will run here again."""
         return self.phase in ("Succeeded", "Failed")
 
 
@@ -99,7 +101,7 @@ class Deletion(msgspec.Struct, frozen=True, gc=False):
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the pod's spec and its deletion ask of the node."""
+    """Carries what the pod's spec and its deletion ask of the node."""
 
     plan: Plan
     restart_policy: str = "Always"
@@ -127,7 +129,7 @@ def admitted(plan: Plan, at: float, start_s: float) -> Run:
 
 
 def advance(run: Run, orders: Orders, now: float) -> Run:
-    """The run at `now`, through every step that fell due."""
+    """Return the run at `now`, after every step that fell due."""
     while (due := next_due(run, orders)) is not None and due <= now:
         run = _step(run, orders, due)
     ready = run.ready.now(run.containers_ready.up and orders.gates_open, now)  # gates open and close without a step
@@ -135,14 +137,16 @@ def advance(run: Run, orders: Orders, now: float) -> Run:
 
 
 def next_due(run: Run, orders: Orders) -> float | None:
-    """When the next step happens, if nothing else does."""
+    """Return when the next step happens if nothing else does."""
     if run.over:
         return None
     return min((moment for moment, _ in _moments(run, orders)), default=None)
 
 
 def rebooted(run: Run, orders: Orders, died_at: float, back_at: float) -> Run:
-    """The machine was down in between: what ran on it ended then, and what may be restarted is when it is back."""
+    """Return the run after a reboot: what ran ended at `died_at`, and what may be restarted starts at
+    `back_at`.
+    """
     run = advance(run, orders, died_at)
     if run.over:
         return run
@@ -155,7 +159,7 @@ def rebooted(run: Run, orders: Orders, died_at: float, back_at: float) -> Run:
 
 
 def killed(run: Run, orders: Orders, index: int, at: float, reason: str) -> Run:
-    """A main container that runs at `at` was killed there; it is restarted as its pod says."""
+    """Return the run after a main container was killed at `at`; it is restarted as its pod says."""
     run = advance(run, orders, at)
     state = run.main[index].state
     if run.over or not isinstance(state, Running):
@@ -164,7 +168,7 @@ def killed(run: Run, orders: Orders, index: int, at: float, reason: str) -> Run:
 
 
 def delayed(run: Run, seconds: float) -> Run:
-    """Its work takes that much longer: main containers that end by themselves do so later."""
+    """Return the run with the ends of its main containers moved `seconds` later."""
     main = tuple(
         replace(one, state=replace(one.state, ends_at=one.state.ends_at + seconds))
         if isinstance(one.state, Running) and one.state.ends_at is not None
@@ -194,7 +198,7 @@ _Do: TypeAlias = Callable[[Run, Orders, float], Run]
 
 
 def _moments(run: Run, orders: Orders) -> Iterator[tuple[float, _Do]]:
-    """Everything that is going to happen to this pod as things stand."""
+    """Yield every step that is going to happen to this pod as things stand, with its time."""
     stop = _stop(run, orders)
     if stop is not None:
         yield stop
@@ -220,7 +224,7 @@ def _step(run: Run, orders: Orders, due: float) -> Run:
 
 
 def _stop(run: Run, orders: Orders) -> tuple[float, _Do] | None:
-    """The earliest order to stop that is not being followed yet."""
+    """Return the earliest order to stop that is not being followed yet."""
     found: list[tuple[float, _Do]] = []
     deletion = orders.deletion
     if deletion is not None:
@@ -233,7 +237,7 @@ def _stop(run: Run, orders: Orders) -> tuple[float, _Do] | None:
 
 
 def _stopping(run: Run, orders: Orders, at: float, grace_s: float) -> tuple[float, int]:
-    """When all is stopped that is told so at `at`, and with which exit code."""
+    """Return when everything that is told to stop at `at` has stopped, and with which exit code."""
     running = any(isinstance(c.state, Running) for c in (*run.init, *run.main))
     if not running:
         return at, 0
@@ -272,7 +276,7 @@ def _halted(container: ContainerRun, code: int, at: float) -> ContainerRun:
 
 
 def _last_phase(run: Run) -> Phase:
-    """A pod that is stopped for good has failed, unless all of its containers ran and ended well."""
+    """Return the phase of a stopped pod: Failed, unless all of its containers ran and ended with exit code 0."""
     ends = [_halted(c, run.stop_code, 0.0).state for c in run.main]
     well = all(isinstance(end, Exited) and end.code == 0 for end in ends)
     return "Succeeded" if well and not run.reason else "Failed"
@@ -308,7 +312,7 @@ def _restarts(group: _Group, index: int) -> _Do:
 
 
 def _ended(run: Run, orders: Orders, group: _Group, index: int, end: Exited) -> Run:
-    """A container ended by itself: for good, or until it is restarted."""
+    """Apply the exit of a container: for good, or until it is restarted."""
     container: ContainerRun = getattr(run, group)[index]
     plan = _plan_of(orders.plan, group, index)
     if run.stop_at is not None or not _restartable(group, plan, orders.restart_policy, end.code):
@@ -348,7 +352,7 @@ def _with(run: Run, group: _Group, index: int, container: ContainerRun) -> Run:
 
 
 def _settled(run: Run, orders: Orders, at: float) -> Run:
-    """Start what may start now, then draw the pod's phase and conditions from its containers."""
+    """Start what may start now, then derive the phase and conditions of the pod from its containers."""
     if not run.over and run.stop_at is None and run.sandbox.up:
         run = _launched(run, orders.plan, at)
     if not run.over:

@@ -1,4 +1,6 @@
-"""A pod's status as its kubelet writes it, drawn from its Run, and the smallest patch from one to the next. Pure."""
+"""Build a pod's status from its PodRun as its kubelet writes it, and the smallest patch from one status to
+the next. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ RUNTIME = "simulated"
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a status says besides how the pod fares."""
+    """The facts of a pod status that do not come from its run."""
 
     uid: str
     template: Template
@@ -48,7 +50,7 @@ def status_of(run: Run, about: About) -> Plain:
 
 
 def rejected_status(reason: str, message: str, about: About, at: float) -> Plain:
-    """Of a pod that the node did not take."""
+    """Return the status of a pod that the node rejected."""
     status: Plain = {"phase": "Failed", "reason": reason, "message": message, "startTime": seconds(at)}
     if about.generation:
         status["observedGeneration"] = about.generation
@@ -56,7 +58,7 @@ def rejected_status(reason: str, message: str, about: About, at: float) -> Plain
 
 
 def patch_between(before: Plain | None, after: Plain) -> Plain | None:
-    """What to send to turn `before` into `after` by a strategic merge; None when there is nothing to say.
+    """Return the strategic merge patch from `before` to `after`; None when they are equal.
 
     Without `before`, whatever the server has is overwritten.
     """
@@ -78,7 +80,7 @@ _CLEARED: Plain = {"reason": None, "message": None}
 
 
 def backing_off(before: Run | None, after: Run, template: Template) -> list[str]:
-    """The containers that have begun to wait for their next start."""
+    """Return the names of the containers that have begun to wait for their next start."""
     names = [view.name for view in (*template.init_containers, *template.containers)]
     known = (None,) * len(names) if before is None else (*before.init, *before.main)
     return [

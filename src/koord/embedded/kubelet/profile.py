@@ -1,4 +1,4 @@
-"""Node profiles: the file that says how many nodes of which kind exist, read and checked."""
+"""Parse and validate node profiles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a kubelet keeps back from pods: kubeReserved and systemReserved together."""
+    """The resources that a kubelet reserves from pods: kubeReserved and systemReserved together."""
 
     cpu: Amount = 0
     memory: Amount = 0
@@ -32,14 +32,14 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the operating system and the daemons of a node use all the time."""
+    """The resources that the operating system and the daemons of a node use all the time."""
 
     cpu: Amount = "200m"
     memory: Amount = "1Gi"
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A number of equal nodes. They are called `<name>-<number>`, counted from 0."""
+    """A number of equal nodes, named `<name>-<number>` and counted from 0."""
 
     name: str
     count: int
@@ -67,7 +67,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
         return f"{self.name}-{number}"
 
     def shape(self, node: str) -> NodeShape:
-        """The hardware of the node of this name."""
+        """Return the hardware of the node of this name."""
         cpus, memory_bytes = units(self.cpu), units(self.memory)
         gpu_bytes = units(self.gpus.memory) if self.gpus else 0
         return NodeShape(
@@ -86,7 +86,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class BadProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a profile cannot be used: every complaint names its field."""
+    """The reasons why a profile cannot be used; every error names its field."""
 
     source: str
     errors: tuple[str, ...]
@@ -100,7 +100,7 @@ def units(amount: Amount) -> int:
 
 
 def default_pools(count: int) -> tuple[Pool, ...]:
-    """`count` plain nodes of 32 CPUs and 128 GiB, spread over three zones."""
+    """Return a pool of `count` plain nodes of 32 CPUs and 128 GiB, spread over three zones."""
     return (Pool(name="node", count=count, zones=("zone-a", "zone-b", "zone-c"), region="local"),) if count else ()
 
 
@@ -113,7 +113,7 @@ def load(path: Path) -> tuple[Pool, ...] | BadProfile:
 
 
 def parse(text: str, source: str = "profile") -> tuple[Pool, ...] | BadProfile:
-    """The pools of a profile: a document with `pools`."""
+    """Parse a profile, a document with `pools`, and return its pools."""
     try:
         plain: Any = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -127,7 +127,7 @@ def parse(text: str, source: str = "profile") -> tuple[Pool, ...] | BadProfile:
 
 
 def _placed(error: msgspec.ValidationError) -> str:
-    """msgspec says "Expected X, got Y - at `$.pools[0].cpu`"; people look for the field first."""
+    """Put the field first: msgspec says "Expected X, got Y - at `$.pools[0].cpu`"."""
     what, at, where = str(error).rpartition(" - at `$.")
     return f"{where.rstrip('`')}: {what}" if at else str(error)
 

@@ -1,4 +1,4 @@
-"""Taking over pods that an earlier process started: the run that a pod's status tells of. Pure."""
+"""Recover the runs of pods that an earlier process started from their status. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from koord.embedded.kubelet.view import Template
 
 
 def run_of(status: PodStatus, template: Template, plan: Plan, now: float) -> Run:
-    """The run that a status tells of, for pods that were started before this process was."""
+    """Return the run that a status describes, for a pod that was started before this process was."""
     began = _moment(status.start_time, now)
     init = {s.name: s for s in status.init_container_statuses}
     main = {s.name: s for s in status.container_statuses}

@@ -1,7 +1,8 @@
-"""What the agent of a node would report of its load: the status of a NodeMetric, from what simulated pods use. Pure.
+"""Report the NodeMetric status of simulated nodes from what their pods use, as often as each NodeMetric's
+spec asks for.
 
-It stands in for koordlet's measuring, not for its predictions: the highest use in its window is what it expects of
-prod pods, and a tenth on top.
+It stands in for koordlet's measuring, not for its predictions: it expects the highest usage of prod
+pods in its window and a tenth on top. There is nothing to do while no program creates NodeMetrics.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ AGGREGATES = (("avg", None), ("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99))
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """What a node used when it was looked at."""
+    """A sample of the usage of a host at one moment."""
 
     at: float
     total: Usage
@@ -38,9 +39,10 @@ def sample_of(at: float, tenants: Mapping[str, Tenant], usage: NodeUsage) -> Sam
 def status_of(
     tenants: Mapping[str, Tenant], usage: NodeUsage, history: Sequence[Sample], windows: Sequence[str]
 ) -> dict[str, Any]:
-    """`history` is not empty, oldest first, and its last sample is of `usage`; `windows` are durations.
+    """Build the status of a NodeMetric. `history` is not empty, oldest first, and ends with `usage`; `windows`
+    are durations.
 
-    A pod that does not run is left out: its use is not known yet, which is something else than nothing.
+    A pod that does not run is left out: its usage is not known yet, which is not the same as zero.
     """
     last = history[-1]
     running = {uid: tenant for uid, tenant in sorted(tenants.items()) if tenant.runs}
@@ -84,7 +86,7 @@ def _aggregated(history: Sequence[Sample], now: float, window: str) -> dict[str,
 
 
 def _aggregate(ordered: Sequence[int], percentile: int | None) -> int:
-    """Nearest rank; the mean for None."""
+    """Return the nearest-rank percentile, or the mean for None."""
     if percentile is None:
         return sum(ordered) // len(ordered)
     return ordered[-(-len(ordered) * percentile // 100) - 1]

@@ -1,7 +1,4 @@
-"""Writes the reports of simulated nodes: the status of each node's NodeMetric, as often as its spec asks for.
-
-There is nothing to do while no program creates NodeMetrics. What a report says is decided in `report`.
-"""
+"""Write the NodeMetric status of simulated nodes."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ from koord.kube.workqueue import WorkQueue
 from koord.telemetry.clock import Clock
 from koord.values.duration import parse_seconds
 
-FIRST_WITHIN_S = 10.0  # a new node does not wait for a whole interval, and not all new nodes speak at once
+FIRST_WITHIN_S = 10.0  # a new node does not wait for a whole interval, and not all new nodes report at once
 WORKERS = 4
 
 
 class Asked(Object, frozen=True, kw_only=True):
-    """A NodeMetric without its report."""
+    """A NodeMetric without its status."""
 
     spec: NodeMetricSpec = NodeMetricSpec()
 
@@ -84,7 +81,7 @@ class Reporter:
             return Done()
         policy = asked.spec.metric_collect_policy or MetricCollectPolicy()
         interval_s = policy.report_interval_seconds or DEFAULT.metric_report_interval_seconds or 60
-        if host.failure in ("machine", "partition"):  # without its kubelet alone it can still speak
+        if host.failure in ("machine", "partition"):  # with only its kubelet down it can still report
             return Retry(interval_s)
         aggregate = policy.node_aggregate_policy
         windows = () if aggregate is None else aggregate.durations

@@ -1,4 +1,6 @@
-"""What a simulated machine is made of: processors, NUMA nodes, cards. Programs that model hardware read it here."""
+"""Node profiles and hardware: the file that says how many nodes of which kind exist, parsed and validated,
+and what each simulated machine is made of.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import msgspec
 
 
 class Processor(msgspec.Struct, frozen=True, kw_only=True):
-    """One logical CPU, where Linux would say that it sits."""
+    """One logical CPU and its place in the topology that Linux would report."""
 
     cpu: int
     core: int
@@ -29,7 +31,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Nic(msgspec.Struct, frozen=True, kw_only=True):
-    """An RDMA card."""
+    """An RDMA network card."""
 
     minor: int
     bus_id: str
@@ -55,7 +57,9 @@ class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
         return self.cores * self.threads_per_core
 
     def processors(self) -> tuple[Processor, ...]:
-        """Numbered as Linux does on x86: first every core's first thread, then every core's second one."""
+        """Return the CPUs numbered as Linux does on x86: first every core's first thread, then every core's second
+        one.
+        """
         per_numa, per_socket = self.cores // self.numa_nodes, self.cores // self.sockets
         return tuple(
             Processor(cpu=cpu, core=core, numa=core // per_numa, socket=core // per_socket)
@@ -65,7 +69,7 @@ class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuLayout(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """How the GPUs of a pool's nodes are wired; they are spread evenly over the NUMA nodes."""
+    """Describes the wiring of the GPUs of a pool's nodes; they are spread evenly over the NUMA nodes."""
 
     count: int
     model: str = "A100-SXM4-80GB"
@@ -81,7 +85,7 @@ class RdmaLayout(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
 
 
 def identity(kind: str, node: str, number: int = 0) -> str:
-    """A UUID that is the same in every run for the same part of the same node."""
+    """Return a UUID that is the same in every run for the same part of the same node."""
     digest = hashlib.blake2b(f"{kind}/{node}/{number}".encode(), digest_size=16).digest()
     return str(uuid.UUID(bytes=digest, version=4))
 

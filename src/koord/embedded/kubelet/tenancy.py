@@ -1,4 +1,8 @@
-"""One pod's next step on its node, carried out: look, decide, tell the server. Which pod and when is the fleet's."""
+"""Sync one pod on its simulated host: admit or recover it, advance its run, and report its status to the
+API server.
+
+The fleet decides which pod is synced and when. Admission and recovery are pure decisions.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +92,7 @@ class Tenancy:
         return Done() if due is None else Retry(max(0.0, due - self._clock.time()))
 
     def note_usage(self, tenant: Tenant) -> None:
-        """Its annotations changed: how much it uses may follow from now on; all else was settled when it came."""
+        """Apply a changed usage annotation; everything else was settled when the pod was admitted."""
         load = self._load(tenant)
         if isinstance(load, BadAnnotation):
             self._recorder.record(_about(tenant.view), "Warning", "InvalidSimulation", str(load))
@@ -116,7 +120,7 @@ class Tenancy:
             tenant.deletion = Deletion(now, grace)
 
     async def _take_in(self, tenant: Tenant, now: float) -> Refused | None:
-        """Admit a pod that is new here, or take over one that ran before this process did."""
+        """Admit a pod that is new here, or recover one that ran before this process did."""
         status = tenant.view.status
         if status.phase in ("Succeeded", "Failed"):
             tenant.rejected = True  # over before it was ours: only its deletion is left to do
@@ -183,14 +187,14 @@ class Tenancy:
         return refused
 
     def _announce(self, tenant: Tenant, before: Run | None, after: Run) -> None:
-        """Only what people look for when a pod is in trouble; a word on every start would double the writes."""
+        """Record a BackOff event only: an event on every start would double the writes."""
         for name in backing_off(before, after, tenant.template):
             meta = tenant.view.metadata
             note = f"Back-off restarting failed container {name} in pod {meta.name}_{meta.namespace}({meta.uid})"
             self._recorder.record(_about(tenant.view), "Warning", "BackOff", note)
 
     async def _finish(self, tenant: Tenant) -> Outcome:
-        """Of a pod that is over: when it is to be deleted, nothing keeps it any more."""
+        """Delete a pod that is over from the API server when its deletion was requested."""
         if tenant.deletion is None and tenant.view.metadata.deletion_timestamp is None:
             return Done()
         meta = tenant.view.metadata

@@ -1,4 +1,6 @@
-"""Usage traces in CSV files: `time,cpu,memory` with seconds, cores and bytes (or quantities), one line per point."""
+"""Read usage traces from CSV files: `time,cpu,memory` in seconds, cores and bytes (or quantities), one
+line per point.
+"""
 
 from __future__ import annotations
 

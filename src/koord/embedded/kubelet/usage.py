@@ -1,11 +1,12 @@
-"""How much CPU and memory a simulated pod uses at a moment: models that are functions of time and nothing else. Pure.
+"""Usage models compute the CPU and memory that a simulated pod uses at a moment: pure functions of time,
+or traces from CSV files.
 
 A model is written as JSON in the annotation `sim.koord.sh/usage`, for example
-
     {"model": "daily", "cpu": ["200m", "3"], "memory": "2Gi", "peakHour": 14, "noise": 0.1}
-
-Wherever an amount stands, a percentage of the pod's request may stand instead ("60%"). Two amounts are the lowest and
-the highest; one amount is both. Noise comes from a hash of the pod and the minute, so asking twice gives one answer.
+Wherever an amount stands, a percentage of the pod's request may stand instead ("60%"). Two amounts are
+the lowest and
+the highest; one amount is both. Noise comes from a hash of the pod and the minute, so asking twice
+gives one answer.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ Span: TypeAlias = Amount | tuple[Amount, Amount]
 class _Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag_field="model"):
     cpu: Span = "50%"
     memory: Span = "80%"
-    noise: float = 0.0  # the share by which chance moves an amount up or down; never out of the span of a moving model
+    noise: float = 0.0  # the share by which noise moves an amount up or down; never out of the span of a moving model
 
 
 class Constant(_Model, frozen=True, kw_only=True, tag="constant"):
-    """The same at all times: the middle of its span."""
+    """Constant usage: the middle of its span at all times."""
 
 
 class Daily(_Model, frozen=True, kw_only=True, tag="daily"):
@@ -45,20 +46,22 @@ class Daily(_Model, frozen=True, kw_only=True, tag="daily"):
 
 
 class Burst(_Model, frozen=True, kw_only=True, tag="burst"):
-    """High for `on_s`, low for `off_s`, and again; the pod's hash says where in the cycle it begins."""
+    """High for `on_s`, low for `off_s`, repeated; a hash of the pod decides where in the cycle it begins."""
 
     on_s: float = msgspec.field(default=60.0, name="onSeconds")
     off_s: float = msgspec.field(default=240.0, name="offSeconds")
 
 
 class Ramp(_Model, frozen=True, kw_only=True, tag="ramp"):
-    """From low to high in `over_s` after the pod started, then high: a leak, or a cache that fills."""
+    """Usage that grows from low to high in `over_s` after the pod started, then stays high: a leak, or a cache
+    that fills.
+    """
 
     over_s: float = msgspec.field(default=3600.0, name="overSeconds")
 
 
 class Trace(_Model, frozen=True, kw_only=True, tag="trace"):
-    """Recorded values: points of a trace that the fleet was given by name, counted from the pod's start."""
+    """Recorded usage: the points of a trace that the fleet was given by name, counted from the pod's start."""
 
     name: str
     loop: bool = True
@@ -79,7 +82,7 @@ NOTHING = Usage(0, 0)
 
 
 class Points(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace: times in seconds from 0, rising, and what was used from each on until the next."""
+    """A trace: rising times in seconds from 0, and the usage from each of them until the next."""
 
     times: tuple[float, ...]
     usages: tuple[Usage, ...]
@@ -103,7 +106,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A model with its amounts in units, for one pod."""
+    """A usage model with its amounts in units, for one pod."""
 
     model: Model
     cpu: Range
@@ -142,7 +145,9 @@ def nonsense(model: Model) -> BadUsage | None:
 def load_of(
     model: Model, requests: Mapping[str, int], limits: Mapping[str, int], traces: Mapping[str, Points]
 ) -> Load | BadUsage:
-    """The model in units. A share is one of the request, in whichever tier it is made, else of the limit."""
+    """Resolve a model to units. A percentage is one of the request, in whichever tier it is made, else of the
+    limit.
+    """
     try:
         cpu = _range(model.cpu, CPU, _asked((CPU, BATCH_CPU, MID_CPU), requests, limits))
         memory = _range(model.memory, MEMORY, _asked((MEMORY, BATCH_MEMORY, MID_MEMORY), requests, limits))
@@ -157,7 +162,9 @@ def load_of(
 
 
 def _asked(names: tuple[str, ...], requests: Mapping[str, int], limits: Mapping[str, int]) -> int:
-    """Batch and mid CPU are counted in milli-cores, as a pod's CPU is here, so one number serves for all tiers."""
+    """Return the first request or limit of `names`. Batch and mid CPU are in milli-cores like CPU, so one
+    number serves all tiers.
+    """
     return next((found for name in names if (found := requests.get(name) or limits.get(name))), 0)
 
 
@@ -177,7 +184,7 @@ def _units(amount: Amount, resource: str, request: int) -> int:
 
 
 def usage_at(load: Load, t: float, *, started: float, seed: int, pod: str) -> Usage:
-    """What the pod uses at `t`, given that it started at `started`; `pod` names it for chance."""
+    """Return what the pod uses at `t`, given that it started at `started`; `pod` seeds its noise."""
     model, age = load.model, t - started
     if age < 0:
         return NOTHING
@@ -191,7 +198,7 @@ def usage_at(load: Load, t: float, *, started: float, seed: int, pod: str) -> Us
 
 
 def _share(model: Model, t: float, age: float, seed: int, pod: str) -> float:
-    """Where between lowest (0) and highest (1) the model stands."""
+    """Return where between lowest (0) and highest (1) the model stands."""
     match model:
         case Daily():
             return (1 + math.cos(2 * math.pi * (t / DAY_S - model.peak_hour / 24))) / 2
@@ -214,10 +221,10 @@ def _noisy(span: Range, share: float, model: Model, t: float, seed: int, key: st
 
 
 def fair_share(wanted: Mapping[str, Usage], cpu_milli: int) -> dict[str, Usage]:
-    """CPU is what there is: when more is wanted, small wishes are met in full and the rest is split evenly.
+    """Share CPU max-min fairly: small demands are met in full and the rest is split evenly.
 
-    Memory is left as it is, because a node out of memory kills rather than shares. This is the seam for models that
-    know cgroups.
+    Memory is left as it is, because a node out of memory kills rather than shares. Models that know cgroups
+    replace this function.
     """
     if sum(usage.cpu_milli for usage in wanted.values()) <= cpu_milli:
         return dict(wanted)

@@ -1,6 +1,7 @@
-"""What simulated kubelets read of pods and nodes: slim models, so that 50,000 pods fit where a tenth would otherwise.
+"""Slim models of pods and nodes with only what simulated kubelets read, in about a tenth of the memory of
+whole pods.
 
-Pods that are stamped from one template share one `Template`; the informer keeps only what is a pod's own.
+Pods of one template share one SharedPodTemplate; the informer keeps only what is a pod's own.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class StatusView(Part, frozen=True, kw_only=True):
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What pods of one make have in common, worked out once."""
+    """Holds what pods of one template have in common, computed once."""
 
     containers: tuple[ContainerView, ...]
     init_containers: tuple[ContainerView, ...]
@@ -106,7 +107,7 @@ NODES = builtin.NODES.viewed(NodeView)
 
 
 def slim(pod: PodView) -> PodView | None:
-    """A bound pod without its bulk; None for pods that no kubelet would see."""
+    """Return a bound pod without its bulk; None for pods that no kubelet would see."""
     spec = pod.spec
     if not spec.node_name:
         return None
@@ -161,7 +162,7 @@ def _shared(type: str, status: str) -> ConditionView:
 
 @functools.lru_cache(maxsize=8192)
 def template_of(raw: bytes) -> Template:
-    """The template that `raw`, an encoded Wanted, spells."""
+    """Decode a template from `raw`, an encoded TemplatePart."""
     wanted = decode(raw, Wanted)
     spec = PodSpec(
         containers=tuple(_container(c) for c in wanted.containers),
@@ -187,7 +188,7 @@ def template_of(raw: bytes) -> Template:
 
 
 def _container(view: ContainerView) -> Container:
-    """With the server's default spelled out: what has a limit and no request asks for its limit."""
+    """Return the container with the server's default applied: a limit without a request is also the request."""
     asked = view.resources
     if asked.limits.keys() - asked.requests.keys():
         asked = msgspec.structs.replace(asked, requests={**asked.limits, **asked.requests})

@@ -1,4 +1,6 @@
-"""The controllers that turn workloads into pods and keep a cluster tidy; they know only the Kubernetes API."""
+"""The workload controllers, which turn workloads into pods and keep a cluster tidy; they know only the
+Kubernetes API.
+"""
 
 from koord.embedded.workloads.workloads import Workloads
 

@@ -1,4 +1,4 @@
-"""The volume claims of a StatefulSet's pods: what they are called, who owns them, and when they go. Pure."""
+"""The volume claims of a StatefulSet's pods: their names, owners and retention. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from koord.kube.verb import Plain
 
 
 def claim_names(stateful_set: StatefulSet, ordinal: int) -> dict[str, str]:
-    """Template name -> claim name."""
+    """Return the claim name for each template name."""
     name = stateful_set.metadata.name
     templates = stateful_set.spec.volume_claim_templates
     return {t["metadata"]["name"]: f"{t['metadata']['name']}-{name}-{ordinal}" for t in templates}
@@ -35,7 +35,7 @@ def claim_bodies(stateful_set: StatefulSet, ordinal: int) -> list[Plain]:
 
 
 def pod_volumes(stateful_set: StatefulSet, ordinal: int) -> list[Plain]:
-    """The template's volumes, with those of claims in the place of any of the same name."""
+    """Return the template's volumes, with those of claims in place of any of the same name."""
     claims = claim_names(stateful_set, ordinal)
     given = (stateful_set.spec.template.get("spec") or {}).get("volumes") or []
     kept = [volume for volume in given if volume.get("name") not in claims]
@@ -44,7 +44,7 @@ def pod_volumes(stateful_set: StatefulSet, ordinal: int) -> list[Plain]:
 
 
 def _policy(stateful_set: StatefulSet) -> tuple[bool, bool]:
-    """Whether claims go with the set, and with a pod that is scaled away."""
+    """Return whether claims are deleted with the StatefulSet, and with a pod that is scaled away."""
     policy = stateful_set.spec.persistent_volume_claim_retention_policy
     if policy is None:
         return False, False
@@ -63,7 +63,7 @@ def _pod_reference(pod: Pod) -> Plain:
 def owners_patch(
     stateful_set: StatefulSet, pod: Pod | None, claim: ObjectMeta, *, condemned: bool
 ) -> list[Plain] | None:
-    """The claim's owner references as the retention policy wants them; None when they are right already."""
+    """Return the owner references that the retention policy wants; None when the claim has them already."""
     with_set, when_scaled = _policy(stateful_set)
     wanted: list[Plain] = []
     if condemned and when_scaled and pod is not None:

@@ -1,4 +1,9 @@
-"""What every controller works with: a client, shared caches, time, chance and a way to say what happened."""
+"""The context of every controller: a client, shared caches, time, randomness, an event recorder and status
+patches.
+
+Pods of one template have equal specs but for their node: each distinct spec is kept once, to save
+memory.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +41,15 @@ class Context(msgspec.Struct, frozen=True):
     specs: SpecPool
 
     def pods(self) -> Informer[Pod]:
-        """The one cache of pods that all controllers share."""
+        """Return the one informer of pods that all controllers share."""
         return self.informers.of(PODS, transform=self.specs.shared)
 
     def chance(self, who: str) -> Random:
-        """A source of chance of one's own: what one controller draws does not change what another gets."""
+        """Return a random source for one controller: what it draws does not change what another gets."""
         return Random(f"{self.seed} {who}")
 
     def now(self) -> datetime:
-        """The present in whole seconds, as the API writes times: a time that was stored reads back equal."""
+        """Return the time in whole seconds, as the API writes times: a time that was stored reads back equal."""
         return datetime.fromtimestamp(int(self.clock.time() + _SLACK_S), UTC)
 
     async def work(
@@ -55,14 +60,16 @@ class Context(msgspec.Struct, frozen=True):
         needs: Sequence[Informer[Any]],
         workers: int = WORKERS,
     ) -> None:
-        """Reconcile keys until cancelled, once everything in `needs` is known: half a view looks like deletions."""
+        """Reconcile keys until cancelled, once every informer in `needs` has synced: an unsynced cache looks like
+        deletions.
+        """
         for informer in needs:
             await informer.wait_synced()
         await Controller(name, queue, reconcile, workers=workers).run()
 
 
 class Runner(Protocol):
-    """One controller: it registers with the informers when made, and works while `run` runs."""
+    """One controller: it registers with the informers when it is made, and works while `run` runs."""
 
     name: str
 

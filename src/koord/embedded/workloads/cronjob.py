@@ -1,4 +1,4 @@
-"""CronJobs: a Job at every due time, old ones cleared away."""
+"""The CronJob controller creates a Job at every scheduled time and prunes finished ones."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _due(seen: View, plan: Plan, due: datetime) -> Plan:
 
 
 def _since(cron: CronJob, now: datetime) -> datetime:
-    """From when on missed times count."""
+    """Return the time from which missed schedules count."""
     since = cron.status.last_schedule_time or cron.metadata.creation_timestamp or now
     deadline = cron.spec.starting_deadline_seconds
     if deadline is not None:
@@ -108,7 +108,9 @@ def _since(cron: CronJob, now: datetime) -> datetime:
 
 
 def _actual(seen: View) -> tuple[CronJobStatus, tuple[Told, ...]]:
-    """Which Jobs run, and when one last succeeded, as the Jobs themselves say."""
+    """Return the status and events that follow from the Jobs themselves: which run, and when one last
+    succeeded.
+    """
     old, told = seen.cron.status, []
     by_uid = {job.metadata.uid: job for job in seen.jobs}
     active = [_pointer(job) for job in seen.jobs if not is_finished(job) and job.metadata.deletion_timestamp is None]
@@ -151,7 +153,7 @@ def _saying(plan: Plan, told: Told) -> Plan:
 
 
 def job_name(cron: CronJob, due: datetime) -> str:
-    """The same time has the same name, so a Job is made once however often it is tried."""
+    """Return the name of the Job of a scheduled time, always the same, so that it is created only once."""
     return f"{cron.metadata.name}-{int(due.timestamp()) // 60}"
 
 

@@ -1,4 +1,4 @@
-"""On which nodes a DaemonSet runs, and which of its pods are made or ended next. Pure."""
+"""Decide on which nodes a DaemonSet runs, and which of its pods are created or deleted next. Pure."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def tolerations(spec: PodSpec) -> tuple[Toleration, ...]:
 
 
 def fits(spec: PodSpec, node: Node) -> tuple[bool, bool]:
-    """Whether a pod should be on the node, and whether one that is there may stay."""
+    """Return whether a pod should run on the node, and whether one that is there may stay."""
     if spec.node_name and spec.node_name != node.metadata.name:
         return False, False
     if not selects(spec, node):
@@ -70,7 +70,7 @@ def fits(spec: PodSpec, node: Node) -> tuple[bool, bool]:
 
 
 def target_node(pod: Pod) -> str:
-    """Where the pod is, or where it alone may go."""
+    """Return the node of the pod, or the only one that its affinity allows."""
     if pod.spec.node_name:
         return pod.spec.node_name
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
@@ -83,7 +83,7 @@ def target_node(pod: Pod) -> str:
 
 
 def bounds(daemon_set: DaemonSet, desired: int) -> tuple[int, int]:
-    """maxSurge and maxUnavailable."""
+    """Return maxSurge and maxUnavailable as numbers of pods."""
     rolling = daemon_set.spec.update_strategy.rolling_update
     given_surge = rolling.max_surge if rolling is not None else None
     given_unavailable = rolling.max_unavailable if rolling is not None else None
@@ -139,7 +139,7 @@ def decide(seen: View) -> Plan:
 
 
 def _retry_left_s(seen: View, node: str) -> float:
-    """A pod that fails at once must not be made again at once."""
+    """Return the seconds to wait before a failed pod on this node is replaced, with exponential back-off."""
     count, last = seen.failures.get(node, (0, seen.now))
     if not count:
         return 0.0
@@ -148,7 +148,9 @@ def _retry_left_s(seen: View, node: str) -> float:
 
 
 def _doubles(seen: View, here: Sequence[Pod]) -> list[Pod]:
-    """Of several pods the oldest stays; with surge, an old and a new one may stand together."""
+    """Return the surplus pods of a node: the oldest stays; with surge, one old and one new pod may run
+    together.
+    """
     surge, _ = bounds(seen.set, len(seen.nodes))
     if not surge:
         return list(here[1:])
@@ -168,7 +170,7 @@ def _available(seen: View, pod: Pod) -> bool:
 def _roll(
     seen: View, by_node: dict[str, list[Pod]], fitness: dict[str, tuple[bool, bool]], desired: int
 ) -> tuple[list[str], list[Pod]]:
-    """Nodes that get a second pod, and old pods that go."""
+    """Return the nodes that get a second pod, and the old pods to delete."""
     surge, most_unavailable = bounds(seen.set, desired)
     create: list[str] = []
     gone: list[Pod] = []

@@ -1,4 +1,4 @@
-"""DaemonSets: one pod on every node that suits it."""
+"""The DaemonSet controller runs one pod on every suitable node."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class DaemonSets:
             self._failures.pop(change.object.metadata.uid, None)
 
     def _node_changed(self, change: Change[Node]) -> None:
-        """Heartbeats come all the time; only what decides where daemons run wakes their sets."""
+        """Enqueue DaemonSets only for node changes that decide where they run: heartbeats come all the time."""
         new, old = change.object, change.old
         if (
             change.kind == "updated"
@@ -151,7 +151,7 @@ class DaemonSets:
         given = template.get("spec") or {}
         affinity = given.get("affinity") or {}
         here = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-        # The node was judged by the template's own terms already; to the scheduler only its name matters.
+        # The node was matched against the template's own terms already; to the scheduler only its name matters.
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [here]}}
         known = given.get("tolerations") or []
         extra = [to_dict(t) for t in tolerations(seen.spec) if t not in seen.spec.tolerations]

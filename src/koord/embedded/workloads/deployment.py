@@ -1,4 +1,4 @@
-"""Deployments: move pods from one template to the next through ReplicaSets."""
+"""The Deployment controller moves pods from one template to the next through ReplicaSets."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Deployments:
                 self._queue.add(key_of(candidate))
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        """Recreating waits for the last old pod to end; single pods matter to nobody else here."""
+        """Enqueue a Deployment with the Recreate strategy, which waits for its last old pod to end."""
         pod = change.object
         if change.kind != "deleted" and not finished(pod):
             return
@@ -119,7 +119,9 @@ class Deployments:
         return View(deployment=deployment, sets=sets, old_pods_remain=remain, now=self._context.now())
 
     async def apply(self, deployment: Deployment, plan: Plan, now: datetime) -> Outcome:
-        """Sets first, then the Deployment's own number and status. A write that is refused means: look again."""
+        """Write the ReplicaSets first, then the Deployment's own revision and status. Requeue when a write is
+        refused.
+        """
         status = plan.status
         if plan.make is not None:
             made = await self._make(deployment, plan.make, status, now)
@@ -196,7 +198,9 @@ class Deployments:
         return msgspec.structs.replace(status, conditions=conditions)
 
     async def _met(self, deployment: Deployment, name: str) -> Requeue:
-        """The name is taken: by the very set we want, which the cache does not show yet, or by a stranger's."""
+        """Handle a taken name: by the very ReplicaSet we want, which the cache does not show yet, or by another
+        owner's.
+        """
         meta = deployment.metadata
         live = await self._client.get(REPLICA_SETS, name, meta.namespace)
         if isinstance(live, Refused):

@@ -1,4 +1,6 @@
-"""What a Deployment does next: which ReplicaSets it makes, resizes and forgets, and what it says of itself. Pure."""
+"""Decide what a Deployment does next: which ReplicaSets it creates, resizes and prunes, and its status.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ DEFAULT_HISTORY = 10
 class View(msgspec.Struct, frozen=True, kw_only=True):
     deployment: Deployment
     sets: tuple[ReplicaSet, ...]
-    old_pods_remain: bool = False  # of any set but the current one; asked for only when recreating
+    old_pods_remain: bool = False  # of any ReplicaSet but the current one; read only when recreating
     now: datetime
 
 
@@ -80,14 +82,16 @@ def decide(seen: View) -> Plan:
 
 
 def _changes(deployment: Deployment, family: Family, sizes: Sizes, number: int) -> tuple[SetChange, ...]:
-    """One write for each set: its size, what it should remember of it, and what the current one should be told."""
+    """Return one write for each ReplicaSet: its size, the sizes that it remembers, and the annotations of the
+    current one.
+    """
     bounds = rollout.bounds_of(deployment)
     remembered = revision.sizes(bounds.replicas, bounds.most)
     changes = []
     for s in family.all:
         replicas = sizes.get(s.metadata.name)
         annotations: dict[str, str] = {}
-        # Of the sets that keep their size only living ones and the current one are told: they are asked about it.
+        # Of the ReplicaSets that keep their size only live ones and the current one are annotated: only theirs are read.
         if replicas is not None or size(s) > 0 or s is family.new:
             have = s.metadata.annotations
             annotations = {key: value for key, value in remembered.items() if have.get(key) != value}
@@ -116,7 +120,9 @@ def _found(deployment: Deployment, family: Family, status: DeploymentStatus, now
 
 
 def surplus(deployment: Deployment, family: Family) -> tuple[ReplicaSet, ...]:
-    """Old sets past the history limit, lowest revision first; one that still has pods is kept."""
+    """Return the old ReplicaSets past the history limit, lowest revision first; one that still has pods is
+    kept.
+    """
     limit = deployment.spec.revision_history_limit
     limit = DEFAULT_HISTORY if limit is None else limit
     kept = [s for s in family.old if s.metadata.deletion_timestamp is None]

@@ -1,4 +1,4 @@
-"""Which kinds a server serves, read from its discovery document: for controllers that care for every kind."""
+"""Discover which kinds a server serves, for controllers that handle every kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ACCEPT = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A served kind in its preferred version, read as nothing but metadata."""
+    """A served kind in its preferred version, read as metadata only."""
 
     resource: Resource[Object]
     verbs: frozenset[str]
@@ -47,7 +47,7 @@ async def discover(client: Client) -> Kinds | Refused:
 
 
 def kinds_of(groups: list[dict[str, Any]]) -> Kinds:
-    """Versions come preferred first; a kind is taken in the first that has it."""
+    """Parse aggregated discovery. Versions come preferred first; a kind is taken in the first that has it."""
     found: dict[tuple[str, str], Kind] = {}
     by_kind: dict[tuple[str, str], Kind] = {}
     for item in groups:

@@ -1,4 +1,4 @@
-"""The mark on a pod that is about to be ended from outside: why, for whoever counts failures or explains deaths."""
+"""The DisruptionTarget condition, which says why a pod is about to be ended from outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ TARGET = "DisruptionTarget"
 async def mark_disrupted(
     client: Client, pod: Pod, reason: str, message: str, now: datetime, *, phase: str = ""
 ) -> Refused | None:
-    """`phase`: also the phase to give a pod that no kubelet will ever speak for again."""
+    """Add the DisruptionTarget condition. `phase` is also set, for a pod that no kubelet will ever report on
+    again.
+    """
     status: Plain = {}
     known = condition(pod, TARGET)
     if known is None or known.status != "True" or known.reason != reason:

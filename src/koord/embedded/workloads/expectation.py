@@ -1,4 +1,6 @@
-"""What a controller did and its cache does not show yet: until it does, counting again would do it twice."""
+"""Expectations: what a controller did that its cache does not show yet. Deciding before it does would do
+it twice, or undo it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class _Awaited(msgspec.Struct, kw_only=True):
 
 
 class Expectations:
-    """By owner UID: which new objects must still appear in the cache, and which deleted ones must still leave it."""
+    """Tracks by owner UID which new objects must still appear in the cache, and which deleted ones must still
+    leave it.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -35,12 +39,12 @@ class Expectations:
         return False
 
     def leaving(self, owner: str) -> frozenset[str]:
-        """What was deleted and may still look alive in the cache."""
+        """Return the UIDs that were deleted and may still look alive in the cache."""
         awaited = self._awaited.get(owner)
         return frozenset(awaited.gone) if awaited is not None else frozenset()
 
     def creating(self, owner: str) -> None:
-        """A create is about to be sent; `created` or `not_created` must follow."""
+        """Note that a create is about to be sent; `created` or `creation_failed` must follow."""
         self._of(owner).in_flight += 1
 
     def created(self, owner: str, uid: str) -> None:
@@ -59,7 +63,7 @@ class Expectations:
         self.saw_gone(owner, uid)
 
     def saw(self, owner: str, uid: str) -> None:
-        """The cache shows the object."""
+        """Note that the cache shows the object."""
         awaited = self._awaited.get(owner)
         if awaited is None:
             return
@@ -69,7 +73,7 @@ class Expectations:
         self._settle(owner, awaited)
 
     def saw_gone(self, owner: str, uid: str) -> None:
-        """The cache shows that the object is gone or on its way."""
+        """Note that the cache shows the object as gone or terminating."""
         awaited = self._awaited.get(owner)
         if awaited is None:
             return
@@ -80,7 +84,7 @@ class Expectations:
         self._settle(owner, awaited)
 
     def forget(self, owner: str) -> None:
-        """The owner is gone."""
+        """Drop the expectations of an owner that is gone."""
         self._awaited.pop(owner, None)
 
     def __len__(self) -> int:

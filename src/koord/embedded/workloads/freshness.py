@@ -1,4 +1,4 @@
-"""Whether a cache shows an object at least as new as the last one written: deciding on older news would undo it."""
+"""Guard against caches that are older than the last write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from koord.api.meta import Object
 
 
 class Written:
-    """By UID, the version that the last write made. Versions of one server are numbers that grow."""
+    """Remembers by UID the resourceVersion of the last write. Versions of one server are numbers that grow."""
 
     def __init__(self) -> None:
         self._versions: dict[str, int] = {}
@@ -17,7 +17,9 @@ class Written:
             self._versions[obj.metadata.uid] = version
 
     def outdated(self, obj: Object) -> bool:
-        """True while the event of our own write is still on its way; it will wake whoever waits for it."""
+        """Return whether the cached object is older than our last write; the event of that write will trigger a
+        new sync.
+        """
         version = self._versions.get(obj.metadata.uid)
         if version is None:
             return False

@@ -1,4 +1,5 @@
-"""The garbage collector: what is owned goes with its owner, before it, or is set free, as the deleter wished.
+"""The garbage collector deletes dependents with their owner (background), before it (foreground), or
+orphans them.
 
 It watches the metadata of every kind that the server serves, custom ones as they come and go.
 """
@@ -44,7 +45,7 @@ from koord.kube.workqueue import WorkQueue
 
 _LOG = logging.getLogger(__name__)
 
-# Custom kinds are heard of when they come and go; this is for kinds that appear without a definition.
+# Custom kinds are noticed when they come and go; this is for kinds that appear without a CRD.
 REDISCOVER_S = 300.0
 _UNKNOWN_KIND_S = 30.0
 # Owners known to be gone, so that a thousand dependents of one ask once.
@@ -99,7 +100,7 @@ class Garbage:
             await self._watch_all()
 
     async def _watch_all(self) -> None:
-        """Watch what is served now, and wait until all of it is known: half a graph looks like absent owners."""
+        """Watch what is served now, and wait until all of it has synced: half a graph looks like absent owners."""
         self._kinds = found = await self._discovered()
         served = {
             kind.qualified: kind for kind in found.served if kind.verbs >= _WATCHED and kind.qualified not in _IGNORED
@@ -128,7 +129,7 @@ class Garbage:
             await self._context.clock.sleep(backoff.next())
 
     def _watch(self, qualified: str, kind: Kind) -> None:
-        """Through the informer that others use already, where there is one: most objects are pods, read once."""
+        """Watch one kind, through a shared informer where there is one: most objects are pods, read once."""
         shared = self._shared(kind)
         if shared is not None:
             subscription = shared.on(lambda change: self._changed(change, kind))
@@ -200,7 +201,9 @@ class Garbage:
                 return Done()
 
     async def _standing(self, item: Item, ref: OwnerReference) -> Standing | Retry | Requeue:
-        """Only the server can say that an owner is absent: one that is not in the graph may just be new."""
+        """Return the state of an owner. Only the server can say that one is absent: it may just be missing from
+        the graph.
+        """
         owner = self._graph.get(ref.uid)
         if owner is not None and owner.namespace in ("", item.namespace):
             return "waiting" if owner.foreground else "solid"
@@ -255,7 +258,7 @@ class Garbage:
         return await self._patch(item, {"finalizers": kept or None})
 
     async def _patch(self, item: Item, change: Plain) -> Outcome:
-        """Lists are replaced whole, so only over the version that they were read from."""
+        """Patch metadata over the version that was read, because lists are replaced whole."""
         answer = await self._client.patch(
             item.kind.resource,
             item.name,
@@ -271,7 +274,7 @@ class Garbage:
 
 
 def _slim(obj: Object) -> Object:
-    """Labels and annotations are most of what metadata weighs, and nothing here reads them."""
+    """Drop labels and annotations, which are most of the metadata's size and are not read here."""
     meta = obj.metadata
     return Object(
         metadata=ObjectMeta(

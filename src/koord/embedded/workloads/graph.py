@@ -1,4 +1,6 @@
-"""Who owns whom, over all kinds, and what that means for an object: keep, unlink, delete or let go. Pure."""
+"""The owner graph over all kinds, and what it means for an object: keep it, remove owner references, or
+delete it. Pure.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,12 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def foreground(self) -> bool:
-        """It goes when what it owns is gone."""
+        """Return whether the object is deleted after its dependents."""
         return self.deleting and FOREGROUND in self.finalizers
 
     @property
     def orphaning(self) -> bool:
-        """It goes when what it owns has been told to live on without it."""
+        """Return whether the object is deleted after its dependents were orphaned."""
         return self.deleting and ORPHAN in self.finalizers
 
     def blocks(self, owner: str) -> bool:
@@ -55,7 +57,7 @@ def item_of(obj: Object, kind: Kind) -> Item:
 
 
 class Graph:
-    """Items by UID, and dependents by their owner's UID. `put` and `remove` say who should be looked at."""
+    """Nodes by UID, and dependents by the UID of their owner. `put` and `remove` return the UIDs to process."""
 
     def __init__(self) -> None:
         self._items: dict[str, Item] = {}
@@ -104,7 +106,7 @@ class Graph:
         return [*self._dependents.get(uid, ()), *(ref.uid for ref in item.owners if self._waits(ref.uid))]
 
     def drop_kind(self, qualified: str) -> list[str]:
-        """A kind that is no longer served has no objects."""
+        """Remove all objects of a kind that is no longer served."""
         gone = [item.uid for item in self._items.values() if item.kind.qualified == qualified]
         return [look for uid in gone for look in self.remove(uid)]
 
@@ -128,7 +130,7 @@ class Graph:
 
 
 class Unlink(msgspec.Struct, frozen=True):
-    """Forget these owners; others are enough reason to live."""
+    """Remove these owner references; the object has other owners."""
 
     owners: frozenset[str]
 
@@ -141,7 +143,7 @@ class Delete(msgspec.Struct, frozen=True):
 def decide_dependent(
     item: Item, standings: Mapping[str, Standing], dependents: Iterable[Item]
 ) -> Unlink | Delete | None:
-    """What becomes of an object whose owners stand like this; None to leave it alone."""
+    """Decide what becomes of an object whose owners are in these states; None to leave it alone."""
     lost = frozenset(uid for uid, standing in standings.items() if standing != "solid")
     if not lost:
         return None
@@ -156,6 +158,6 @@ def decide_dependent(
 
 
 def decide_owner(item: Item, dependents: Iterable[Item]) -> tuple[bool, list[str]]:
-    """Of an owner that waits for its dependents: whether it may go, and else whom to look at."""
+    """Decide whether an owner that waits for its dependents may go; else return the dependents to process."""
     blocking = [dependent for dependent in dependents if dependent.blocks(item.uid)]
     return not blocking, [dependent.uid for dependent in blocking if not dependent.foreground]

@@ -1,4 +1,4 @@
-"""ControllerRevisions: the templates that a StatefulSet or DaemonSet has had, numbered, the newest last."""
+"""ControllerRevisions: the numbered templates that a StatefulSet or DaemonSet has had, the newest last."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_LIMIT = 10
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The revision of the present template: one that is known, or one to make; and its number."""
+    """The revision of the present template: an existing one, or one to create, and its number."""
 
     known: ControllerRevision | None
     number: int
@@ -33,7 +33,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def data_of(template: RawTemplate) -> Plain:
-    """A patch that restores the template, as kubectl expects it."""
+    """Return the patch that restores the template, as kubectl expects it."""
     return {"spec": {"template": {**template, "$patch": "replace"}}}
 
 
@@ -61,7 +61,9 @@ def decide(template: RawTemplate, revisions: Sequence[ControllerRevision]) -> Pl
 def surplus(
     revisions: Sequence[ControllerRevision], in_use: set[str], limit: int | None
 ) -> tuple[ControllerRevision, ...]:
-    """Those past the history limit, oldest first; `in_use` are names that pods or the status still mean."""
+    """Return the revisions past the history limit, oldest first; `in_use` are names that pods or the status
+    refer to.
+    """
     idle = [revision for revision in ordered(revisions) if revision.metadata.name not in in_use]
     excess = len(idle) - (DEFAULT_LIMIT if limit is None else limit)
     return tuple(idle[:excess]) if excess > 0 else ()
@@ -86,7 +88,7 @@ class Collision(msgspec.Struct, frozen=True):
 
 
 class History:
-    """Carries revision plans out for one kind of owner."""
+    """Reads and writes the revisions of one kind of owner."""
 
     def __init__(self, client: Client, resource: Resource[Any], revisions: Informer[ControllerRevision]) -> None:
         self._client = client
@@ -99,7 +101,7 @@ class History:
     async def present(
         self, owner: Object, template: RawTemplate, collisions: int | None
     ) -> ControllerRevision | Collision | Refused:
-        """The revision of the owner's template, made or renumbered where needed."""
+        """Return the revision of the owner's template, created or renumbered where needed."""
         plan = decide(template, self.of(owner))
         if plan.known is None:
             return await self._make(owner, template, plan.number, collisions)

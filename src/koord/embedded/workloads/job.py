@@ -1,4 +1,6 @@
-"""Jobs: run pods until enough of them succeeded, or too many failed; and remove what has been done for long enough."""
+"""The Job controller runs pods until enough of them succeeded or too many failed, and removes Jobs whose
+TTL has passed.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,7 @@ class Jobs:
                     self._strays.add((pod.metadata.namespace, pod.metadata.name))
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        """A pod that holds our finalizer and has no Job would never go."""
+        """Enqueue a pod that has the tracking finalizer but no Job: it would never be deleted."""
         pod = change.object
         if change.kind == "deleted" or not held(pod):
             return
@@ -178,7 +180,7 @@ class Jobs:
         return None
 
     async def _finished(self, job: Job, pods: list[Pod]) -> Outcome:
-        """Let the pods go, and the Job itself when its time is up."""
+        """Remove the finalizers of the pods, and delete the Job when its TTL has passed."""
         refusals = await asyncio.gather(*(self._release(pod) for pod in pods if held(pod)))
         refused = next((found for found in refusals if found is not None), None)
         if refused is not None:
@@ -240,7 +242,9 @@ class Jobs:
 
 
 def _told_index(container: Plain) -> Plain:
-    """The container with its index in the environment, unless it says there what it wants."""
+    """Return the container with its completion index in the environment, unless it defines that variable
+    itself.
+    """
     env = container.get("env") or []
     if any(entry.get("name") == "JOB_COMPLETION_INDEX" for entry in env):
         return container
@@ -250,7 +254,7 @@ def _told_index(container: Plain) -> Plain:
 
 
 def _selector(job: Job) -> Selector:
-    """Servers give every Job a selector by its UID; where none did, that one is meant."""
+    """Return the selector of a Job, by default the one by its UID that servers set."""
     if job.spec.selector is None and not job.spec.manual_selector:
         return selector_of(LabelSelector(match_labels={CONTROLLER_UID: job.metadata.uid}))
     return selector_of(job.spec.selector)

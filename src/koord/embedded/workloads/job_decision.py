@@ -1,4 +1,4 @@
-"""What a Job does next: which pods it makes, which it ends, and when it is done. Pure."""
+"""Decide what a Job does next: which pods it creates and deletes, and when it is done. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """How the Job will end, once its pods have."""
+    """Says how the Job will end once its pods have ended: the interim condition, its reason and message."""
 
     type: str  # SUCCESS or FAILURE
     reason: str
@@ -85,7 +85,9 @@ def parallelism(job: Job) -> int:
 
 
 def completions(job: Job) -> int | None:
-    """None lets the first success begin the end; a Job that names neither number wants one success."""
+    """Return the wanted successes; None lets the first success begin the end. A Job that names neither number
+    wants one.
+    """
     if job.spec.completions is None and job.spec.parallelism is None:
         return 1
     return job.spec.completions
@@ -196,7 +198,7 @@ def _success_rule(job: Job, completed: frozenset[int]) -> int | None:
 def _ending(
     seen: View, plan: Plan, counts: Tally, target: Target, alive: Sequence[Pod], leaving: int, *, is_new: bool
 ) -> Plan:
-    """Pods go first; the final word is written when none is left and every end is a number."""
+    """Delete the pods first; set the final condition when none is left and every ended pod is counted."""
     now = seen.now
     conditions, told = plan.status.conditions, plan.told
     if is_new:
@@ -260,7 +262,9 @@ def _wanted_active(job: Job, counts: Tally, alive: int, by_index: bool) -> int:
 
 
 def _surplus(job: Job, counts: Tally, alive: Sequence[Pod], wanted: int, now: datetime) -> tuple[Pod, ...]:
-    """Pods for indexes that are done, lost, unknown or taken go in any case; then what costs least."""
+    """Return the pods to delete: those of done, failed, invalid or duplicate indexes in any case, then the
+    cheapest.
+    """
     useless: list[Pod] = []
     if indexed(job):
         taken: set[int] = set()
@@ -287,7 +291,9 @@ def _open_indexes(seen: View, counts: Tally, alive: Sequence[Pod]) -> list[int]:
 
 
 def _staffed_per_index(seen: View, plan: Plan, counts: Tally, alive: Sequence[Pod], missing: int) -> Plan:
-    """Every index waits out its own failures, which the annotation on its last pod counts."""
+    """Plan pods per index. Every index waits out its own failures, which the annotation on its last pod
+    counts.
+    """
     grouped = per_index(pod for pod in seen.pods if failed(pod, seen.job))
     create: list[NewPod] = []
     wait: float | None = None

@@ -1,4 +1,4 @@
-"""What a failed pod means to its Job: the failure policy's verdict, and how long to wait before the next try. Pure."""
+"""What a failed pod means to its Job: the failure policy, and the back-off before the next pod. Pure."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def waits_for_end(job: Job) -> bool:
-    """Whether only pods that ended are replaced, not those on their way out. A failure policy needs their end too."""
+    """Return whether only terminated pods are replaced, not terminating ones. A failure policy needs their end
+    too.
+    """
     return job.spec.pod_replacement_policy == "Failed" or job.spec.pod_failure_policy is not None
 
 
 def failed(pod: Pod, job: Job) -> bool:
-    """A pod told to go counts at once, because one whose node is lost may never say how it ended."""
+    """Return whether a pod counts as failed. A terminating one counts at once: on a lost node its end may
+    never be reported.
+    """
     if pod.status.phase == "Failed":
         return True
     if waits_for_end(job):
@@ -38,7 +42,7 @@ def failed(pod: Pod, job: Job) -> bool:
 
 
 def judge(job: Job, pod: Pod) -> Verdict:
-    """The first rule that matches decides; a failure that no rule knows counts."""
+    """Return the action of the first matching failure policy rule; a failure that no rule matches counts."""
     policy = job.spec.pod_failure_policy
     for number, rule in enumerate(policy.rules if policy is not None else ()):
         message = _match(rule, pod, number)
@@ -85,7 +89,7 @@ def _exit_code(rule: PodFailureOnExitCodes, pod: Pod) -> tuple[str, int] | None:
 
 
 def ended_at(pod: Pod, now: datetime) -> datetime:
-    """When the pod ended, as well as its status tells."""
+    """Return when the pod ended, as well as its status tells."""
     moments = [
         status.state.terminated.finished_at
         for status in pod.status.container_statuses
@@ -99,32 +103,34 @@ def ended_at(pod: Pod, now: datetime) -> datetime:
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """Failures since the last success, over a whole Job."""
+    """The failures since the last success, over a whole Job."""
 
     failures: int = 0
     last: datetime | None = None
 
     def after(self, ends: Iterable[tuple[datetime, bool]]) -> Backoff:
-        """`ends`: when newly ended pods ended, and whether well."""
+        """Return the back-off after more pods ended. `ends` holds when each ended, and whether it succeeded."""
         failures, last = self.failures, self.last
         for at, well in sorted(ends):
             failures, last = (0, None) if well else (failures + 1, at if last is None else max(last, at))
         return Backoff(failures, last)
 
     def over_at(self) -> datetime | None:
-        """When the next pod may be made; None for at once."""
+        """Return when the next pod may be created; None for at once."""
         return None if self.last is None else self.last + timedelta(seconds=delay_s(self.failures))
 
 
 def delay_s(failures: int) -> int:
-    """10 s, 20 s, 40 s ... 10 min."""
+    """Return the back-off delay: 10 s, 20 s, 40 s ... 10 min."""
     if failures <= 0:
         return 0
     return min(FIRST_DELAY_S << min(failures - 1, 16), LONGEST_DELAY_S)
 
 
 def past_limit_by_restarts(job: Job, pods: Iterable[Pod]) -> bool:
-    """Pods that restart in place never fail, so their restarts are counted instead."""
+    """Return whether restarts exceed the limit: pods that restart in place never fail, so their restarts are
+    counted.
+    """
     restart_policy = (job.spec.template.get("spec") or {}).get("restartPolicy")
     if restart_policy != "OnFailure":
         return False

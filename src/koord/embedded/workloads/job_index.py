@@ -20,7 +20,7 @@ def parse(text: str | None) -> frozenset[int]:
 
 
 def text(indexes: Iterable[int]) -> str:
-    """Two neighbours are written as a pair, three and more as a range."""
+    """Format indexes; two neighbours are written as a pair, three and more as a range."""
     parts: list[str] = []
     run: list[int] = []
     for index in [*sorted(indexes), None]:
@@ -41,6 +41,6 @@ def index_of(pod: Pod) -> int | None:
 
 
 def failures_of(pod: Pod) -> int:
-    """How often this pod's index had failed before the pod was made."""
+    """Return how often this pod's index had failed before the pod was created."""
     value = pod.metadata.annotations.get(FAILURES, "")
     return int(value) if value.isdecimal() else 0

@@ -1,6 +1,8 @@
-"""Counting a Job's ended pods exactly once, through a finalizer that keeps each until its end is written down. Pure.
+"""Account for a Job's ended pods: each is counted exactly once, through a finalizer that keeps it until
+its end is recorded. Pure.
 
-A pod that ended is first named in `uncountedTerminatedPods`, then loses its finalizer, then becomes a number.
+A pod that ended is first named in `uncountedTerminatedPods`, then loses its finalizer, then becomes a
+number. Failures are matched against the failure policy and delay the next pod.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def held(pod: Pod) -> bool:
 
 
 def tally(job: Job, pods: Sequence[Pod], now: datetime, *, ending: bool) -> Tally:
-    """`ending`: the Job has failed, so pods that are told to go count as failed however they end."""
+    """Count the ended pods. `ending`: the Job has failed, so pods that are being deleted count as failed
+    however they end.
+    """
     status = job.status
     by_uid = {pod.metadata.uid: pod for pod in pods if held(pod)}
     known = status.uncounted_terminated_pods or UncountedTerminatedPods()

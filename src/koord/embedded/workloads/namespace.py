@@ -1,4 +1,6 @@
-"""Namespaces that are being deleted: empty them, say how it goes, and let them end when nothing is left."""
+"""The namespace controller deletes the content of terminating namespaces, reports progress in conditions,
+and removes the finalizer at the end.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _ESTIMATE_S = 15
 
 
 class Remains(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left in a namespace after one sweep."""
+    """The content that is left in a namespace after one deletion pass."""
 
     counts: dict[str, int] = {}  # plural.group -> how many
     finalizers: dict[str, int] = {}
@@ -107,7 +109,7 @@ class Namespaces:
         self._pods.on(self._pod_changed)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        """The last pod out is what most terminating namespaces wait for."""
+        """Enqueue a terminating namespace when its last pod is gone, which is what most of them wait for."""
         where = change.object.metadata.namespace
         if change.kind == "deleted":
             namespace = self._namespaces.get("", where)
@@ -138,7 +140,7 @@ class Namespaces:
         return await self._finish(name)
 
     async def _empty(self, namespace: str, served: tuple[Kind, ...]) -> Remains:
-        """Pods first, and alone: what they use must outlive them."""
+        """Delete the pods first, and alone: what they use must outlive them."""
         kinds = [kind for kind in served if kind.resource.namespaced and kind.verbs >= {"list", "delete"}]
         pods = [kind for kind in kinds if kind.qualified == "pods"]
         others = [kind for kind in kinds if kind.qualified not in ("pods", "events.events.k8s.io")]

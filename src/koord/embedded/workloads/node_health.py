@@ -1,4 +1,4 @@
-"""Whether a node is alive and what its state means for pods: conditions, taints, zones. Pure."""
+"""Decide whether a node is alive and what its state means for pods: conditions, taints, zones. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ready_status(node: Node) -> str:
 
 
 def silent_conditions(node: Node, now: datetime) -> tuple[NodeCondition, ...]:
-    """The conditions of a node whose kubelet is silent; unchanged ones keep their times."""
+    """Return the conditions of a node whose kubelet stopped reporting; unchanged ones keep their times."""
     known = {condition.type: condition for condition in node.status.conditions}
     made = dict(known)
     for type in _REPORTED:
@@ -81,18 +81,18 @@ def wanted_schedule_taints(node: Node) -> set[str]:
 
 
 def wanted_execute_taint(node: Node) -> str:
-    """The taint that drives pods away, or nothing."""
+    """Return the NoExecute taint that the node should have, or an empty string."""
     return {"False": NOT_READY, "Unknown": UNREACHABLE}.get(ready_status(node), "")
 
 
 def decide_taints(node: Node, now: datetime, *, may_evict: bool, blackout: bool = False) -> tuple[Taint, ...] | None:
-    """The node's taints with ours put right; None when they are.
+    """Return the node's taints with ours corrected; None when they are right.
 
-    `may_evict`: NoExecute may be added now. `blackout`: every node is down, so no pod is driven anywhere.
+    `may_evict`: NoExecute may be added now. `blackout`: every node is down, so no pod is evicted.
     """
     schedule, execute = wanted_schedule_taints(node), "" if blackout else wanted_execute_taint(node)
     have_execute = {t.key for t in node.spec.taints if t.effect == NO_EXECUTE}
-    # One NoExecute taint may take the other's place at once: its pods have been told already.
+    # One NoExecute taint may replace the other at once: its pods are being evicted already.
     may_evict = may_evict or bool(have_execute & {NOT_READY, UNREACHABLE})
     kept = []
     for taint in node.spec.taints:
@@ -136,7 +136,9 @@ class Zones(msgspec.Struct, frozen=True):
 
 
 def zones(nodes: Iterable[tuple[Node, bool]]) -> Zones:
-    """`nodes` with whether each has fallen silent, which its conditions may not say yet."""
+    """Compute the eviction rate of each zone. `nodes` come with whether each is silent, which its conditions
+    may not say yet.
+    """
     counts: dict[str, list[int]] = {}
     for node, silent in nodes:
         status = ready_status(node)

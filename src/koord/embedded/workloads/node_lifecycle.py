@@ -1,6 +1,7 @@
-"""Nodes: notice those that fall silent, say so in their conditions and taints, and mark their pods not ready.
+"""The node lifecycle controller notices silent nodes, sets their conditions and taints, and marks their
+pods not ready.
 
-Driving pods away by NoExecute taints is taint_eviction's work.
+Evicting pods by NoExecute taints is the work of `taint_eviction`.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from koord.kube.workqueue import WorkQueue
 from koord.values import instant
 
 LEASE_NAMESPACE = "kube-node-lease"
-# How often a zone that may not evict is asked again.
+# How often a zone that may not evict is checked again.
 _LATER_S = 5.0
 
 
 CLUSTER = ""  # the queue's key for the cluster as a whole; no node has this name
-# Changes of many nodes within this time are judged together.
+# Changes of many nodes within this time are evaluated together.
 JUDGE_AFTER_S = 0.2
 
 
@@ -53,7 +54,7 @@ class Nodes:
         self._pods = context.pods()
         self._leases = context.informers.of(LEASES, LEASE_NAMESPACE)
         self._queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
-        self._heard: dict[str, float] = {}  # node -> when it was last heard of, by our own clock
+        self._heard: dict[str, float] = {}  # node -> its last heartbeat, by our own clock
         self._posted: set[str] = set()  # nodes whose kubelet has ever said something
         self._zones_seen: tuple[float, Zones] | None = None
         self._blackout = False
@@ -78,7 +79,9 @@ class Nodes:
         self._queue.add(name)
 
     def _judge_cluster(self) -> None:
-        """Entering or leaving a blackout concerns every node; leaving it, all get their time again."""
+        """Enqueue every node when the cluster enters or leaves a full outage; leaving it, all get their grace
+        period again.
+        """
         blackout = self._zones().blackout
         if blackout == self._blackout:
             return
@@ -89,7 +92,7 @@ class Nodes:
             self._queue.add(node.metadata.name)
 
     def _lease_changed(self, change: Change[Lease]) -> None:
-        """Every node renews every ten seconds: note the time and nothing more, unless it was thought lost."""
+        """Record the heartbeat of a renewed Lease; enqueue the node only when it is its first."""
         name = change.object.metadata.name
         if change.kind == "deleted" or (
             change.old is not None and change.old.spec.renew_time == change.object.spec.renew_time
@@ -98,7 +101,7 @@ class Nodes:
         self._hear(name)
         if name not in self._posted:
             self._posted.add(name)
-            self._queue.add(name)  # from now on its silence is judged more strictly
+            self._queue.add(name)  # from now on the shorter grace period holds
 
     def _hear(self, name: str) -> None:
         self._heard[name] = self._clock.monotonic()
@@ -135,7 +138,7 @@ class Nodes:
         return Done() if silent else Retry(left)
 
     def _silence_left_s(self, name: str) -> float:
-        """How long until the node counts as lost if nothing more is heard."""
+        """Return the seconds until the node counts as lost if nothing more is heard."""
         heard = self._heard.get(name, self._clock.monotonic())
         grace = GRACE_S if name in self._posted else STARTUP_GRACE_S
         return heard + grace - self._clock.monotonic()
@@ -143,7 +146,7 @@ class Nodes:
     # -- evictions by zone
 
     def _zones(self) -> Zones:
-        """Looks at every node, so it is asked at most once per moment however many nodes fail together."""
+        """Return the zone eviction rates, computed over all nodes at most once per ZONE_CHECK_DELAY_S."""
         now = self._clock.monotonic()
         if self._zones_seen is None or now - self._zones_seen[0] >= JUDGE_AFTER_S:
             seen = zones((node, self._silence_left_s(node.metadata.name) <= 0) for node in self._nodes.list())
@@ -154,7 +157,7 @@ class Nodes:
         return self._zones().rates.get(zone_of(node), 0.0)
 
     def _may_evict(self, node: Node) -> tuple[bool, float]:
-        """Whether the node's turn has come, and else when to ask again."""
+        """Return whether the node may be evicted now, and otherwise the seconds until to ask again."""
         if not self._rate(node):
             return False, _LATER_S
         left = self._evictions.get(zone_of(node), 0.0) - self._clock.monotonic()
@@ -178,7 +181,7 @@ class Nodes:
         return Done()  # the write comes back as a change, and the taints follow
 
     async def _write_taints(self, node: Node, taints: tuple[Taint, ...]) -> Refused | None:
-        """The list is replaced whole, so only over the version that it was read from."""
+        """Write the taints over the version that was read, because the list is replaced whole."""
         answer = await self._client.patch(
             NODES,
             node.metadata.name,
@@ -190,7 +193,7 @@ class Nodes:
         return answer if isinstance(answer, Refused) and not answer.not_found else None
 
     async def _mark_pods(self, node: Node) -> Refused | None:
-        """Nobody may count on pods of a node that does not answer."""
+        """Set the Ready condition of the pods of a lost node to False."""
         for pod in on_node(self._pods, node.metadata.name):
             found = pod_state.condition(pod, "Ready")
             if found is None or found.status != "True":
@@ -224,7 +227,9 @@ class Nodes:
 
 
 def _said(node: Node) -> tuple[datetime | None, str] | tuple[()]:
-    """When the kubelet last spoke and what it said; that nobody knows is our own word, not its."""
+    """Return when the kubelet last reported and its Ready status; Unknown is written by this controller and
+    does not count.
+    """
     for condition in node.status.conditions:
         if condition.type == "Ready" and condition.status != "Unknown":
             return condition.last_heartbeat_time, condition.status

@@ -1,4 +1,6 @@
-"""Who controls an object: references, indexes by owner, and which objects a workload takes on or lets go."""
+"""Controller references: who controls an object, indexes by owner and by selector, and adopting or
+releasing objects.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def controller_of(meta: ObjectMeta) -> OwnerReference | None:
 
 
 def controlled_by(meta: ObjectMeta, resource: Resource[Any]) -> OwnerReference | None:
-    """The controller, when it is of this kind; the version of its group does not matter."""
+    """Return the controller reference when it is of this kind; the version of its group does not matter."""
     owner = controller_of(meta)
     if owner is None or owner.kind != resource.kind or owner.api_version.rpartition("/")[0] != resource.group:
         return None
@@ -52,7 +54,7 @@ def reference(resource: Resource[Any], owner: Object) -> Plain:
 
 
 def index_by_controller(informer: Informer[O]) -> None:
-    """Make `owned` and `orphans` answer from `informer`; asking again changes nothing."""
+    """Add the index behind `owned_objects` and `orphans_matching` to the informer, once."""
     if not informer.has_index(_INDEX):
         informer.add_index(_INDEX, _controllers)
 
@@ -70,19 +72,21 @@ def owned(informer: Informer[O], uid: str) -> list[O]:
 
 
 def orphans(informer: Informer[O], namespace: str, selector: Selector) -> list[O]:
-    """Objects that nobody controls and that the selector may match."""
+    """Return objects without a controller that the selector may match."""
     value = pin(namespace, selector)
     return informer.by_index(_INDEX, _ORPHAN + value) if value else []
 
 
 def index_by_selector(informer: Informer[O], select: Callable[[O], Selector]) -> None:
-    """Make `selecting` answer from `informer`; `select(obj)` gives an object's selector."""
+    """Add the index behind `objects_selecting` to the informer; `select(obj)` returns the selector of an
+    object.
+    """
     if not informer.has_index("selector"):
         informer.add_index("selector", lambda obj: [pin(obj.metadata.namespace, select(obj))])
 
 
 def selecting(informer: Informer[O], meta: ObjectMeta, select: Callable[[O], Selector]) -> list[O]:
-    """Who selects an object with this metadata."""
+    """Return the objects whose selector matches this metadata."""
     found = []
     for value in pins(meta.namespace, meta.labels):
         found += [obj for obj in informer.by_index("selector", value) if select(obj).matches(meta.labels)]
@@ -93,7 +97,9 @@ def selecting(informer: Informer[O], meta: ObjectMeta, select: Callable[[O], Sel
 
 
 class Claims(msgspec.Struct, Generic[O], frozen=True):
-    """`held` is the owner's; `adopt` should become its own, `release` should no longer be."""
+    """Lists the objects of an owner: `held` is its own; `adopt` should become its own, `release` should no
+    longer be.
+    """
 
     held: tuple[O, ...]
     adopt: tuple[O, ...] = ()
@@ -101,7 +107,9 @@ class Claims(msgspec.Struct, Generic[O], frozen=True):
 
 
 def decide_claims(owner: Object, selector: Selector, owned: Iterable[O], orphans: Iterable[O]) -> Claims[O]:
-    """An owner on its way out takes nothing on and lets nothing go: its objects are the deleter's business."""
+    """Decide what an owner holds, adopts and releases. An owner that is being deleted adopts and releases
+    nothing.
+    """
     held = [obj for obj in owned if selector.matches(obj.metadata.labels)]
     if owner.metadata.deletion_timestamp is not None:
         return Claims(tuple(held))
@@ -120,7 +128,9 @@ async def apply_claims(
     claims: Claims[O],
     finalizer: str = "",
 ) -> Refused | None:
-    """Write the references. The owner is read anew before it adopts: a cache may not know yet that it is gone."""
+    """Write the owner references. The owner is read anew before it adopts: a cache may not know yet that it is
+    gone.
+    """
     meta = owner.metadata
     if claims.adopt:
         live = await client.get(resource, meta.name, meta.namespace)

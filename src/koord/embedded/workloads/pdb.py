@@ -1,4 +1,6 @@
-"""PodDisruptionBudgets: how many of the pods that a budget guards may be disrupted now."""
+"""The disruption controller computes how many of the pods that a PodDisruptionBudget selects may be
+disrupted now.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ ALLOWED = "DisruptionAllowed"
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """How many pods someone wants. `uid` is who: two ReplicaSets of one Deployment want the same pods."""
+    """The number of pods that a controller wants. `uid` names it: two ReplicaSets of one Deployment want the
+    same pods.
+    """
 
     uid: str
     replicas: int
@@ -64,7 +68,7 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 def counts_controllers(budget: PodDisruptionBudget) -> bool:
-    """Whether the budget is a share of what controllers want, rather than a number."""
+    """Return whether the budget is relative to what controllers want, rather than a number of pods."""
     return budget.spec.max_unavailable is not None or isinstance(budget.spec.min_available, str)
 
 
@@ -93,7 +97,7 @@ def decide_numbers(seen: View) -> Numbers | Trouble:
 
 
 def still_disrupted(seen: View) -> dict[str, datetime | None]:
-    """Pods whose eviction was allowed and has not been seen yet, for as long as it may take."""
+    """Return the pods whose eviction was allowed but not seen yet, until the eviction times out."""
     known = seen.budget.status.disrupted_pods
     if not known:
         return {}
@@ -231,7 +235,7 @@ class Budgets:
         return scales
 
     async def _scale(self, pod: Pod, owner: OwnerReference) -> Scale | Refused | None:
-        """How many pods the controller wants; a ReplicaSet's Deployment speaks for it."""
+        """Return how many pods the controller wants; for a ReplicaSet of a Deployment, the Deployment's number."""
         where, meta = pod.metadata.namespace, pod.metadata
         if controlled_by(meta, REPLICA_SETS):
             replica_set = self._sets.get(where, owner.name)
@@ -253,7 +257,7 @@ class Budgets:
         return await self._scale_of_other(where, owner)
 
     async def _scale_of_other(self, namespace: str, owner: OwnerReference) -> Scale | Refused | None:
-        """Kinds that we do not know tell through their scale, if they have one."""
+        """Return the scale of an unknown kind from its scale subresource, if it has one."""
         kind = self._kinds.of(owner.api_version, owner.kind) if self._kinds is not None else None
         if kind is None:
             found = await discover(self._client)

@@ -1,4 +1,6 @@
-"""Pods that nobody will end: on nodes that are gone, told to go before they had a node, or finished and too many."""
+"""The pod garbage collector deletes pods that nobody will end: on nodes that are gone, terminating without
+a node, or finished and too many.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 def decide_surplus(pods: Iterable[Pod], most: int) -> list[Removal]:
-    """Evicted ones first, then the oldest."""
+    """Return the finished pods beyond `most`: evicted ones first, then the oldest."""
     ended = list(pods)
     excess = len(ended) - most
     if most <= 0 or excess <= 0:
@@ -104,7 +106,9 @@ class PodGarbage:
         return not ready and any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)
 
     async def _lost_nodes(self) -> list[str]:
-        """Nodes that pods name, that have been missing for a while, and that the server does not know either."""
+        """Return nodes that pods name, that have been missing for a while, and that the server does not know
+        either.
+        """
         now = self._context.clock.monotonic()
         missing = [name for name in nodes_with_pods(self._pods) if self._nodes.get("", name) is None]
         self._missing = {name: self._missing.get(name, now) for name in missing}

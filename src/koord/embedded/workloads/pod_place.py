@@ -1,4 +1,4 @@
-"""Pods by the node that they are assigned to: one index that several controllers share."""
+"""The index of pods by node, which several controllers share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What controllers ask of a pod's state: active, ready, available, and since when. Pure."""
+"""The state of pods as controllers see it: phase and readiness, the index by node, the DisruptionTarget
+condition and the deletion order.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ def finished(pod: Pod) -> bool:
 
 
 def terminating(pod: Pod) -> bool:
-    """Told to go and still running."""
+    """Return whether the pod is being deleted and still runs."""
     return pod.metadata.deletion_timestamp is not None and not finished(pod)
 
 
@@ -40,7 +42,7 @@ def ready_since(pod: Pod) -> datetime | None:
 
 
 def available_at(pod: Pod, min_ready_s: int) -> datetime | None:
-    """When the pod counts as available if it stays ready; None when it is not ready."""
+    """Return when the pod counts as available if it stays ready; None when it is not ready."""
     since = ready_since(pod)
     return None if since is None else since + timedelta(seconds=min_ready_s)
 

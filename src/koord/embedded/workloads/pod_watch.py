@@ -1,4 +1,4 @@
-"""Wakes the owner of a pod when the pod changes, and those who might adopt it when it has none."""
+"""Enqueue the owner of a pod when the pod changes, and possible adopters when it has none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
 
 class PodWatch(Generic[O]):
-    """Between an informer of owners and the one of pods. `wake(key)` queues an owner."""
+    """Connects an informer of owners with the one of pods. `wake(key)` enqueues an owner."""
 
     def __init__(
         self,
@@ -70,5 +70,5 @@ class PodWatch(Generic[O]):
 
 
 def _is_news(old: Pod | None, meta: ObjectMeta) -> bool:
-    """To those who might adopt a pod, only its labels and the loss of an owner matter."""
+    """Return whether a change matters to possible adopters: only labels and the loss of an owner do."""
     return old is None or old.metadata.labels != meta.labels or bool(old.metadata.owner_references)

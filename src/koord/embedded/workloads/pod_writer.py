@@ -1,4 +1,7 @@
-"""Creates and deletes pods for their owners: in batches that grow with success, remembered until caches show them."""
+"""Create and delete pods for their owners, and enqueue owners when their pods change.
+
+Pods are created in batches that double with success, and expected until the caches show them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class PodWriter:
         self._expectations = expectations
 
     async def create(self, owner: Object, bodies: Sequence[Callable[[], Plain]]) -> tuple[int, Refused | None]:
-        """How many were made, and the first refusal, after which no further batch was begun.
+        """Create pods; return how many were made and the first refusal, after which no further batch was begun.
 
         A body is made anew when its name turns out to be taken.
         """
@@ -98,13 +101,13 @@ class PodWriter:
         return None
 
     def _tell(self, owner: Object, type: EventType, reason: str, message: str, pod: Pod | None = None) -> None:
-        """With the pod in it, what is said of one pod does not count as a repetition of what was said of another."""
+        """Record an event. It names the pod, so that events about two pods do not count as repetitions."""
         related = None if pod is None else reference(PODS, pod)
         self._recorder.record(reference(self._resource, owner), type, reason, message, related=related)
 
 
 def namespace_ends(refused: Refused) -> bool:
-    """Whether it was refused because its namespace is being emptied."""
+    """Return whether a request was refused because its namespace is terminating."""
     return refused.forbidden and any(
         cause.reason == "NamespaceTerminating" for cause in (refused.details.causes if refused.details else ())
     )

@@ -1,4 +1,4 @@
-"""Which pods a ReplicaSet gives up first: those whose loss costs least. Pure."""
+"""The order in which a ReplicaSet deletes pods: those whose loss costs least go first. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _PHASE = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 
 def deletion_cost(pod: Pod) -> int:
-    """0 when the annotation is absent or no 32-bit integer; the server refuses to store the latter."""
+    """Return the deletion cost; 0 when the annotation is absent or not a 32-bit integer, which the server
+    refuses to store.
+    """
     text = pod.metadata.annotations.get(DELETION_COST)
     if text is None:
         return 0
@@ -28,7 +30,9 @@ def deletion_cost(pod: Pod) -> int:
 
 
 def victims(pods: Sequence[Pod], count: int, related: Iterable[Pod], now: datetime) -> tuple[Pod, ...]:
-    """`count` of `pods`; `related` are the pods of all sets of the same Deployment, to spread what remains."""
+    """Return `count` of `pods` to delete; `related` are the pods of all ReplicaSets of the same Deployment, to
+    spread what remains.
+    """
     if count >= len(pods):
         return tuple(pods)
     crowd = Counter(pod.spec.node_name for pod in related if active(pod) and pod.spec.node_name)
@@ -36,9 +40,11 @@ def victims(pods: Sequence[Pod], count: int, related: Iterable[Pod], now: dateti
 
 
 def _worth(pod: Pod, crowd: Counter[str], now: datetime) -> tuple[bool, int, bool, int, int, int, int, int, str]:
-    """Least first: unassigned, pending, not ready, cheap, crowded, lately ready, often restarted, young.
+    """Return the deletion rank, lowest first: unassigned, pending, not ready, cheap, crowded, lately ready,
+    often restarted, young.
 
-    Ages of one order of magnitude are equal, and in the end the UID decides: between equals the choice is random.
+    Ages of one order of magnitude are equal, and in the end the UID decides: between equals the choice is
+    random.
     """
     return (
         bool(pod.spec.node_name),

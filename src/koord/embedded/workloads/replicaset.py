@@ -1,4 +1,4 @@
-"""ReplicaSets: keep as many pods of a template alive as are wanted."""
+"""The ReplicaSet controller keeps as many pods of a template alive as are wanted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from koord.kube.workqueue import WorkQueue
 from koord.values.selector import Selector
 
 FAILURE = "ReplicaFailure"
-# A set this large hears of its pods all the time: a little patience turns a storm of changes into one look.
+# The pods of a set this large change all the time: a short delay turns a burst of changes into one sync.
 _LARGE = 50
 _PATIENCE_PER_POD_S = 0.0005
 _MOST_PATIENCE_S = 1.0
@@ -45,7 +45,7 @@ _MOST_PATIENCE_S = 1.0
 class View(msgspec.Struct, frozen=True, kw_only=True):
     set: ReplicaSet
     pods: tuple[Pod, ...]  # that the set owns and selects, whatever their state
-    related: tuple[Pod, ...] = ()  # of all sets of the same Deployment; only asked for when something must go
+    related: tuple[Pod, ...] = ()  # of all ReplicaSets of the same Deployment; read only when pods must be deleted
     settled: bool = True  # the cache shows all that was done so far
     leaving: frozenset[str] = frozenset()  # UIDs of pods that were deleted and still look alive
     now: datetime
@@ -78,7 +78,9 @@ def decide(seen: View) -> Plan:
 
 
 def decide_status(seen: View, plan: Plan, refused: Refused | None) -> ReplicaSetStatus:
-    """What was just deleted no longer counts: whoever decides on these numbers must not count on it."""
+    """Return the status. Pods that were just deleted no longer count: whoever decides on these numbers must
+    not rely on them.
+    """
     spec, old = seen.set.spec, seen.set.status
     gone = {pod.metadata.uid for pod in plan.delete} if refused is None else set()
     alive = [pod for pod in seen.alive if pod.metadata.uid not in gone]
@@ -97,7 +99,9 @@ def decide_status(seen: View, plan: Plan, refused: Refused | None) -> ReplicaSet
 def _conditions(
     old: tuple[PlainCondition, ...], plan: Plan, refused: Refused | None, now: datetime
 ) -> tuple[PlainCondition, ...]:
-    """A refusal is remembered until a look that wants something succeeds, or nothing is wanted any more."""
+    """Keep the ReplicaFailure condition until a sync that wants a change succeeds, or nothing is wanted any
+    more.
+    """
     others = tuple(condition for condition in old if condition.type != FAILURE)
     if refused is None:
         return others
@@ -112,7 +116,7 @@ def _conditions(
 
 
 def next_look_s(seen: View) -> float | None:
-    """When the next ready pod becomes available, if one is waiting for it."""
+    """Return the seconds until the next ready pod becomes available, or None."""
     wait = seen.set.spec.min_ready_seconds
     moments = [at for pod in seen.pods if active(pod) and (at := available_at(pod, wait)) is not None and at > seen.now]
     return seconds_until(min(moments), seen.now) if wait and moments else None

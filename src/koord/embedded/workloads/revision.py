@@ -1,4 +1,4 @@
-"""What a Deployment writes on itself and its ReplicaSets to number its revisions and remember sizes. Pure."""
+"""The annotations with which a Deployment numbers revisions and remembers sizes. Pure."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ def sizes(desired: int, maximum: int) -> dict[str, str]:
 
 
 def first_annotations(deployment: Deployment, revision: int) -> dict[str, str]:
-    """Of a new set."""
+    """Return the annotations of a new ReplicaSet."""
     copied = {key: value for key, value in deployment.metadata.annotations.items() if key not in _OWN}
     return {**copied, REVISION: str(revision)}
 
 
 def annotation_changes(deployment: Deployment, new: ReplicaSet, revision: int) -> dict[str, str]:
-    """What the current set must still be told: a set that comes back gets a new number and keeps the old in mind."""
+    """Return the annotations to change on the current ReplicaSet. A reused one gets a new number and remembers
+    the old.
+    """
     have = new.metadata.annotations
     wanted = {key: value for key, value in deployment.metadata.annotations.items() if key not in _OWN}
     before = revision_of(new)
@@ -54,7 +56,7 @@ def annotation_changes(deployment: Deployment, new: ReplicaSet, revision: int) -
 
 
 def _remembered(history: str, revision: str) -> str:
-    """Oldest first, within a limit: the oldest are forgotten."""
+    """Append a revision to the history, which drops its oldest entries beyond a limit."""
     known = history.split(",") if history else []
     if revision in known:
         return history
@@ -65,7 +67,7 @@ def _remembered(history: str, revision: str) -> str:
 
 
 def revision_patch(deployment: Deployment, revision: str) -> Plain | None:
-    """The Deployment carries the number of its current set."""
+    """Return the patch that gives the Deployment the number of its current ReplicaSet, or None."""
     if not revision or deployment.metadata.annotations.get(REVISION) == revision:
         return None
     return {"metadata": {"annotations": {REVISION: revision}}}

@@ -1,6 +1,7 @@
-"""How a Deployment spreads its replicas over ReplicaSets: rolling, recreating, scaling. Sizes in, sizes out; pure.
+"""Decide how a Deployment spreads its replicas over ReplicaSets: rolling, recreating, scaling, and the
+annotations that number revisions. Pure.
 
-Writing conditions is rollout_status's work, carrying the plan out is the controller's.
+Conditions are written in `deployment_status`; the controller carries the sizes out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ RECREATE = "Recreate"
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What a rollout must keep to."""
+    """The replica bounds that a rollout must keep."""
 
     replicas: int
     surge: int
@@ -67,12 +68,12 @@ def total(sets: Iterable[ReplicaSet]) -> int:
 
 
 def available(replica_set: ReplicaSet) -> int:
-    """A status may lag behind a scale-down: no more can be counted on than are wanted."""
+    """Return the available replicas of a set, at most its size: a status may lag behind a scale-down."""
     return min(replica_set.status.available_replicas, size(replica_set))
 
 
 def _lags(replica_set: ReplicaSet) -> bool:
-    """Its status is of before the last change of its size."""
+    """Return whether the status of a ReplicaSet is older than the last change of its size."""
     return replica_set.status.observed_generation < replica_set.metadata.generation
 
 
@@ -81,7 +82,9 @@ def age_order(replica_set: ReplicaSet) -> tuple[datetime, str]:
 
 
 class Family(msgspec.Struct, frozen=True):
-    """A Deployment's sets: the one of the present template, if there is one, and the others, oldest first."""
+    """The ReplicaSets of a Deployment: the one of the present template, if there is one, and the others,
+    oldest first.
+    """
 
     new: ReplicaSet | None
     old: tuple[ReplicaSet, ...]
@@ -92,7 +95,9 @@ class Family(msgspec.Struct, frozen=True):
 
 
 def family_of(deployment: Deployment, sets: Iterable[ReplicaSet]) -> Family:
-    """Of several equal sets the oldest counts: who writes last must not decide."""
+    """Group the ReplicaSets of a Deployment. Of several with the present template the oldest counts: who
+    writes last must not decide.
+    """
     ordered = sorted(sets, key=age_order)
     new = next((s for s in ordered if same_template(s.spec.template, deployment.spec.template)), None)
     return Family(new, tuple(s for s in ordered if s is not new))
@@ -102,7 +107,7 @@ Sizes = dict[str, int]  # set name -> its new size; sets that keep theirs are le
 
 
 def first_size(deployment: Deployment, family: Family) -> int:
-    """Of the current set, now or when it is made: all that the bounds leave room for."""
+    """Return the size of the current ReplicaSet, now or when it is made: all that the bounds leave room for."""
     bounds = bounds_of(deployment)
     have = size(family.new) if family.new is not None else 0
     if deployment.spec.strategy.type == RECREATE:
@@ -112,7 +117,7 @@ def first_size(deployment: Deployment, family: Family) -> int:
 
 
 def roll(deployment: Deployment, family: Family) -> Sizes:
-    """One step of a rolling update; the current set exists."""
+    """Return the sizes after one step of a rolling update; the current ReplicaSet exists."""
     new = family.new
     assert new is not None, "a rolling update has a set to roll to"
     bounds = bounds_of(deployment)
@@ -149,7 +154,9 @@ def _shrink_old(bounds: Bounds, family: Family, new: ReplicaSet) -> Sizes:
 
 
 def recreate(deployment: Deployment, family: Family, old_pods_remain: bool) -> Sizes | None:
-    """One step: the old must be wholly gone before the new begins. None when it is the new set's turn to be made."""
+    """Return the sizes after one step: old pods must be gone before new ones start. None when the new
+    ReplicaSet is to be created.
+    """
     down = {s.metadata.name: 0 for s in family.old if size(s) > 0}
     if down or old_pods_remain:
         return down
@@ -160,14 +167,14 @@ def recreate(deployment: Deployment, family: Family, old_pods_remain: bool) -> S
 
 
 def is_scaling(deployment: Deployment, family: Family) -> bool:
-    """A set that was sized for another total than the present one."""
+    """Return whether a ReplicaSet was sized for another total than the present one."""
     replicas = wanted(deployment)
     desired = (revision.number(s.metadata.annotations, revision.DESIRED) for s in family.all if size(s) > 0)
     return any(number is not None and number != replicas for number in desired)
 
 
 def scale(deployment: Deployment, family: Family) -> Sizes:
-    """Bring the sum of the sets to the Deployment's size; between revisions every set keeps its share."""
+    """Bring the sum of the ReplicaSets to the Deployment's size; during a rollout every one keeps its share."""
     replicas = wanted(deployment)
     alive = [s for s in family.all if size(s) > 0]
     if len(alive) <= 1:
@@ -209,7 +216,7 @@ def _proportional(deployment: Deployment, alive: Sequence[ReplicaSet]) -> Sizes:
 
 
 def _share(deployment: Deployment, bounds: Bounds, replica_set: ReplicaSet, allowed: int) -> int:
-    """How much one set grows (or shrinks), within what is left to hand out."""
+    """Return how much one ReplicaSet grows (or shrinks), within what is left to hand out."""
     have = size(replica_set)
     if not have or not allowed:
         return 0

@@ -1,4 +1,4 @@
-"""A Deployment's status and conditions, in the words that `kubectl rollout status` and people know. Pure."""
+"""A Deployment's status and conditions, in the words that `kubectl rollout status` expects. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def condition(conditions: tuple[DeploymentCondition, ...], type: str) -> Deploym
 def with_condition(
     conditions: tuple[DeploymentCondition, ...], type: str, status: str, reason: str, message: str, now: datetime
 ) -> tuple[DeploymentCondition, ...]:
-    """Unchanged when status and reason are; the time of transition moves only with the status."""
+    """Set a condition unless its status and reason are the same; the transition time moves only with the
+    status.
+    """
     old = condition(conditions, type)
     if old is not None and old.status == status and old.reason == reason:
         return conditions
@@ -56,7 +58,7 @@ def _without(conditions: tuple[DeploymentCondition, ...], type: str) -> tuple[De
 
 
 def counted(deployment: Deployment, family: Family, now: datetime) -> DeploymentStatus:
-    """The numbers, and whether enough is available."""
+    """Return the status with its replica counts and the Available condition."""
     sets = family.all
     new, old = family.new, deployment.status
     ready_to_serve = sum(s.status.available_replicas for s in sets)
@@ -112,7 +114,7 @@ def _timed_out(deployment: Deployment, conditions: tuple[DeploymentCondition, ..
 
 
 def rollout_status(deployment: Deployment, family: Family, now: datetime) -> DeploymentStatus:
-    """The numbers and how the rollout goes."""
+    """Return the status with its replica counts and the Progressing condition."""
     status = counted(deployment, family, now)
     conditions = status.conditions
     what = f'ReplicaSet "{family.new.metadata.name}"' if family.new else f'Deployment "{deployment.metadata.name}"'
@@ -136,7 +138,9 @@ def rollout_status(deployment: Deployment, family: Family, now: datetime) -> Dep
 def _with_failure(
     conditions: tuple[DeploymentCondition, ...], family: Family, now: datetime
 ) -> tuple[DeploymentCondition, ...]:
-    """A set that cannot make its pods is the Deployment's trouble; the current set's comes first."""
+    """Copy the ReplicaFailure condition of a ReplicaSet to the Deployment; the current ReplicaSet's comes
+    first.
+    """
     sets = ([family.new] if family.new is not None else []) + list(family.old)
     for s in sets:
         for found in s.status.conditions:
@@ -146,7 +150,9 @@ def _with_failure(
 
 
 def with_pause(deployment: Deployment, now: datetime) -> Deployment:
-    """Pausing stops the deadline's clock and resuming starts it anew; a rollout that timed out stays so."""
+    """Set the paused or resumed condition: pausing stops the deadline, resuming restarts it. A timed-out
+    rollout stays so.
+    """
     conditions = deployment.status.conditions
     known = condition(conditions, PROGRESSING)
     if deadline_s(deployment) is None or (known is not None and known.reason == TIMED_OUT):
@@ -164,7 +170,7 @@ def with_pause(deployment: Deployment, now: datetime) -> Deployment:
 
 
 def next_look_s(deployment: Deployment, status: DeploymentStatus, now: datetime) -> float | None:
-    """When the deadline should be looked at, if it is running."""
+    """Return the seconds until the progress deadline should be checked, or None when it is not running."""
     known, limit = condition(status.conditions, PROGRESSING), deadline_s(deployment)
     if limit is None or known is None or known.last_update_time is None or deployment.spec.paused:
         return None

@@ -1,4 +1,4 @@
-"""When a CronJob is due: cron expressions, their shorthands, and "@every". Pure."""
+"""Cron schedules: cron expressions, their macros, and "@every". Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)  # parsing needs a moment to start 
 
 
 class ScheduleError(ValueError):
-    """The text is no schedule, or its time zone does not exist."""
+    """Raised when the text is not a schedule, or its time zone does not exist."""
 
 
 class Schedule:
@@ -49,7 +49,7 @@ class Schedule:
             raise ScheduleError(f"{error}: {text!r}") from None
 
     def after(self, moment: datetime) -> Iterator[datetime]:
-        """Times strictly after `moment`, as long as there are any."""
+        """Yield the scheduled times strictly after `moment`, as long as there are any."""
         if self._every is not None:
             at = moment.replace(microsecond=0)
             while True:
@@ -62,7 +62,7 @@ class Schedule:
         return next(self.after(moment), None)
 
     def latest(self, since: datetime, now: datetime) -> datetime | None:
-        """The last time in (since, now]."""
+        """Return the last scheduled time in (since, now], or None."""
         if self._every is not None:
             count = (now - since) // self._every
             return since.replace(microsecond=0) + count * self._every if count > 0 else None

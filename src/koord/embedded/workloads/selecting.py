@@ -1,4 +1,6 @@
-"""Label selectors of workloads, and how to find by index who selects an object without asking everyone. Pure."""
+"""Label selectors of workloads, and index keys that find who selects an object without asking everyone.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from koord.values.selector import NOTHING, Operator, Selector
 
 
 def selector_of(spec: LabelSelector | None) -> Selector:
-    """An absent selector selects nothing. A malformed one, which servers refuse to store, does too."""
+    """Return the selector; an absent one selects nothing. A malformed one, which servers refuse to store, does
+    too.
+    """
     if spec is None:
         return NOTHING
     try:
@@ -20,7 +24,7 @@ def selector_of(spec: LabelSelector | None) -> Selector:
 
 
 def pin(namespace: str, selector: Selector) -> str:
-    """An index value under which the selector is found by every object that it can match (see `pins`)."""
+    """Return the one index key under which every object that the selector can match looks for it."""
     if selector.nothing:
         return ""
     for requirement in selector.requirements:
@@ -30,7 +34,7 @@ def pin(namespace: str, selector: Selector) -> str:
 
 
 def pins(namespace: str, labels: Mapping[str, str]) -> Iterator[str]:
-    """All index values under which a selector that matches these labels may stand."""
+    """Yield all index keys under which a selector that matches these labels may be stored."""
     yield f"{namespace} *"
     for key, value in labels.items():
         yield f"{namespace} {key}={value}"

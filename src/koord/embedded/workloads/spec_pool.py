@@ -1,4 +1,4 @@
-"""Pods of one template have equal specs but for their node: each distinct spec is kept once, to save memory."""
+"""Intern the specs of pods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_SPECS = 4096
 
 
 class SpecPool:
-    """`shared` is an informer's transform."""
+    """Interns pod specs; `intern` is the transform of an informer."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, PodSpec] = {}

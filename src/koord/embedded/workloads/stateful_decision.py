@@ -1,4 +1,6 @@
-"""Which pod of a StatefulSet is made or ended next: in order, one at a time, unless it says otherwise. Pure."""
+"""Decide which pod of a StatefulSet is created or deleted next, in order unless its policy says otherwise,
+and what becomes of its volume claims. Pure.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def ordinal_of(stateful_set: StatefulSet, name: str) -> int | None:
 
 
 def condemned(stateful_set: StatefulSet, name: str) -> bool:
-    """Whether the pod's ordinal is no longer wanted."""
+    """Return whether the pod's ordinal is no longer wanted."""
     ordinal, first = ordinal_of(stateful_set, name), first_ordinal(stateful_set)
     return ordinal is not None and not first <= ordinal < first + wanted(stateful_set)
 
@@ -104,7 +106,7 @@ def decide(seen: View) -> Plan:
 
 
 def _fill(seen: View, slots: dict[int, Pod], ordinals: range, ordered: bool) -> tuple[list[NewPod], list[Pod], bool]:
-    """Make what is missing. In order, every pod must be up before the next is thought of."""
+    """Create missing pods. In order, every pod must be ready before the next is considered."""
     create: list[NewPod] = []
     delete: list[Pod] = []
     for ordinal in ordinals:
@@ -123,7 +125,9 @@ def _fill(seen: View, slots: dict[int, Pod], ordinals: range, ordered: bool) -> 
 
 
 def _birth_revision(seen: View, ordinal: int) -> str:
-    """Below the partition, or below what the rollout has reached, a lost pod comes back as it was."""
+    """Return the revision of a new pod: below the partition, or below what the rollout has reached, the
+    current one.
+    """
     strategy = seen.set.spec.update_strategy
     if (strategy.type or "RollingUpdate") != "RollingUpdate":
         return seen.update
@@ -132,7 +136,7 @@ def _birth_revision(seen: View, ordinal: int) -> str:
 
 
 def _shrink(condemned: Sequence[Pod], ordered: bool) -> tuple[list[Pod], bool]:
-    """The highest ordinal goes first; in order, only when nothing else is in motion."""
+    """Delete condemned pods, the highest ordinal first; in order, only when nothing else is in motion."""
     staying = [pod for pod in condemned if not _leaving(pod)]
     if not ordered:
         return staying, False
@@ -142,7 +146,7 @@ def _shrink(condemned: Sequence[Pod], ordered: bool) -> tuple[list[Pod], bool]:
 
 
 def _roll(seen: View, slots: dict[int, Pod], lowest: int) -> list[Pod]:
-    """One pod that is not of the new revision, from the top; none while one above is not healthy."""
+    """Return one pod of an old revision, from the highest ordinal; none while a pod above it is not healthy."""
     for ordinal in sorted(slots, reverse=True):
         if ordinal < lowest:
             break

@@ -1,4 +1,4 @@
-"""StatefulSets: pods with names and storage of their own, made, updated and ended in order."""
+"""The StatefulSet controller: pods with stable names and storage, created, updated and deleted in order."""
 
 from __future__ import annotations
 
@@ -197,7 +197,9 @@ class StatefulSets:
         return None
 
     async def _keep_claims(self, stateful: StatefulSet, pod: Pod) -> Refused | None:
-        """The claims' owners say when they go: with the set, with a pod that is scaled away, or never."""
+        """Update the owners of a pod's claims, which decide when they go: with the set, with a pod that is scaled
+        away, or never.
+        """
         ordinal = ordinal_of(stateful, pod.metadata.name)
         if ordinal is None or not stateful.spec.volume_claim_templates:
             return None

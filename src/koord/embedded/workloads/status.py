@@ -1,4 +1,4 @@
-"""Status writes: only what changed, only when something changed. Pure but for the one call that sends it."""
+"""Write status patches: only what changed, and only when something changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
 
 def difference(old: msgspec.Struct, new: msgspec.Struct) -> Plain:
-    """The merge patch from one status to another. A number that falls to nothing is written as 0, not removed."""
+    """Return the merge patch from one status to another. A number that falls to nothing is written as 0, not
+    removed.
+    """
     before, after = to_dict(old), to_dict(new)
     patch: Plain = {key: value for key, value in after.items() if before.get(key) != value}
     for key, value in before.items():
@@ -37,7 +39,9 @@ def _number(value: Any) -> bool:
 async def write_status(
     client: Client, resource: Resource[O], obj: O, patch: Plain, *, exactly: bool = False
 ) -> O | Refused | None:
-    """None when there was nothing to write. `exactly`: only over the very version that was read."""
+    """Patch the status; return None when there was nothing to write. `exactly`: only over the version that was
+    read.
+    """
     if not patch:
         return None
     meta = obj.metadata

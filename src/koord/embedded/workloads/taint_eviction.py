@@ -1,4 +1,6 @@
-"""Pods on nodes with NoExecute taints: those that do not tolerate them leave, the others when their patience ends."""
+"""The taint eviction controller deletes pods that do not tolerate a NoExecute taint of their node, others
+when their tolerationSeconds end.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,15 @@ from koord.policy.node_suitability import NO_EXECUTE, tolerates
 
 
 class Leave(msgspec.Struct, frozen=True):
-    """When the pod must go; in the past means now."""
+    """The time at which the pod must be evicted; in the past means now."""
 
     at: datetime
 
 
 def decide(pod: Pod, taints: tuple[Taint, ...], first_seen: datetime) -> Leave | None:
-    """None when the pod may stay for good. `first_seen`: when a taint without a time of its own was met."""
+    """Return when the pod must be evicted, or None. `first_seen` is used for taints without a time of their
+    own.
+    """
     moments: list[datetime] = []
     for taint in taints:
         if taint.effect != NO_EXECUTE:

@@ -1,4 +1,6 @@
-"""Pods stamped from templates: the body to create, the hash that names a template, names with a random end. Pure."""
+"""Make pods from templates: the body to create, the hash that names a template, and names with a random
+suffix. Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import msgspec
 from koord.api.core import RawTemplate
 from koord.kube.verb import Plain
 
-# No vowels and nothing that looks alike, so that chance spells no words. Kubernetes' own alphabet.
+# No vowels and nothing that looks alike, so that random names spell no words. Kubernetes' own alphabet.
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX = 5
 _LONGEST_BASE = 63 - _SUFFIX
@@ -25,17 +27,17 @@ def suffix(chance: Random) -> str:
 
 
 def generated(base: str, chance: Random) -> str:
-    """A name as the server generates it from `base`, cut so that it stays a label."""
+    """Return a name as the server generates it from `base`, cut so that it stays a label."""
     return base[:_LONGEST_BASE] + suffix(chance)
 
 
 def safe(text: str) -> str:
-    """Text in the alphabet of generated names."""
+    """Encode text in the alphabet of generated names."""
     return "".join(_LETTERS[ord(letter) % len(_LETTERS)] for letter in text)
 
 
 def template_hash(template: Any, collisions: int | None = None) -> str:
-    """A short name of the content: equal content has equal hashes, `collisions` gives another try."""
+    """Return a short hash of the content; `collisions` gives another one after a collision."""
     digest = hashlib.blake2b(msgspec.json.encode(template, order="deterministic"), digest_size=4)
     if collisions is not None:
         digest.update(collisions.to_bytes(4, "little"))
@@ -47,7 +49,7 @@ def labels_of(template: RawTemplate) -> dict[str, str]:
 
 
 def same_template(one: RawTemplate, other: RawTemplate) -> bool:
-    """Equal but for the hash label that a Deployment adds to its ReplicaSets."""
+    """Return whether two templates are equal but for the hash label that a Deployment adds to its ReplicaSets."""
     return _without_hash(one) == _without_hash(other)
 
 
@@ -70,7 +72,7 @@ def pod_from(
     finalizers: Sequence[str] = (),
     spec: Plain | None = None,
 ) -> Plain:
-    """The pod to create. Parts are shared with the template: whoever sends it must not change it."""
+    """Return the pod to create. Parts are shared with the template: whoever sends it must not change it."""
     given = template.get("metadata") or {}
     meta: Plain = {"name": name, "namespace": namespace}
     if generate_name:

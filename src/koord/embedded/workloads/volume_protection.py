@@ -1,4 +1,6 @@
-"""Volume claims and volumes that are being deleted stay until nobody uses them: their finalizers are ours to remove."""
+"""Remove the protection finalizers of volume claims and volumes that are being deleted, once nobody uses
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _INDEX = "claims"
 
 
 def claims_of(pod: Pod) -> Iterable[str]:
-    """Names of the claims that a pod holds. One without a node holds none: no kubelet starts it on a dying claim."""
+    """Return the names of the claims that a pod uses. One without a node uses none: no kubelet starts it on a
+    claim that is being deleted.
+    """
     if not pod.spec.node_name:
         return []
     found = []

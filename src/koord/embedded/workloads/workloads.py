@@ -1,4 +1,6 @@
-"""All the controllers of a cluster, or a chosen few, started and stopped together."""
+"""The controller manager: it starts and stops all workload controllers of a cluster, or a chosen few,
+together.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ ROSTER: Mapping[str, Callable[[Context], Runner]] = MappingProxyType(
 
 
 class Workloads:
-    """`start` returns at once: controllers begin to work when the informers, which are the caller's, have synced."""
+    """Runs workload controllers. `start` returns at once: they begin to work when the informers, which the
+    caller owns, have synced.
+    """
 
     def __init__(
         self, client: Client, informers: Informers, clock: Clock, seed: int, *, only: Collection[str] | None = None
@@ -72,7 +76,7 @@ class Workloads:
             self._tasks.append(task)
 
     async def stop(self) -> None:
-        """End every controller where it stands. Raises what one died of, if one did."""
+        """Stop every controller. Raises what a controller died of, if one did."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

@@ -1,1 +1,1 @@
-"""Control groups of both versions: where pods live in the tree, what each file means, and how to read it."""
+"""The cgroup file system of both versions: layout, knobs, their notation, and readers of usage."""

@@ -25,11 +25,12 @@ Check = Callable[[str], bool]
 
 
 def anything(value: str) -> bool:
+    """Accept any value that is not empty."""
     return bool(value)
 
 
 def between(low: int, high: int) -> Check:
-    """Whole numbers of a range; `max` is the largest number there is."""
+    """Return a check for integers of a range; `max` is the largest integer."""
 
     def check(value: str) -> bool:
         number = MAX_INT64 if value == MAX else integer(value)
@@ -39,7 +40,7 @@ def between(low: int, high: int) -> Check:
 
 
 class Codec:
-    """A file that holds one value, written as it is."""
+    """The codec of a file that holds one value, written as it is."""
 
     needs_text = False  # whether `line` must see the file's text of this very moment
 
@@ -47,31 +48,32 @@ class Codec:
         self.check = check
 
     def key(self, value: str) -> str:
-        """Which part of the file the value is about: "" where the file holds one value."""
+        """Return the part of the file that the value is about: "" where the file holds one value."""
         return ""
 
     def encode(self, value: str) -> str | None:
-        """The field for a value, or None when the kernel would not take it."""
+        """Return the field of a value, or None when the kernel would refuse it."""
         return value if self.check(value) else None
 
     def decode(self, field: str) -> str:
-        """The value for a field."""
+        """Return the value of a field."""
         return field
 
     def pick(self, text: str, key: str) -> str | None:
-        """The field in the file's text, None when the text is not what this file should hold."""
+        """Return the field in the file's text; None when the text is not what this file should hold."""
         return text.strip()
 
     def line(self, text: str, key: str, field: str) -> str:
-        """What to write so that the field changes and the rest of the file stays."""
+        """Return what to write so that the field changes and the rest of the file stays."""
         return field
 
     def same(self, one: str, other: str) -> bool:
+        """Return whether two fields mean the same."""
         return one == other
 
 
 class Weight(Codec):
-    """cpu.weight, spoken of in shares."""
+    """cpu.weight, with values in shares."""
 
     def encode(self, value: str) -> str | None:
         shares = integer(value)
@@ -89,14 +91,14 @@ class Shares(Codec):
 
 
 class Amount(Codec):
-    """A number that `max` (version 2) or the largest integer stands for no limit in: memory.min, memory.high, ..."""
+    """A number in which `max` (v2) or the largest integer stands for no limit: memory.min, memory.high, ..."""
 
     def same(self, one: str, other: str) -> bool:
         return one == other or _amount(one) == _amount(other)
 
 
 class Bytes(Codec):
-    """A memory limit. The kernel rounds down to pages, so fields are the same when their pages are."""
+    """A memory limit. The kernel rounds down to pages, so fields are equal when their pages are."""
 
     def __init__(self, unlimited: str, page_bytes: int = 4096) -> None:
         super().__init__()
@@ -123,7 +125,7 @@ class Bytes(Codec):
 
 
 class MaxColumn(Codec):
-    """One column of cpu.max (`quota period`). A quota may be written alone; a period only beside the quota."""
+    """One column of cpu.max (`quota period`). A quota may be written alone, a period only beside the quota."""
 
     def __init__(self, column: int) -> None:
         super().__init__()
@@ -148,7 +150,7 @@ class MaxColumn(Codec):
 
 
 class Quota(Codec):
-    """cpu.cfs_quota_us of version 1, where every negative number means no limit."""
+    """cpu.cfs_quota_us of cgroup v1, where every negative number means no limit."""
 
     def encode(self, value: str) -> str | None:
         number = integer(value)

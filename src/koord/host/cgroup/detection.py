@@ -22,12 +22,13 @@ _MOST_FOLDERS = 2_000  # a search must not walk a machine with a hundred thousan
 
 
 class Found(msgspec.Struct, frozen=True):
+    """A layout, and how it was found."""
     layout: Layout
     how: str
 
 
 class Undetected(msgspec.Struct, frozen=True):
-    """No layout could be told: every place that was looked at, for the operator to compare with his node."""
+    """No layout could be determined: every path that was tried, for the operator to compare with the node."""
 
     looked_at: tuple[str, ...]
 
@@ -36,12 +37,12 @@ class Undetected(msgspec.Struct, frozen=True):
 
 
 def cgroup_version(host: Host) -> int:
-    """2 when the root itself is a cgroup2 file system, whose root alone has this file."""
+    """Return 2 when the root itself is a cgroup2 file system, whose root alone has cgroup.controllers; else 1."""
     return 2 if host.exists(f"{host.paths.cgroup}/cgroup.controllers") else 1
 
 
 def detect(host: Host, kubelet_port: int | None = None) -> Found | Undetected:
-    """The layout: from folders that exist, from a search for them, or from how the kubelet was started."""
+    """Detect the layout: from directories that exist, from a search for them, or from how the kubelet was started."""
     version = cgroup_version(host)
     base = host.paths.cgroup if version == 2 else f"{host.paths.cgroup}/cpu"
     looked: list[str] = []
@@ -66,14 +67,14 @@ def detect(host: Host, kubelet_port: int | None = None) -> Found | Undetected:
 
 
 def layout_named(kubepods: str) -> Layout | None:
-    """The layout in which the group of all pods has this path; None when no layout has."""
+    """Return the layout in which the group of all pods has this path; None when no layout has."""
     *names, last = kubepods.strip("/").split("/")
     layout = _layout(tuple(names), last)
     return layout if layout is not None and layout.kubepods == kubepods.strip("/") else None
 
 
 def open_tree(host: Host, kubelet_port: int | None = None, kubepods: str = "") -> Tree | Undetected:
-    """`kubepods` is the group of all pods where the operator names it: then nothing is searched."""
+    """Return the cgroup tree. Where the operator names `kubepods`, the group of all pods, nothing is searched."""
     if kubepods:
         layout = layout_named(kubepods)
         path = f"{host.paths.cgroup if cgroup_version(host) == 2 else f'{host.paths.cgroup}/cpu'}/{kubepods.strip('/')}"

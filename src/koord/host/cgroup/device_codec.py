@@ -1,4 +1,4 @@
-"""Files with one line per block device (`8:0 ...`), and the scheduler's feature list: many values, each with a key."""
+"""Codecs of files with several values by key: one line per block device (`8:0 ...`), sched_features, schemata."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _DEVICE = re.compile(r"[0-9]+:[0-9]+")
 
 
 def devices(text: str) -> list[str]:
-    """The devices that a file has lines for, in its order."""
+    """Return the devices that a file has lines for, in its order."""
     return [words[0] for line in text.splitlines() if (words := line.split()) and _DEVICE.fullmatch(words[0])]
 
 
 class DeviceNumber(Codec):
-    """`8:0 1048576`. A device without a line has the default, so writing the default to it changes nothing."""
+    """One number per device (`8:0 1048576`). A device without a line has the default."""
 
     def __init__(self, check: Check, default: str) -> None:
         super().__init__(check)
@@ -43,7 +43,7 @@ class DeviceNumber(Codec):
 
 
 class DeviceColumn(DeviceNumber):
-    """One column of io.max (`8:0 rbps=max wbps=1048576 ...`), where 0 of version 1 is `max`."""
+    """One column of io.max (`8:0 rbps=max wbps=1048576 ...`), where 0 of cgroup v1 is `max`."""
 
     def __init__(self, check: Check, column: str) -> None:
         super().__init__(check, MAX)
@@ -68,7 +68,9 @@ class DeviceColumn(DeviceNumber):
 
 
 class DeviceSettings(Codec):
-    """`8:0 enable=1 ctrl=user rpct=95 ...`. The kernel answers 95.00 for 95 and may add settings of its own."""
+    """Settings per device (`8:0 enable=1 ctrl=user rpct=95 ...`). The kernel answers 95.00 for 95 and may add
+    settings.
+    """
 
     def __init__(self, settings: int, least: int, default: str) -> None:
         super().__init__(anything)
@@ -101,7 +103,7 @@ class DeviceSettings(Codec):
         return f"{key} {field}"
 
     def same(self, one: str, other: str) -> bool:
-        """Every setting asked for (`other`) is as it is in the file (`one`)."""
+        """Return whether every wanted setting (`other`) is as it is in the file (`one`)."""
         have = dict(word.partition("=")[::2] for word in one.split())
         return all(_equal(have.get(name), wanted) for name, wanted in _settings(other))
 
@@ -149,12 +151,12 @@ class Schemata(Codec):
         return f"{self._resource}:{field};\n"
 
     def same(self, one: str, other: str) -> bool:
-        """By real cache ids, which need not be 0..n-1; ids that are not asked for do not count."""
+        """Compare by real cache ids, which need not be 0..n-1; ids that are not wanted do not count."""
         have, wanted = self.domains(one), self.domains(other)
         return bool(wanted) and all(have.get(cache) == amount for cache, amount in wanted.items())
 
     def domains(self, field: str) -> dict[int, int]:
-        """Amount per cache id, empty when the text makes no sense."""
+        """Return the amount per cache id; empty when the text is malformed."""
         found: dict[int, int] = {}
         for part in field.strip().strip(";").split(";"):
             cache, equals, amount = part.strip().partition("=")

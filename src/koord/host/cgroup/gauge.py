@@ -1,6 +1,6 @@
-"""The use of one group, read every second: prepared paths, held descriptors, and only the numbers that are wanted.
+"""Read the usage of one group every second: prepared paths, open descriptors, and only the numbers that are needed.
 
-`koord.host.cgroup.usage` has the readers for everything that is looked at now and then.
+`koord.host.cgroup.usage` has the readers for everything that is read now and then.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _USAGE = (b"\nusage_usec ",)
 
 
 class Gauge:
+    """The fast reader of one group."""
     __slots__ = ("_cpu", "_memory", "_numa", "_page_bytes", "_stat", "_text", "_version", "group")
 
     def __init__(self, tree: Tree, group: str, budget: Descriptors) -> None:
@@ -32,7 +33,7 @@ class Gauge:
         self._version = tree.version
         self._page_bytes = tree.host.page_bytes
         self._stat = HeldFile(tree.path(File(CPU_STAT, group)) or "", budget)
-        # One file tells both on version 2.
+        # One file holds both on cgroup v2.
         same = tree.version == 2
         self._cpu = self._stat if same else HeldFile(tree.path(File(CPUACCT_USAGE, group)) or "", budget)
         self._memory = HeldFile(tree.path(File(MEMORY_STAT, group)) or "", budget)
@@ -40,7 +41,7 @@ class Gauge:
         self._text: bytes | Fault = b""
 
     def cpu_ns(self) -> int | Fault:
-        """CPU time since the group was made."""
+        """Return the CPU time since the group was made."""
         self._text = text = self._cpu.read()
         if isinstance(text, Fault):
             return text
@@ -53,7 +54,7 @@ class Gauge:
             return self._bad(self._cpu, text)
 
     def throttling(self) -> tuple[int, int] | Fault:
-        """Periods, and how many of them were throttled. On version 2 of the text that `cpu_ns` read last."""
+        """Return the periods, and how many of them were throttled; on cgroup v2 of the text that `cpu_ns` read last."""
         text = self._text if self._version == 2 else self._stat.read()
         if isinstance(text, Fault):
             return text
@@ -61,7 +62,7 @@ class Gauge:
         return self._bad(self._stat, text) if found is None else (found[0], found[1])
 
     def memory(self) -> tuple[int, int] | Fault:
-        """Bytes in use without page cache, and with it."""
+        """Return the bytes in use without page cache, and with it."""
         text = self._memory.read()
         if isinstance(text, Fault):
             return text
@@ -72,7 +73,7 @@ class Gauge:
         return used, used + found[3] + found[4]
 
     def numa_bytes(self) -> dict[int, int] | Fault:
-        """Bytes in use without page cache by NUMA node, of the group and all below it."""
+        """Return the bytes in use without page cache by NUMA node, of the group and all below it."""
         text = self._numa.read()
         if isinstance(text, Fault):
             return text
@@ -88,7 +89,7 @@ class Gauge:
 
 
 def _numbers(text: bytes, keys: tuple[bytes, ...]) -> list[int] | None:
-    """Files have up to sixty lines, and few are wanted."""
+    """Return the numbers of these keys, None when one is missing. Files have up to sixty lines, and few are needed."""
     text = b"\n" + text
     found: list[int] = []
     for key in keys:

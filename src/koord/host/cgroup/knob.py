@@ -1,8 +1,8 @@
-"""The table of every kernel file that the agent reads or writes: its place in both cgroup versions and what it takes.
+"""The table of every kernel file that the agent reads or writes: its path in both cgroup versions and its codec.
 
-Names are version 1's, which is how the protocol speaks of them. A knob without a place in a version does not exist
-there. Supported means: ALWAYS, the kernel has had it for ever; HERE, look in each folder; KUBEPODS, the folder of all
-pods tells for the whole node; ROOT, only the root group has it.
+Names are cgroup v1's, as in Koordinator's protocol. A knob without a file in a version does not exist there. Support
+means: ALWAYS, every kernel has it; HERE, check each directory; KUBEPODS, the directory of all pods tells for the whole
+node; ROOT, only the root group has it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from koord.values.quotation import integer
 
 
 class Support(enum.Enum):
+    """Where to check whether the kernel has a knob."""
     ALWAYS = "always"
     HERE = "here"
     KUBEPODS = "kubepods"
@@ -28,7 +29,7 @@ class Support(enum.Enum):
 
 
 class Area(enum.Enum):
-    """Which root a path starts from."""
+    """The file system root that a path starts from."""
 
     CGROUP = "cgroup"
     PROC = "proc"
@@ -37,7 +38,7 @@ class Area(enum.Enum):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """One file of one version. `subsystem` is the folder of a version 1 controller, "" on version 2."""
+    """The file of a knob in one version. `subsystem` is the directory of a v1 controller, "" on v2."""
 
     subsystem: str
     file: str
@@ -45,16 +46,18 @@ class Place(msgspec.Struct, frozen=True):
     support: Support = Support.ALWAYS
     writable: bool = True
     order: Order = Order.FREE
-    also: str = ""  # another file to look for: pressure of a version 1 node may stand in its unified tree
+    also: str = ""  # the tree to fall back to: PSI files of a cgroup v1 node may be in its unified tree
 
 
 class Knob(msgspec.Struct, frozen=True):
+    """One kernel setting and its files."""
     name: str
     v1: Place | None = None
     v2: Place | None = None
     area: Area = Area.CGROUP
 
     def place(self, version: int) -> Place | None:
+        """Return the file in this cgroup version; None where it does not exist."""
         return self.v2 if version == 2 and self.area is Area.CGROUP else self.v1
 
 

@@ -1,4 +1,4 @@
-"""Names of the groups of QoS classes, pods and containers below the cgroup root, for both drivers and any prefix.
+"""Names of the cgroups of QoS classes, pods and containers below the cgroup root, for both drivers and any prefix.
 
 A kubelet with `--cgroup-root` (kind starts it with /kubelet) puts its tree below other groups, and the systemd driver
 then repeats their names: kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice.
@@ -18,20 +18,22 @@ _HOST_APP["BE"] = "host-best-effort"
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """`prefix` names the groups above kubepods, outermost first."""
+    """The naming scheme of one node. `prefix` names the groups above kubepods, outermost first."""
 
     driver: str
     prefix: tuple[str, ...] = ()
 
     @property
     def kubepods(self) -> str:
+        """Return the group of all pods."""
         return self.qos_dir(GUARANTEED)
 
     def qos_dir(self, kube_qos: str) -> str:
-        """The group of a Kubernetes QoS class; Guaranteed pods live right in the group of all pods."""
+        """Return the group of a Kubernetes QoS class; Guaranteed pods live directly in the group of all pods."""
         return self._path(("kubepods", *filter(None, (_TIER[kube_qos],))))
 
     def pod_dir(self, kube_qos: str, uid: str) -> str:
+        """Return the group of a pod."""
         if self.driver == CGROUPFS:
             return f"{self.qos_dir(kube_qos)}/pod{uid}"
         above = self.qos_dir(kube_qos)
@@ -39,7 +41,7 @@ class Layout(msgspec.Struct, frozen=True):
         return f"{above}/{stem}-pod{uid.replace('-', '_')}.slice"
 
     def container_dir(self, pod_dir: str, container_id: str) -> str | None:
-        """The group of `<runtime>://<id>`; None when the runtime is not known or the id is empty."""
+        """Return the group of `<runtime>://<id>`; None when the runtime is unknown or the id is empty."""
         name = self.container_name(container_id)
         return None if name is None else f"{pod_dir}/{name}"
 
@@ -50,7 +52,7 @@ class Layout(msgspec.Struct, frozen=True):
         return plain if self.driver == CGROUPFS else f"{_SCOPE[runtime]}-{plain}.scope"
 
     def pod_of(self, name: str) -> str | None:
-        """The pod's UID from the last part of its path. Under systemd dashes come back, which UIDs are made of."""
+        """Return the pod's UID from the last part of its path. Under systemd the dashes of the UID are restored."""
         if self.driver == CGROUPFS:
             return name[3:] if name.startswith("pod") and len(name) > 3 else None
         stem, dot, kind = name.rpartition(".")
@@ -61,7 +63,7 @@ class Layout(msgspec.Struct, frozen=True):
         return uid.replace("_", "-") if found and uid and above in known else None
 
     def container_of(self, name: str) -> str | None:
-        """The plain container id from the last part of its path, None for groups that are no containers."""
+        """Return the plain container id from the last part of its path; None for groups that are no containers."""
         if self.driver == CGROUPFS:
             return name or None
         stem, dot, kind = name.rpartition(".")
@@ -75,7 +77,7 @@ class Layout(msgspec.Struct, frozen=True):
     def host_application_dir(
         self, name: str, qos: str, base: str | None = None, parent: str = "", relative: str = ""
     ) -> str:
-        """The group of a program outside of pods: where its cgroupPath says, else by its QoS class."""
+        """Return the group of a host application: where its cgroupPath says, else by its QoS class."""
         if base is None:
             return "/".join(filter(None, (_HOST_APP.get(qos, ""), name)))
         above = {
@@ -94,5 +96,5 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def kube_qos_of(path: str) -> str:
-    """The Kubernetes QoS class that a group's path tells."""
+    """Return the Kubernetes QoS class of a group's path."""
     return BEST_EFFORT if "besteffort" in path else BURSTABLE if "burstable" in path else GUARANTEED

@@ -1,6 +1,6 @@
-"""Pods and containers that come and go, seen as folders of the cgroup tree, before the kubelet tells of them.
+"""Generate pod lifecycle events from directories of the cgroup tree, before the kubelet lists the pods.
 
-A scan at the start and after lost events makes the picture whole: nothing that was there before is missed.
+A scan at the start and after lost events makes the state complete: nothing that existed before is missed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ _TIERS = (GUARANTEED, BURSTABLE, BEST_EFFORT)
 
 
 class Kind(enum.Enum):
+    """What happened to a pod or container."""
     POD_ADDED = "podAdded"
     POD_DELETED = "podDeleted"
     CONTAINER_ADDED = "containerAdded"
@@ -25,6 +26,7 @@ class Kind(enum.Enum):
 
 
 class Event(msgspec.Struct, frozen=True):
+    """A pod or container that appeared or disappeared."""
     kind: Kind
     pod: str  # UID
     container: str = ""  # id without its runtime
@@ -32,7 +34,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Lifecycle:
-    """`poll` after `fileno` became readable; all state belongs to the one task that does so."""
+    """The generator: call `poll` when `fileno` is readable; all state belongs to the one task that does so."""
 
     def __init__(self, tree: Tree, watcher: Watcher) -> None:
         self._tree = tree
@@ -53,7 +55,7 @@ class Lifecycle:
         self._watcher.close()
 
     def scan(self) -> list[Event]:
-        """Compare with what is there; also finds QoS groups that were made only now."""
+        """Return the events that bring the state in line with the tree; also finds QoS groups that are new."""
         events: list[Event] = []
         pods: dict[str, str] = {}
         for group in dict.fromkeys(map(self._tree.layout.qos_dir, _TIERS)):
@@ -70,7 +72,7 @@ class Lifecycle:
         return events
 
     def poll(self) -> list[Event]:
-        """What happened since the last call."""
+        """Return the events since the last call."""
         changes = self._watcher.read()
         if isinstance(changes, Fault):
             return self.scan()

@@ -1,4 +1,4 @@
-"""Which of two limits is the looser, and whether a child's limit fits in its parent's.
+"""Compare limits: which of two is looser, and whether a child's limit fits in its parent's.
 
 Writes are ordered by this: widen parents before children, narrow children before parents.
 """
@@ -14,6 +14,7 @@ from koord.values.quotation import integer
 
 
 class Order(enum.Enum):
+    """How the values of a knob relate to those of parent groups."""
     FREE = "free"  # values do not depend on those of parents
     SIZE = "size"  # a number that may grow and shrink, whatever the parent's is
     LIMIT = "limit"  # a child without a limit has its parent's: it fits always
@@ -23,7 +24,7 @@ class Order(enum.Enum):
 
 
 def loosest(order: Order, now: str, wanted: str) -> str:
-    """The field that allows all that both allow: written on the way down, before anything narrows."""
+    """Return the field that allows all that both allow: written on the way down, before anything narrows."""
     if order is Order.INHERITED_CPUS and not (now and wanted):
         return ""
     if order in (Order.CPUS, Order.INHERITED_CPUS):
@@ -32,6 +33,7 @@ def loosest(order: Order, now: str, wanted: str) -> str:
 
 
 def fits(order: Order, child: str, parent: str) -> bool:
+    """Return whether a child's field fits in its parent's."""
     if order is Order.INHERITED_CPUS and not (child and parent):
         return True
     if order in (Order.CPUS, Order.INHERITED_CPUS):
@@ -42,7 +44,7 @@ def fits(order: Order, child: str, parent: str) -> bool:
 
 
 def size(field: str) -> float:
-    """The number in a field; text that is no number is no limit, so that nothing is narrowed because of it."""
+    """Return the number in a field; text that is no number is no limit, so that nothing is narrowed because of it."""
     if field in (MAX, "-1"):
         return float("inf")
     number = integer(field)

@@ -1,6 +1,6 @@
-"""Texts of cgroup files to numbers, for both versions. Pure; which file to read is the reader's business.
+"""Parse the texts of cgroup files of both versions. Pure; which file to read is the reader's business.
 
-Every parser answers None when a required key is missing: half of a record is worse than none.
+Every parser returns None when a required key is missing: half of a record is worse than none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Throttling(msgspec.Struct, frozen=True):
 
 
 class MemoryStat(msgspec.Struct, frozen=True):
-    """Bytes of the group and everything below it."""
+    """The bytes of the group and everything below it."""
 
     cache: int
     rss: int
@@ -52,7 +52,7 @@ class MemoryStat(msgspec.Struct, frozen=True):
 
 
 class PressureLine(msgspec.Struct, frozen=True):
-    """Share of time stalled, in percent over 10, 60 and 300 seconds, and in microseconds since boot."""
+    """The share of time stalled, in percent over 10, 60 and 300 seconds, and in microseconds since boot."""
 
     avg10: float = 0.0
     avg60: float = 0.0
@@ -67,7 +67,7 @@ class Pressure(msgspec.Struct, frozen=True):
 
 
 def numbers(text: str, keys: tuple[str, ...]) -> list[int] | None:
-    """The numbers of `key number` lines, None when one is missing. Files have up to sixty lines, few are wanted."""
+    """Return the numbers of `key number` lines; None when one is missing."""
     words = text.split()
     have = dict(zip(words[::2], words[1::2]))
     try:
@@ -95,13 +95,13 @@ def parse_memory_stat(text: str, version: int) -> MemoryStat | None:
 
 
 def parse_amount(text: str) -> int | None:
-    """A byte count; `max` is the largest integer."""
+    """Parse a byte count; `max` is the largest integer."""
     text = text.strip()
     return MAX_INT64 if text == "max" else integer(text)
 
 
 def parse_numa_pages(text: str, version: int) -> dict[int, int] | None:
-    """Pages per NUMA node."""
+    """Parse the pages per NUMA node."""
     lines = text.splitlines()
     if version == 1:
         return _v1_numa(lines[0]) if lines and lines[0].startswith("total") else None
@@ -113,7 +113,7 @@ def parse_numa_pages(text: str, version: int) -> dict[int, int] | None:
 
 
 def parse_numa_bytes(text: str, version: int, page_bytes: int) -> dict[int, int] | None:
-    """Bytes that cannot be dropped by NUMA node: anonymous and unevictable memory of the group and all below it.
+    """Parse the unreclaimable bytes by NUMA node: anonymous and unevictable memory of the group and all below it.
 
     Version 1 counts pages, and its lines without `hierarchical_` leave out what is below: for a pod, everything.
     """
@@ -149,7 +149,9 @@ def parse_pressure(text: str) -> Pressure | None:
 
 
 def parse_cold_bytes(text: str, boundary: int = 5) -> int | None:
-    """Bytes that nobody touched for `boundary` or more scan buckets, from a vendor kernel's memory.idle_page_stats."""
+    """Parse the bytes that nobody touched for `boundary` or more scan buckets, from a vendor kernel's
+    memory.idle_page_stats.
+    """
     lines = text.strip("\n").split("\n")
     if len(lines) != _IDLE_LINES:
         return None
@@ -165,7 +167,7 @@ def parse_cold_bytes(text: str, boundary: int = 5) -> int | None:
 
 
 def parse_ids(text: str) -> list[int]:
-    """Process or thread ids, one a line."""
+    """Parse process or thread ids, one per line."""
     return [int(line) for line in text.split() if line.isdecimal()]
 
 

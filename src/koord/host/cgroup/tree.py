@@ -1,4 +1,4 @@
-"""The cgroup tree of one node: version, layout, and the way from (knob, group) to a file and its text."""
+"""The cgroup tree of one node: its version, its layout, and the path and text of each knob of each group."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Tree:
+    """Access to all knobs of a node."""
     def __init__(self, host: Host, version: int, layout: Layout) -> None:
         self.host = host
         self.version = version
@@ -31,7 +32,7 @@ class Tree:
         }
 
     def place(self, knob: str) -> Place | None:
-        """Where the knob is in this version; None when it is not."""
+        """Return the knob's file in this version; None when it does not exist."""
         return KNOBS[knob].place(self.version)
 
     def codec(self, knob: str) -> Codec | None:
@@ -39,7 +40,7 @@ class Tree:
         return None if place is None else place.codec
 
     def path(self, file: File) -> str | None:
-        """The full path, whether the file exists or not; None when this version has no such knob."""
+        """Return the full path, whether the file exists or not; None when this version has no such knob."""
         knob = KNOBS[file.knob]
         place = knob.place(self.version)
         return None if place is None else self._join(knob, place, file.dir)
@@ -49,11 +50,11 @@ class Tree:
         return None if path is None else path.rpartition("/")[0]
 
     def group(self, subsystem: str, group: str) -> str:
-        """The folder of a group: below its controller on version 1, below the root on version 2."""
+        """Return the directory of a group: below its controller on cgroup v1, below the root on v2."""
         return "/".join(filter(None, (self._areas[Area.CGROUP], subsystem if self.version == 1 else "", group)))
 
     def read(self, knob: str, group: str = "") -> str | Fault:
-        """The text of a knob's file, from the unified tree of a version 1 node where that has it instead."""
+        """Return the text of a knob's file; on cgroup v1 from the unified tree where only that has it."""
         path = self.path(File(knob, group))
         if path is None:
             return lacking(knob, f"cgroup v{self.version} has no such file")
@@ -65,7 +66,7 @@ class Tree:
         return text
 
     def value(self, knob: str, group: str = "", key: str = "") -> str | Fault:
-        """The knob's value in version 1's terms; `key` names the device or feature of files that hold many."""
+        """Return the knob's value in cgroup v1's terms; `key` names the device or feature of files that hold many."""
         text = self.read(knob, group)
         codec = self.codec(knob)
         if isinstance(text, Fault) or codec is None:
@@ -76,7 +77,7 @@ class Tree:
         return codec.decode(field)
 
     def supported(self, knob: str, group: str = "") -> bool:
-        """Whether the file is there, looked for where the knob's support says."""
+        """Return whether the file exists, checked where the knob's support says."""
         place = self.place(knob)
         if place is None:
             return False
@@ -90,7 +91,7 @@ class Tree:
         return found
 
     def mounted(self, knob: str) -> bool:
-        """Whether the file system or controller that the knob belongs to is there at all."""
+        """Return whether the file system or controller of the knob is mounted at all."""
         place = self.place(knob)
         area = KNOBS[knob].area
         if place is None:
@@ -99,12 +100,14 @@ class Tree:
         return self.host.is_folder(f"{root}/{place.subsystem}" if place.subsystem else root)
 
     def children(self, group: str, subsystem: str = "cpu") -> list[str] | Fault:
-        """Groups right below, as paths relative to the cgroup root."""
+        """Return the groups directly below, as paths relative to the cgroup root."""
         names = self.host.folders(self.group(subsystem, group))
         return names if isinstance(names, Fault) else [f"{group}/{name}" if group else name for name in names]
 
     def descend(self, group: str, depth: int, subsystem: str = "cpu") -> list[str]:
-        """The group and all below it down to a depth, parents first. Groups that vanish meanwhile are left out."""
+        """Return the group and all below it down to a depth, parents first. Groups that vanish meanwhile are left out.
+
+        """
         level = [group]
         found = [group]
         for _ in range(depth):

@@ -1,4 +1,4 @@
-"""Readers of one group: what it used, what it may use, how it was throttled and stalled, who is in it."""
+"""Readers of one group: what it used, what it may use, how it was throttled and stalled, and which tasks are in it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def cpu_usage_ns(tree: Tree, group: str) -> int | Fault:
-    """CPU time since the group was made."""
+    """Return the CPU time since the group was made."""
     return _parsed(tree, CPUACCT_USAGE, group, lambda text: parse_usage_ns(text, tree.version))
 
 
@@ -57,17 +57,17 @@ def memory_stat(tree: Tree, group: str) -> MemoryStat | Fault:
 
 
 def memory_usage_bytes(tree: Tree, group: str) -> int | Fault:
-    """Everything charged to the group, its page cache too."""
+    """Return everything charged to the group, its page cache included."""
     return _parsed(tree, MEMORY_USAGE, group, parse_amount)
 
 
 def memory_limit_bytes(tree: Tree, group: str) -> int | Fault:
-    """-1 is no limit."""
+    """Return the memory limit; -1 is no limit."""
     return _number(tree, MEMORY_LIMIT, group)
 
 
 def memory_numa_pages(tree: Tree, group: str) -> dict[int, int] | Fault:
-    """Pages by NUMA node."""
+    """Return the pages by NUMA node."""
     return _parsed(tree, MEMORY_NUMA_STAT, group, lambda text: parse_numa_pages(text, tree.version))
 
 
@@ -76,12 +76,12 @@ def cold_bytes(tree: Tree, group: str, boundary: int = 5) -> int | Fault:
 
 
 def pressure(tree: Tree, knob: str, group: str) -> Pressure | Fault:
-    """`knob` is cpu.pressure, memory.pressure or io.pressure."""
+    """Return the PSI of a group; `knob` is cpu.pressure, memory.pressure or io.pressure."""
     return _parsed(tree, knob, group, parse_pressure)
 
 
 def cpu_quota_us(tree: Tree, group: str) -> int | Fault:
-    """-1 is no limit."""
+    """Return the CFS quota; -1 is no limit."""
     return _number(tree, CPU_QUOTA, group)
 
 
@@ -90,12 +90,12 @@ def cpu_period_us(tree: Tree, group: str) -> int | Fault:
 
 
 def cpu_shares(tree: Tree, group: str) -> int | Fault:
-    """In version 1's shares on both versions."""
+    """Return the CPU shares, in cgroup v1's shares on both versions."""
     return _number(tree, CPU_SHARES, group)
 
 
 def cpu_limit_milli(tree: Tree, group: str) -> int | Fault | None:
-    """The quota as CPU, None when there is none."""
+    """Return the quota in milli-cores; None when there is none."""
     quota = cpu_quota_us(tree, group)
     if isinstance(quota, Fault):
         return quota
@@ -108,7 +108,7 @@ def cpu_limit_milli(tree: Tree, group: str) -> int | Fault | None:
 
 
 def cpuset(tree: Tree, group: str) -> CPUSet | Fault:
-    """The CPUs that the group really has: on version 2 an empty cpuset.cpus means the parent's."""
+    """Return the CPUs that the group really has: on cgroup v2 an empty cpuset.cpus means the parent's."""
     return _parsed(tree, CPUSET if tree.version == 1 else CPUSET_EFFECTIVE, group, _cpus)
 
 
@@ -121,9 +121,9 @@ def threads(tree: Tree, group: str) -> list[int] | Fault:
 
 
 def sandbox_group(tree: Tree, pod_dir: str, container_ids: list[str]) -> str | Fault | None:
-    """The pod's pause container: the one group of the pod that none of the known containers has.
+    """Return the group of the pod's pause container: the one group of the pod that no known container has.
 
-    None when it cannot be told, because no container is known yet or more than one group is left.
+    None when it cannot be determined, because no container is known yet or more than one group is left.
     """
     known = {name for name in map(tree.layout.container_name, container_ids) if name}
     if not known:

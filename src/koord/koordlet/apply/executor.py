@@ -1,7 +1,7 @@
-"""Carry out wanted values: only what differs, in the right order, for one owner per file, undoable and explained.
+"""Execute effects on files: write only what differs, in a safe order, for one owner per file, undoable and audited.
 
-Nothing that a node can do raises: every effect gets a Result. Only a fault of the program does (Conflict, an unknown
-knob). All calls come from one task.
+Nothing that a node can do raises: every effect gets a FileWriteResult. Only a bug of the program raises (OwnerConflict,
+an unknown knob). All calls come from one task.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ REFRESH_S = 60.0
 
 
 class Executor:
+    """The executor applies file effects to the cgroup tree and keeps what is needed to undo them."""
     def __init__(
         self,
         tree: Tree,
@@ -51,18 +52,19 @@ class Executor:
 
     @property
     def off(self) -> Mapping[str, Fault]:
-        """Knobs that this node turned out not to have, each with the refusal that told."""
+        """Return the knobs that this node turned out not to support, each with the error that showed it."""
         return self._memory.off
 
     @property
     def owners(self) -> Mapping[Key, str]:
+        """Return the owner of each file."""
         return self._memory.owners
 
     def execute(self, effects: Sequence[FileEffect]) -> list[Result]:
-        """Bring files to their values; results are in the order of the effects.
+        """Bring files to their values; the results are in the order of the effects.
 
-        Where one owner names a file twice, as a way station and as its end, only the end counts: stations are found
-        here, from what the files hold.
+        Where one owner names a file twice, as an intermediate and as a final value, only the final one counts:
+        intermediate values are found here, from what the files hold.
         """
         now = self._clock.monotonic()
         keys = [None if isinstance(effect, AddTasks) else self._key(effect) for effect in effects]
@@ -97,7 +99,7 @@ class Executor:
         ]
 
     def reconcile(self, owner: str, effects: Sequence[FileEffect]) -> list[Result]:
-        """The whole of what an owner wants: files it had before and does not mention go back to their originals."""
+        """Execute all that an owner wants: files that it wrote before and does not mention now are restored."""
         wanted = {self._key(effect) for effect in effects if not isinstance(effect, AddTasks)}
         left = [origin for origin in self._journal.of(owner) if origin.key not in wanted]
         results = [*self.execute(effects), *self._undo(left, f"{owner} no longer asks for it")]
@@ -106,7 +108,7 @@ class Executor:
         return results
 
     def release(self, owner: str, why: str = "switched off") -> list[Result]:
-        """Give an owner's files back as they were found; it owns nothing afterwards."""
+        """Restore all files of an owner; it owns nothing afterwards."""
         results = self._undo(self._journal.of(owner), why)
         for key in [key for key, name in self._memory.owners.items() if name == owner]:
             self._memory.forget(key)
@@ -120,11 +122,11 @@ class Executor:
         return results
 
     def reconsider(self) -> None:
-        """Try knobs again that were switched off, after an operator changed the node."""
+        """Enable disabled knobs again, after an operator changed the node."""
         self._memory.off.clear()
 
     def sweep(self) -> int:
-        """Forget files of groups that are gone, so that memory follows the pods that are there."""
+        """Forget files of groups that are gone, so that memory is bounded by the pods that exist; return how many."""
         self._sweep_at = self._clock.monotonic() + self._refresh_s
         known: dict[str, bool] = {}
         gone = 0
@@ -143,12 +145,14 @@ class Executor:
         return (file.knob, file.dir, "" if codec is None else codec.key(value_of(effect)))
 
     def _idle(self, group: str) -> bool:
-        """Whether we made the group idle."""
+        """Return whether this executor made the group idle."""
         entry = self._memory.entries.get((CPU_IDLE, group, ""))
         return entry is not None and entry.actual == "1"
 
     def _move(self, effect: AddTasks) -> Result:
-        """Threads that ended meanwhile are no failure, a group that cannot be had is."""
+        """Move threads into a resctrl group. Threads that ended meanwhile are no failure, a group
+        that cannot be made is.
+        """
         host = self._tree.host
         fault = resctrl.make_group(host, effect.group)
         faults = [fault] if fault is not None else resctrl.add_tasks(host, effect.group, effect.tasks)
@@ -158,7 +162,7 @@ class Executor:
         return Result(effect, Status.FAILED, detail=str(lost[0]), fault=lost[0])
 
     def _prepare(self, key: Key, effect: Write, now: float, level: Level) -> Step | Result:
-        """A step to make, or the result at once when there is none."""
+        """Return the pending write of an effect, or its result when nothing has to be written."""
         knob, group, part = key
         value = value_of(effect)
         place, path = self._tree.place(knob), self._tree.path(File(knob, group))
@@ -176,7 +180,7 @@ class Executor:
         if self._memory.waits(key, value, now):
             return Result(effect, Status.WAITING, detail=f"refused before with {self._memory.refusals[key].code}")
         if isinstance(effect, WriteSchemata):
-            resctrl.make_group(self._tree.host, group)  # when it fails, reading the group's file tells why
+            resctrl.make_group(self._tree.host, group)  # if it fails, reading the group's file shows why
         text = self._tree.host.read(path)
         if isinstance(text, Fault):
             return self._refused(key, effect, place, text, "", now)
@@ -232,7 +236,9 @@ class Executor:
         step: Step | None = None,
         field: str = "",
     ) -> Result:
-        """Judge a refusal, remember it, and say it once: in the log, in the audit log, and why if that can be seen."""
+        """Classify an I/O error, remember it, and report it once: in the log, in the audit log, with its likely
+        reason.
+        """
         verdict = judge(fault, folder_exists=self._stays(key), basic=place.support is Support.ALWAYS)
         if verdict is Verdict.DISPUTED:
             taken = step is not None and self._writer.own_value_taken(step)
@@ -261,20 +267,20 @@ class Executor:
         return Result(effect, STATUS[verdict], before, detail, fault)
 
     def _others_may_write(self, knob: str, fault: Fault) -> bool:
-        """A file that we may not open, though we may open its sister of all pods: one odd group, not the node."""
+        """Return whether the same file of all pods is writable: then one group is odd, and the knob stays enabled."""
         if fault.errno not in (errno.EACCES, errno.EPERM):
             return False
         path = self._tree.path(File(knob, self._tree.layout.kubepods))
         return path is not None and path != fault.path and self._tree.host.writable(path)
 
     def _stays(self, key: Key) -> bool:
-        """Whether a missing file means a missing feature: its group is there, or never was one that could go."""
+        """Return whether a missing file means a missing feature: its group exists, or is no group that could vanish."""
         if KNOBS[key[0]].area in (Area.PROC, Area.SYS) or not self._tree.mounted(key[0]):
             return True
         return self._tree.host.is_folder(self._tree.folder(File(key[0], key[1])) or "")
 
     def _absent_everywhere(self, knob: str, place: Place) -> bool:
-        """The folder of all pods tells for the node, once it is there."""
+        """Return whether the group of all pods, once it exists, lacks the file: then the whole node does."""
         if place.support is Support.ROOT or not self._tree.mounted(knob):
             return True
         everywhere = File(knob, self._tree.layout.kubepods)
@@ -302,7 +308,9 @@ class Executor:
         return list(results.values())
 
     def _backwards(self, origin: Origin, why: str) -> Step | None:
-        """The step that undoes an entry; None when the group is gone, was made anew, or somebody else wrote since."""
+        """Return the write that undoes an entry, or None when the group is gone, was recreated, or
+        somebody else wrote since.
+        """
         file = File(origin.knob, origin.dir)
         place, path = self._tree.place(origin.knob), self._tree.path(file)
         if place is None or path is None:
@@ -336,5 +344,5 @@ class Executor:
 
 
 def _waiting(verdict: Verdict) -> Verdict:
-    """A file that one folder lacks is asked for as seldom as a value that does not go."""
+    """Return the verdict that decides the back-off: a file that one group lacks waits as long as a rejected value."""
     return Verdict.REJECTED if verdict is Verdict.ABSENT else verdict

@@ -1,7 +1,7 @@
-"""What every file held before the agent first wrote it, kept on disk so that a later process can undo it all.
+"""The journal keeps on disk what every file held before the agent first wrote it, so that a later process can undo it.
 
-A line is added before a write, never after: a crash between the two costs a harmless line, not an original. Entries
-belong to one boot and one inode; a group that was made again starts without history.
+A line is added before a write, never after: a crash between the two costs a harmless line, not an original value.
+Entries belong to one boot and one inode; a group that was recreated starts without history.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SLACK = 256  # lines more than twice the entries before the file is written ane
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Fields are as they stand in the file."""
+    """The original value of one file and the last two values written. Values are as they stand in the file."""
 
     knob: str
     dir: str
@@ -42,7 +42,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """In memory alone when `path` is None."""
+    """The journal; it is kept in memory alone when `path` is None."""
 
     def __init__(self, host: Host, path: str | None = None) -> None:
         self._host = host
@@ -65,10 +65,13 @@ class Journal:
         return self._origins.get(key)
 
     def of(self, owner: str) -> list[Origin]:
+        """Return the entries of an owner."""
         return [origin for origin in self._origins.values() if origin.owner == owner]
 
     def note(self, key: Key, owner: str, before: str, after: str, inode: int) -> None:
-        """A write is about to happen. The first one's `before` is the original for as long as the group lives."""
+        """Record a write that is about to happen. The first write's `before` is the original for as
+        long as the group lives.
+        """
         known = self._origins.get(key)
         original = before
         if known is not None and known.inode == inode:

@@ -1,4 +1,4 @@
-"""The order of a batch of writes, and the rule between groups that must hold after each single one of them.
+"""The order of a batch of writes, the parent/child rule that must hold after each write, and why a kernel refuses one.
 
 Pass one goes down the tree and writes what is looser than now; pass two comes up and writes the wanted values. When a
 write fails, those that relied on it are held back rather than made in a wrong order.
@@ -11,24 +11,26 @@ from collections.abc import Iterable
 from koord.host.cgroup.knob import CPU_BURST, CPU_IDLE, CPU_QUOTA, MEMORY_LIMIT, MEMORY_SWAP_LIMIT, Place
 from koord.host.cgroup.order import Order, fits, loosest
 
-# Within one group going down: what must be wide first. Going up it is reversed: burst before quota, limit before swap.
+# Order in one group on the way down, widest first. On the way up it is reversed: burst, quota; limit, swap.
 # Leaving idle comes first, since shares cannot be written before; entering idle comes last for the same reason.
 _LEAVE_IDLE, _FIRST, _SECOND, _ANY, _LATE, _ENTER_IDLE = range(6)
 _RANK = {MEMORY_SWAP_LIMIT: _FIRST, CPU_QUOTA: _SECOND, MEMORY_LIMIT: _SECOND, CPU_BURST: _LATE}
 
 
 def depth(group: str) -> int:
+    """Return how many levels a group lies below the root."""
     return group.count("/") + 1 if group else 0
 
 
 def rank(knob: str, target: str) -> int:
+    """Return the position of a knob among the writes of one group on the way down."""
     if knob == CPU_IDLE:
         return _LEAVE_IDLE if target == "0" else _ENTER_IDLE
     return _RANK.get(knob, _ANY)
 
 
 def ancestors(group: str) -> Iterable[str]:
-    """Groups above, nearest first, the root ("") last."""
+    """Yield the groups above, nearest first, the root ("") last."""
     while group:
         group = group.rpartition("/")[0]
         yield group
@@ -42,7 +44,7 @@ class Level:
         self._below: dict[tuple[str, str], list[str]] = {}
 
     def put(self, knob: str, group: str, place: Place, field: str) -> None:
-        """The file's field, at the start and after each write."""
+        """Set the file's field, at the start and after each write."""
         if place.order in (Order.FREE, Order.SIZE):
             return
         if (knob, group) not in self._now:
@@ -51,9 +53,9 @@ class Level:
         self._now[knob, group] = field
 
     def obstacle(self, knob: str, group: str, place: Place, field: str) -> str | None:
-        """Why the field must not be written now: a group above or below in this batch that it would not fit.
+        """Return why the field must not be written now: a group above or below in this batch that it would not fit.
 
-        What does not fit already, because somebody else wrote it, is no reason to keep it from getting better.
+        What does not fit already, because somebody else wrote it, does not prevent a write that improves it.
         """
         now = self._now.get((knob, group))
         if now is None:  # not a limit of a hierarchy

@@ -14,7 +14,10 @@ from koord.koordlet.apply.level import ancestors
 
 
 def obstruction(tree: Tree, key: Key, place: Place, field: str) -> str:
-    """What stands in the way, "" when nothing can be seen."""
+    """Return which parent, child or sibling value conflicts with a refused field; "" when none can be seen.
+
+    The kernel says EINVAL or EBUSY and no more; operators need the other number. It is read only after a refusal.
+    """
     knob, group, _ = key
     if knob == CPU_SHARES and tree.value(CPU_IDLE, group) == "1":
         return "cpu.idle is 1"

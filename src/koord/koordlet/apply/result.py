@@ -17,6 +17,7 @@ FileEffect: TypeAlias = Write | AddTasks
 
 
 class Status(enum.Enum):
+    """The outcome of one effect."""
     WRITTEN = "written"
     SAME = "same"  # read, and already right
     FRESH = "fresh"  # known to be right, not read again yet
@@ -31,6 +32,7 @@ class Status(enum.Enum):
 
 
 class Result(msgspec.Struct, frozen=True):
+    """The outcome of one effect, the field before it, and the error if there was one."""
     effect: FileEffect
     status: Status
     before: str = ""  # as it stood in the file
@@ -39,12 +41,12 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def settled(self) -> bool:
-        """Whether the file has the value now."""
+        """Return whether the file has the wanted value now."""
         return self.status in (Status.WRITTEN, Status.SAME, Status.FRESH)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One write that was tried, for the audit log. Values are as they stand in the file."""
+    """One attempted write, for the audit log. Values are as they stand in the file."""
 
     at: float  # seconds since the epoch
     owner: str
@@ -56,15 +58,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     reason: str  # the effect's cause
     why: str
     message: str
-    refused: str = ""  # the errno's name when the kernel said no
+    refused: str = ""  # the errno's name when the kernel refused
 
 
 class Conflict(ValueError):
-    """Two strategies want one file: a fault of the program, not of the node."""
+    """Two strategies want one file: a bug of the program, not a condition of the node."""
 
 
 def file_of(effect: Write) -> File:
-    """The registry's name of the file that an effect is about."""
+    """Return the cgroup file that an effect writes."""
     if isinstance(effect, WriteCgroup):
         return File(effect.file, effect.group)
     if isinstance(effect, WriteSystem):
@@ -73,6 +75,7 @@ def file_of(effect: Write) -> File:
 
 
 def value_of(effect: Write) -> str:
+    """Return the value that an effect writes, in cgroup v1's notation."""
     if isinstance(effect, WriteSchemata):
         return ";".join(f"{cache}={value}" for cache, value in effect.by_cache)
     return effect.value

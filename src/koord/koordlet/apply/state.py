@@ -1,4 +1,6 @@
-"""What the executor remembers of files: who owns them, what they should hold, when to look again, and refusals."""
+"""The executor's state: who owns each file, what it should hold, when to check it again, and which writes were
+refused.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ _CHANGED_VALUE_S, _CHANGED_MOST_S = 1.0, 16.0
 
 
 class Entry(msgspec.Struct):
+    """A file whose value is known, and when it is to be checked again."""
     owner: str
     value: str
     target: str  # the value as it stands in the file
@@ -25,6 +28,7 @@ class Entry(msgspec.Struct):
 
 
 class Refusal(msgspec.Struct):
+    """The last refusal of a file and the back-off that it causes."""
     value: str
     code: str
     at: float
@@ -34,7 +38,7 @@ class Refusal(msgspec.Struct):
 
 
 class Memory:
-    """Owned by one executor. Times are the clock's monotonic seconds."""
+    """The state of one executor. Times are the clock's monotonic seconds."""
 
     def __init__(self, refresh_s: float) -> None:
         self._refresh_s = refresh_s
@@ -44,7 +48,7 @@ class Memory:
         self.off: dict[str, Fault] = {}
 
     def claim(self, effects: list[tuple[Key, Write]]) -> None:
-        """Take the files for their owners, or raise before anything is written."""
+        """Claim the files for their owners, or raise before anything is written."""
         taken: dict[Key, str] = {}
         for key, effect in effects:
             owner = taken.setdefault(key, self.owners.get(key, effect.owner))
@@ -53,12 +57,16 @@ class Memory:
         self.owners.update(taken)
 
     def fresh(self, key: Key, value: str, now: float) -> bool:
+        """Return whether the file is known to hold the value and need not be read yet."""
         entry = self.entries.get(key)
         return entry is not None and entry.value == value and now < entry.look_at
 
     def settle(self, key: Key, owner: str, value: str, target: str, actual: str, now: float) -> None:
-        """The file holds its target. A young file is looked at again soon: a kubelet that is still setting the
-        pod up may overwrite it, and must not win for a whole refresh period."""
+        """Record that the file holds its target.
+
+        A file that changed recently is checked again soon: a kubelet that is still setting up the pod may overwrite it,
+        and must not win for a whole refresh period.
+        """
         entry = self.entries.get(key)
         kept = entry is not None and entry.value == value and entry.actual == actual
         after = min(entry.look_after_s * 2, self._refresh_s) if kept and entry is not None else _FIRST_LOOK_S
@@ -66,13 +74,14 @@ class Memory:
         self.refusals.pop(key, None)
 
     def waits(self, key: Key, value: str, now: float) -> bool:
+        """Return whether the file is still backing off from a refusal."""
         refusal = self.refusals.get(key)
         if refusal is None:
             return False
         return now < (refusal.until if refusal.value == value else min(refusal.until, refusal.at + refusal.changed_s))
 
     def refuse(self, key: Key, value: str, code: str, verdict: Verdict, now: float) -> bool:
-        """Remember a refusal; True when it is news."""
+        """Record a refusal and its back-off; return whether it is a new kind of refusal."""
         before = self.refusals.get(key)
         changed = _CHANGED_VALUE_S if before is None else min(2 * before.changed_s, _CHANGED_MOST_S)
         wait = back_off_s(verdict, before.wait_s if before is not None and before.value == value else 0.0)
@@ -82,7 +91,9 @@ class Memory:
         return before is None or before.code != code
 
     def encourage(self, key: Key) -> None:
-        """A write worked: what the kernel refused because of it, above or below or beside, may be tried again."""
+        """End the back-off of related files after a write that worked: above, below or beside, the
+        kernel may accept now.
+        """
         knob, group, _ = key
         paired = _PAIRED.get(knob)
         for other in [

@@ -1,4 +1,4 @@
-"""Records of writes as events of the audit log: whom they are about, in the log's own words."""
+"""Turn records of writes into events of the audit log."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ VERBOSE = 3  # of single writes; the log's own default shows them
 
 
 class PodName(msgspec.Struct, frozen=True):
+    """The names by which the audit log identifies a pod and its containers."""
     namespace: str
     name: str
     containers: dict[str, str] = {}  # name by plain id
 
 
 def event_of(record: Record, layout: Layout, pod_of: Callable[[str], PodName | None]) -> AuditEvent:
-    """`pod_of` answers for a UID; a pod that is not known any more is told by its UID alone."""
+    """Build the audit event of a write. `pod_of` looks up a UID; an unknown pod is identified by its UID alone."""
     subject = _subject(record.group, layout, pod_of)
     return msgspec.structs.replace(
         subject,
@@ -37,8 +38,10 @@ def event_of(record: Record, layout: Layout, pod_of: Callable[[str], PodName | N
 
 
 def trail(audit_log: AuditLog, layout: Layout, pod_of: Callable[[str], PodName | None]) -> Callable[[Record], None]:
-    """The executor's `audit`: every record goes to the log. A log that cannot be written stops no write, and is
-    told of once for each errno."""
+    """Return the executor's `audit` callback, which appends every record to the log.
+
+    A log that cannot be written stops no write, and is reported once per errno.
+    """
     told: set[str] = set()
 
     def tell(record: Record) -> None:

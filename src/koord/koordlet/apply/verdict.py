@@ -1,7 +1,7 @@
-"""The errno table: what a refused open, read or write says about a knob, and how long to leave it alone.
+"""The errno table: what a refused open, read or write means for a knob, and how long to back off.
 
 Pure. EINVAL alone is ambiguous: it means "no such feature" on some kernels and "not beside that other value" on all.
-The executor settles it by writing the file's own value back (`DISPUTED`).
+The executor resolves it by writing the file's own value back (`DISPUTED`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from koord.host.fault import ABSENT, OPEN, PARSE, READ, WRITE, Fault
 
 
 class Verdict(enum.Enum):
-    VANISHED = "vanished"  # the group is gone, and so is the wish
+    VANISHED = "vanished"  # the group is gone, and the effect with it
     ABSENT = "absent"  # the group is there, the file is not
-    OFF = "off"  # the node cannot do this: do not ask again
-    DISPUTED = "disputed"  # the value or the knob: ask the kernel about the value it has itself
-    REJECTED = "rejected"  # this value does not go here as things are
+    OFF = "off"  # the node cannot do this: disable the knob
+    DISPUTED = "disputed"  # either the value or the knob is refused: write the file's own value to tell which
+    REJECTED = "rejected"  # this value is refused here as things are
     RETRY = "retry"  # nothing is wrong with the value
 
 
@@ -50,7 +50,7 @@ _TABLE = {
 
 
 def judge(fault: Fault, *, folder_exists: bool, basic: bool) -> Verdict:
-    """`basic` knobs are in every kernel: no refusal of a value switches them off."""
+    """Classify an I/O error. `basic` knobs are in every kernel: no refused value disables them."""
     if fault.stage == ABSENT:
         return Verdict.OFF
     if fault.stage == PARSE:
@@ -70,6 +70,6 @@ _LONGEST_S = {Verdict.REJECTED: 600.0, Verdict.RETRY: 60.0}
 
 
 def back_off_s(verdict: Verdict, before_s: float) -> float:
-    """How long to wait after a refusal when the wait before it was `before_s` (0: there was none)."""
+    """Return how long to wait after a refusal when the wait before it was `before_s` (0: there was none)."""
     first, longest = _FIRST_S.get(verdict, 1.0), _LONGEST_S.get(verdict, 60.0)
     return min(max(before_s * 2, first), longest)

@@ -1,7 +1,7 @@
-"""One write, with what must happen around it: the journal before, the audit after, and files that move together.
+"""Write one file with what must happen around it: the journal before, the audit after, and files that change together.
 
-Two pairs of version 1 move together. memory.limit_in_bytes may not pass memory.memsw.limit_in_bytes, which runtimes
-set to the same number. And a group that leaves cpu.idle forgets its cpu.shares.
+Two pairs of cgroup v1 change together. memory.limit_in_bytes may not exceed memory.memsw.limit_in_bytes, which runtimes
+set to the same number. And a group that leaves cpu.idle loses its cpu.shares.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Measure = Callable[[str, bool, float], None]
 
 
 class Step(msgspec.Struct):
-    """One file of a batch on its way from `now` to `target`, both as they stand in the file."""
+    """One file of a batch on its way from `current` to `target`, both as they stand in the file."""
 
     effect: Write
     key: Key
@@ -53,10 +53,11 @@ class Step(msgspec.Struct):
 
 
 def nothing(*_: object) -> None:
-    """For those who do not want to be told."""
+    """Ignore all arguments: the default callback."""
 
 
 class Writer:
+    """The writer performs single writes of a batch and journals and audits each of them."""
     def __init__(self, tree: Tree, clock: Clock, journal: Journal, audit: Audit, measure: Measure) -> None:
         self._tree = tree
         self._clock = clock
@@ -65,7 +66,7 @@ class Writer:
         self._measure = measure
 
     def put(self, step: Step, field: str, batch: Set[Key], shares: str | None = None) -> Fault | None:
-        """Write the field and what goes with it, unless the batch has a step of its own for that.
+        """Write the field and the files that change with it, unless the batch has a pending write of its own for those.
 
         `shares` is what a group leaving idle should have again.
         """
@@ -80,9 +81,9 @@ class Writer:
         return self._put(step, field)
 
     def own_value_taken(self, step: Step) -> bool:
-        """Whether the kernel takes the value that the file has already: if not, the knob itself does not work.
+        """Return whether the kernel accepts the value that the file already has: if not, the knob itself does not work.
 
-        A file that cannot be read any more proves nothing, and counts as taken.
+        A file that cannot be read any more proves nothing, and counts as accepted.
         """
         text = self._tree.host.read(step.path)
         field = None if isinstance(text, Fault) else step.codec.pick(text, step.key[2])
@@ -117,13 +118,13 @@ class Writer:
         return None
 
     def _owner(self, step: Step) -> str:
-        """Whose entry in the journal the file is: one that only moves along stays with the owner it has."""
+        """Return the journal owner of the file: one that only changes along with another keeps the owner it has."""
         known = self._journal.get(step.key)
         along = file_of(step.effect).knob != step.key[0]
         return known.owner if along and known is not None else step.effect.owner
 
     def record(self, step: Step, field: str, fault: Fault | None = None) -> None:
-        """Tell the audit log. Refusals are told by the executor, which knows whether they are news."""
+        """Audit a write. The executor audits refusals, as it knows whether they are new."""
         self._audit(
             Record(
                 at=self._clock.time(),
@@ -173,11 +174,12 @@ class Writer:
         return None if after is None or wanted is None or wanted == after.now else self._put(after, wanted)
 
     def _foretell(self, step: Step, field: str) -> None:
+        """Journal a value that the kernel is about to set by itself."""
         inode = self._tree.host.identity(step.path.rpartition("/")[0]) or 0
         self._journal.note(step.key, self._owner(step), step.now, field, inode)
 
     def _beside(self, step: Step, knob: str) -> Step | None:
-        """Another knob of the same group, as it is now."""
+        """Return another knob of the same group as it is now."""
         file = File(knob, step.key[1])
         path, place = self._tree.path(file), self._tree.place(knob)
         if path is None or place is None:

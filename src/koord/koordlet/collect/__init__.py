@@ -1,1 +1,1 @@
-"""From the machine's files to samples. Each collector works, and fails, alone; decisions are made elsewhere."""
+"""Collectors turn the machine's files into samples. Each one works and fails alone; none of them decides anything."""

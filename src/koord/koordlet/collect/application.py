@@ -1,4 +1,4 @@
-"""What programs outside of pods use: those that the NodeSLO names as host applications."""
+"""Measure the programs outside of pods that the NodeSLO names as host applications."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class ApplicationsUse(msgspec.Struct, kw_only=True, gc=False):
 
 
 class ApplicationCollector:
+    """Samples CPU and memory of each host application; with `page_cache` their page cache counts as theirs."""
     def __init__(
         self,
         tree: Tree,
@@ -69,7 +70,7 @@ class ApplicationCollector:
         self._follow(())
 
     def groups(self) -> dict[str, str]:
-        """The group of each application by its name."""
+        """Return the group of each application by its name."""
         return {name: gauge.group for name, (gauge, _) in self._known.items()}
 
     def _measure(
@@ -116,6 +117,7 @@ class ApplicationCollector:
 
 
 def application_group(layout: Layout, one: HostApplicationSpec) -> str:
+    """Return the cgroup of a host application."""
     path = one.cgroup_path
     if path is None:
         return layout.host_application_dir(one.name, one.qos)

@@ -1,4 +1,4 @@
-"""What best-effort pods use together, what they ask for, and what they may really use now. In milli-cores."""
+"""Measure what best-effort pods use together, what they request, and what they may really use now, in milli-cores."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BestEffortCollector:
         self._request_milli = 0
 
     def sample(self, now_s: float, pods: Sequence[PodView] | None, cpus: int) -> None:
-        """Without knowing the pods there is still a usage, and a limit of the group of them all."""
+        """Take one sample. While the pods are unknown there is still a usage, and a limit of the group of them all."""
         if pods is not self._seen:
             self._follow(pods or ())
             self._seen = pods
@@ -85,7 +85,7 @@ class BestEffortCollector:
         self._cpusets = {}
 
     def _limit_milli(self) -> int | Fault:
-        """The smallest number of CPUs that the group or one of its containers has, or the quota if that is less."""
+        """Return the smallest number of CPUs of the group or one of its containers, or the quota if that is less."""
         least: int | None = None
         for group, held in self._cpusets.items():
             found = held.count()
@@ -124,7 +124,7 @@ class BestEffortCollector:
 
 
 class _Cpuset:
-    """How many CPUs a group has; the text is parsed when it is another one."""
+    """Reads how many CPUs a group has; the text is parsed only when it changed."""
 
     __slots__ = ("_count", "_text", "file")
 

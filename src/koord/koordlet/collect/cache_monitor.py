@@ -1,4 +1,4 @@
-"""How much of the last-level cache and of the memory bandwidth each QoS class uses, from resctrl's monitors."""
+"""Measure how much last-level cache and memory bandwidth each QoS class uses, from resctrl's monitors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CacheCollector:
         self.latest: Mapping[str, tuple[Monitor, ...]] = {}  # by class
 
     def sample(self, at_s: float, now_s: float) -> None:
-        """Occupancy in bytes; bandwidth in bytes per second, as the rate of the monitors' counters."""
+        """Take one sample: occupancy in bytes, bandwidth in bytes per second as the rate of the monitors' counters."""
         if not self._timer.due(at_s):
             return
         if not resctrl.mounted(self._host):
@@ -41,7 +41,7 @@ class CacheCollector:
         for name in CLASSES:
             found = resctrl.monitors(self._host, name)
             if isinstance(found, Fault):
-                trouble = trouble if found.vanished else found  # a class without a group has nothing to tell
+                trouble = trouble if found.vanished else found  # a class without a group has no samples
                 continue
             latest[name] = tuple(found)
             for one in found:

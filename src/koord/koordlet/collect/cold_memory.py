@@ -1,4 +1,4 @@
-"""Memory that nobody has touched for a while, where the kernel's scanner tells it, and what is left without it."""
+"""Measure memory that nobody touched for a while, where the kernel's kidled reports it, and what remains without it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ColdMemoryCollector:
         self.is_on = False  # whether the kernel's scanner runs for us
 
     def sample(self, at_s: float, now_s: float, pods: Sequence[PodView], applications: Mapping[str, str]) -> None:
-        """`applications` are groups by name."""
+        """Take one sample of the node, the pods and the host applications. `applications` are groups by name."""
         if not self._timer.due(at_s) or not self._switched_on():
             return
         fault = self._node(now_s)
@@ -74,7 +74,7 @@ class ColdMemoryCollector:
         return None
 
     def _group(self, now_s: float, group: str, keys: tuple[str, str], subject: str) -> Fault | None:
-        """A group that is gone is no trouble."""
+        """Sample one group; a group that is gone is no error."""
         cold, held = usage.cold_bytes(self._tree, group), usage.memory_stat(self._tree, group)
         if isinstance(cold, Fault):
             return None if cold.vanished else cold

@@ -37,7 +37,9 @@ _EXPIRE_S = 60.0
 
 
 class Collection:
-    """`store` keeps samples `settings.interval_s` apart. `budget` bounds the files that stay open."""
+    """The set of enabled collectors. `store` keeps samples `settings.interval_s` apart; `budget` bounds the open
+    files.
+    """
 
     def __init__(
         self,
@@ -78,7 +80,8 @@ class Collection:
         *,
         memory_policy: str = "",
     ) -> None:
-        """One tick. `pods` is None until they are known: then neither they nor the system have samples.
+        """Take the samples of one tick. `pods` is None until they are known: then neither they nor
+        the system are sampled.
 
         The same sequence objects, given again, mean that nothing changed. `memory_policy` is that of the NodeMetric.
         """
@@ -101,27 +104,27 @@ class Collection:
 
     @property
     def conditions(self) -> Mapping[str, Condition]:
-        """Of each collector that is switched on."""
+        """Return the status of each enabled collector."""
         return self._conditions.now
 
     @property
     def started(self) -> bool:
-        """Whether each has worked once, or has said that it cannot on this machine."""
+        """Return whether each collector has worked once, or has said that it cannot on this machine."""
         return self._conditions.started
 
     @property
     def pressure(self) -> Mapping[tuple[str, str], Mapping[str, Pressure]]:
-        """The last look, by pod and container ("" for the pod itself), then by cpu, mem and io."""
+        """Return the last PSI sample by pod and container ("" for the pod itself), then by cpu, mem and io."""
         return {} if self._pressure is None else self._pressure.latest
 
     @property
     def cache_monitors(self) -> Mapping[str, tuple[Monitor, ...]]:
-        """The last look, by QoS class."""
+        """Return the last resctrl sample by QoS class."""
         return {} if self._cache is None else self._cache.latest
 
     @property
     def hot_pages(self) -> bool:
-        """Whether the kernel tells hot memory from cold."""
+        """Return whether the kernel distinguishes hot memory from cold."""
         return self._cold is not None and self._cold.is_on
 
     @property
@@ -130,7 +133,7 @@ class Collection:
 
     @property
     def gpus_known(self) -> bool:
-        """False until the cards were listed once, or it is clear that there are none for us."""
+        """Return False until the cards were listed once, or it is clear that there are none."""
         return self._gpu is None or self._gpu.known
 
     @property

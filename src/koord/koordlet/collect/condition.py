@@ -1,4 +1,4 @@
-"""Whether each collector works: kept for whoever asks, and told to the log once per change."""
+"""Keep the status of each collector, and log it once per change."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ _LOG = logging.getLogger(__name__)
 
 
 class Condition(msgspec.Struct, frozen=True, gc=False):
-    """`problem` is empty while it works. `answered` is False until it worked or said that it never will."""
+    """The status of one collector: `problem` is "" while it works; `answered` is False until it worked or
+    said that it never will.
+    """
 
     problem: str = ""
     answered: bool = False
 
 
 class Conditions:
+    """The statuses of all enabled collectors by name."""
     def __init__(self, names: tuple[str, ...]) -> None:
-        """`names` are the collectors that are switched on."""
+        """`names` are the enabled collectors."""
         self._now = dict.fromkeys(names, Condition())
-        self._kinds: dict[str, str] = {}  # what kind of problem was told last
+        self._kinds: dict[str, str] = {}  # the kind of problem that was logged last
 
     @property
     def now(self) -> Mapping[str, Condition]:
@@ -32,19 +35,21 @@ class Conditions:
 
     @property
     def started(self) -> bool:
-        """Whether every collector has answered."""
+        """Return whether every collector has answered."""
         return all(one.answered for one in self._now.values())
 
     def works(self, name: str) -> None:
+        """Record that a collector works."""
         if self._kinds.pop(name, None) is not None:
             _LOG.info("collector %s works again", name)
         if self._now.get(name) != _WORKING:
             self._now[name] = _WORKING
 
     def fails(self, name: str, fault: Fault | str, *, for_good: bool = False) -> None:
-        """`for_good`: this machine cannot do it, so nobody needs to wait for it.
+        """Record that a collector fails; with `permanent` this machine cannot support it, so nobody
+        needs to wait for it.
 
-        Another file with the same trouble is no news: a pod after the other would fill the log.
+        The same kind of error of another file is not logged again: one pod after the other would fill the log.
         """
         kind = f"{fault.stage} {fault.code}" if isinstance(fault, Fault) else fault
         text = str(fault)

@@ -1,6 +1,7 @@
-"""Cycles and instructions of containers, counted for a while every minute: together they tell how well code runs.
+"""Measure how well containers run: cycles and instructions (CPI) from perf events, and stalls (PSI) from cgroup files.
 
-Each container needs two counters per CPU. When there are more containers than descriptors, they take turns.
+CPI is counted for a window every minute. Each container needs two counters per CPU; when there are more containers than
+descriptors, they take turns.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ MOST_DESCRIPTORS = 4096
 
 
 class Counter(Protocol):
+    """An open pair of perf counters of one container."""
     def read(self) -> Cpi | Fault: ...
 
     def close(self) -> None: ...
 
 
 class Counting(Protocol):
-    """What `koord.host.perf` does."""
+    """The interface of `koord.host.perf`."""
 
     def available(self) -> Fault | None: ...
 
@@ -38,6 +40,7 @@ class Counting(Protocol):
 
 
 class CyclesCollector:
+    """Counts cycles and instructions of running containers over a window."""
     def __init__(
         self,
         tree: Tree,

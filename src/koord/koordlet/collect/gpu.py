@@ -1,4 +1,4 @@
-"""What the node, its pods and their containers use of NVIDIA cards, by card."""
+"""Measure what the node, its pods and their containers use of NVIDIA GPUs, by card."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIST_S = 60.0
 
 
 class Cards(Protocol):
-    """What `koord.host.nvml.Nvml` does."""
+    """The interface of `koord.host.nvml.Nvml`."""
 
     def driver(self) -> str: ...
 
@@ -32,7 +32,7 @@ class Cards(Protocol):
 
 
 class GpuCollector:
-    """`cards` is opened at the first look when it is not given."""
+    """Samples GPU usage; the library is opened at the first sample when it is not given."""
 
     def __init__(self, tree: Tree, store: Store, conditions: Conditions, cards: Cards | None = None) -> None:
         self._tree = tree
@@ -92,7 +92,7 @@ class GpuCollector:
             self._store.add((kind.NODE_GPU_MEMORY_TOTAL, *which), now_s, card.total_bytes)
 
     def _pod(self, now_s: float, pod: PodView, uses: Sequence[tuple[GpuCard, list[GpuUse]]]) -> None:
-        """A pod's use is that of its containers; cards that none of them uses have no series."""
+        """Sample one pod: its usage is that of its containers; cards that none of them uses have no series."""
         total: dict[tuple[str, str], tuple[int, int]] = {}
         for container in pod.containers:
             if not container.running or not container.group:

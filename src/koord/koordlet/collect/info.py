@@ -1,4 +1,4 @@
-"""What seldom changes about the machine: processors, NUMA nodes, the CPU's model, disks. Looked at once a minute."""
+"""Measure the whole node and its NUMA nodes from /proc and sysfs, and read its hardware once a minute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ INFO, STORAGE = "node-info", "storage"
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
-    """Empty until it could be read; a later failure keeps what is known."""
+    """The hardware of the node: CPUs, NUMA nodes, CPU model, disks. Empty until read; a later failure
+    keeps what is known.
+    """
 
     processors: tuple[Processor, ...] = ()
     model: CpuModel = CpuModel()
@@ -38,6 +40,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InfoCollector:
+    """Reads the node's hardware periodically and keeps the last result in `now`."""
     def __init__(self, host: Host, conditions: Conditions, settings: Settings) -> None:
         self._host = host
         self._conditions = conditions
@@ -65,7 +68,7 @@ class InfoCollector:
         if isinstance(model, Fault):
             self._conditions.fails(INFO, model)
             return
-        # Memory by NUMA node is told by its own collector when it is missing; the CPUs are known all the same.
+        # Missing NUMA memory is reported by its own collector; the CPUs are known all the same.
         nodes, huge = numa.numa_nodes(self._host), numa.huge_pages(self._host)
         self.now = msgspec.structs.replace(
             self.now,

@@ -20,7 +20,7 @@ NAMES = (CPU, MEMORY, NUMA)
 
 
 class NodeUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Of one tick: cores and bytes, None where there is no number."""
+    """What the node used in one tick, in cores and bytes; None where there is no number."""
 
     cores: float | None = None
     memory_bytes: int | None = None
@@ -29,6 +29,7 @@ class NodeUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NodeCollector:
+    """Samples CPU and memory of the node and of each NUMA node."""
     def __init__(
         self, host: Host, store: Store, clock: Clock, conditions: Conditions, longest_gap_s: float, *, page_cache: bool
     ) -> None:
@@ -65,7 +66,7 @@ class NodeCollector:
         return cores, by_numa or None
 
     def _by_numa(self, times: CpuTimes, at_s: float, info: Info) -> dict[int, float]:
-        """Only nodes of which some CPU has a number; a CPU that came online now has none yet."""
+        """Return the used cores by NUMA node; a CPU that came online just now has no rate yet."""
         found: dict[int, float] = {}
         known = set(info.numa_ids)
         for number, node in info.numa_of_cpu.items():

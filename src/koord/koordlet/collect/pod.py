@@ -1,6 +1,6 @@
-"""What pods and their containers use: CPU, memory and throttling, every second.
+"""Measure CPU, memory and throttling of pods and their containers every second.
 
-A pod whose group is not there is skipped quietly: it is starting, or it is over. Any other trouble is told.
+A pod whose group does not exist is skipped quietly: it is starting, or it has ended. Any other error is reported.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PodsUse(msgspec.Struct, kw_only=True, gc=False):
 
 
 class _Subject:
-    """One pod or container: its files, and the keys of its series."""
+    """One measured pod or container: its reader, and the keys of its series."""
 
     __slots__ = ("cpu", "gauge", "memory", "page_cache", "throttled")
 
@@ -63,6 +63,7 @@ class _Pod:
 
 
 class PodCollector:
+    """Samples all pods and containers of the node."""
     def __init__(
         self,
         tree: Tree,
@@ -120,7 +121,7 @@ class PodCollector:
     # -- inside
 
     def _measure(self, subject: _Subject, now_s: float) -> tuple[float, int] | None:
-        """Cores and bytes, when both are known."""
+        """Sample one group; return cores and bytes when both are known."""
         gauge, counters, store = subject.gauge, self._counters, self._store
         usage_ns = gauge.cpu_ns()
         if isinstance(usage_ns, Fault):
@@ -167,7 +168,7 @@ class PodCollector:
                 by_numa[node] += held
 
     def _lost(self) -> Fault | None:
-        """One pod without a group is over or not begun; if all lack theirs, they are looked for in the wrong place."""
+        """Return an error when all running pods lack their groups: then they are looked for in the wrong place."""
         if self._found:
             self._lost_s = None
             return None
@@ -189,7 +190,7 @@ class PodCollector:
             self._conditions.fails(name, fault)
 
     def _follow(self, pods: Sequence[PodView]) -> None:
-        """Keep what is known of pods that are still the same; close the files of the others."""
+        """Keep the readers of pods that are still the same, and close those of the others."""
         before, self._known, self._seen = self._known, {}, pods
         for view in pods:
             if not view.group or not view.is_alive:

@@ -20,6 +20,7 @@ RESOURCES = (("cpu", CPU_PRESSURE), ("mem", MEMORY_PRESSURE), ("io", IO_PRESSURE
 
 
 class PressureCollector:
+    """Samples the PSI of pods and containers: shares of time in which work waited for CPU, memory or I/O."""
     def __init__(self, tree: Tree, store: Store, conditions: Conditions, every_s: float) -> None:
         self._tree = tree
         self._store = store

@@ -1,4 +1,4 @@
-"""What to collect and how often; flags and feature gates are turned into this by the program."""
+"""The settings of the collectors, which the CLI makes of flags and gates, and their timer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import msgspec
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What to collect and how often."""
     interval_s: float = 1.0  # between two calls of `sample`
     info_s: float = 60.0
     psi_s: float = 10.0
@@ -25,12 +26,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def longest_gap_s(self) -> float:
-        """A difference over more than this says nothing about now."""
+        """Return the longest time between two reads whose difference still says something about now."""
         return 20 * self.interval_s
 
 
 class Timer:
-    """Says when something that is done now and then is due; a late call does not make the next one early."""
+    """A timer tells when periodic work is due; a late call does not make the next one early."""
 
     __slots__ = ("_every_s", "_next_s")
 
@@ -39,7 +40,7 @@ class Timer:
         self._next_s: float | None = None
 
     def due(self, at_s: float) -> bool:
-        """`at_s` is of a clock that never goes back. The first call is due. Calls that come slightly early count."""
+        """Return whether the work is due at `at_s` (monotonic). The first call is due; slightly early calls count."""
         if self._next_s is not None and at_s < self._next_s - 0.05:
             return False
         self._next_s = at_s + self._every_s

@@ -1,4 +1,7 @@
-"""What is left of the node's use when pods and host applications are taken off: the system's own."""
+"""Run all collectors of a node: one call per tick takes every sample that is due.
+
+Timestamps are wall time, so that series and reports agree; rates and periods use the monotonic clock.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from koord.koordlet.series.store import Store
 
 
 def sample_system(store: Store, now_s: float, node: NodeUse, pods: PodsUse, applications: ApplicationsUse) -> None:
-    """Everything is of the same tick. What the node did not tell leaves no sample."""
+    """Sample the system's own usage: the node's less that of pods and host applications, all of the same tick.
+
+    What the node did not report leaves no sample.
+    """
     system: float | None = None
     if node.cores is not None:
         system = max(0.0, node.cores - pods.cores - applications.cores)

@@ -21,12 +21,14 @@ _US_OF_MILLI = 100.0  # of a period of 100 ms
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step gave to each container, by its group."""
     got: Mapping[str, float]  # by group of the container
     strain: Mapping[str, Strain]
     system_milli: float
 
 
 class Processing:
+    """The CPU simulation of one machine."""
     def __init__(self, files: Files, cpus: CPUSet, parameters: Parameters) -> None:
         self._files = files
         self._parameters = parameters
@@ -38,7 +40,7 @@ class Processing:
         self._saved: dict[str, float] = {}  # unused quota, in milli-core-seconds
 
     def reach(self, name: str) -> int:
-        """How many CPUs a group can use."""
+        """Return how many CPUs a group can use."""
         return self._mask(self._groups[name]).bit_count()
 
     def refresh(self, touched: Iterable[str]) -> None:
@@ -62,6 +64,7 @@ class Processing:
                 group.bound_milli = UNBOUNDED
 
     def drop(self, name: str) -> None:
+        """Remove a group and all below it."""
         group = self._groups.get(name)
         if group is None:
             return
@@ -72,6 +75,7 @@ class Processing:
         group.cut()
 
     def share(self, step_s: float, wanted: Mapping[str, float], system_milli: float) -> Done:
+        """Divide the CPUs for one step."""
         for name, quota in self.quotas.items():
             self._groups[name].bound_milli = bound_milli(quota, self._saved.get(name, 0.0), step_s)
         got = divide(self._root, {**wanted, SYSTEM: system_milli})
@@ -80,7 +84,7 @@ class Processing:
         return Done(got=got, strain=self._strains(wanted, got, system), system_milli=system)
 
     def _save(self, step_s: float, got: Mapping[str, float]) -> None:
-        """Only groups with a burst buffer save anything up."""
+        """Update the burst buffers; groups without one save nothing."""
         buffers = [name for name, quota in self.quotas.items() if quota.burst_milli_s > 0]
         for name in buffers:
             used = sum(got.get(one.name, 0.0) for one in self._groups[name].walk() if not one.children)
@@ -107,7 +111,9 @@ class Processing:
         return found
 
     def _allowed(self, group: Group, wanted: float) -> float:
-        """Within the quotas of its own pod: a bound of the whole class is contention, not a wish of the pod's."""
+        """Return the demand within the quotas of the pod; a bound of the whole class is contention, not
+        the pod's own limit.
+        """
         allowed = min(wanted, group.bound_milli)
         return allowed if group.parent is None else min(allowed, group.parent.bound_milli)
 
@@ -143,7 +149,9 @@ class Processing:
 
 
 def _around(place: tuple[int, int], loads: Mapping[tuple[int, int], float]) -> tuple[float, float]:
-    """Work on these CPUs that goes first or along, and work that makes way; each spread evenly over its own CPUs."""
+    """Return the load on these CPUs that runs first or alongside, and the load that yields; each spread
+    evenly over its CPUs.
+    """
     mask, rank = place
     ahead = behind = 0.0
     for (other, its_rank), milli in loads.items():

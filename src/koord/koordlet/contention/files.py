@@ -1,6 +1,6 @@
-"""The cgroup files of a simulated machine, in memory, with the kernel's answers to writes. Values are version 1's.
+"""The cgroup files of a simulated machine, in memory, with the kernel's answers to writes. Values are cgroup v1's.
 
-Which value means what for CPU and memory is read elsewhere; here is what can be written and what it was before.
+What a value means for CPU and memory is modelled elsewhere; this module knows what can be written and restored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Values = dict[str, str]
 
 
 class Files:
-    """`changed` is told of every group whose files have another value now."""
+    """All files of the machine; `changed` is called with every group whose files change."""
 
     def __init__(self, known: frozenset[str], cpus: CPUSet, changed: Callable[[str], None]) -> None:
         self.known = known
@@ -53,13 +53,14 @@ class Files:
         self._first: dict[tuple[str, str, str], str | None] = {}  # (owner, group, file) -> what it was before
 
     def make(self, group: str, values: Mapping[str, str]) -> None:
-        """A group with these values; what it had otherwise stays."""
+        """Make a group with these values; other values that it has stay."""
         if group and group not in self._values:
             self._below.setdefault(group.rpartition("/")[0], {})[group] = None
         self._values.setdefault(group, {}).update({name: value for name, value in values.items() if name in self.known})
         self._changed(group)
 
     def remove(self, group: str) -> None:
+        """Remove a group and all below it."""
         self._below.get(group.rpartition("/")[0], {}).pop(group, None)
         gone = [group]
         for name in gone:
@@ -74,7 +75,7 @@ class Files:
         return group in self._values
 
     def read(self, group: str, name: str) -> str | None:
-        """Files that exist and were never written say what they say on a fresh kernel."""
+        """Return the value of a file; one that was never written has the kernel's default."""
         values = self._values.get(group)
         if values is None or name not in self.known:
             return None
@@ -112,7 +113,7 @@ class Files:
         return Result(effect, Status.WRITTEN, before=before)
 
     def give_back(self, owner: str, keep: Iterable[tuple[str, str]], why: str) -> list[Result]:
-        """What an owner wrote goes back to what it was, but for the files in `keep`."""
+        """Restore what an owner wrote, except the files in `keep`."""
         kept = set(keep)
         results: list[Result] = []
         for who, group, name in list(self._first):
@@ -129,7 +130,7 @@ class Files:
         return results
 
     def _refusal(self, effect: WriteCgroup | WriteSystem, group: str) -> str:
-        """Why the kernel says no: empty when it does not."""
+        """Return why the kernel refuses the value; "" when it accepts it."""
         if effect.file == file.CPUSET:
             try:
                 cpus = CPUSet.parse(effect.value)
@@ -147,7 +148,7 @@ class Files:
         return ""
 
     def _merged(self, before: str, effect: WriteCgroup | WriteSystem) -> str:
-        """One line per disk; nothing special leaves none."""
+        """Return the file's text with one line per disk; a default value leaves no line."""
         disk, _, value = effect.value.partition(" ")
         lines = dict(line.split(" ", 1) for line in before.splitlines())
         if value == _NOTHING.get(effect.file, "0"):

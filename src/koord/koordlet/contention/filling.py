@@ -15,7 +15,7 @@ NORMAL_RANK = 0
 
 
 class _Knot:
-    """A group on a path to work that wants CPU."""
+    """A group on the path to a leaf with demand."""
 
     __slots__ = ("bound", "growing", "parent", "rate", "used", "weight")
 
@@ -41,7 +41,7 @@ class _Leaf:
 
 
 def divide(root: Group, wanted_milli: Mapping[str, float]) -> dict[str, float]:
-    """What each leaf of the tree gets of what it wants. The root's mask are the CPUs of the machine."""
+    """Return what each leaf of the tree gets of what it demands. The root's mask holds the CPUs of the machine."""
     assert root.mask is not None, "the root has the machine's CPUs"
     masks: dict[int, int] = {}
     knots: list[_Knot] = []
@@ -60,7 +60,7 @@ def divide(root: Group, wanted_milli: Mapping[str, float]) -> dict[str, float]:
             for child in group.children.values():
                 visit(child, knot, mask, rank)
             if len(knots) == before + 1:
-                knots.pop()  # nobody below wants anything
+                knots.pop()  # no leaf below has any demand
             return
         wanted = min(wanted_milli.get(group.name, 0.0), group.bound_milli)
         if wanted > 0 and mask:
@@ -81,7 +81,7 @@ def divide(root: Group, wanted_milli: Mapping[str, float]) -> dict[str, float]:
 
 
 def _all_at_once(leaves: list[_Leaf], masks: list[int], loads: list[float]) -> bool:
-    """Most of the time there is enough for everybody."""
+    """Grant all demands when there is enough for everybody, as there is most of the time; return whether there was."""
     rates = [0.0] * len(masks)
     added: dict[_Knot, float] = {}
     for leaf in leaves:
@@ -103,7 +103,7 @@ def _all_at_once(leaves: list[_Leaf], masks: list[int], loads: list[float]) -> b
 
 
 def _fill(leaves: list[_Leaf], knots: list[_Knot], masks: list[int], loads: list[float]) -> None:
-    """Grow, stop whoever is held back, and go on with the rest."""
+    """Grow all leaves by weight, stop those that are held back, and continue with the rest."""
     growing = list(leaves)
     while growing:
         active = _set_rates(growing, knots)
@@ -131,13 +131,13 @@ def _fill(leaves: list[_Leaf], knots: list[_Knot], masks: list[int], loads: list
                 or _is_bounded(leaf.knot.parent)
             )
         still = [leaf for leaf in growing if not leaf.held]
-        if len(still) == len(growing):  # numbers too close to tell apart: nothing can be gained any more
+        if len(still) == len(growing):  # no progress within floating-point precision
             break
         growing = still
 
 
 def _set_rates(growing: list[_Leaf], knots: list[_Knot]) -> list[_Knot]:
-    """The machine's CPU flows down the tree by weight, to those that still grow. The groups that it flows through."""
+    """Distribute the growth rate down the tree by weight to the leaves that still grow; return the nodes it passes."""
     for knot in knots:
         knot.growing = knot.rate = 0.0
     for leaf in growing:

@@ -1,4 +1,9 @@
-"""The groups of a machine as its CPU scheduler sees them: a tree with weights, bounds, CPU sets and ranks."""
+"""The CFS model: groups with weights, quotas, cpusets and ranks, and how they divide the CPUs.
+
+Every group's share rises in proportion to its weight until its demand is met, its quota is used or its CPUs are full;
+what one leaves, the others of its group share. Higher ranks are served before lower ones. A burst buffer saves unused
+quota for later periods; its content lives from step to step with the caller.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,9 @@ UNBOUNDED = float("inf")
 
 
 class Group:
-    """One cgroup. Weight is cpu.shares; a bound is what a quota comes to in milli-cores.
+    """One cgroup in the CFS tree. Weight is cpu.shares; a bound is a quota in milli-cores.
 
-    `mask` holds CPUs as bits. None is what the parent has. A rank that is None is the parent's.
+    `mask` holds CPUs as bits; None is the parent's. A rank that is None is the parent's.
     """
 
     __slots__ = ("bound_milli", "children", "mask", "name", "parent", "rank", "weight")
@@ -37,13 +42,13 @@ class Group:
             parent.children[name] = self
 
     def cut(self) -> None:
-        """Take it and all below out of the tree."""
+        """Remove the group and all below it from the tree."""
         if self.parent is not None:
             del self.parent.children[self.name]
             self.parent = None
 
     def walk(self) -> Iterator[Group]:
-        """Parents before children, in the order in which they came."""
+        """Yield the group and all below it, parents before children, in the order in which they were added."""
         yield self
         for child in self.children.values():
             yield from child.walk()

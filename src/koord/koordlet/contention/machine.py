@@ -33,6 +33,7 @@ _KIB = 1024
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):
+    """The hardware and kernel of a simulated machine."""
     processors: tuple[Processor, ...]
     memory_bytes: int
     disks: Disks = Disks()
@@ -41,7 +42,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulatedMachine:
-    """Implements `koord.koordlet.machine.Machine`. Pods come and go with `house`, time passes with `step`."""
+    """Implements `koord.koordlet.machine.Machine`. Pods change with `set_pods`, time passes with `step`."""
 
     def __init__(self, hardware: Hardware, parameters: Parameters = DEFAULT) -> None:
         cpus = CPUSet.of(one.cpu for one in hardware.processors)
@@ -105,7 +106,7 @@ class SimulatedMachine:
     # Pods -------------------------------------------------------------------------------------------------------
 
     def house(self, pods: tuple[PodView, ...]) -> None:
-        """These pods are on the machine now, and no others: groups are made and removed as a kubelet does."""
+        """Set the pods on the machine: groups are made and removed as a kubelet does."""
         if pods is self._pods:
             return
         self._pods = pods
@@ -145,7 +146,9 @@ class SimulatedMachine:
     # Time -------------------------------------------------------------------------------------------------------
 
     def step(self, now_s: float, step_s: float, wishes: Mapping[str, Wish], system: Wish) -> Moment:
-        """The `step_s` seconds up to `now_s`. `wishes` are by container id; one that is missing wants nothing."""
+        """Simulate the `step_s` seconds up to `now_s`. `demands` are by container id; a missing
+        container demands nothing.
+        """
         self._cpu.refresh(self._touched)
         self._touched.clear()
         running = [
@@ -199,7 +202,9 @@ class SimulatedMachine:
         )
 
     def _be_limit_milli(self) -> float:
-        """The smallest CPU set of the BE root and the groups two levels below it, and the root's quota."""
+        """Return the smallest cpuset of the BE root and the groups two levels below it, or the root's
+        quota if that is less.
+        """
         root = GROUPS[BEST_EFFORT]
         fewest = self._cpu.reach(root)
         for pod in self._files.below(root):

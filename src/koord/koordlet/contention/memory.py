@@ -1,7 +1,7 @@
-"""Who holds how much memory after a step, who was slowed down, and who dies when it is not enough.
+"""Compute who holds how much memory after a step, who was throttled, and whom the OOM killer kills.
 
-Page cache goes first, from those whose memory is least protected; memory that programs allocated cannot be taken
-back, so when it does not fit the kernel's choice of a victim is made here, by the kernel's score.
+Page cache is reclaimed first, from the least protected groups; memory that programs allocated cannot be reclaimed, so
+when it does not fit, a victim is chosen here by the kernel's badness score.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SCORE = 1000
 
 
 class Space(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The memory settings of one group; `limit` and `high` None are none."""
+    """The memory settings of one group; None is no `limit` or `high`."""
 
     name: str
     parent: str | None = None
@@ -29,7 +29,7 @@ class Space(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a container wants to hold. `score_adj` and `priority` are what victims are chosen by."""
+    """What a container wants to hold. `score_adj` and `priority` decide about OOM victims."""
 
     group: str
     allocated: int
@@ -39,6 +39,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One OOM kill: the victim, the group whose limit was hit, and why."""
     group: str
     at: str  # the group whose limit was hit; empty when the machine was full
     held: int
@@ -46,6 +47,7 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What each group holds after a step, by group."""
     allocated: Mapping[str, int]  # by group of the holder
     cache: Mapping[str, int]
     stalled: Mapping[str, float]  # share of what it wanted to hold and was kept from: PSI's "some" of memory
@@ -64,7 +66,10 @@ def settle(
     reserve: int = 0,
     parameters: Parameters = DEFAULT,
 ) -> Held:
-    """`spaces` has parents before children. `reserve` is min_free_kbytes: never given to anybody."""
+    """Compute the memory of all groups after a step.
+
+    `spaces` has parents before children. `reserve` is min_free_kbytes, which nobody gets.
+    """
     by_name = {space.name: space for space in spaces}
     live = {holder.group: holder for holder in holders}
     paths = {group: _path(by_name, group) for group in live}
@@ -111,7 +116,7 @@ def _is_roomy(
     reserve: int,
     parameters: Parameters,
 ) -> bool:
-    """Most of the time everybody can hold what they want."""
+    """Return whether all demands fit, as they do most of the time."""
     sums: dict[str, int] = {}
     for group, holder in live.items():
         for above in paths[group]:
@@ -129,7 +134,7 @@ def _is_roomy(
 
 
 def _path(spaces: Mapping[str, Space], group: str) -> tuple[str, ...]:
-    """The group and all above it."""
+    """Return the group and all groups above it."""
     found: list[str] = []
     at: str | None = group
     while at is not None:
@@ -150,7 +155,7 @@ def _within(
     capacity: int,
     kills: list[Kill],
 ) -> None:
-    """A limit that allocated memory does not fit kills inside its group alone."""
+    """Kill inside a group until its allocated memory fits its limit."""
     while True:
         inside = [live[group] for group in _inside(space.name, live, paths)]
         if sum(holder.allocated for holder in inside) <= limit:
@@ -164,7 +169,7 @@ def _within(
 
 
 def _worst(holders: Iterable[Holder], held: Mapping[str, int], capacity: int, by_priority: bool) -> str:
-    """The kernel's choice: a thousandth of the machine counts as one point, and the adjustment is added."""
+    """Return the kernel's victim: one point per thousandth of the machine, plus oom_score_adj."""
 
     def points(holder: Holder) -> tuple[int, float, str]:
         first = -holder.priority if by_priority else 0
@@ -176,12 +181,13 @@ def _worst(holders: Iterable[Holder], held: Mapping[str, int], capacity: int, by
 def _with(
     victim: str, spaces: Mapping[str, Space], live: Iterable[str], paths: Mapping[str, tuple[str, ...]]
 ) -> list[str]:
+    """Return all groups that die with the victim, by memory.oom.group."""
     together = [name for name in paths[victim] if name in spaces and spaces[name].kill_together]
     return _inside(together[-1], live, paths) if together else [victim]
 
 
 def _trim(cache: dict[str, int], inside: list[str], limit: int, allocated: Mapping[str, int]) -> None:
-    """Page cache makes way for the limit, everybody's in proportion."""
+    """Reclaim page cache down to the limit, from all in proportion."""
     held = sum(cache[group] for group in inside)
     excess = held + sum(allocated[group] for group in inside) - limit
     if excess > 0 and held > 0:
@@ -209,7 +215,7 @@ def _reclaim(
     allocated: Mapping[str, int],
     cache: dict[str, int],
 ) -> None:
-    """First what no setting protects, then what memory.low asks for; what memory.min keeps stays."""
+    """Reclaim page cache: first what is unprotected, then what memory.low protects; what memory.min protects stays."""
     for name in ("low", "least"):
         kept = _protected(name, spaces, live, paths, allocated, cache)
         free = {group: min(cache[group], max(0, allocated[group] + cache[group] - kept[group])) for group in live}
@@ -233,9 +239,10 @@ def _protected(
     allocated: Mapping[str, int],
     cache: Mapping[str, int],
 ) -> dict[str, int]:
-    """A group keeps what it asks for as far as all above it do too; a parent's is split by what its children claim.
+    """Return the effective protection of each group: its own as far as all groups above have it; a parent's protection
+    is split by what its children claim.
 
-    memory.min counts towards memory.low: the harder promise includes the softer one.
+    memory.min counts towards memory.low: the harder protection includes the softer one.
     """
     held: dict[str, int] = {}
     for group in live:

@@ -1,4 +1,4 @@
-"""What happened on a machine in one step: to its containers, to its pods and as a whole."""
+"""The result of one step of a simulated machine, and its recording as the samples that collectors would have taken."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from koord.koordlet.contention.strain import Strain
 
 
 class Wish(msgspec.Struct, frozen=True, gc=False):
-    """What a container would use if it were alone on the machine. `gust`: see throttling."""
+    """What a container would use if it were alone on the machine. `burstiness`: see `throttled_share`."""
 
     cpu_milli: float
     memory_bytes: int
@@ -20,7 +20,7 @@ class Wish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fare(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How one container fared."""
+    """What one container got in a step, and what it suffered."""
 
     pod: str  # uid
     wanted_milli: float
@@ -33,7 +33,7 @@ class Fare(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """`at_s` is the step's end. By container id."""
+    """The result of one step; `at_s` is its end, `outcomes` are by container id."""
 
     at_s: float
     step_s: float
@@ -51,9 +51,9 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def used_bytes(self) -> int:
-        """Without page cache."""
+        """Return the used memory without page cache."""
         return self.system_bytes + sum(fare.memory_bytes for fare in self.fares.values())
 
     def short_milli(self, pods: frozenset[str]) -> float:
-        """What the containers of these pods lacked, though their own bounds would have allowed it."""
+        """Return the CPU that the containers of these pods lacked although their own quotas would have allowed it."""
         return sum(fare.strain.short_milli for fare in self.fares.values() if fare.pod in pods)

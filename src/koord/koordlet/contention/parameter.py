@@ -1,4 +1,6 @@
-"""The numbers of the model that no file of a machine holds; docs/concepts/contention-model.md explains them."""
+"""The numbers of the contention model that no file of a machine holds; docs/concepts/contention-model.md explains
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The groups that a kubelet makes for a pod and the values that they start with; batch amounts count as the agent's
-hooks have the runtime apply them."""
+"""A machine in memory: strategies read and write its files as those of a real one, and time passes in steps.
+
+Groups and their initial values are those that a kubelet makes; batch amounts count as the agent's hooks have the
+runtime apply them. What a step does is computed in `cfs`, `cpu_contention` and `memory`.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,22 @@ _MEMORIES = (MEMORY, BATCH_MEMORY, MID_MEMORY)
 
 
 def shares(milli: int) -> int:
+    """Return the cpu.shares of a request."""
     return max(LEAST_SHARES, milli * _SHARES_OF_CPU // 1000)
 
 
 def quota_us(milli: int | None) -> int:
+    """Return the CFS quota of a limit; -1 without one."""
     return UNLIMITED if milli is None else max(_LEAST_QUOTA_US, milli * _QUOTA_OF_MILLI)
 
 
 def asked(amounts: Mapping[str, int], names: tuple[str, ...]) -> int | None:
-    """In whichever tier it is asked for; None when it is not."""
+    """Return the first amount that is set among these resource names, or None."""
     return next((found for name in names if (found := amounts.get(name))), None)
 
 
 def beginning(requests: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, str]:
-    """What the files of a pod or container say before any strategy writes."""
+    """Return the values of a pod's or container's files before any strategy writes."""
     cpu, memory = asked(limits, _CPUS), asked(limits, _MEMORIES)
     return {
         file.CPU_SHARES: str(shares(asked(requests, _CPUS) or 0)),
@@ -47,14 +52,14 @@ def beginning(requests: Mapping[str, int], limits: Mapping[str, int]) -> dict[st
 
 
 def pod_limits(pod: PodView) -> Mapping[str, int]:
-    """Of the pod's own group: bounded only where every container is."""
+    """Return the limits of the pod's own group; its CPU is bounded only where every container's is."""
     if not all(asked(one.limits, _CPUS) for one in pod.containers):
         return {name: amount for name, amount in pod.limits.items() if name not in _CPUS}
     return pod.limits
 
 
 def score_adj(pod: PodView, request_bytes: int, capacity_bytes: int) -> int:
-    """oom_score_adj as kubelets set it: the more of its use was asked for, the later it dies."""
+    """Return the oom_score_adj that kubelets set: the more memory was requested, the later the pod dies."""
     if pod.kube_qos == GUARANTEED:
         return -997
     if pod.kube_qos == BEST_EFFORT:

@@ -1,7 +1,7 @@
-"""How much more work fits on CPUs when each kind of it may run on some of them only.
+"""Compute how much more load fits on CPUs when each kind of load may run on some of them only.
 
-Loads are kinds of work with a set of CPUs each, as bits. Work moves freely inside its set, so what fits is a question
-of flow: no kinds together may need more than the CPUs that any of them can reach.
+Each kind of load has a set of CPUs, as bits. Load moves freely inside its set, so this is a maximum-flow problem: no
+kinds together may need more than the CPUs that any of them can reach.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 CPU_MILLI = 1000.0
 TINY = 1e-6  # a millionth of a milli-core is nothing
-_FEW = 4  # up to here all combinations are looked at, which is faster than a search
+_FEW = 4  # up to here all combinations are tried, which is faster than a search
 
 
 def largest_step(masks: Sequence[int], loads: Sequence[float], rates: Sequence[float]) -> tuple[float, int]:
-    """By how much time all loads can grow at their rates, and the CPUs that are full then; infinite when none grow.
+    """Return for how long all loads can grow at their rates, and the CPUs that are full then; infinite when none grows.
 
     The loads fit as they are.
     """
@@ -40,7 +40,7 @@ def _by_all_sets(masks: tuple[int, ...], loads: Sequence[float], rates: Sequence
 
 @functools.lru_cache(maxsize=1024)
 def _sets(masks: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], int, float], ...]:
-    """Members, the CPUs that they reach together and what those can do."""
+    """Return each combination of loads with the CPUs that they reach together and the capacity of those."""
     found = []
     for chosen in range(1, 1 << len(masks)):
         members = tuple(index for index in range(len(masks)) if chosen >> index & 1)
@@ -52,7 +52,9 @@ def _sets(masks: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], int, float], .
 
 
 def _by_cuts(masks: Sequence[int], loads: Sequence[float], rates: Sequence[float]) -> tuple[float, int]:
-    """Take a step that is too long, find who stands in its way, shorten it to what they allow, and try again."""
+    """Find the step by cuts: start with one too long, find the loads that do not fit, shorten it to
+    what they allow, repeat.
+    """
     growing = sum(rates)
     if growing <= 0:
         return float("inf"), 0
@@ -75,14 +77,14 @@ def _by_cuts(masks: Sequence[int], loads: Sequence[float], rates: Sequence[float
         if rate <= 0 or step <= 0:
             return 0.0, union
         shorter = room / rate
-        if shorter >= step - TINY:  # within what numbers can tell
+        if shorter >= step - TINY:  # within floating-point precision
             return max(min(step, shorter), 0.0), full | union
         step, full = shorter, union
 
 
 @functools.lru_cache(maxsize=1024)
 def _regions(masks: tuple[int, ...]) -> tuple[tuple[float, tuple[int, ...]], ...]:
-    """CPUs that the same loads can reach are one place: its size, and those loads."""
+    """Group CPUs that the same loads can reach; return the capacity of each region, and those loads."""
     sizes: dict[tuple[int, ...], int] = {}
     everywhere = 0
     for mask in masks:
@@ -95,7 +97,7 @@ def _regions(masks: tuple[int, ...]) -> tuple[tuple[float, tuple[int, ...]], ...
 
 
 def _cut(regions: Sequence[tuple[float, tuple[int, ...]]], wanted: Sequence[float]) -> set[int]:
-    """The loads that cannot all be placed, with everyone who is in their way; none when all fit."""
+    """Return the loads that cannot all be placed, with every load that competes with them; none when all fit."""
     left = list(wanted)
     room = [size for size, _ in regions]
     placed = [dict.fromkeys(users, 0.0) for _, users in regions]
@@ -117,7 +119,9 @@ def _cut(regions: Sequence[tuple[float, tuple[int, ...]]], wanted: Sequence[floa
 def _path(
     start: int, reach: Sequence[Sequence[int]], room: Sequence[float], placed: Sequence[dict[int, float]]
 ) -> list[tuple[int, int]] | set[int]:
-    """Steps (load, place) from `start` to a place with room, each pushing out the next load; else all that were met."""
+    """Return the steps (load, region) from `start` to a region with room, each displacing the next
+    load; else all loads met.
+    """
     came: dict[int, tuple[int, int] | None] = {start: None}  # load -> (load before it, place that it was met at)
     queue = [start]
     for load in queue:

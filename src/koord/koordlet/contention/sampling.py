@@ -11,7 +11,7 @@ from koord.koordlet.series.store import Store
 
 
 def record(store: Store, moment: Moment) -> None:
-    """What every agent measures all the time."""
+    """Record the samples that every agent takes all the time."""
     at_s, add = moment.at_s, store.add
     cores: dict[str, float] = {}
     held: dict[str, int] = {}
@@ -43,7 +43,7 @@ def record(store: Store, moment: Moment) -> None:
 
 
 def record_performance(store: Store, moment: Moment, parameters: Parameters = DEFAULT) -> None:
-    """What agents measure when their operators want to know how work fares: stalls, cycles and instructions."""
+    """Record the optional samples of performance: PSI, cycles and instructions."""
     pods: dict[str, tuple[float, float]] = {}
     for container, fare in moment.fares.items():
         cpu, memory = pods.get(fare.pod, (0.0, 0.0))
@@ -57,12 +57,12 @@ def record_performance(store: Store, moment: Moment, parameters: Parameters = DE
 
 
 def slowest(fares: Mapping[str, Fare], pods: frozenset[str]) -> float:
-    """The largest latency factor among the containers of these pods; 1 when there are none."""
+    """Return the largest latency factor among the containers of these pods; 1 when there are none."""
     return max((fare.strain.latency_factor for fare in fares.values() if fare.pod in pods), default=1.0)
 
 
 def _pressure(store: Store, series: str, subject: str, at_s: float, cpu: float, memory: float) -> None:
-    """All of a container waits when any of it does: these are single programs."""
+    """Record PSI; `some` equals `full`, as each simulated container is a single program."""
     for name, share in (("cpu", cpu), ("mem", memory)):
         for degree in ("some", "full"):
             store.add((series, subject, name, "10", degree), at_s, 100 * share)

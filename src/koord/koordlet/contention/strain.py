@@ -1,4 +1,6 @@
-"""How work fares on CPUs that others use too: what it lacks, how long it waits, how slow its instructions get."""
+"""The CPU side of the simulated machine: read cgroup files into the CFS tree, divide the CPUs, and measure contention.
+
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from koord.koordlet.contention.routing import CPU_MILLI
 
 
 class Strain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Shares are from 0 to 1; factors are 1 on an idle machine."""
+    """How one container suffered from others on its CPUs. Shares are from 0 to 1; factors are 1 on an idle machine."""
 
     short_milli: float  # wanted, within its own bounds, and not given
     stalled_share: float  # of what was wanted in all: PSI's "some" of CPU
@@ -29,8 +31,11 @@ def strain(
     behind_milli: float,
     parameters: Parameters = DEFAULT,
 ) -> Strain:
-    """`allowed` is the wish within its own quota. On the `cpus` that it can use, work of its rank and above, its own
-    included, is `ahead`: it queues with that. Work of lower ranks yields, but still heats the caches."""
+    """Compute the contention of one container.
+
+    `allowed` is the demand within its own quota. On the `cpus` that it can use, work of its rank and above, its own
+    included, is `ahead`: it queues with that. Work of lower ranks yields, but still pollutes the caches.
+    """
     room = max(cpus, 1) * CPU_MILLI
     short = max(0.0, min(wanted_milli, allowed_milli) - got_milli)
     neighbours = min(max(ahead_milli - got_milli, 0.0) + behind_milli, room) / room
@@ -44,5 +49,5 @@ def strain(
 
 
 def waiting(busy: float, cpus: int) -> float:
-    """Mean time in the queue of `cpus` servers that are busy for that share of time, in service times (Sakasegawa)."""
+    """Return the mean queueing time of `cpus` servers with that utilisation, in service times (Sakasegawa)."""
     return 0.0 if busy <= 0 else float(busy ** (math.sqrt(2 * (cpus + 1)) - 1) / (cpus * (1 - busy)))

@@ -14,18 +14,21 @@ PERIOD_S = 0.1
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`milli` is unbounded without a quota; `burst_milli_s` is how much may be saved up, in milli-core-seconds."""
+    """A CFS quota and its burst buffer: `milli` is infinite without a quota; `burst_milli_s` is in milli-core-seconds.
+
+    """
 
     milli: float = UNBOUNDED
     burst_milli_s: float = 0.0
 
 
 def bound_milli(quota: Quota, saved_milli_s: float, step_s: float) -> float:
-    """The most that may run on average over a step: the quota, and what was saved up before."""
+    """Return the most that may run on average over a step: the quota, and what was saved before."""
     return quota.milli + min(saved_milli_s, quota.burst_milli_s) / step_s
 
 
 def saved_after(quota: Quota, saved_milli_s: float, used_milli: float, step_s: float) -> float:
+    """Return how much unused quota the burst buffer holds after a step."""
     if quota.milli == UNBOUNDED:
         return 0.0
     left = min(saved_milli_s, quota.burst_milli_s) + (quota.milli - used_milli) * step_s
@@ -33,10 +36,10 @@ def saved_after(quota: Quota, saved_milli_s: float, used_milli: float, step_s: f
 
 
 def throttled_share(quota: Quota, wanted_milli: float, gust: float = 1.0) -> float:
-    """The share of periods in which work waits for its quota.
+    """Return the share of periods in which work waits for its quota.
 
-    Work wants `gust` times its mean in one of `gust` periods and nothing in the others; 1 is an even flow. In a gust
-    the quota runs out unless the buffer, filled in the quiet periods, holds the rest.
+    Work wants `gust` times its mean in one of `gust` periods and nothing in the others; 1 is an even flow. In a busy
+    period the quota runs out unless the buffer, filled in the quiet periods, holds the rest.
     """
     if wanted_milli <= 0 or quota.milli == UNBOUNDED:
         return 0.0

@@ -1,1 +1,1 @@
-"""The one way in which this agent evicts a pod, and the ledger of all that it evicted or tried to."""
+"""This package holds the one way in which koordlet evicts a pod, and the ledger of every eviction it attempted."""

@@ -1,6 +1,6 @@
-"""Evict pods through the API server, one at a time, and write down each attempt: ledger, event, audit log, counter.
+"""Evict pods through the API server, one at a time, and record each attempt: ledger, event, audit log, counter.
 
-Disruption budgets are the API server's to keep, which is why nothing here stops containers behind its back.
+The API server enforces disruption budgets, which is why nothing here stops containers through the runtime.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ SUCCESS, FAILURE = "evictPodSuccess", "evictPodFail"  # reasons of events
 
 
 class Evictor:
+    """The only part of koordlet that evicts pods."""
     def __init__(
         self,
         client: Client,
@@ -37,7 +38,7 @@ class Evictor:
         audit: Callable[[AuditEvent], None],
         count: Callable[[Evict], None],
     ) -> None:
-        """`count` is told of every pod that was evicted."""
+        """`count` is called with every evicted pod."""
         self._client = client
         self._recorder = recorder
         self._clock = clock
@@ -47,7 +48,9 @@ class Evictor:
         self._count = count
 
     async def evict(self, victim: Evict) -> str | None:
-        """None when the pod is on its way out, else why not. A pod that is gone already is as good as evicted."""
+        """Request an eviction. Return None when the pod is leaving, else why not; a pod that is gone counts as
+        evicted.
+        """
         self._audit(
             AuditEvent(
                 type=POD,

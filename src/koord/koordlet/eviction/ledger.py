@@ -1,4 +1,4 @@
-"""Every eviction that was tried: who, by which rule, on which numbers, why this pod, and what came of it. Bounded."""
+"""The bounded ledger of all attempted evictions: which pod, by which rule, on which numbers, and with which outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVICTED, REFUSED, FAILED = "evicted", "refused", "failed"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`outcome`: evicted, refused (the API server said no), or failed (no answer came)."""
+    """One attempted eviction. `outcome` is evicted, refused (by the API server) or failed (no answer)."""
 
     at: str
     node: str
@@ -28,7 +28,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Ledger:
-    """The latest entries. What is older is in the audit log and in events."""
+    """The latest entries; older ones are in the audit log and in events."""
 
     def __init__(self, most: int = MOST) -> None:
         self._entries: deque[Entry] = deque(maxlen=most)
@@ -40,7 +40,7 @@ class Ledger:
         self._entries.append(entry)
 
     def entries(self, namespace: str = "", name: str = "") -> list[Entry]:
-        """Newest first; empty names are any."""
+        """Return the entries, newest first; an empty namespace or name matches any."""
         return [
             entry
             for entry in reversed(self._entries)
@@ -49,5 +49,5 @@ class Ledger:
 
 
 def account(record: EvictionRecord) -> str:
-    """The numbers behind an eviction in one line, as events and logs tell them."""
+    """Describe the numbers behind an eviction in one line, for events and logs."""
     return f"{record.measured}; threshold {record.threshold}; {record.why_this_pod}"

@@ -1,7 +1,8 @@
-"""What is normal for one pod and one metric: a mean and a spread that follow slowly.
+"""Detect latency-sensitive pods that run worse than their own past: more cycles per instruction, or more stalls.
 
-An outlier enters only as far as the edge of what is normal, so that a long disturbance does not become the norm
-within minutes, while a lasting change (a new version, another load) does become it in the end.
+A baseline is a mean and a spread that follow slowly; an outlier enters it only up to the edge, so that a long
+disturbance does not become normal within minutes, while a lasting change does in the end. One bad sample is noise: a
+finding takes several in a row, and ends after as many good ones. Whether to act on it is left to others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ LEAST_SAMPLES = 10
 
 
 class Baseline:
-    """`floor` is the smallest spread that counts: below it, differences are noise of the measurement."""
+    """The normal range of one metric of one pod. `floor` is the smallest spread: below it, differences are noise."""
 
     __slots__ = ("_floor", "_half_life_s", "_last_s", "_mean", "_square", "_weight", "samples")
 
@@ -32,7 +33,7 @@ class Baseline:
 
     @property
     def spread(self) -> float:
-        """The standard deviation; never below the floor, nor below a twentieth of the mean."""
+        """Return the standard deviation; never below the floor, nor below a twentieth of the mean."""
         return max(math.sqrt(max(self._square, 0.0)), self._floor, abs(self._mean) / 20)
 
     @property
@@ -44,11 +45,11 @@ class Baseline:
         return self._last_s
 
     def score(self, value: float) -> float:
-        """How many spreads above normal; below normal is no disturbance, and negative."""
+        """Return by how many spreads the value is above normal; negative below it."""
         return (value - self._mean) / self.spread
 
     def add(self, at_s: float, value: float, edge: float) -> None:
-        """`edge` spreads above normal is as far as a sample may pull."""
+        """Add a sample; it counts as at most `edge` spreads above normal."""
         if self.known:
             value = min(value, self._mean + edge * self.spread)
         gap_s = max(at_s - self._last_s, 0.0) if self.samples else 0.0

@@ -24,6 +24,7 @@ _LEAST_INSTRUCTIONS = 1_000_000.0  # an idle container's ratio says nothing
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of the interference detector."""
     edge: float = 3.0  # spreads above normal that make an outlier
     streak: int = 3  # outliers, or good samples, in a row
     window_s: float = 120.0  # how old the newest sample may be
@@ -31,7 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A pod that is disturbed, or (`over`) that was and is not any more."""
+    """A pod that is disturbed, or (`over`) no longer is."""
 
     uid: str
     namespace: str
@@ -47,6 +48,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def why(self) -> str:
+        """Return the measured value and its baseline in one sentence."""
         if self.over:
             return f"{self.metric} is {self.now:.3g} again, normal is {self.baseline:.3g} ± {self.spread:.2g}"
         return (
@@ -68,6 +70,7 @@ class _State:
 
 
 class Detector:
+    """The detector keeps one baseline per pod and metric."""
     def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 - a frozen value
         self._settings = settings
         self._states: dict[tuple[str, str], _State] = {}  # by pod and metric
@@ -80,7 +83,7 @@ class Detector:
         return tuple(state.told for state in self._states.values() if state.told is not None)
 
     def look(self, now_s: float, pods: Iterable[PodView], store: Store) -> list[Finding]:
-        """What began or ended since the last look. Each sample is judged once, however often this is called."""
+        """Return what began or ended since the last call. Each sample is judged once, however often this is called."""
         found: list[Finding] = []
         there: set[str] = set()
         for pod in pods:
@@ -106,7 +109,7 @@ class Detector:
         return found
 
     def _cpi(self, pod: PodView, now_s: float, store: Store) -> tuple[int, float] | None:
-        """Of all containers of the pod together; only counts of the same moment belong together."""
+        """Return the CPI of all containers of the pod together; only counts of the same moment are combined."""
         cycles, instructions, at_ms = 0.0, 0.0, -1
         for one in pod.containers:
             spent = store.window((kind.CONTAINER_CPI, one.id, "cycle"), now_s, self._settings.window_s)
@@ -158,7 +161,7 @@ class Detector:
         return ended
 
     def _forget(self, now_s: float, there: set[str]) -> None:
-        """Pods that are gone, and those that have had no sample for long or have them in a future that is over."""
+        """Forget pods that are gone, and those without a recent sample or with samples in the future."""
         old = [
             key
             for key, state in self._states.items()

@@ -16,6 +16,7 @@ _INTERVALS = 5
 
 
 def observe_burst(scene: Scene) -> BurstView:
+    """Observe quotas, throttling and usage of latency-sensitive containers, and how busy the shared CPUs are."""
     slo, node = scene.facts.slo, scene.facts.node
     strategy = None if slo is None else slo.cpu_burst_strategy
     quota_us: dict[str, int] = {}
@@ -54,6 +55,7 @@ def observe_burst(scene: Scene) -> BurstView:
 
 
 def observe_share_pool(scene: Scene) -> SharePool:
+    """Observe the usage of the shared CPUs and classify it."""
     slo = scene.facts.slo
     strategy = None if slo is None else slo.cpu_burst_strategy
     if strategy is None:

@@ -25,6 +25,7 @@ _BE_SERIES = (kind.BE_USAGE, kind.BE_REQUEST, kind.BE_REAL_LIMIT)
 
 
 def observe_cpu_evict(scene: Scene) -> CpuEvictView:
+    """Observe CPU pressure, what pods use, and which of them are leaving already."""
     interval_s = scene.settings.collect_interval_s
     length_s = window_s(scene.threshold, interval_s)
     return CpuEvictView(
@@ -41,6 +42,7 @@ def observe_cpu_evict(scene: Scene) -> CpuEvictView:
 
 
 def observe_memory_evict(scene: Scene) -> MemoryEvictView:
+    """Observe memory pressure, what pods use, and which of them are leaving already."""
     used = scene.store.latest((kind.NODE_MEMORY,), scene.now_s)
     return MemoryEvictView(
         **_shared(scene, MEMORY_NAME, _MEMORY_FEATURES),
@@ -52,6 +54,7 @@ def observe_memory_evict(scene: Scene) -> MemoryEvictView:
 
 
 def _shared(scene: Scene, strategy: str, features: frozenset[str]) -> dict[str, Any]:
+    """Return the fields that the views of all evicting strategies share."""
     node = scene.facts.node
     return {
         "enabled": scene.threshold_enabled,

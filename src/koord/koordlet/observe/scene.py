@@ -1,4 +1,4 @@
-"""Everything that observers look at in one tick, and the few readings that more than one of them needs."""
+"""The contract of a strategy: its settings, the inputs that it observes in a tick, and the plan that it decides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from koord.values.quotation import integer
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's flags, as far as decisions depend on them."""
+    """The operator's flags that decisions depend on."""
 
     collect_interval_s: float = 1.0
     period_s: Mapping[str, float] = {}  # by strategy, where it is not the table's
@@ -29,6 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
+    """All that strategies observe in one tick, with the reads that more than one of them needs."""
     now_s: float
     facts: Facts
     store: Store
@@ -46,13 +47,14 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def threshold(self) -> ResourceThresholdStrategy:
+        """Return the threshold strategy of the NodeSLO; an empty one until a NodeSLO was seen."""
         slo = self.facts.slo
         found = None if slo is None else slo.resource_used_threshold_with_be
         return ResourceThresholdStrategy() if found is None else found
 
     @property
     def threshold_enabled(self) -> bool | None:
-        """None until a NodeSLO was seen."""
+        """Return whether the threshold strategy is enabled; None until a NodeSLO was seen."""
         return None if self.facts.slo is None else bool(self.threshold.enable)
 
     def capacity(self, resource: str) -> int | None:
@@ -64,16 +66,17 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
         return None if node is None else node.allocatable.get(resource)
 
     def latest_milli(self, *key: str) -> int | None:
-        """The last value of a series in cores."""
+        """Return the last value of a series in cores, as milli-cores."""
         value = self.store.latest(key, self.now_s)
         return None if value is None else int(value * 1000)
 
     def average_milli(self, length_s: float, *key: str) -> int | None:
+        """Return the average of a series in cores over a window, as milli-cores."""
         value = self.store.window(key, self.now_s, length_s).avg
         return None if value is None else int(value * 1000)
 
     def pod_used_milli(self) -> dict[str, int]:
-        """By uid, also of pods that are measured but not listed (any more)."""
+        """Return the used CPU by uid, also of pods that are measured but not listed (any more)."""
         return {uid: int(value * 1000) for uid, value in self._latest(kind.POD_CPU).items()}
 
     def pod_used_bytes(self) -> dict[str, int]:
@@ -90,7 +93,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
             return EMPTY
 
     def _latest(self, name: str) -> dict[str, float]:
-        """Asked by several strategies of a round, and the same for all."""
+        """Return the latest values of a kind by subject; cached, as several strategies of a tick need them."""
         found = self.seen.get(name)
         if found is None:
             found = {key[1]: value for key, value in self.store.latest_of(name, self.now_s).items()}

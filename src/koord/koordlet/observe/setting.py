@@ -20,6 +20,7 @@ _DISK_FILES = (*THROTTLES, file.IO_WEIGHT, file.IO_QOS, file.IO_MODEL)
 
 
 def observe_memory_qos(scene: Scene) -> MemoryQosView:
+    """Observe the node's memory and the pods with their groups."""
     shape = scene.machine.shape
     return MemoryQosView(
         strategy=_strategy(scene),
@@ -31,6 +32,7 @@ def observe_memory_qos(scene: Scene) -> MemoryQosView:
 
 
 def observe_system_config(scene: Scene) -> SystemConfigView:
+    """Observe the system strategy and the node's memory."""
     slo = scene.facts.slo
     return SystemConfigView(
         strategy=None if slo is None else slo.system_strategy,
@@ -40,6 +42,7 @@ def observe_system_config(scene: Scene) -> SystemConfigView:
 
 
 def observe_resctrl(scene: Scene) -> ResctrlView:
+    """Observe the cache, and the threads of pods and of resctrl groups."""
     machine, strategy = scene.machine, _strategy(scene)
     cache = machine.shape.cache
     enabled = strategy is not None and cache.is_divisible and any(_moves(strategy, one) for one in CACHE_GROUPS)
@@ -61,6 +64,7 @@ def observe_resctrl(scene: Scene) -> ResctrlView:
 
 
 def observe_blkio(scene: Scene) -> BlkioView:
+    """Observe the disks, the pods' volumes and the limits that exist now."""
     machine, besteffort = scene.machine, scene.machine.shape.besteffort
     groups = [besteffort, *(pod.group for pod in scene.pods if pod.group)]
     limited = {group: disks for group in ("", *groups) if (disks := machine.limited_disks(group))}
@@ -77,6 +81,7 @@ def observe_blkio(scene: Scene) -> BlkioView:
 
 
 def observe_group_identity(scene: Scene) -> IdentityView:
+    """Observe the kernel's switches and all groups that have an identity."""
     machine, slo = scene.machine, scene.facts.slo
     shape = machine.shape
     has_bvt = machine.has(file.CPU_BVT)
@@ -100,16 +105,18 @@ def observe_group_identity(scene: Scene) -> IdentityView:
 
 
 def _strategy(scene: Scene) -> ResourceQOSStrategy | None:
+    """Return the resource QoS strategy of the NodeSLO; None until a NodeSLO was seen."""
     return None if scene.facts.slo is None else scene.facts.slo.resource_qos_strategy
 
 
 def _moves(strategy: ResourceQOSStrategy | None, qos: str) -> bool:
+    """Return whether the class is enabled to have its threads moved into a resctrl group."""
     block = None if strategy is None else class_of(strategy, qos)
     return block is not None and block.resctrl_qos is not None and bool(block.resctrl_qos.enable)
 
 
 def _leftovers(scene: Scene) -> tuple[tuple[str, str], ...]:
-    """Groups of pods that are on the machine and in no list."""
+    """Return the groups of pods that exist on the machine and in no list, with their Kubernetes QoS class."""
     shape = scene.machine.shape
     if shape.layout is None:
         return ()

@@ -15,6 +15,7 @@ MANAGER_GATE = "BECPUManager"
 
 
 def observe_suppress(scene: Scene) -> SuppressView:
+    """Observe the node's usage, its CPUs and the BE groups."""
     facts, shape, config = scene.facts, scene.machine.shape, scene.threshold
     node = facts.node
     groups = be_groups(scene)
@@ -46,8 +47,9 @@ def observe_suppress(scene: Scene) -> SuppressView:
 
 
 def be_groups(scene: Scene) -> tuple[BeGroup, ...]:
-    """The BE root, its pods' and their containers' groups, also of pods that nobody knows. None when there is no
-    root."""
+    """Return the groups of the BE root, its pods and their containers, also of unknown pods; none
+    when there is no root.
+    """
     machine, root = scene.machine, scene.machine.shape.besteffort
     if not root or (machine.knob(root, CPU_QUOTA) is None and machine.knob(root, CPUSET) is None):
         return ()
@@ -60,7 +62,7 @@ def be_groups(scene: Scene) -> tuple[BeGroup, ...]:
 
 
 def applications(scene: Scene) -> tuple[Application, ...]:
-    """Host applications that were measured."""
+    """Return the host applications that were measured."""
     slo = scene.facts.slo
     found: list[Application] = []
     for one in () if slo is None else slo.host_applications:
@@ -72,7 +74,9 @@ def applications(scene: Scene) -> tuple[Application, ...]:
 
 
 def _least_quota_us(scene: Scene, groups: tuple[BeGroup, ...]) -> int:
-    """Version 1 refuses a parent's quota below a child's; version 2 does not mind."""
+    """Return the lowest quota that the kernel accepts: cgroup v1 refuses a parent's quota below a child's, v2 does
+    not.
+    """
     if scene.machine.shape.cgroup_version != 1:
         return 0
     pods = (scene.number(group.path, CPU_QUOTA) for group in groups if group.depth == PODS)

@@ -22,6 +22,7 @@ Observer = Callable[[str, int, float], None]  # path, HTTP code (0: no answer), 
 
 
 class NoAnswer(msgspec.Struct, frozen=True):
+    """Why the kubelet gave no usable answer."""
     why: str
 
     def __str__(self) -> str:
@@ -29,7 +30,7 @@ class NoAnswer(msgspec.Struct, frozen=True):
 
 
 class KubeletConfiguration(Model, frozen=True, kw_only=True):
-    """The part of it that this agent acts on, with the kubelet's own defaults."""
+    """The part of the KubeletConfiguration that this agent acts on, with the kubelet's own defaults."""
 
     cpu_manager_policy: str = "none"
     cpu_manager_policy_options: dict[str, str] = {}
@@ -42,15 +43,15 @@ class KubeletConfiguration(Model, frozen=True, kw_only=True):
 
 
 class Kubelet(Protocol):
-    """What the agent asks a kubelet."""
+    """The requests that the agent makes to a kubelet."""
 
     @property
     def server(self) -> str:
-        """Its address, once it was asked."""
+        """Return the kubelet's address, once it was asked."""
         ...
 
     async def pods(self) -> list[msgspec.Raw] | NoAnswer:
-        """Each pod as JSON text: most are the same as the last time, and need not be read again."""
+        """Return each pod as JSON text: most are unchanged since the last time, and need not be decoded again."""
         ...
 
     async def configuration(self) -> KubeletConfiguration | NoAnswer: ...
@@ -67,7 +68,7 @@ class _Configz(Model, frozen=True, kw_only=True):
 
 
 class KubeletClient:
-    """`node` gives the Node as last seen, which tells where its kubelet listens."""
+    """The HTTP client. `node` returns the Node as last seen, which tells where its kubelet listens."""
 
     def __init__(
         self, settings: Settings, clock: Clock, node: Callable[[], Node | None], *, on_request: Observer | None = None
@@ -161,7 +162,7 @@ class KubeletClient:
 
 
 def _address(node: Node, wanted: str) -> str:
-    """Of the preferred type; a type that no node has counts as InternalIP."""
+    """Return the node's address of the wanted type; an unknown type counts as InternalIP."""
     by_type = {one.type: one.address for one in reversed(node.status.addresses)}
     return by_type.get(wanted) or by_type.get("InternalIP", "")
 

@@ -1,4 +1,8 @@
-"""The pods of the node as views, each made anew only when its pod changed."""
+"""The source of this node's pods: the kubelet, new cgroups as hints, and the API server as a fallback.
+
+New groups appear before the kubelet lists their pods, so they trigger a request. While the kubelet does not answer, the
+API server's view of the node is used; it lags behind. Each PodMeta is rebuilt only when its pod changed.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,15 @@ _LOG = logging.getLogger(__name__)
 
 
 class Unread(msgspec.Struct, frozen=True):
-    """A pod that cannot be understood; the others go on."""
+    """A pod that cannot be decoded; the others are unaffected."""
 
     why: str
 
 
 class Roster:
-    """`views` is None until there was an answer, and the same object as long as no pod changed."""
+    """The cache of PodMetas. `pods` is None until there was an answer, and the same object as long as no pod changed.
+
+    """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -31,9 +37,10 @@ class Roster:
         self.views: tuple[PodView, ...] | None = None
 
     def update(self, listed: Iterable[tuple[Hashable, Hashable, Callable[[], Pod | Unread]]]) -> bool:
-        """Key, stamp and reader of every pod there is; equal stamps mean equal pods. Answers whether views changed.
+        """Update from the key, stamp and reader of every pod; equal stamps mean equal pods. Return
+        whether `pods` changed.
 
-        A list that is empty all at once is believed the second time: a kubelet that has just started tells of no
+        A list that suddenly is empty is believed the second time: a kubelet that has just started lists no
         pods though they run.
         """
         rows = list(listed)

@@ -1,4 +1,4 @@
-"""How to reach the kubelet and how often; flags are turned into this by the program."""
+"""The client of this node's kubelet: it asks for pods and configuration, and interprets neither."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ Source = Literal["auto", "kubelet", "apiserver"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Without `ca_file` the kubelet's certificate is not verified: most kubelets sign their own.
+    """How to reach the kubelet, and how often to ask.
 
-    `plain_http` uses the read-only port instead, which needs no token. A `token_file` goes before `auth`, which is how
-    the agent shows itself to the API server.
+    Without `ca_file` the kubelet's certificate is not verified: most kubelets sign their own. `plain_http` uses the
+    read-only port instead, which needs no token. A `token_file` takes precedence over `auth`, the agent's
+    credentials at the API server.
     """
 
     source: Source = "auto"  # auto: the kubelet, and the API server while the kubelet does not answer
@@ -30,5 +31,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str = ""
     sync_s: float = 10.0
     timeout_s: float = 3.0
-    rescan_s: float = 60.0  # how often all groups are looked at, whatever inotify said
+    rescan_s: float = 60.0  # how often all groups are scanned, whatever inotify said
     least_gap_s: float = 1.0  # between two questions that new groups cause

@@ -38,7 +38,9 @@ _Row = tuple[Hashable, Hashable, Callable[[], Pod | Unread]]
 
 
 class PodSource:
-    """`run` it in a task. `views` is None until the pods are known; an equal object means that nothing changed."""
+    """Follows the pods. Run it in a task; `pods` is None until they are known, and the same object
+    while nothing changed.
+    """
 
     def __init__(
         self,
@@ -77,18 +79,20 @@ class PodSource:
         await self._synced.wait()
 
     def on_change(self, handler: Callable[[tuple[PodView, ...]], object]) -> None:
-        """Called with the new views whenever they change."""
+        """Call the handler with the new pods whenever they change."""
         self._handlers.append(handler)
 
     def on_group(self, listener: Callable[[Event], object]) -> None:
-        """Called for every group of a pod or container that comes or goes, before its pod may be known."""
+        """Call the listener for every group of a pod or container that comes or goes, possibly before its pod is
+        known.
+        """
         self._listeners.append(listener)
 
     def ask_now(self) -> None:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Follow the kubelet, the informer and the cgroups until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow(), name="pods-follow")
@@ -143,7 +147,7 @@ class PodSource:
         self._synced.set()
 
     def _tell(self, origin: str, problem: str) -> None:
-        """The kubelet's problem, if it has one, and where views come from now. Only a change is worth a line."""
+        """Set where the pods come from and the kubelet's problem, if any; log only changes."""
         before = (self.origin, bool(self.problem))
         self.origin, self.problem = origin, problem
         if before == (origin, bool(problem)):
@@ -215,7 +219,7 @@ class PodSource:
 
 
 def _rows(listed: list[msgspec.Raw]) -> Iterator[_Row]:
-    """A pod's text is its stamp, and its key: its uid is only known when it is read."""
+    """Yield key, stamp and reader of each pod: its text identifies it, as its uid is only known once it is decoded."""
     for raw in listed:
         text = bytes(raw)
         yield hash(text), len(text), _reader(text)

@@ -12,6 +12,7 @@ _HASH = "kubernetes.io/config.hash"
 
 
 def view_of(pod: Pod, layout: Layout) -> PodView:
+    """Build the PodMeta of a pod with the cgroup paths of this node's layout."""
     group = layout.pod_dir(pod_qos(pod), group_uid(pod))
     ids = [one.container_id for one in (*pod.status.container_statuses, *pod.status.init_container_statuses)]
     found = {identity: layout.container_dir(group, identity) for identity in ids if identity}
@@ -19,6 +20,6 @@ def view_of(pod: Pod, layout: Layout) -> PodView:
 
 
 def group_uid(pod: Pod) -> str:
-    """The uid in the name of its group. The API server's copy of a static pod has a uid of its own."""
+    """Return the uid in the name of the pod's cgroup. The API server's copy of a static pod has another uid."""
     annotations = pod.metadata.annotations
     return annotations.get(_HASH, pod.metadata.uid) if _MIRROR in annotations else pod.metadata.uid

@@ -1,4 +1,6 @@
-"""The Device of this node: what accelerators and network cards it has, where they sit, and whether they work."""
+"""Build this node's Device: its accelerators and network cards, where they are attached, and whether they are healthy.
+
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ _WHOLE = {"gpu-core": GPU_CORE, "gpu-memory": GPU_MEMORY}
 
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True):
-    """All of the object that this agent is responsible for. Keys that are absent are to be absent there."""
+    """All of the Device that this agent is responsible for. Keys that are absent are to be absent there."""
 
     devices: tuple[DeviceInfo, ...]
     labels: Mapping[str, str]
@@ -35,7 +37,7 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
-    """Cards of NVIDIA, each with its place."""
+    """The NVIDIA cards, each with its PCI location."""
 
     cards: tuple[tuple[GpuCard, Seat], ...] = ()
     driver: str = ""
@@ -48,9 +50,9 @@ def build_devices(
     now_s: float,
     gpus: Gpus = Gpus(),  # noqa: B008 - a frozen value
 ) -> Devices:
-    """`before` is what was reported last: a condition that did not change keeps its time.
+    """Build the Device. `before` is what was reported last: a condition that did not change keeps its time.
 
-    Accelerators that a vendor describes in files come before what its library tells of them.
+    Accelerators that a vendor describes in files take precedence over what NVML reports.
     """
     now = datetime.fromtimestamp(now_s, UTC).replace(microsecond=0)
     known = {(one.type, one.minor): one.conditions for one in before}
@@ -75,7 +77,7 @@ def build_devices(
 
 
 def partitions(xpus: Sequence[Xpu]) -> dict[int, tuple[GPUPartition, ...]]:
-    """Groups of linked accelerators by their size, each group once however many of its members name it."""
+    """Return the groups of linked accelerators by size, each group once however many of its members name it."""
     found: dict[tuple[int, ...], GPUPartition] = {}
     for one in xpus:
         for link in () if one.topology is None else one.topology.p2p_links:

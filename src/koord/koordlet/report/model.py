@@ -1,6 +1,6 @@
-"""Models of what pods, classes, the system and the node use: one pair of decaying histograms each, by uid.
+"""Usage models of pods, priority classes, the system and the node: a pair of decaying histograms each, by uid.
 
-Training values and times arrive from outside; keeping checkpoints in files is left to others.
+Training samples and times arrive from outside; keeping checkpoints in files is left to others.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ CHECKPOINTS_PER_STEP = 12
 
 
 def class_model(priority_class: str) -> str:
-    """The model of all pods of a priority class; that of pods without one has an empty name inside."""
+    """Return the uid of the model of all pods of a priority class; that of pods without one has an empty name inside.
+
+    """
     return f"__node-{priority_class}__"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of usage models."""
     cpu_half_life_s: float = 12 * 3600.0
     memory_half_life_s: float = 24 * 3600.0
     expire_s: float = EXPIRE_S
@@ -44,7 +47,7 @@ class HistogramFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class CheckpointFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What koordlet keeps of one model in a file named by its uid."""
+    """The checkpoint of one model, in a file named by its uid."""
 
     UID: str
     CPU: HistogramFile
@@ -53,7 +56,7 @@ class CheckpointFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model:
-    """What one subject used."""
+    """The CPU and memory histograms of one subject."""
 
     def __init__(self, settings: Settings) -> None:
         self._cpu = DecayingHistogram(CPU_CORES, settings.cpu_half_life_s)
@@ -83,6 +86,7 @@ class Model:
 
 
 class Models:
+    """All usage models by uid."""
     def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 - a frozen value
         self._settings = settings
         self._models: dict[str, Model] = {}
@@ -91,7 +95,7 @@ class Models:
         return len(self._models)
 
     def train(self, at_s: float, samples: Mapping[str, tuple[float, float]]) -> None:
-        """Cores and bytes by uid."""
+        """Add one sample of cores and bytes per uid."""
         for uid, (cpu_cores, memory_bytes) in samples.items():
             model = self._models.get(uid)
             if model is None:
@@ -99,6 +103,7 @@ class Models:
             model.feed(at_s, cpu_cores, memory_bytes)
 
     def peak(self, uid: str) -> Amount | None:
+        """Return the predicted peak of a subject, or None without a model."""
         return self.percentile(uid, CPU_SHARE, MEMORY_SHARE)
 
     def percentile(self, uid: str, cpu_share: float, memory_share: float) -> Amount | None:
@@ -106,14 +111,14 @@ class Models:
         return None if model is None else model.percentile(cpu_share, memory_share)
 
     def expire(self, now_s: float) -> list[str]:
-        """Forget models that were not fed for long. Answers whose, so that their files go too."""
+        """Forget models that were not trained for long; return their uids, so that their files can be removed."""
         old = [uid for uid, model in self._models.items() if now_s - model.updated_s > self._settings.expire_s]
         for uid in old:
             del self._models[uid]
         return old
 
     def checkpoints(self, now_s: float) -> list[CheckpointFile]:
-        """A few models at a time, those that wait longest first; nothing is kept again too soon."""
+        """Return the checkpoints of a few models, those that waited longest first; none is saved again too soon."""
         longest = sorted(self._models.items(), key=lambda item: (item[1].kept_s, item[0]))
         due = longest[: self._settings.checkpoints_per_step]
         saved: list[CheckpointFile] = []
@@ -125,7 +130,7 @@ class Models:
         return saved
 
     def restore(self, saved: Iterable[CheckpointFile], known: frozenset[str], now_s: float) -> list[str]:
-        """Take up models of subjects that still exist. Answers the uids whose files are of no more use."""
+        """Restore the models of subjects that still exist; return the uids whose files are useless."""
         useless: list[str] = []
         for one in saved:
             if one.UID in known:
@@ -137,7 +142,7 @@ class Models:
 
 
 def read_checkpoint(uid: str, text: bytes) -> CheckpointFile | None:
-    """What a file holds, under the name of the file whatever it says inside. None when it cannot be read."""
+    """Decode a checkpoint under the name of its file, whatever uid it says inside; None when it cannot be decoded."""
     try:
         saved = msgspec.json.decode(text, type=CheckpointFile)
         for time in (saved.LastUpdated, saved.CPU.reference_timestamp, saved.Memory.reference_timestamp):

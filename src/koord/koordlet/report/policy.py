@@ -1,4 +1,8 @@
-"""How often to report and over which times, as the NodeMetric asks for it, within what makes sense."""
+"""Build the NodeMetric's status: what the node, its pods and its host applications used recently.
+
+A report is made of fresh samples or not at all: a new timestamp on old numbers would hide that the node stopped
+measuring. The spec's policy says how often to report and over which windows.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ LEAST_AGGREGATE_S = 60
 
 
 class ReportPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How often to report and over which windows."""
     aggregate_s: int = DEFAULT_AGGREGATE_S
     report_s: int = DEFAULT_REPORT_S
     durations_s: tuple[float, ...] = DEFAULT_DURATIONS_S
@@ -23,12 +28,12 @@ class ReportPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def longest_s(self) -> float:
-        """How far back series must reach."""
+        """Return how far back series must reach."""
         return max((self.aggregate_s, *self.durations_s))
 
 
 def report_policy(spec: NodeMetricSpec) -> ReportPolicy:
-    """What is not said is the default. A duration that is none, or not above zero, is left out."""
+    """Return the policy of a spec. What is not set has the default; invalid or non-positive durations are left out."""
     wish = spec.metric_collect_policy
     if wish is None:
         return ReportPolicy()

@@ -26,14 +26,15 @@ _CLASSES = (*PRIORITY_CLASSES, NONE)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The safety margin and the cold start time of predictions."""
     margin_percent: int = MARGIN_PERCENT
     cold_start_s: float = COLD_START_S
 
 
 def samples(store: Store, now_s: float, pods: Iterable[PodView]) -> dict[str, tuple[float, float]]:
-    """What each model learns now: cores and bytes, the 90th percentile of the last minute.
+    """Return what each model learns now: cores and bytes, the 90th percentile of the last minute.
 
-    What was not measured teaches nothing: neither the pod, nor the system while the node is unknown.
+    What was not measured is not learned: neither a pod, nor the system while the node is unknown.
     """
     found: dict[str, tuple[float, float]] = {}
     classes = dict.fromkeys(_CLASSES, (0.0, 0.0))
@@ -53,14 +54,14 @@ def samples(store: Store, now_s: float, pods: Iterable[PodView]) -> dict[str, tu
 
 
 def subjects(pods: Iterable[PodView]) -> frozenset[str]:
-    """The uids that models may exist for."""
+    """Return the uids for which models may exist."""
     return frozenset({NODE, SYSTEM, *(class_model(name) for name in _CLASSES), *(pod.uid for pod in pods)})
 
 
 def reclaimable_view(
     models: Models, now_s: float, pods: Iterable[PodView], allocatable: Amount | None, limits: Limits
 ) -> ReclaimableView:
-    """`allocatable` is the one before amplification, where the node says that it is amplified."""
+    """Build the view of the reclaimable decision. `allocatable` is the one before amplification."""
     return ReclaimableView(
         allocatable=allocatable,
         pods=tuple(

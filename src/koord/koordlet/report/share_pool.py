@@ -1,4 +1,6 @@
-"""Which CPUs belong to whom: bound by the kubelet, kept for the node or the system, shared by LS and by BE pods."""
+"""Decide which CPUs belong to whom: bound by the kubelet, reserved for the node or the system, shared by LS or BE
+pods.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,14 @@ from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
 
 
 class CpuState(msgspec.Struct, frozen=True, kw_only=True):
-    """The kubelet's record of the CPUs that it gave away: by pod uid, then by container, as CPU lists."""
+    """The kubelet's cpu_manager_state: the CPUs that it assigned, by pod uid, then by container, as CPU lists."""
 
     policy: str = msgspec.field(default="", name="policyName")
     entries: Mapping[str, Mapping[str, str]] = {}
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
+    """The shared pools of LS and BE pods, and the CPUs that the kubelet assigned or reserved."""
     ls_pools: tuple[CPUSharedPool, ...]
     be_pools: tuple[CPUSharedPool, ...]
     allocs: tuple[PodCPUAlloc, ...]
@@ -41,7 +44,9 @@ def decide_shares(
     node_milli: int,
     system_cpus: CPUSet,
 ) -> Shares:
-    """CPUs that are named beat an amount. What the kubelet reserves stays shared; what the node keeps does not."""
+    """Decide the pools. Named CPUs take precedence over an amount. What the kubelet reserves stays shared; what the
+    node reserves does not.
+    """
     everything = CPUSet.of(one.cpu for one in processors)
     alive = [pod for pod in pods if pod.is_alive]
     allocs: tuple[PodCPUAlloc, ...] = ()
@@ -59,7 +64,7 @@ def decide_shares(
 
 
 def packed(processors: Sequence[Processor], count: int) -> CPUSet:
-    """So many CPUs as the kubelet itself would choose them on an idle machine: close together, whole units first."""
+    """Return `count` CPUs as the kubelet would choose them on an idle machine: close together, whole units first."""
     left, need = {one.cpu: one for one in processors}, min(count, len(processors))
     taken: list[int] = []
 
@@ -90,7 +95,7 @@ def packed(processors: Sequence[Processor], count: int) -> CPUSet:
 
 
 def _units(processors: Sequence[Processor], left: Mapping[int, Processor], ways: tuple[str, ...]) -> list[list[int]]:
-    """Units of the last of the ways, those in the emptiest surroundings first."""
+    """Return the units of the innermost level, those in the emptiest surroundings first."""
     whole: dict[tuple[int, ...], list[int]] = {}
     free: dict[tuple[int, ...], int] = {}
     for one in sorted(processors, key=lambda one: one.cpu):
@@ -106,7 +111,9 @@ def _units(processors: Sequence[Processor], left: Mapping[int, Processor], ways:
 
 
 def _allocs(pods: Iterable[PodView], state: CpuState) -> tuple[PodCPUAlloc, ...]:
-    """Pods that the scheduler places are left out: their CPUs are in their annotation."""
+    """Return what the kubelet assigned. Pods that the scheduler placed are left out: their CPUs are
+    in their annotation.
+    """
     found: list[PodCPUAlloc] = []
     for pod in pods:
         entry = state.entries.get(pod.uid)
@@ -123,7 +130,7 @@ def _allocs(pods: Iterable[PodView], state: CpuState) -> tuple[PodCPUAlloc, ...]
 
 
 def _pools(processors: Sequence[Processor], cpus: CPUSet) -> tuple[CPUSharedPool, ...]:
-    """One entry per NUMA node that has such CPUs."""
+    """Return one pool per NUMA node that has such CPUs."""
     by_node: dict[int, list[Processor]] = {}
     for one in sorted(processors, key=lambda one: one.cpu):
         if one.cpu in cpus:

@@ -36,7 +36,7 @@ from koord.policy.prediction.reclaimable import Prediction
 from koord.values import duration
 
 FRESH_S = 30.0  # a series whose last sample is older is not what the node does now
-_COLD_SHARE = 0.5  # of a window must be covered by samples before it is told
+_COLD_SHARE = 0.5  # of a window must be covered by samples before it is reported
 
 _NODE_MEMORY = {
     MEMORY_WITH_HOT_PAGE_CACHE: kind.NODE_MEMORY_WITH_HOT_PAGES,
@@ -53,13 +53,14 @@ _APPLICATION_MEMORY = {
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The identity and memory of one GPU."""
     uuid: str
     minor: int
     total_bytes: int
 
 
 class ReportView(msgspec.Struct, frozen=True, kw_only=True):
-    """`prediction` is None while nothing can be predicted."""
+    """What a report is built of; `prediction` is None while nothing can be predicted."""
 
     series: Store
     now_s: float
@@ -69,7 +70,7 @@ class ReportView(msgspec.Struct, frozen=True, kw_only=True):
     numa_nodes: tuple[int, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     prediction: Prediction | None = None
-    hot_pages: bool = False  # whether the kernel tells hot pages from cold ones
+    hot_pages: bool = False  # whether the kernel distinguishes hot pages from cold ones
     fresh_s: float = FRESH_S
 
 
@@ -80,6 +81,7 @@ class Withheld(msgspec.Struct, frozen=True):
 
 
 def build_node_metric(seen: ReportView) -> NodeMetricStatus | Withheld:
+    """Build the status, or say why it is withheld."""
     node = _usage(seen, (kind.NODE_CPU,), (_source(seen, _NODE_MEMORY, kind.NODE_MEMORY),))
     if node is None:
         return Withheld(f"the node was not measured in the last {seen.fresh_s:.0f}s")
@@ -106,13 +108,13 @@ def build_node_metric(seen: ReportView) -> NodeMetricStatus | Withheld:
 
 
 def _source(seen: ReportView, by_policy: dict[str, str], plain: str) -> str:
-    """The series that the memory policy asks for. Hot pages are counted only where the kernel marks them."""
+    """Return the kind of series that the memory policy asks for. Hot pages count only where the kernel marks them."""
     policy = seen.policy.memory
     return plain if policy == MEMORY_WITH_HOT_PAGE_CACHE and not seen.hot_pages else by_policy.get(policy, plain)
 
 
 def _window(seen: ReportView, key: Key, length_s: float) -> Window:
-    """Empty when its last sample is not fresh."""
+    """Return a window of the series; an empty one when its last sample is not fresh."""
     found = seen.series.window(key, seen.now_s, length_s)
     return found if found.count and seen.now_s * 1000 - found.last_ms <= seen.fresh_s * 1000 else Window()
 
@@ -174,7 +176,7 @@ def _applications(seen: ReportView) -> tuple[HostApplicationMetricInfo, ...]:
 
 
 def _devices(seen: ReportView, pod: tuple[str, ...]) -> tuple[DeviceInfo, ...]:
-    """Of one pod, or of the node; cards without samples are left out."""
+    """Return the GPU usage of one pod or of the node; cards without samples are left out."""
     core, memory = (kind.POD_GPU_CORE, kind.POD_GPU_MEMORY) if pod else (kind.NODE_GPU_CORE, kind.NODE_GPU_MEMORY)
     found: list[DeviceInfo] = []
     for gpu in seen.gpus:

@@ -1,6 +1,6 @@
-"""The NodeResourceTopology of this node: processors, the CPUs that pods share, what the kubelet bound, NUMA zones.
+"""Build this node's NodeResourceTopology: CPUs, shared pools, the kubelet's assignments, NUMA zones.
 
-Which CPUs are whose is decided in `koord.koordlet.report.share_pool`; writing it is left to others.
+Which CPUs belong to whom is decided in `koord.koordlet.report.share_pool`; writing the object is left to others.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class NumaMemory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class KubeletPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kubelet's configuration says; `asked` is False where it is not to be asked."""
+    """The kubelet's CPU and topology manager settings; `asked` is False where it is not to be asked."""
 
     asked: bool = True
     cpu_manager: str = "none"
@@ -85,6 +85,7 @@ class KubeletPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopologyView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the topology is built of."""
     labels: Mapping[str, str] = {}  # of the Node
     annotations: Mapping[str, str] | None = None
     allocatable: Mapping[str, int] = {}  # milli-cores and bytes
@@ -108,6 +109,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_topology(seen: TopologyView) -> Topology | Withheld:
+    """Build the topology, or say why it is withheld."""
     if not seen.processors:
         return Withheld("the processors of this machine are not known yet")
     numbers = sorted({one.node for one in seen.processors})
@@ -138,7 +140,7 @@ def build_topology(seen: TopologyView) -> Topology | Withheld:
 
 
 def merged_zones(mine: Sequence[Zone], there: Sequence[Zone]) -> tuple[Zone, ...]:
-    """Mine, with what others put into them: resources that are not mine, costs and attributes."""
+    """Return this agent's zones with what others put into them: foreign resources, costs and attributes."""
     before = {zone.name: zone for zone in there}
     found: list[Zone] = []
     for zone in mine:
@@ -222,5 +224,5 @@ def _cpus(text: str) -> CPUSet:
 
 
 def _read(value: T | Malformed | None, otherwise: D) -> T | D:
-    """What cannot be read counts as absent; the scheduler says so about the same annotation."""
+    """Return the value, or `otherwise` when it is absent or malformed; the scheduler reports malformed annotations."""
     return otherwise if value is None or isinstance(value, Malformed) else value

@@ -1,4 +1,4 @@
-"""Amounts of use as reports carry them. Only numbers that a machine can have used leave through here."""
+"""Resource amounts as reports carry them. Only numbers that a machine can have used pass."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from koord.values.quantity import Format, Quantity
 
 
 def usable(value: float | None) -> bool:
+    """Return whether a number can be an amount of a machine."""
     return value is not None and 0 <= value <= LARGEST
 
 
@@ -19,7 +20,7 @@ def resources(cores: float, memory_bytes: float) -> ResourceList:
 
 
 def usage(cores: float | None, memory_bytes: float | None) -> ResourceMap | None:
-    """None unless both are good: half a report would be read as a whole one."""
+    """Return the usage, or None unless both numbers are usable: half a report would be read as a whole one."""
     if cores is None or memory_bytes is None or not (usable(cores) and usable(memory_bytes)):
         return None
     return ResourceMap(resources=resources(cores, memory_bytes))

@@ -1,4 +1,4 @@
-"""Objects that belong to a node: they bear its name, and go when it goes."""
+"""Build the metadata of objects that a Node owns: they bear its name, and are deleted with it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from koord.api.node import Node
 
 
 def metadata_of(node: Node, labels: Mapping[str, str], annotations: Mapping[str, str]) -> dict[str, Any]:
+    """Return the metadata of an object owned by the Node."""
     owner = {
         "apiVersion": "v1",
         "kind": "Node",

@@ -1,6 +1,6 @@
-"""Keeps this node's Device true: looks every few seconds, writes only what changed.
+"""Keep this node's Device up to date: check every few seconds, write only what changed.
 
-What it says is decided in `koord.koordlet.report.device`. Labels and annotations of others stay.
+The content is built in `koord.koordlet.report.device`. Labels and annotations of others stay.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Accelerators are those that plugins of vendors describe in files."""
+    """What the Device reporter reports. Accelerators are those that vendors' plugins describe in files."""
 
     every_s: float = 3.0
     accelerators: bool = False
@@ -47,7 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceReporter:
-    """`run` it in a task. `devices` follows the object named as this node; `node` is None until it was seen."""
+    """Run it in a task. `devices` follows the object named as this node; `node` returns None until it was seen."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class DeviceReporter:
         settings: Settings = Settings(),  # noqa: B008 - a frozen value
         gpus: Callable[[], tuple[tuple[GpuCard, ...], str] | None] = lambda: ((), ""),
     ) -> None:
-        """`gpus` answers the cards that the collector found and the version of their driver; None until it is known."""
+        """`gpus` returns the cards that the collector found and their driver's version; None until they are known."""
         self._client = client
         self._clock = clock
         self._host = host
@@ -75,12 +75,13 @@ class DeviceReporter:
         return self._standing.problem
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Sync periodically until cancelled."""
         while True:
             await self.sync()
             await self._clock.sleep(self._settings.every_s)
 
     async def sync(self) -> None:
+        """Read the devices and write the object when it differs."""
         node = self._node()
         if node is None or not self._devices.synced:
             self._standing.fails("the node, or whether it has a Device, is not known yet")
@@ -130,7 +131,7 @@ class DeviceReporter:
 
 
 def difference(wanted: Devices, there: Device) -> dict[str, Any]:
-    """The merge patch that makes it so; empty when it is."""
+    """Return the merge patch from the present object to the wanted report; empty when there is no difference."""
     meta: dict[str, Any] = {}
     for part, mine, keys, theirs in (
         ("labels", wanted.labels, MANAGED_LABELS, there.metadata.labels),

@@ -1,6 +1,6 @@
-"""Tells of disturbed pods, when asked to: an annotation on the pod that says what was measured, and an event.
+"""Report disturbed pods, when enabled: an annotation on the pod that says what was measured, and an event.
 
-Finding them is `koord.koordlet.interference`'s; nothing is evicted or slowed down here.
+`koord.koordlet.interference.detector` detects them; nothing is evicted or throttled here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REASON_BEGIN, REASON_END = "InterferenceDetected", "InterferenceOver"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Without `tell` nothing is written to the cluster; findings are kept for whoever reads `disturbed`."""
+    """Without `publish` nothing is written to the cluster; findings are only kept in `disturbed`."""
 
     every_s: float = 10.0
     tell: bool = False
@@ -38,7 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InterferenceReporter:
-    """`run` it in a task. `pods` answers None until they are known."""
+    """Run it in a task. `pods` returns None until they are known."""
 
     def __init__(
         self,
@@ -63,12 +63,13 @@ class InterferenceReporter:
         return self._detector.disturbed
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Sync periodically until cancelled."""
         while True:
             await self.look()
             await self._clock.sleep(self._settings.every_s)
 
     async def look(self) -> list[Finding]:
+        """Detect once, log what changed, and publish it if enabled."""
         pods = self._pods()
         if pods is None:
             return []
@@ -99,7 +100,7 @@ class InterferenceReporter:
             self._standing.works()
 
     def _text(self, uid: str) -> str | None:
-        """All that disturbs the pod now; None takes the annotation away."""
+        """Return the annotation with all present findings of the pod; None removes the annotation."""
         notes = {
             one.metric: Disturbance(
                 baseline=round(one.baseline, 4),

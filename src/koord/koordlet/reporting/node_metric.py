@@ -1,6 +1,6 @@
-"""Writes the status of this node's NodeMetric, as often as its spec asks for.
+"""Write the status of this node's NodeMetric as often as its spec asks for.
 
-The report itself is built by `koord.koordlet.report`; it is made of fresh samples, or it is withheld.
+`koord.koordlet.report.status` builds the report; it is made of fresh samples, or it is withheld.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeMetricReporter:
-    """`run` it in a task. `sight` is asked right before every report; `metrics` follows this node's NodeMetric."""
+    """Run it in a task. `read_inputs` is called right before every report; `metrics` follows this node's NodeMetric."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class NodeMetricReporter:
 
     @property
     def policy(self) -> ReportPolicy:
-        """What the NodeMetric asks for now; the defaults while there is none."""
+        """Return what the NodeMetric asks for now; the defaults while there is none."""
         found = self._metrics.get("", self._node_name)
         return ReportPolicy() if found is None else report_policy(found.spec)
 
@@ -81,7 +81,7 @@ class NodeMetricReporter:
         return self._standing.problem
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Report periodically until cancelled."""
         subscription = self._metrics.on(self._noticed)
         try:
             wait_s = float(self.policy.report_s)
@@ -92,7 +92,7 @@ class NodeMetricReporter:
             self._metrics.off(subscription)
 
     async def report(self) -> bool:
-        """Build and write one report now. Answers whether there is nothing to do before the next one is due."""
+        """Build and write one report now. Return whether nothing is left to do before the next one is due."""
         found = self._metrics.get("", self._node_name)
         if found is None:
             self._standing.fails("there is no NodeMetric of this node yet")
@@ -137,7 +137,7 @@ class NodeMetricReporter:
         )
 
     def _provide(self) -> None:
-        """See to it that series reach as far back as reports are to look."""
+        """Extend the retention of series to the windows of the policy."""
         policy = self.policy
         longest_s = min(int(policy.longest_s), _LONGEST_NODE_S)
         self._store.keep_longer(
@@ -145,7 +145,7 @@ class NodeMetricReporter:
         )
 
     async def _wait(self, wait_s: float) -> None:
-        """Another interval counts from the last report on, not only after the present one is over."""
+        """Wait for the next report. A changed interval counts from the last report on."""
         started = self._clock.monotonic()
         while (left := wait_s - (self._clock.monotonic() - started)) > 0:
             self._changed.clear()

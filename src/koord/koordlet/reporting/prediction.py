@@ -1,4 +1,4 @@
-"""Teaches models what pods use, keeps them in files across restarts, and answers what prod pods will not need."""
+"""Train the usage models, keep them in checkpoint files across restarts, and predict what prod pods will not need."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ _HALF_WRITTEN = (".tmp", ".new")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of the predictor."""
     folder: str = "/prediction-checkpoints"
     train_s: float = 60.0
     cold_start_s: float = COLD_START_S
@@ -45,7 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Predictor:
-    """`run` it in a task. `pods` answers None until they are known."""
+    """Run it in a task. `pods` returns None until they are known."""
 
     def __init__(
         self,
@@ -75,13 +76,15 @@ class Predictor:
         return self._keeping.problem
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Train periodically until cancelled."""
         while True:
             self.step()
             await self._clock.sleep(self._settings.train_s)
 
     def step(self) -> None:
-        """One round: learn, forget, keep. The first one takes up what an earlier process kept."""
+        """Train, expire and checkpoint the models once. The first call restores the checkpoints of an earlier process.
+
+        """
         pods = self._pods()
         if pods is None:
             return
@@ -96,6 +99,7 @@ class Predictor:
             self._keep(saved)
 
     def forecast(self, node: Node | None) -> Reclaimable | Unpredictable:
+        """Predict what prod pods will not need, or say why nothing can be predicted."""
         pods = self._pods()
         if pods is None:
             return Unpredictable("the pods of this node are not known yet")
@@ -122,7 +126,7 @@ class Predictor:
             else:
                 saved.append(found)
         useless = self._models.restore(saved, training.subjects(pods), self._clock.time())
-        # Without any pod, they may not have been told yet: such files wait for the next start.
+        # Without any pod, the pods may not have been listed yet: such files wait for the next start.
         for uid in useless if pods else ():
             self._remove(uid)
         if saved:
@@ -145,7 +149,7 @@ class Predictor:
 
 
 def allocatable_of(node: Node) -> Amount:
-    """Before amplification, where the node is amplified."""
+    """Return the node's allocatable before amplification."""
     raw = amplification.parse_raw_allocatable(node.metadata.annotations)
     listed = node.status.allocatable if raw is None or isinstance(raw, Malformed) else raw
     amounts = pod_resources.amounts(listed)

@@ -1,6 +1,6 @@
-"""Keeps this node's NodeResourceTopology true: looks every few seconds, writes only what changed.
+"""Keep this node's NodeResourceTopology up to date: check every few seconds, write only what changed.
 
-What it says is decided in `koord.koordlet.report.topology`.
+The content is built in `koord.koordlet.report.topology`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STATE_FILE = "cpu_manager_state"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Without `publish` the topology is only kept here, for whoever reads `latest`."""
+    """Without `publish` the topology is only kept in `latest`."""
 
     every_s: float = 3.0
     publish: bool = True
@@ -66,7 +66,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopologyReporter:
-    """`run` it in a task. `topologies` follows the object named as this node."""
+    """Run it in a task. `topologies` follows the object named as this node."""
 
     def __init__(
         self,
@@ -102,16 +102,17 @@ class TopologyReporter:
 
     @property
     def configuration(self) -> KubeletConfiguration | None:
-        """The kubelet's, when it told it."""
+        """Return the kubelet's configuration, once it answered."""
         return self._configuration
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Sync periodically until cancelled."""
         while True:
             await self.sync()
             await self._clock.sleep(self._settings.every_s)
 
     async def sync(self) -> None:
+        """Build the topology when its inputs changed, and write the object when it differs."""
         seen = self._sight()
         if seen.node is None or seen.pods is None:
             self._standing.fails(f"the {'node' if seen.node is None else 'pods'} were not seen yet")
@@ -142,16 +143,19 @@ class TopologyReporter:
     # -- what it is built of
 
     def _state(self) -> CpuState | None:
-        """A kubelet that binds no CPUs may have no such file."""
+        """Read the kubelet's cpu_manager_state; None without one: a kubelet that binds no CPUs may have no such file.
+
+        """
         text = self._host.read(f"{self._host.paths.kubelet}/{_STATE_FILE}")
         if isinstance(text, Fault):
             return None
         try:
             return msgspec.json.decode(text, type=CpuState)
         except msgspec.DecodeError:
-            return None  # it is being replaced; a static kubelet without a readable file is told below
+            return None  # it is being replaced; a static kubelet without a readable file is handled below
 
     async def _policy(self, state: CpuState | None) -> KubeletPolicy | None:
+        """Return the kubelet's policy from its configuration, else from its state file; None when neither tells it."""
         if not self._settings.ask_kubelet:
             return KubeletPolicy(asked=False)
         now_s = self._clock.monotonic()
@@ -166,7 +170,7 @@ class TopologyReporter:
                 self._asking.works()
         told = self._configuration
         if told is None:
-            # Its file tells at least whether CPUs are bound and whose they are.
+            # Its state file says at least whether CPUs are bound, and to whom.
             return None if state is None or not state.policy else KubeletPolicy(cpu_manager=state.policy)
         return KubeletPolicy(
             cpu_manager=told.cpu_manager_policy,
@@ -249,7 +253,7 @@ class TopologyReporter:
 
 
 def difference(wanted: Topology, there: NodeResourceTopology) -> dict[str, Any]:
-    """The merge patch that makes it so; empty when it is."""
+    """Return the merge patch from the present object to the wanted topology; empty when there is no difference."""
     patch: dict[str, Any] = {}
     texts = {
         name: text

@@ -1,1 +1,1 @@
-"""What was measured of late, in bounded memory. Pure: samples arrive with their times, no clock is looked at."""
+"""This package keeps recent samples in bounded memory. Pure: samples arrive with their times, no clock is read."""

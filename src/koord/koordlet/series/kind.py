@@ -1,6 +1,6 @@
-"""The kinds of series, by the names that Koordinator's metric cache has, and how long each is worth keeping.
+"""The kinds of series, named as in Koordinator's metric cache, and how long each is kept.
 
-After the kind, a key carries what tells its series apart: a pod's uid, a container's id, a NUMA node, an application.
+After the kind, a key carries what identifies its series: a pod's uid, a container's id, a NUMA node, an application.
 CPU is in cores (milli-cores in NODE_BE), memory in bytes, throttling a share from 0 to 1.
 """
 
@@ -89,7 +89,7 @@ _AVERAGED = (
 
 
 def keep_s(*, aggregate_s: int = 300, longest_s: int = HALF_HOUR_S) -> dict[str, int]:
-    """How long to keep each kind when reports average over `aggregate_s` and look back `longest_s` at most.
+    """Return how long to keep each kind when reports average over `aggregate_s` and look back `longest_s` at most.
 
     Kinds that are not listed serve decisions about the last few seconds only; a store's default is enough for them.
     """

@@ -16,6 +16,7 @@ _LAST_OFFSET = 2**32 - 1
 
 
 class Ring:
+    """The latest samples of one series in time order."""
     __slots__ = ("_base_ms", "_capacity", "_count", "_head", "_times", "_values")
 
     def __init__(self, capacity: int) -> None:
@@ -41,11 +42,11 @@ class Ring:
 
     @property
     def last(self) -> float:
-        """The newest value, of a series that has any."""
+        """Return the newest value of a series that is not empty."""
         return self._values[(self._head + self._count - 1) % len(self._values)]
 
     def latest(self, now_ms: int, fresh_ms: int) -> float | None:
-        """The newest value that is not of the future, if it is no older than `fresh_ms`."""
+        """Return the newest value that is not in the future, if it is no older than `fresh_ms`."""
         if not self._count:
             return None
         place = (self._head + self._count - 1) % len(self._values)
@@ -56,9 +57,9 @@ class Ring:
         return self._values[place] if age_ms <= fresh_ms else None
 
     def add(self, at_ms: int, value: float) -> None:
-        """A sample at the time of the last one replaces it.
+        """Add a sample; one at the time of the last sample replaces it.
 
-        When time went backwards, samples that now lie in the future are forgotten: where they belong is not known any
+        When time went backwards, samples that now lie in the future are dropped: where they belong is not known any
         more, and a window over both clocks would mix different moments.
         """
         times, count = self._times, self._count
@@ -80,11 +81,11 @@ class Ring:
         self._count += 1
 
     def widen(self, capacity: int) -> None:
-        """Room for more samples from now on; never for fewer."""
+        """Raise the capacity; it never shrinks."""
         self._capacity = max(capacity, self._capacity)
 
     def between(self, start_ms: int, end_ms: int) -> tuple[Sequence[float], int, int]:
-        """The values of a closed stretch of time in order, and the times of the first and the last of them."""
+        """Return the values of a closed time interval in order, and the times of the first and the last of them."""
         first, past = self._place_of(start_ms), self._place_of(end_ms + 1)
         if first >= past:
             return (), 0, 0
@@ -96,7 +97,7 @@ class Ring:
         return self._base_ms + self._times[(self._head + index) % len(self._times)]
 
     def _place_of(self, at_ms: int) -> int:
-        """How many samples are older than that."""
+        """Return how many samples are older than the time."""
         times, offset, begin = self._times, at_ms - self._base_ms, self._head
         room, end = len(times), begin + self._count
         if end <= room:
@@ -113,7 +114,7 @@ class Ring:
         return source[begin:end] if end <= room else source[begin:] + source[: end - room]
 
     def _grow(self) -> None:
-        """Only ever called when full, so the order is that of the arrays from the head on."""
+        """Grow the arrays. Only called when full, so the order is that of the arrays from the head on."""
         room = min(max(2 * len(self._values), _FIRST_ROOM), self._capacity)
         times = self._times[self._head :] + self._times[: self._head]
         values = self._values[self._head :] + self._values[: self._head]
@@ -123,7 +124,7 @@ class Ring:
         self._head = 0
 
     def _rebase(self, at_ms: int) -> None:
-        """Samples that would be further than the range of an offset away are far outside of any window."""
+        """Move the base; samples further away than an offset can express are far outside of any window."""
         kept = [
             (time, self._values[(self._head + index) % len(self._values)])
             for index in range(self._count)

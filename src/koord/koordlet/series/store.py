@@ -1,8 +1,7 @@
 """All series of a node by key, within bounds: how long each kind is kept, and how many series there may be.
 
-A sample that is not a number from zero to what a machine can have is refused here, so nothing that is computed from
-series can be garbage. Forgetting is the caller's tick: `expire` drops what has gone quiet, `drop` what is known to be
-gone.
+A sample that is no plausible number is refused here, so nothing computed from series can be garbage. The caller's tick
+makes it forget: `expire` drops what has gone quiet, `drop_subject` what is known to be gone.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from koord.koordlet.series.window import Window
 
 LARGEST = 2.0**53  # past it doubles cannot count bytes any more, and no machine has as many
 
-Key = tuple[str, ...]  # the kind, then what tells series of that kind apart
+Key = tuple[str, ...]  # the kind, then what identifies the series of that kind
 
 
 class Store:
-    """Times are seconds; the clock may jump, see Ring."""
+    """The store of series. Times are seconds; the clock may jump, see SampleRing."""
 
     def __init__(
         self,
@@ -29,14 +28,14 @@ class Store:
         interval_s: float = 1.0,
         most_series: int = 20_000,
     ) -> None:
-        """`interval_s` is the time between samples: with it, a time to keep becomes a number of places."""
+        """`interval_s` is the time between samples; it turns a retention time into a capacity."""
         self._keep_s = dict(keep_s)
         self._default_keep_s = default_keep_s
         self._interval_s = interval_s
         self._most_series = most_series
         self._series: dict[str, dict[Key, Ring]] = {}  # by kind
         self._count = 0
-        self._fresh_ms: dict[str, int] = {}  # by kind: how old its newest sample may be to tell of now
+        self._fresh_ms: dict[str, int] = {}  # by kind: how old its newest sample may be to count as now
         self.refused = 0  # samples that were no usable number, or one series too many
 
     def __len__(self) -> int:
@@ -44,16 +43,16 @@ class Store:
 
     @property
     def size_bytes(self) -> int:
-        """Of the samples; the keys come on top."""
+        """Return the size of the samples; the keys come on top."""
         return sum(ring.size_bytes for rings in self._series.values() for ring in rings.values())
 
     def keep_s(self, kind: str) -> int:
         return self._keep_s.get(kind, self._default_keep_s)
 
     def keep_longer(self, keep_s: Mapping[str, int]) -> bool:
-        """Keep kinds as long as said where that is longer than now. Answers whether anything changed.
+        """Extend the retention of kinds where it is shorter than given. Return whether anything changed.
 
-        What is older than now is not here any more; windows fill up as time passes.
+        Older samples are gone already; windows fill up as time passes.
         """
         longer = {kind: seconds for kind, seconds in keep_s.items() if seconds > self.keep_s(kind)}
         if not longer:
@@ -66,7 +65,7 @@ class Store:
         return True
 
     def add(self, key: Key, at_s: float, value: float) -> bool:
-        """Whether the sample was taken."""
+        """Add a sample; return whether it was accepted."""
         if not (0 <= value <= LARGEST and 0 <= at_s <= LARGEST):
             self.refused += 1
             return False
@@ -84,7 +83,9 @@ class Store:
         return True
 
     def window(self, key: Key, now_s: float, length_s: float) -> Window:
-        """Both ends belong to it. A sample older than its kind is kept for does not count, though it may be here."""
+        """Return the samples of a window, both ends included. A sample older than its kind's retention does not count.
+
+        """
         ring = self._ring(key)
         if ring is None:
             return Window()
@@ -93,12 +94,12 @@ class Store:
         return Window(*ring.between(end_ms - length_ms, end_ms))
 
     def latest(self, key: Key, now_s: float) -> float | None:
-        """The last value, if it came in one of the last two intervals: older ones say nothing about now."""
+        """Return the last value if it came in one of the last two intervals: older ones say nothing about now."""
         ring = self._ring(key)
         return None if ring is None else ring.latest(round(now_s * 1000), self._freshness_ms(key[0]))
 
     def latest_of(self, kind: str, now_s: float) -> dict[Key, float]:
-        """The same of all series of a kind that have such a value."""
+        """Return the latest value of all series of a kind that have one."""
         now_ms, fresh_ms = round(now_s * 1000), self._freshness_ms(kind)
         found = ((key, ring.latest(now_ms, fresh_ms)) for key, ring in self._series.get(kind, {}).items())
         return {key: value for key, value in found if value is not None}
@@ -107,7 +108,7 @@ class Store:
         return iter(self._series.get(kind, ()))
 
     def expire(self, now_s: float) -> int:
-        """Forget series without a sample in the time that their kind is kept. Answers how many."""
+        """Forget series without a sample in their kind's retention time; return how many."""
         now_ms = round(now_s * 1000)
         return self._forget(
             [
@@ -119,7 +120,7 @@ class Store:
         )
 
     def drop(self, subject: str) -> int:
-        """Forget all series of one pod or container. Answers how many."""
+        """Forget all series of one pod or container; return how many."""
         return self._forget([key for rings in self._series.values() for key in rings if subject in key[1:]])
 
     # -- inside
@@ -141,5 +142,5 @@ class Store:
         return found
 
     def _places(self, kind: str) -> int:
-        """One more than intervals: both ends of a window count."""
+        """Return the capacity of a ring of this kind: one more than intervals, as both ends of a window count."""
         return math.ceil(self.keep_s(kind) / self._interval_s) + 1

@@ -1,4 +1,9 @@
-"""The samples of one stretch of time, and the numbers that are made of them."""
+"""One series as a ring buffer of samples, and windows of it with their aggregates.
+
+The ring has two flat arrays that grow to a bound and then wrap around. Times are milliseconds since a base of the
+series' own, four bytes each; values are doubles, so that a number of bytes stays exact. A full ring of half an hour at
+one sample a second is 22 KB.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from collections.abc import Sequence
 
 
 class Window:
-    """All aggregates are None when there is no sample: no answer is not zero."""
+    """The samples of a time window. All aggregates are None when there is no sample: absent is not zero."""
 
     __slots__ = ("_ordered", "_values", "first_ms", "last_ms")
 
@@ -25,7 +30,7 @@ class Window:
 
     @property
     def span_ms(self) -> int:
-        """From the first sample to the last."""
+        """Return the time from the first sample to the last."""
         return self.last_ms - self.first_ms
 
     @property
@@ -37,7 +42,7 @@ class Window:
         return self._values[-1] if self._values else None
 
     def percentile(self, share: float) -> float | None:
-        """The value at the floor of that rank, counted in single precision as the protocol's reporters do."""
+        """Return the value at the floor of that rank, computed in single precision as Koordinator's reporters do."""
         if not 0 < share <= 1:
             raise ValueError(f"a percentile is a share above 0 and up to 1, not {share}")
         if not self._values:
@@ -47,7 +52,7 @@ class Window:
         return self._ordered[_place(len(self._ordered), share)]
 
     def aggregate(self, name: str) -> float | None:
-        """By the name that reports use: avg, p50, p90, p95, p99, last."""
+        """Return the aggregate by the name that reports use: avg, p50, p90, p95, p99, last."""
         if name == "avg":
             return self.avg
         return self.last if name == "last" else self.percentile(int(name.removeprefix("p")) / 100)

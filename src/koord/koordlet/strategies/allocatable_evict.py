@@ -18,7 +18,10 @@ HIGHEST_PRIORITY = 7999  # prod pods are never evicted for what was lent to othe
 def allocatable_task(
     seen: EvictView, rule: str, resource: str, percent: int | None, lower: int | None, priority: int | None
 ) -> Task | Idle:
-    """`resource` is cpu or memory; the tiers' own names follow from it."""
+    """Return the task of freeing what batch and mid pods request beyond the node's batch and mid allocatable.
+
+    `resource` is cpu or memory; the tiers' own resource names follow from it.
+    """
     if percent is None or lower is None or priority is None:
         return Idle(rule, "a threshold, a lower percent and a priority are needed")
     if percent < 0 or lower >= percent or priority > HIGHEST_PRIORITY:
@@ -48,11 +51,12 @@ def allocatable_task(
 
 
 def tier_resource(pod: PodView, resource: str) -> str | None:
+    """Return the name of the resource in the pod's tier; None for pods of other tiers."""
     return TIERS[pod.priority_class][resource] if pod.priority_class in (BATCH, MID) else None
 
 
 def requested(pods: tuple[PodView, ...], resource: str, priority: int) -> dict[str, int]:
-    """By tier, of pods up to that priority."""
+    """Return the requests by tier, of pods up to that priority."""
     total: dict[str, int] = {}
     for pod in pods:
         name = tier_resource(pod, resource)
@@ -62,7 +66,7 @@ def requested(pods: tuple[PodView, ...], resource: str, priority: int) -> dict[s
 
 
 def excess(requests: Mapping[str, int], allocatable: Mapping[str, int], percent: int, lower: int) -> dict[str, int]:
-    """How much is held too much; all of it where nothing is lent any more."""
+    """Return the requests above the allocatable; all of them where there is no allocatable any more."""
     found: dict[str, int] = {}
     for name, asked in requests.items():
         lent = allocatable.get(name, 0)

@@ -1,7 +1,7 @@
-"""Disk limits of best-effort work and of pods that ask for some, and the disks' own cost models.
+"""The BlkioReconcile strategy: disk limits of best-effort work and of annotated pods, and the disks' cost models.
 
-A block that cannot be found now is left as it is, and so are limits of disks that nothing speaks of any more: they may
-be the same. Where all blocks are found, limits that nobody asks for any more are taken off.
+A block device that cannot be found now keeps its limits, and so do disks that are not mentioned any more: they may be
+the same. Where all devices are found, limits that nobody wants any more are removed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _LATENCY_PERCENT, _LATENCY_US = 95, 3000
 
 
 class BlkioView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the strategy observes."""
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     disks: Disks = Disks()
     besteffort: str = ""
@@ -38,6 +39,7 @@ class BlkioView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_blkio(seen: BlkioView) -> Plan:
+    """Decide the disk limits of all groups."""
     if seen.strategy is None:
         return Plan(why="no NodeSLO was seen yet")
     writes: list[WriteCgroup] = []
@@ -136,7 +138,7 @@ def _cost_model(number: str, config: IOConfig) -> str:
 
 
 def _writes(seen: BlkioView, group: str, lines: list[tuple[str, str]]) -> list[WriteCgroup]:
-    """A kernel without one of the files still gets the others."""
+    """Return the writes of files that this kernel has; a kernel without one of them still gets the others."""
     return [
         WriteCgroup(group=group, file=name, value=line, owner=OWNER, cause=CAUSE, why="as configured")
         for name, line in lines

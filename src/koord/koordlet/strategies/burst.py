@@ -34,7 +34,9 @@ UP, DOWN = 1.2, 0.8
 
 
 class BurstView(msgspec.Struct, frozen=True, kw_only=True):
-    """Quotas by cgroup, in microseconds; a group that is missing there could not be read, and is left alone."""
+    """What the strategy observes. Quotas are by cgroup in microseconds; a missing group could not be
+    read, and is left alone.
+    """
 
     strategy: CPUBurstStrategy | None  # None until a NodeSLO was seen
     pool: SharePool
@@ -50,12 +52,13 @@ class BurstView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BurstPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan, and the burst tokens for the next decision."""
     plan: Plan
     tokens: Mapping[str, Tokens] = {}
 
 
 class _Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one container shall have."""
+    """What one container gets."""
 
     container: ContainerView
     base_us: int | None  # None without a limit
@@ -66,6 +69,7 @@ class _Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def decide_burst(seen: BurstView) -> BurstPlan:
+    """Decide quota and burst of every latency-sensitive container and its pod."""
     if seen.strategy is None:
         return BurstPlan(plan=Plan(why="no NodeSLO was seen yet"), tokens=seen.tokens)
     effects: list[Effect] = []
@@ -89,6 +93,7 @@ def _shaped(own: CPUBurst) -> CPUBurstStrategy:
 
 
 def base_quota_us(limit_milli: int | None, ratio: float) -> int | None:
+    """Return the quota of a limit, lowered by the CPU normalization ratio; None without a limit."""
     if limit_milli is None or limit_milli <= 0:
         return None
     quota = max(limit_milli * PERIOD_US // 1000, LEAST_QUOTA_US)
@@ -96,6 +101,7 @@ def base_quota_us(limit_milli: int | None, ratio: float) -> int | None:
 
 
 def burst_us(config: CPUBurst, limit_milli: int | None) -> int:
+    """Return the burst buffer that the policy gives to a limit."""
     if config.policy not in (BURST_AUTO, BURST_CPU_ONLY) or not limit_milli or limit_milli < 0:
         return 0
     return limit_milli * (config.cpu_burst_percent or 0) * PERIOD_US // 100_000
@@ -113,7 +119,7 @@ def _step(seen: BurstView, config: CPUBurst, one: ContainerView, tokens: dict[st
         if allowance.tokens is not None:
             tokens[one.id] = allowance.tokens
         wish, why = _operation(seen, config, one, allowance.allowed, allowance.why)
-        # Without a bound the quota was taken off on purpose, by whoever pins this container to CPUs.
+        # A quota of -1 was set on purpose by the component that pins this container to CPUs.
         if now is not None and now > 0:
             quota, why = _target(config, base, now, wish), f"{why}; limit {base}us, now {now}us"
     burst = burst_us(config, limit)
@@ -149,8 +155,9 @@ def _target(config: CPUBurst, base: int, now: int, wish: str) -> int:
 
 
 def _writes(seen: BurstView, pod: PodView, steps: list[_Step]) -> list[Effect]:
-    """No single write may break the kernel's rules: a pod holds at least what its containers have, a quota at least
-    the burst below it. So bursts that may shrink and quotas that grow come first from the top, the others after."""
+    """Return the writes in a safe order. A pod must hold at least what its containers have, a quota at least its burst:
+    so bursts that may shrink and quotas that grow come first from the top, the others after.
+    """
     if not steps:
         return []
     quota_now, quota = seen.quota_us.get(pod.group), _pod_quota(seen, pod, steps)
@@ -174,7 +181,7 @@ def _writes(seen: BurstView, pod: PodView, steps: list[_Step]) -> list[Effect]:
 
 
 def _pod_quota(seen: BurstView, pod: PodView, steps: list[_Step]) -> int | None:
-    """The pod's own limit and what its containers were given on top. None to leave a pod without a bound alone."""
+    """Return the pod's own quota plus what its containers got on top; None leaves a pod without a bound alone."""
     base = base_quota_us(pod.limits.get(CPU), seen.normalization_ratio)
     now = seen.quota_us.get(pod.group)
     if base is None or now is None or now <= 0:

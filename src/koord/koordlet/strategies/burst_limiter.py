@@ -1,4 +1,4 @@
-"""How long a container may run past its limit: tokens that bursting costs and idling earns."""
+"""Limit how long a container may exceed its limit, with tokens that bursting spends and idling earns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FULL_PERCENT = 100
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The account of one container. One token is one percent of the limit for one second."""
+    """The tokens of one container. One token is one percent of the limit for one second."""
 
     capacity: int
     left: float
@@ -21,12 +21,14 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Whether a container may burst now, and its tokens."""
     allowed: bool
     tokens: Tokens | None  # None where no account is kept
     why: str
 
 
 def allow(config: CPUBurst, container: str, before: Tokens | None, now_s: float, usage_percent: int) -> Allowance:
+    """Return whether the container may burst now, and update its tokens."""
     period, percent = config.cfs_quota_burst_period_seconds, config.cfs_quota_burst_percent
     if period is None or period < 0:
         return Allowance(allowed=True, tokens=None, why="bursts may last for ever")
@@ -42,6 +44,7 @@ def allow(config: CPUBurst, container: str, before: Tokens | None, now_s: float,
 
 def spend(before: Tokens, now_s: float, usage_percent: int) -> Tokens:
     # Fractions of a second count: ticks that come a little early would otherwise never cost or earn anything.
+    """Return the tokens after the time that passed at this usage."""
     passed_s = max(0.0, now_s - before.at_s)
     change = 0.0
     if usage_percent >= _FULL_PERCENT:
@@ -53,8 +56,9 @@ def spend(before: Tokens, now_s: float, usage_percent: int) -> Tokens:
 
 
 def first_share(container: str) -> float:
-    """From 0 to a half of the capacity, so that containers of one deployment do not end their bursts together.
+    """Return a share from 0 to 0.5 of the capacity, so that containers of one deployment do not end
+    their bursts together.
 
-    Taken from the container's name instead of chance: a decision made again is the same decision.
+    It is derived from the container's id and not random: a decision made again is the same decision.
     """
     return zlib.crc32(container.encode()) / 2**32 / 2

@@ -1,4 +1,4 @@
-"""When CPU is so short that pods must go: BE work that starves, batch beyond what is lent, a node that runs too hot."""
+"""The CPUEvict strategy: evict when BE work starves, batch exceeds its allocatable, or the node runs too hot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TINY_MILLI = 1000  # a limit below one core is always used enough
 
 
 class BeCpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What BE pods use, ask for and could use, in milli-cores; of how many samples."""
+    """What BE pods use, request and could use, in milli-cores, and the number of samples."""
 
     used: int
     request: int
@@ -32,6 +32,7 @@ class BeCpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CpuEvictView(EvictView, frozen=True, kw_only=True):
+    """What the strategy observes."""
     strategy: ResourceThresholdStrategy = ResourceThresholdStrategy()
     capacity_milli: int | None = None
     be_average: BeCpu | None = None
@@ -43,11 +44,12 @@ class CpuEvictView(EvictView, frozen=True, kw_only=True):
 
 
 def window_s(strategy: ResourceThresholdStrategy, interval_s: float) -> float:
-    """How far back averages go."""
+    """Return the length of the window of averages."""
     return max(interval_s, strategy.cpu_evict_time_window_seconds or 0)
 
 
 def decide_cpu_evict(seen: CpuEvictView) -> Plan:
+    """Decide which pods to evict for CPU."""
     if not seen.enabled:
         return Plan(why="no NodeSLO was seen yet" if seen.enabled is None else "eviction is off")
     if not seen.capacity_milli:
@@ -75,7 +77,7 @@ def decide_cpu_evict(seen: CpuEvictView) -> Plan:
 
 
 def satisfaction_task(seen: CpuEvictView) -> Task | Idle:
-    """BE pods get too little of what they asked for, and would use more: fewer of them will get on."""
+    """Return the task when BE pods get too little of their requests and would use more: fewer of them make progress."""
     config, rule = seen.strategy, BE_CPU_EVICT
     lower, upper = config.cpu_evict_be_satisfaction_lower_percent, config.cpu_evict_be_satisfaction_upper_percent
     if lower is None or upper is None:
@@ -109,14 +111,14 @@ def satisfaction_task(seen: CpuEvictView) -> Task | Idle:
 
 
 def be_release(be: BeCpu, lower: int, upper: int) -> int:
-    """How many milli-cores of requests must go for the rest to be satisfied to `upper` percent."""
+    """Return how many milli-cores of requests must go for the rest to be satisfied to `upper` percent."""
     if be.request <= 0 or 100 * be.limit > lower * be.request:
         return 0
     return max(0, (upper * be.request - 100 * be.limit) // 100)
 
 
 def _effective(seen: CpuEvictView, be: BeCpu | None) -> BeCpu | None:
-    """With the limit that the policy goes by."""
+    """Return the usage with the limit that the policy uses."""
     if be is None or seen.strategy.cpu_evict_policy != EVICT_BY_ALLOCATABLE:
         return be
     lent = seen.allocatable.get(BATCH_CPU, -1)
@@ -131,6 +133,7 @@ def _presses(be: BeCpu, least_percent: int) -> bool:
 
 
 def usage_task(seen: CpuEvictView, capacity_milli: int) -> Task | Idle:
+    """Return the task when the node's usage exceeds its threshold."""
     config, rule = seen.strategy, CPU_EVICT
     percent, priority = config.cpu_evict_threshold_percent, config.evict_enabled_priority_threshold
     if percent is None or priority is None:
@@ -156,6 +159,6 @@ def usage_task(seen: CpuEvictView, capacity_milli: int) -> Task | Idle:
 
 
 def usage_release(used: int, capacity: int, percent: int, lower: int) -> int:
-    """What lies above `lower` percent, once whole percents reach `percent`."""
+    """Return what lies above `lower` percent, once the whole percents reach `percent`."""
     now = used * 100 // capacity
     return 0 if now < percent else max(0, capacity * (now - max(lower, 0)) // 100)

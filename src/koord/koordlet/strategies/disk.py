@@ -1,4 +1,8 @@
-"""Which disk stands behind a device, a volume group or a pod's volume, by the kernel's major and minor numbers."""
+"""The machine as strategies see it: its hardware, its block devices, and the interface to its cgroup files.
+
+The real machine is `koord.koordlet.host_machine`; simulated nodes have their own. No method waits, and none raises for
+what a node may do: an absent file reads as None, and every write gets a result.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ POD_VOLUME = "podvolume"
 
 
 class Disks(msgspec.Struct, frozen=True, kw_only=True):
-    """The storage of a node; devices are paths such as /dev/vda."""
+    """The block devices of a node: disks, partitions, volume groups and mounts. Devices are paths such as /dev/vda."""
 
     numbers: Mapping[str, str] = {}  # disk: major:minor
     partitions: Mapping[str, str] = {}  # partition: disk
@@ -21,13 +25,16 @@ class Disks(msgspec.Struct, frozen=True, kw_only=True):
     mounts: Mapping[str, str] = {}  # mount point: device
 
     def of_device(self, device: str) -> str | None:
+        """Return the major:minor number of the disk that holds a device."""
         return self.numbers.get(self.partitions.get(device, device))
 
     def of_volume_group(self, name: str) -> str | None:
+        """Return the number of the disk that holds a volume group."""
         disk = self.volume_groups.get(name)
         return None if disk is None else self.of_device(disk)
 
     def of_mount(self, point: str) -> str | None:
+        """Return the number of the disk that holds a mount point."""
         device = self.mounts.get(point)
         if device is None:
             return None

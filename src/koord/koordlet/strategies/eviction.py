@@ -25,10 +25,10 @@ LEDGER_TIERS = (BATCH, MID)
 
 
 class EvictView(msgspec.Struct, frozen=True, kw_only=True):
-    """What all rules look at. `enabled` is None until a NodeSLO was seen.
+    """What all rules observe. `enabled` is None until a NodeSLO was seen.
 
-    A pod in `leaving` was evicted by us and is still here; one in `barred` must stay for now, and why (a disruption
-    budget, say). Use is the last measured, by uid; a pod that is missing there was not measured.
+    A pod in `leaving` was evicted by koordlet and still exists; `barred` tells why a pod must stay for now (a
+    disruption budget, say). Usage is the last measured, by uid; a missing pod was not measured.
     """
 
     enabled: bool | None = None
@@ -53,6 +53,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule wants freed, and the pods that it may evict in order."""
     release: Release
     ranked: tuple[tuple[PodView, str], ...]  # whom the rule may evict, first to go first, and why in that place
 
@@ -68,7 +69,7 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 def frees(seen: EvictView, pod: PodView) -> dict[str, int | None]:
-    """What the end of this pod gives back. None is not known; only its own tier's requests are given back."""
+    """Return what the end of this pod frees. None is unknown; only requests of its own tier are freed."""
     freed: dict[str, int | None] = {
         USED + CPU: seen.used_milli.get(pod.uid),
         USED + MEMORY: seen.used_bytes.get(pod.uid),
@@ -78,6 +79,7 @@ def frees(seen: EvictView, pod: PodView) -> dict[str, int | None]:
 
 
 def choose(seen: EvictView, wanted: Sequence[Task | Idle]) -> Plan:
+    """Select victims until every rule's target is met, and explain each rule in the plan."""
     released: dict[str, int] = {}
     gone: set[str] = set()
     victims: list[Evict] = []
@@ -116,7 +118,7 @@ def _is_leaving(seen: EvictView, pod: PodView) -> bool:
 
 
 def _credit(seen: EvictView, task: Task) -> dict[str, int]:
-    """What will come back by itself: from our victims, and from pods of this rule's that somebody else deletes.
+    """Return what will be freed anyway: by koordlet's victims, and by pods of this rule that somebody else deletes.
 
     Other pods that are being deleted may take their time; the node cannot wait for them.
     """

@@ -1,4 +1,8 @@
-"""The koordlet features that may evict, by the names of their gates; pods name them to allow some of them only."""
+"""Select the victims of an eviction: what each rule wants freed, which pods it may evict in which order, and who goes.
+
+One selection serves all rules. What leaving pods will free counts first, so a victim that hangs does not cause others.
+Nobody is evicted who would free nothing that is missing. The same pods in any order give the same ranking.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of the files that strategies own, as the registry of host files has them."""
+"""The names of the files that strategies own, as in the knob table (cgroup v1's names)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which groups win when tasks meet on a CPU: the kernel's group identity or, without it, idle scheduling of BE.
+"""The GroupIdentity strategy: which groups win when tasks compete for a CPU, by bvt_warp_ns or, without it, cpu.idle.
 
-Kernels without group identity can still let BE run only on CPUs that nobody else wants (cpu.idle). It is set on the
-BE directory alone, as pods' own weights cannot be changed while they are idle.
+Kernels without group identity can still let BE run only on CPUs that nobody else wants (cpu.idle). It is set on the BE
+root alone, as the shares of pods cannot be changed while they are idle.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ BE_SHARES = 2  # the kubelet's for all pods without requests together
 
 
 class IdentityView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the strategy observes."""
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     has_bvt: bool = False  # whether groups have the file
     identity_switch: int | None = None  # the machine's switch; None where there is none
@@ -39,12 +40,12 @@ class IdentityView(msgspec.Struct, frozen=True, kw_only=True):
     groups: Mapping[str, str] = {}  # cgroup by Kubernetes' QoS class
     pods: tuple[PodView, ...] = ()
     children: Mapping[str, tuple[str, ...]] = {}  # cgroups in a pod's
-    leftovers: tuple[tuple[str, str], ...] = ()  # cgroups of pods nobody knows, with their Kubernetes QoS class
+    leftovers: tuple[tuple[str, str], ...] = ()  # cgroups of unlisted pods, with their Kubernetes QoS class
     applications: tuple[tuple[str, str], ...] = ()  # cgroups of host applications, with their QoS class
 
 
 class Identities(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Values by class; None where a class is not enabled."""
+    """The bvt_warp_ns of each class; None where a class is not enabled."""
 
     lsr: int | None
     ls: int | None
@@ -76,6 +77,7 @@ def _is_ours(strategy: ResourceQOSStrategy) -> bool:
 
 
 def identities(strategy: ResourceQOSStrategy) -> Identities:
+    """Return the values of the classes that the strategy enables."""
     ours = _is_ours(strategy)
 
     def value(qos: str) -> int | None:
@@ -89,6 +91,7 @@ def identities(strategy: ResourceQOSStrategy) -> Identities:
 
 
 def decide_group_identity(seen: IdentityView) -> Plan:
+    """Decide the values of all groups and the kernel's switches."""
     if seen.strategy is None:
         return Plan(why="no NodeSLO was seen yet")
     found = identities(seen.strategy)

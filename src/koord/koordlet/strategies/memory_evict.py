@@ -1,4 +1,4 @@
-"""When memory is so short that pods must go, before the kernel chooses by itself."""
+"""The memoryEvict strategy: evict when memory is short, before the kernel's OOM killer acts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ COOL_S = 4.0
 
 
 class MemoryEvictView(EvictView, frozen=True, kw_only=True):
+    """What the strategy observes."""
     strategy: ResourceThresholdStrategy = ResourceThresholdStrategy()
     capacity_bytes: int | None = None
     node_used_bytes: int | None = None  # the last sample
@@ -23,6 +24,7 @@ class MemoryEvictView(EvictView, frozen=True, kw_only=True):
 
 
 def decide_memory_evict(seen: MemoryEvictView) -> Plan:
+    """Decide which pods to evict for memory."""
     if not seen.enabled:
         return Plan(why="no NodeSLO was seen yet" if seen.enabled is None else "eviction is off")
     if not seen.capacity_bytes:

@@ -1,4 +1,7 @@
-"""The memory settings of one pod: its class's, its annotation's, or both; and the amounts they are percents of."""
+"""The CgroupReconcile strategy: memory protection (min, low), throttling (high) and page cache limits.
+
+Amounts come from requests, limits and percents alone. A setting that is absent leaves its file untouched.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from koord.koordlet.strategies.slo import class_of
 
 
 def profile(strategy: ResourceQOSStrategy, pod: PodView) -> MemoryQOS | None:
-    """None when nothing speaks of this pod."""
+    """Return the memory QoS of a pod from its class, its annotation or both; None when neither mentions it."""
     block = class_of(strategy, pod.qos_with_default)
     config = None if block is None or block.memory_qos is None else _plain(block.memory_qos)
     own = memory_qos.parse(pod.annotations)
@@ -30,17 +33,20 @@ def profile(strategy: ResourceQOSStrategy, pod: PodView) -> MemoryQOS | None:
 
 
 def resource_of(pod: PodView) -> str:
-    """BE pods by their label ask for batch-memory; all others for memory."""
+    """Return the memory resource of a pod: batch-memory for BE pods by label, memory for all others."""
     return BATCH_MEMORY if pod.qos == BE else MEMORY
 
 
 def amount(listed: Mapping[str, int], name: str) -> int | None:
+    """Return a listed amount; None when it is absent or negative."""
     value = listed.get(name)
     return None if value is None or value < 0 else value
 
 
 def pod_limit(pod: PodView) -> int | None:
-    """None is no limit: one container without is enough for that, where Kubernetes does not add limits up itself."""
+    """Return the memory limit of a pod. One container without a limit makes it None, where Kubernetes
+    does not add up itself.
+    """
     name = resource_of(pod)
     if name == MEMORY:
         return amount(pod.limits, name)

@@ -22,6 +22,7 @@ _CLASS_OF_DIR = {GUARANTEED: LSR, BURSTABLE: LS, BEST_EFFORT: BE}
 
 
 class MemoryQosView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the strategy observes."""
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     allocatable_bytes: int | None
     pods: tuple[PodView, ...] = ()
@@ -30,13 +31,14 @@ class MemoryQosView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Protection(msgspec.Struct, frozen=True, gc=False):
-    """What a pod asks its parents to keep; None where its settings do not speak of it."""
+    """The protection that a pod asks of its parents; None where its settings do not mention it."""
 
     least: int | None
     low: int | None
 
 
 def decide_memory_qos(seen: MemoryQosView) -> Plan:
+    """Decide the memory files of all classes, pods and containers."""
     if seen.strategy is None:
         return Plan(why="no NodeSLO was seen yet")
     if not seen.allocatable_bytes:
@@ -61,6 +63,7 @@ def decide_memory_qos(seen: MemoryQosView) -> Plan:
 
 
 def throttled_from(config: MemoryQOS, request: int, limit: int | None, allocatable: int, page: int) -> int | None:
+    """Return memory.high: a percentage of the way from the request to the limit, in whole pages."""
     percent = config.throttling_percent
     if percent is None:
         return None
@@ -77,7 +80,7 @@ def _protection(config: MemoryQOS, request: int) -> _Protection:
 
 
 def _at_least(value: int | None, least: int | None) -> int | None:
-    """A softer bound below a harder one would never be felt; 0 is none and stays."""
+    """Raise a softer bound to the harder one, below which it would have no effect; 0 is none and stays."""
     return least if value and least and value < least else value
 
 

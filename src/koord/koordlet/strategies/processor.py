@@ -1,4 +1,8 @@
-"""Choosing CPUs for BE work: whole cores first, spread over NUMA nodes, the same choice for the same machine."""
+"""The CPUSuppress strategy: how much CPU best-effort work may have so that the node stays under its threshold.
+
+It acts by cpuset or by quota; when it is off, both are restored. CPUs are chosen as whole cores first, spread over NUMA
+nodes, and the same for the same machine.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from koord.values.cpuset import CPUSet
 
 
 class Processor(msgspec.Struct, frozen=True, gc=False):
+    """One logical CPU and its place in the topology."""
     cpu: int
     core: int = 0
     socket: int = 0
@@ -19,10 +24,10 @@ class Processor(msgspec.Struct, frozen=True, gc=False):
 
 
 def pick(need: int, processors: Iterable[Processor]) -> list[int]:
-    """`need` CPUs, or all when there are fewer, in the order in which they were taken.
+    """Return `need` CPUs, or all when there are fewer, in the order in which they were taken.
 
-    Nodes take turns, the one with the most CPUs first. Each gives whole cores of two for as long as any has one; then
-    each gives single CPUs, from where the round of cores stopped.
+    NUMA nodes take turns, the one with the most CPUs first. Each gives whole cores of two for as long as any has one;
+    then each gives single CPUs, from where the turn of cores stopped.
     """
     buckets = _buckets(processors)
     need = min(need, sum(map(len, buckets)))
@@ -42,13 +47,13 @@ def pick(need: int, processors: Iterable[Processor]) -> list[int]:
 
 
 def pick_between(need: int, lsr: Sequence[Processor], shared: Sequence[Processor]) -> CPUSet:
-    """BE takes from CPUs of LSR pods in proportion to how many these are, rounded down in their favour."""
+    """Select CPUs for BE: of LSR pods' CPUs in proportion to their number, rounded down in their favour."""
     return _picked(need, tuple(lsr), tuple(shared))
 
 
 @functools.lru_cache(maxsize=128)
 def _picked(need: int, lsr: tuple[Processor, ...], shared: tuple[Processor, ...]) -> CPUSet:
-    """Kept: the same few choices are made every second."""
+    """Select the CPUs; cached, as the same few selections are made every second."""
     total = len(lsr) + len(shared)
     if not total:
         return CPUSet()

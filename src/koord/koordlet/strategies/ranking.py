@@ -15,7 +15,7 @@ Ranked = tuple[tuple[PodView, str], ...]
 
 
 def best_effort_by_cpu(seen: EvictView, rule: str) -> Ranked:
-    """Lowest priority first; among equals the one that uses most of what it asked for."""
+    """Rank BE pods: lowest priority first; among equals the one that uses most of its request."""
 
     def share(pod: PodView) -> float:
         asked = pod.requests.get(BATCH_CPU, 0)
@@ -26,7 +26,7 @@ def best_effort_by_cpu(seen: EvictView, rule: str) -> Ranked:
 
 
 def best_effort_by_memory(seen: EvictView, rule: str) -> Ranked:
-    """Lowest priority first, then the largest; pods that were not measured come last."""
+    """Rank BE pods: lowest priority first, then the largest; pods that were not measured come last."""
 
     def key(pod: PodView) -> tuple[int, bool, int, str]:
         used = seen.used_bytes.get(pod.uid)
@@ -40,9 +40,9 @@ def best_effort_by_memory(seen: EvictView, rule: str) -> Ranked:
 
 
 def by_priority(seen: EvictView, rule: str, threshold: int, size: Callable[[PodView], int | None]) -> Ranked:
-    """Pods that consented, up to a priority: by their own word, then by priority, then the largest.
+    """Rank consenting pods up to a priority: by their eviction priority, then by priority, then the largest.
 
-    `size` is what counts among equals; None rules a pod out, since nobody knows what its end would bring.
+    `size` decides among equals; None excludes a pod, since nobody knows what its end would free.
     """
 
     def key(pod: PodView) -> tuple[int, int, int, int, str]:

@@ -1,4 +1,4 @@
-"""Shares of the last-level cache and of memory bandwidth for each QoS class, and which threads have them."""
+"""The ResctrlReconcile strategy: shares of last-level cache and memory bandwidth per QoS class, and their threads."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _GROUP_OF = {LSE: LSR, LSR: LSR, LS: LS, BE: BE}
 
 
 class ResctrlView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the strategy observes."""
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     supported: bool = True
     cache_mask: int = 0  # all ways of the cache
@@ -34,6 +35,7 @@ class ResctrlView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_resctrl(seen: ResctrlView) -> Plan:
+    """Decide the schemata of each class, and which threads to move."""
     if seen.strategy is None:
         return Plan(why="no NodeSLO was seen yet")
     if not seen.supported or not seen.caches:
@@ -49,7 +51,7 @@ def decide_resctrl(seen: ResctrlView) -> Plan:
 
 
 def cache_ways(mask: int, start_percent: int, end_percent: int) -> int | None:
-    """The ways from one percent to another; None when the range or the cache's own mask makes no sense."""
+    """Return the mask of cache ways from one percent to another; None when the range or the cache's mask is invalid."""
     if mask <= 0 or mask & (mask + 1) or not 0 <= start_percent < end_percent <= 100:
         return None
     ways = mask.bit_length()
@@ -58,7 +60,7 @@ def cache_ways(mask: int, start_percent: int, end_percent: int) -> int | None:
 
 
 def bandwidth(vendor: str, percent: int | None) -> str | None:
-    """Intel takes tens of percents, AMD eighths of a GB/s."""
+    """Return the MBA value of a percentage: Intel takes tens of percents, AMD eighths of a GB/s."""
     if percent is None or not 0 < percent <= 100:
         return None
     if vendor == INTEL:

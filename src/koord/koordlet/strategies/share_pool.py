@@ -1,4 +1,9 @@
-"""How busy the CPUs are that no pod has for itself: whether latency-sensitive containers may run past their limits."""
+"""The CPUBurst strategy: how far latency-sensitive containers may exceed their CPU limits for a while.
+
+There are two means: the kernel's burst buffer, and a quota that grows while a container is throttled and the shared
+CPUs have room. Both are computed from the limit in the spec; the present quota only says where the next step starts.
+Policies other than those known restore everything.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ COOLING_SHARE = 0.9  # of the threshold; in between, nothing grows
 
 
 class SharePoolView(msgspec.Struct, frozen=True, kw_only=True):
-    """Averages over the last few ticks."""
+    """The usage of the CPUs that no pod has exclusively: averages over the last few ticks."""
 
     processors: int
     threshold_percent: int
@@ -26,11 +31,13 @@ class SharePoolView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharePool(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How busy the shared CPUs are."""
     state: State
     why: str
 
 
 def classify(seen: SharePoolView) -> SharePool:
+    """Classify the usage of the shared CPUs against the threshold."""
     if seen.node_used_milli is None or seen.processors <= 0:
         return SharePool(state="unknown", why="the node's CPU use is not known")
     own = sum(pod.requests.get(CPU, 0) for pod in seen.pods if pod.qos in (LSE, LSR) and pod.is_alive)

@@ -1,4 +1,4 @@
-"""What a NodeSLO comes to on the node: laid over the built-in defaults, with disabled blocks switched to neutral."""
+"""Compute the effective NodeSLO: laid over the built-in defaults, with disabled blocks set to neutral values."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _NEUTRAL: dict[str, msgspec.Struct] = {
 
 
 def effective(spec: NodeSLOSpec) -> NodeSLOSpec:
-    """Writing neutral values is how a block that was switched off is undone. Extensions are passed on untouched.
+    """Return the effective spec. Writing neutral values is how a disabled block is undone; extensions stay untouched.
 
-    A NodeSLO that was deleted counts as an empty one: everything is put back.
+    A deleted NodeSLO counts as an empty one: everything is restored.
     """
     qos = overlay(defaults.qos_strategy(), spec.resource_qos_strategy or ResourceQOSStrategy())
     return msgspec.structs.replace(
@@ -40,7 +40,7 @@ def effective(spec: NodeSLOSpec) -> NodeSLOSpec:
 
 
 def class_of(strategy: ResourceQOSStrategy, qos: str) -> ResourceQOS | None:
-    """The block of a QoS class; LSE pods take the one of LSR, a pod without class has none."""
+    """Return the settings of a QoS class; LSE pods have those of LSR, a pod without class has none."""
     blocks = {
         LSE: strategy.lsr_class,
         LSR: strategy.lsr_class,

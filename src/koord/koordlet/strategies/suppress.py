@@ -26,7 +26,7 @@ ROOT, PODS, CONTAINERS = 0, 1, 2  # depths below the BE root
 
 
 class Application(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A process outside Kubernetes."""
+    """The usage of a process outside of pods."""
 
     name: str
     used_milli: int
@@ -39,13 +39,14 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class BeGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A cgroup below the BE root."""
     path: str
     depth: int
     pod: str = ""  # uid
 
 
 class SuppressView(msgspec.Struct, frozen=True, kw_only=True):
-    """`enabled` is None until a NodeSLO was seen; a NodeSLO that was deleted, or is silent, is False."""
+    """What the strategy observes. `enabled` is None until a NodeSLO was seen; a deleted or silent NodeSLO is False."""
 
     enabled: bool | None = None
     cpu_manager: bool = False  # whether BE pods are given CPUs of their own instead
@@ -71,13 +72,14 @@ class SuppressView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How much CPU BE may use now, and why."""
     milli: int
     non_be_pods_milli: int
     why: str
 
 
 def be_room(seen: SuppressView) -> Room | None:
-    """What BE may use now; None when the node or its use is not known."""
+    """Compute what BE may use now; None when the node or its usage is not known."""
     if not seen.capacity_milli or seen.node_used_milli is None:
         return None
     best_effort = {pod.uid for pod in seen.pods if pod.is_best_effort}
@@ -98,6 +100,7 @@ def be_room(seen: SuppressView) -> Room | None:
 
 
 def decide_suppress(seen: SuppressView) -> Plan:
+    """Decide the cpuset or the quota of BE."""
     if seen.enabled is None:
         return Plan(why="no NodeSLO was seen yet")
     if not seen.enabled or seen.cpu_manager:
@@ -121,7 +124,7 @@ def decide_suppress(seen: SuppressView) -> Plan:
 
 
 def decide_quota(seen: SuppressView, room: Room) -> tuple[int | None, str]:
-    """The quota of the BE root in microseconds, or None to leave it: under 1% of the node is jitter."""
+    """Decide the quota of the BE root in microseconds; None leaves it, as a change under 1% of the node is jitter."""
     cores = -(-(seen.capacity_milli or 0) // 1000)
     target = max(room.milli * 100, FLOOR_US)
     why = f"{room.why}: {target}us"
@@ -138,7 +141,7 @@ def decide_quota(seen: SuppressView, room: Room) -> tuple[int | None, str]:
 
 
 def decide_cpuset(seen: SuppressView, room: Room) -> tuple[CPUSet, str]:
-    """The CPUs of BE; none when the node has none to give, and then nothing must be written."""
+    """Decide the CPUs of BE; none when the node has none to give, and then nothing must be written."""
     want = max(-(-room.milli // 1000), FEWEST_CPUS)
     growth = len(seen.cpuset) + -(-len(seen.processors) // 10)
     lse, lsr = (_cpus_of(seen, qos) for qos in (LSE, LSR))
@@ -151,6 +154,7 @@ def decide_cpuset(seen: SuppressView, room: Room) -> tuple[CPUSet, str]:
 
 
 def unsuppressed(seen: SuppressView) -> CPUSet:
+    """Return the CPUs that BE may use without suppression."""
     every = CPUSet.of(one.cpu for one in seen.processors)
     return every - seen.exclusive_cpus - seen.reserved_cpus - _cpus_of(seen, LSE)
 
@@ -183,7 +187,9 @@ def _free_quota(seen: SuppressView, why: str) -> list[Effect]:
 
 
 def _resize(seen: SuppressView, groups: list[BeGroup] | tuple[BeGroup, ...], cpus: CPUSet, why: str) -> list[Effect]:
-    """Parents hold what they had and what comes until all below have changed: no child is ever outside its parent."""
+    """Return writes in a safe order: parents hold the old and the new CPUs until all below have changed, so that no
+    child ever has a CPU that its parent lacks.
+    """
     if not cpus:
         return []
     both = seen.cpuset | cpus

@@ -1,4 +1,4 @@
-"""Settings of the whole machine's kernel: reclaim and scheduler switches. Values out of range are not written."""
+"""The SystemConfig strategy: kernel settings of the whole machine. Values out of range are not written."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ _RANGES = {
 
 
 class SystemConfigView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the strategy observes."""
     strategy: SystemStrategy | None  # None until a NodeSLO was seen
     capacity_bytes: int | None
     identity_taken: bool = False  # whether the group identity strategy runs, which then owns the machine's switch
 
 
 def decide_system_config(seen: SystemConfigView) -> Plan:
+    """Decide the kernel settings."""
     if seen.strategy is None:
         return Plan(why="no NodeSLO was seen yet")
     if not seen.capacity_bytes:
@@ -56,7 +58,7 @@ def decide_system_config(seen: SystemConfigView) -> Plan:
 
 
 def min_free_kbytes(capacity_bytes: int, factor: int | None) -> int | None:
-    """The factor is in ten-thousandths of the node's memory."""
+    """Return vm.min_free_kbytes; the factor is in ten-thousandths of the node's memory."""
     return None if factor is None else capacity_bytes // 1024 * factor // 10_000
 
 

@@ -1,4 +1,4 @@
-"""All strategies: what switches each on, and which files it alone writes. Observing and carrying out is the shell's."""
+"""The table of all strategies: the gates that enable each, its period, and the files that it alone writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from koord.koordlet.strategies import (
 
 
 class Strategy(msgspec.Struct, frozen=True, kw_only=True):
-    """`gates`: any of them switches it on. `by_node_slo`: the NodeSLO's enable has a say, too."""
+    """One strategy. Any of `gates` enables it; with `by_node_slo` the NodeSLO must enable it as well."""
 
     name: str
     gates: tuple[str, ...]

@@ -1,1 +1,3 @@
-"""The slo-controller-config as the controllers read it: typed, defaulted, the last good one when it breaks."""
+"""slo-controller-config as the controllers read it: typed, defaulted, with the last good value of a broken
+document.
+"""

@@ -18,9 +18,10 @@ RESOURCE_AMPLIFICATION_UNREAD = "ResourceAmplificationCfgUnmarshalFailed"
 
 
 class Configuration:
-    """Make one per program, before the informers start; `start` it after.
+    """slo-controller-config as typed documents with their last good values.
 
-    The settings of a node are `kept.value.of(labels)`, good for use once `kept.available`.
+    Build one per program before the informers start, and `start` it after. The settings of a node are
+    `document.value.of(labels)`, usable once `document.available`.
     """
 
     rights: ClassVar[tuple[Right, ...]] = (
@@ -56,7 +57,7 @@ class Configuration:
         )
 
     def readings(self) -> Iterable[Reading]:
-        """Beyond upstream: which documents are not in use as they are written."""
+        """Return metrics beyond upstream: which documents are not in use as they are written."""
         kept = self.follower.kept()
         rejected = tuple(((one.key,), float(one.standing.state == "Rejected")) for one in kept)
         remarks = tuple(((one.key,), float(len(one.remarks))) for one in kept)

@@ -1,6 +1,6 @@
-"""Each document of slo-controller-config, from its text to strategies that are complete and ready for a node.
+"""Parsing of each document of slo-controller-config into strategies that are complete for a node. Pure.
 
-Pure. What a broken document does to settings in use is decided in koord.manager.configuration.kept.
+What a broken document does to settings in use is decided in koord.manager.configuration.kept.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ class Read(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Unread(msgspec.Struct, frozen=True):
-    """The document as a whole has no effect."""
+    """A document that has no effect as a whole."""
 
     flaw: FieldError
     json: bool = True  # not readable; False: readable, with a value that cannot be used
 
 
 def colocation_layers(text: str) -> Read[Layers[colocation.ColocationStrategy]] | Unread:
-    """An unusable value of the cluster spoils the document, one of a node entry makes that entry say nothing."""
+    """Parse colocation-config. A bad cluster value rejects the document; a bad node entry falls back to the
+    cluster.
+    """
     if not text:
         return Read(Layers(cluster=colocation.DEFAULT))
     given = read(text, colocation.ColocationConfig)
@@ -85,7 +87,9 @@ def resource_amplification_layers(text: str) -> Read[Layers[ratios.ResourceAmpli
 
 
 def host_application_layers(text: str) -> Read[Layers[Applications]] | Unread:
-    """Nothing is laid over anything here: an entry's list replaces the cluster's, even with none."""
+    """Parse host-application-config. Nothing is merged: a node entry's list replaces the cluster's, even an empty
+    one.
+    """
     if not text:
         return Read(Layers(cluster=()))
     given = read(text, strategies.HostApplicationConfig)
@@ -104,7 +108,7 @@ def host_application_layers(text: str) -> Read[Layers[Applications]] | Unread:
 def _nested(
     text: str, model: type[Any], default: S, ranges: Callable[[Any], list[FieldError]]
 ) -> Read[Layers[S]] | Unread:
-    """`{clusterStrategy, nodeStrategies}`. A value out of range is used all the same, as upstream does, and told."""
+    """Parse `{clusterStrategy, nodeStrategies}`. A value out of range is used, as upstream does, and remarked on."""
     if not text:
         return Read(Layers(cluster=default))
     given = read(text, model)
@@ -116,7 +120,7 @@ def _nested(
 
 
 def _flat(text: str, model: type[Any], default: S) -> Read[Layers[S]] | Unread:
-    """The cluster's strategy at the top, and `nodeConfigs` beside it."""
+    """Parse a document with the cluster's strategy at the top level and `nodeConfigs` beside it."""
     if not text:
         return Read(Layers(cluster=default))
     given = read(text, model)
@@ -151,7 +155,7 @@ def _layers(
 
 
 def _selector(given: LabelSelector | None, path: str) -> Selector | FieldError:
-    """None matches no node, an empty one every node."""
+    """Build a node selector: None matches no node, an empty one every node."""
     if given is None:
         return NOTHING
     try:
@@ -161,7 +165,7 @@ def _selector(given: LabelSelector | None, path: str) -> Selector | FieldError:
 
 
 def _spoken(text: str, where: str, strategy: type[msgspec.Struct]) -> list[bool]:
-    """For each node entry, whether it names any field of the strategy."""
+    """Return for each node entry whether it names any field of the strategy."""
     names = {field.encode_name.lower() for field in msgspec.structs.fields(strategy)}
     document: Any = msgspec.json.decode(text)
     entries = _entry(document, where) or []
@@ -169,7 +173,7 @@ def _spoken(text: str, where: str, strategy: type[msgspec.Struct]) -> list[bool]
 
 
 def _entry(document: Any, name: str) -> Any:
-    """Under the name in any case; when it is there twice the last one counts."""
+    """Return the field by name in any case; of duplicates the last one counts."""
     found = None
     for key, value in document.items() if isinstance(document, Mapping) else ():
         if key.lower() == name.lower() and value is not None:

@@ -1,4 +1,8 @@
-"""One thing that somebody should know about a configuration before it is put to use."""
+"""Offline inspection of the documents of slo-controller-config. Pure.
+
+It is stricter than the programs: they run with whatever they can read, here a setting without effect is an
+error.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,10 @@ Severity = Literal["error", "warning"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """An error is refused or has another effect than it says; a warning is a surprise that may be meant."""
+    """One error or warning about a configuration.
+
+    An error is refused or has another effect than it says; a warning is a surprise that may be intended.
+    """
 
     severity: Severity
     key: str  # the document: a data key, or "" where the file is the document

@@ -1,4 +1,6 @@
-"""Watches the one ConfigMap and hands each of its documents to whoever keeps it; says on it what is wrong with it."""
+"""Watches slo-controller-config, keeps the last good value of each document, and records events about bad
+ones.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ REMARK = "SLOCfgRemark"  # ours: settings that have no effect, or not the one th
 
 
 class Complaint(msgspec.Struct, frozen=True):
-    """How upstream tells of unreadable text: the event's reason, and what the document is called in its message."""
+    """The event that upstream records for unreadable text: its reason, and the document's name in its message."""
 
     reason: str
     subject: str
@@ -39,7 +41,10 @@ class FollowerCounts(msgspec.Struct, kw_only=True):
 
 
 class Follower:
-    """`of` says what is wanted; `start` once the informers run; a document of an absent ConfigMap is its defaults."""
+    """Watches the ConfigMap. `watch_document` registers a document; `start` it once the informers run.
+
+    Documents of an absent ConfigMap have their defaults.
+    """
 
     def __init__(self, world: World) -> None:
         self.counts = FollowerCounts()
@@ -53,7 +58,7 @@ class Follower:
         self._maps.on(self._hear)
 
     def of(self, key: str, parse: Parse[T], complaint: Complaint) -> Kept[T]:
-        """The document under `key`, kept. Ask before the informers start."""
+        """Register the document under `key`. Call it before the informers start."""
         kept = Kept(key, parse)
         self._kept.append((kept, complaint))
         if self._seen is not None:
@@ -76,7 +81,7 @@ class Follower:
         return tuple(kept.standing for kept, _ in self._kept)
 
     async def _settle(self) -> None:
-        """A ConfigMap that is not there sends no news: look for it once the first list is in."""
+        """Mark the documents as absent once the first list is in: a missing ConfigMap sends no event."""
         await self._maps.wait_synced()
         if self._seen is None:
             namespace, name = self._where

@@ -1,6 +1,7 @@
-"""Everything that can be said about the documents of slo-controller-config without a cluster. Pure.
+"""Offline inspection of the documents of slo-controller-config. Pure.
 
-Stricter than the programs: they run with whatever they can read, here a setting without effect is an error.
+It is stricter than the programs: they run with whatever they can read, here a setting without effect is an
+error.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _RANGES: Mapping[str, Callable[[Any], list[FieldError]]] = {
 
 
 def inspect(data: Mapping[str, str]) -> list[Finding]:
-    """In the order of the keys' own table, unknown keys last."""
+    """Inspect all documents, in the order of the keys' table, unknown keys last."""
     found: list[Finding] = []
     read_documents: dict[str, Any] = {}
     for key in (key for key in keys.KEYS if data.get(key)):
@@ -79,7 +80,7 @@ def _document(key: str, config: Any, text: str) -> list[Finding]:
 
 
 def entries(key: str, config: Any) -> tuple[str, tuple[Any, ...]]:
-    """The name of the list of node entries, and the entries."""
+    """Return the name of the list of node entries, and the entries."""
     nested = key in (keys.RESOURCE_THRESHOLD, keys.RESOURCE_QOS, keys.CPU_BURST, keys.SYSTEM)
     return ("nodeStrategies", config.node_strategies) if nested else ("nodeConfigs", config.node_configs)
 
@@ -152,7 +153,7 @@ def _pairs(key: str, config: Any) -> Iterable[tuple[str, Any, Ordered]]:
 
 
 def _lonely(key: str, path: str, strategy: Any, pair: Ordered) -> list[Finding]:
-    """One of two bounds: it works, but upstream's webhook compares it with nothing and refuses it."""
+    """Warn about one of two bounds: it works, but upstream's webhook compares it with nothing and refuses it."""
     lower, upper = getattr(strategy, pair.lower), getattr(strategy, pair.upper)
     if (lower is None) == (upper is None):
         return []
@@ -163,7 +164,7 @@ def _lonely(key: str, path: str, strategy: Any, pair: Ordered) -> list[Finding]:
 
 
 def _together(documents: Mapping[str, Any]) -> list[Finding]:
-    """What only shows when parts are read together."""
+    """Find what shows only when documents are read together."""
     found: list[Finding] = []
     given = documents.get(keys.COLOCATION)
     if given is not None and not given.enable:

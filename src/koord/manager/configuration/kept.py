@@ -17,7 +17,7 @@ Parse = Callable[[str], Read[T] | Unread]
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one document stands, in the shape of a condition."""
+    """The status of one document, in the shape of a condition."""
 
     key: str
     state: State
@@ -26,10 +26,11 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kept(Generic[T]):
-    """`value` is the defaults until `available`, and after that always something that was once good.
+    """The last good value of one document; the defaults until `available`.
 
-    `error` is not empty while what the cluster says is not what is used: the text was rejected, or there is no
-    ConfigMap. `remarks` are parts of a good document that have no effect.
+    `error` is set while what the cluster says is not in use: the text was rejected, or there is no ConfigMap.
+    `remarks`
+    are parts of a good document that have no effect.
     """
 
     def __init__(self, key: str, parse: Parse[T]) -> None:
@@ -48,7 +49,7 @@ class Kept(Generic[T]):
 
     @property
     def seen(self) -> bool:
-        """Whether the ConfigMap, or its absence, is known; `value` may still be none of its words."""
+        """Return whether the ConfigMap, or its absence, is known; `value` may still be the defaults."""
         return self.standing.state != "Unknown"
 
     def on_change(self, handler: Callable[[], object]) -> None:
@@ -56,7 +57,7 @@ class Kept(Generic[T]):
         self._handlers.append(handler)
 
     def take(self, text: str | None) -> Unread | None:
-        """What the ConfigMap says now under this key; None when it does not have the key."""
+        """Update from the text that the ConfigMap has under this key; None when it lacks the key."""
         result = self._parse(text or "")
         if isinstance(result, Unread):
             return self._reject(result)
@@ -69,7 +70,7 @@ class Kept(Generic[T]):
         return None
 
     def absent(self, message: str) -> None:
-        """There is no ConfigMap, and none was seen before: the defaults are in use, and that is worth a word."""
+        """Note that there is no ConfigMap and none was seen before: the defaults are in use, and `message` says so."""
         self.standing = Standing(key=self.key, state="Default", reason="ConfigMapNotFound", message=message)
         self._settle(self._default, message)
 
@@ -97,7 +98,7 @@ class Kept(Generic[T]):
 
 
 def worded(key: str, flaw: FieldError) -> str:
-    """Which setting, what it holds and why that is wrong, in one line."""
+    """Format which setting is wrong, what it holds and why, in one line."""
     path = f"{key}: {flaw.field}" if flaw.field else key
     shown = "" if flaw.value is None else f" is {msgspec.json.encode(flaw.value).decode()[:80]},"
     return f"{path}{shown} {flaw.rule}"

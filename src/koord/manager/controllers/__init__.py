@@ -1,1 +1,1 @@
-"""One reconciler for each thing that the manager keeps in order."""
+"""The controllers of koord-manager, one reconciler for each kind that it keeps in order."""

@@ -1,7 +1,9 @@
-"""Reports pods that came in without the profile that is for them: the webhook was away, or failed and was ignored.
+"""Reports pods that were admitted without the profile that matches them: the webhook was down, or failed and
+was ignored.
 
-It changes nothing: what a running pod asks for cannot be changed. An event on the pod and a number say that a webhook
-with the failure policy Ignore did not do its work, which nothing else would.
+It changes nothing: the requests of a running pod cannot be changed. An event on the pod and a metric say
+that a
+webhook with the failure policy Ignore did not do its work, which nothing else would.
 """
 
 from __future__ import annotations
@@ -125,7 +127,7 @@ class BypassController:
             self._book.put(change.object)
 
     def _on_pod(self, change: Change[Pod]) -> None:
-        """Only how a pod came in matters, so it is looked at once; profiles of later prove nothing about it."""
+        """Enqueue new pods only: what counts is how a pod was admitted; later profiles prove nothing about it."""
         if change.kind == "added":
             self._queue.add(key_of(change.object))
         elif change.kind == "deleted":

@@ -1,6 +1,6 @@
-"""Keeps one cluster-scoped object beside each node, named as the node: made, corrected and removed with it.
+"""Keeps one cluster-scoped object per node, named as the node: creates, updates and deletes it with the node.
 
-What the object shall say is the owner's decision; this file holds the life cycle that NodeSLO and NodeMetric share.
+The owner decides the spec; this module holds the life cycle that NodeSLO and NodeMetric share.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORKERS = 4
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """`spec` that the object shall have; None leaves it as it is, or leaves it out."""
+    """The spec that the object shall have; None leaves it as it is, or does not create it."""
 
     spec: msgspec.Struct | None
     extra: Mapping[str, Any] = {}  # fields of a new object's spec that models leave out when they are empty
@@ -53,7 +53,7 @@ class Companion(Generic[O]):
         *,
         relevant: Callable[[Node, Node], bool],
     ) -> None:
-        """`relevant(before, after)` says whether a change of the node may change what is decided."""
+        """`relevant(before, after)` says whether a change of the node may change the decision."""
         self.name = name
         self.tally = tally
         self.nodes = world.informers.of(NODES)
@@ -70,7 +70,7 @@ class Companion(Generic[O]):
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
-        """What was queued is forgotten: a later start hears of everything again."""
+        """Stop and drop the queue: a later start hears of everything again."""
         self.queue.shutdown(drain=False)
         if self._task is not None:
             self._task.cancel()
@@ -97,7 +97,7 @@ class Companion(Generic[O]):
         return await self._update(obj, patch)
 
     async def _run(self) -> None:
-        """Work begins when both caches are whole: from half a list of nodes most objects look orphaned."""
+        """Work once both caches are synced: with half a list of nodes most objects would look orphaned."""
         nodes, objects = self.nodes.on(self._node_changed), self.objects.on(self._object_changed)
         try:
             await self.nodes.wait_synced()
@@ -152,7 +152,7 @@ class Companion(Generic[O]):
             self.queue.add(change.object.metadata.name)
 
     def _object_changed(self, change: Change[O]) -> None:
-        """Status is written once a minute by every koordlet; only a new generation says that the spec changed."""
+        """Enqueue on a new generation only: koordlets write the status every minute."""
         old = change.old
         if (
             change.kind == "updated"
@@ -164,7 +164,7 @@ class Companion(Generic[O]):
 
 
 def merge_difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The JSON merge patch that leads from one map to another; empty when they are equal."""
+    """Return the JSON merge patch that leads from one map to another; empty when they are equal."""
     patch: dict[str, Any] = {key: None for key in old if key not in new}
     for key, value in new.items():
         before = old.get(key)

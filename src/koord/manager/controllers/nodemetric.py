@@ -1,4 +1,6 @@
-"""Writes each node's NodeMetric spec: what its koordlet collects and how often it reports. Status is the koordlet's."""
+"""Writes each node's NodeMetric spec: what its koordlet collects and how often it reports. koordlet owns the
+status.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ class NodeMetricController:
 
 
 def _relevant(before: Node, after: Node) -> bool:
-    """Upstream waits for another change of the node when only the annotation changed; an override counts at once."""
+    """Return whether the change matters. Upstream waits for another change of the node when only the annotation
+    changed.
+    """
     return before.metadata.labels != after.metadata.labels or before.metadata.annotations.get(
         A_COLOCATION_STRATEGY
     ) != after.metadata.annotations.get(A_COLOCATION_STRATEGY)

@@ -52,7 +52,7 @@ class NodeSLOController:
         return await self.companion.reconcile(key)
 
     def explain(self, node: Node) -> Decision:
-        """What the node's NodeSLO shall say and where each part comes from."""
+        """Return what the node's NodeSLO shall say and where each part comes from."""
         return self._decision(node, self.companion.objects.get("", node.metadata.name))
 
     def readings(self) -> Iterable[Reading]:

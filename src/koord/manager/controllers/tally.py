@@ -1,4 +1,4 @@
-"""Counts of one controller, by outcome and reason, under the metric name that dashboards know."""
+"""Counts of one controller by outcome and reason, under the metric name that dashboards know."""
 
 from __future__ import annotations
 

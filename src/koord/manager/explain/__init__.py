@@ -1,1 +1,1 @@
-"""What the manager decided about a node, told so that a person can check it: terms, differences, history. Pure."""
+"""Reports that let a person check what the manager decided about a node: terms, differences, history. Pure."""

@@ -24,7 +24,7 @@ LENT = (BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY)
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One resource. Amounts are milli-cores of CPU or bytes; None: the resource is not there."""
+    """One resource. Amounts are milli-cores of CPU or bytes; None: the resource is absent."""
 
     resource: str
     sum: Sum | None = None  # None: nothing is lent, and `why` says so
@@ -40,7 +40,7 @@ class Zone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The node's own report of its load; `flaw` says why nothing is lent by it."""
+    """The state of the node's NodeMetric; `flaw` says why nothing is lent by it."""
 
     at: datetime | None = None
     age_seconds: int | None = None
@@ -49,7 +49,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where the node's settings come from."""
+    """The sources of the node's settings."""
 
     enabled: bool
     cluster_enabled: bool
@@ -60,7 +60,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Normalization or amplification: what was computed, what stands on the node, and why there is none."""
+    """A normalization or amplification ratio: computed, shown on the node, and the error if there is none."""
 
     computed: dict[str, float] = {}
     shown: dict[str, float] = {}
@@ -177,5 +177,5 @@ def amount(listed: Mapping[str, QuantityText], name: str) -> int | None:
 
 
 def _units(text: QuantityText | None) -> int | None:
-    """batch-cpu and mid-cpu count milli-cores already."""
+    """Parse the amount; batch-cpu and mid-cpu are in milli-cores already."""
     return None if text is None else Quantity.parse(text).value()

@@ -1,4 +1,7 @@
-"""Why a node shows another amount than was computed for it just now. Pure."""
+"""The report on one node: every term of what it lends, what the node shows now, and why the two differ. Pure.
+
+The numbers are those of the decision itself; nothing is computed a second time.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ State = Literal["UpToDate", "WithinThreshold", "WriteDue", "Withheld", "NoCapaci
 
 
 def judge(shown: int | None, computed: int | None, *, sized: bool, due: bool, decision: Decision) -> tuple[State, str]:
-    """`due`: a look at the node would write its resources at once, whatever the time of the last write."""
+    """Explain why a node shows another amount than was computed just now. `due`: the next reconcile writes at
+    once.
+    """
     if not sized:
         return "NoCapacity", "the node states no capacity or no allocatable: nothing is written"
     if shown == computed:
@@ -31,7 +36,7 @@ def judge(shown: int | None, computed: int | None, *, sized: bool, due: bool, de
 
 
 def withheld(decision: Decision) -> str:
-    """Why the node lends nothing."""
+    """Explain why the node lends nothing."""
     resolved = decision.resolved
     if not resolved.cluster_enabled:
         return "co-location is off: colocation-config does not say enable: true for the cluster"

@@ -1,6 +1,7 @@
-"""The last changes of what each node lends, with the terms before and after: who asks later learns what moved.
+"""The last changes of what each node lends, with the terms before and after.
 
-Entries are kept encoded: a thousand nodes with their history take a few megabytes. Time comes from the caller.
+Records are kept encoded: a thousand nodes with their history take a few megabytes. Time comes from the
+caller.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Movement(msgspec.Struct, frozen=True, kw_only=True):
-    """A term that is another one than at the change before."""
+    """A term that differs from the change before."""
 
     resource: str
     term: str
@@ -46,7 +47,7 @@ class Movement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """`moved` is empty for the first change that is known: there is nothing to compare it with."""
+    """One change. `moved` is empty for the first known change, which has nothing to compare with."""
 
     at: datetime
     reasons: tuple[str, ...]
@@ -61,7 +62,7 @@ _DECODER = msgspec.msgpack.Decoder(Entry)
 
 
 class History:
-    """`note` when something was written on a node; `of` tells, newest first."""
+    """The last changes of each node: `record` on a write, `changes_of` to read, newest first."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept + 1  # one more, so that the oldest that is shown can be compared
@@ -75,7 +76,7 @@ class History:
         written: Mapping[str, QuantityText | None],
         reasons: Sequence[str],
     ) -> None:
-        """`node` as it was before the write; `written` are the resources that it changed, None for those that went."""
+        """Record a write. `node` is as before it; `written` are the changed resources, None for removed ones."""
         before = {name: _units(node.status.allocatable.get(name)) for name in _LENT}
         entry = Entry(
             at,
@@ -96,7 +97,7 @@ class History:
         return told[::-1][: self._kept - 1]
 
     def __iter__(self) -> Iterator[str]:
-        """The nodes that something is known of."""
+        """Iterate over the nodes that have a history."""
         return iter(self._entries)
 
 
@@ -113,7 +114,7 @@ def _change(entry: Entry, earlier: Entry | None) -> Change:
 
 
 def movements(before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> tuple[Movement, ...]:
-    """The largest first, of each resource."""
+    """Return the changed terms of each resource, the largest change first."""
     found = []
     for resource, terms in after.items():
         old = before.get(resource, {})

@@ -1,7 +1,4 @@
-"""What each pod asked for and uses: its tier's own resources beside the last report of its node. Pure.
-
-Amounts are milli-cores and bytes.
-"""
+"""Requests and usage of each pod in its tier's resources, from the last NodeMetric of its node. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +23,9 @@ _HOLDING = ("Running", "Pending")
 
 
 class PodUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Used amounts are None when no report tells of them. `disturbed` is by metric, as its node's agent told."""
+    """Requests and usage of one pod. Used amounts are None without a report. `disturbed` is interference by
+    metric.
+    """
 
     namespace: str
     name: str
@@ -43,7 +42,7 @@ class PodUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pod_uses(pods: Iterable[Pod], metrics: Mapping[str, NodeMetric]) -> list[PodUse]:
-    """Of pods that run or are about to; `metrics` by node."""
+    """Return the usage of running and pending pods; `metrics` by node."""
     reports = {name: _report(metric) for name, metric in metrics.items()}
     return [_use(pod, *reports.get(pod.spec.node_name, ({}, None))) for pod in pods if pod.status.phase in _HOLDING]
 
@@ -71,7 +70,7 @@ def _use(pod: Pod, used: Mapping[tuple[str, str], Compute], reported: datetime |
 
 
 def _report(metric: NodeMetric) -> tuple[dict[tuple[str, str], Compute], datetime | None]:
-    """By namespace and name. A report that cannot be read says nothing."""
+    """Return usage by namespace and name. An unreadable report counts as none."""
     status = metric.status
     try:
         used = {(one.namespace, one.name): Compute.of(one.pod_usage.resources) for one in status.pods_metric}

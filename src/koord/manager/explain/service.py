@@ -1,4 +1,4 @@
-"""The manager's answers to `koord explain`, below /apis/v1 on its metrics port. Only the leader has any."""
+"""The explain endpoint of the manager, below /apis/v1 on its metrics port. Only the leader answers."""
 
 from __future__ import annotations
 

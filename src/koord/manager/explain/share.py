@@ -1,6 +1,6 @@
-"""How a node's CPU and memory are shared between prod, mid and batch pods: asked for, used, and lent. Pure.
+"""How a node's CPU and memory are divided between prod, mid and batch pods: requested, used and lent. Pure.
 
-Free pods live on the same leftovers as batch pods and are counted with them. Amounts are milli-cores and bytes.
+Free pods use the same leftovers as batch pods and are counted with them. Amounts are milli-cores and bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOLDING = ("Running", "Pending")
 
 
 class Tier(msgspec.Struct, frozen=True, kw_only=True):
-    """`room` is what pods of the tier may ask for on the node: allocatable, or what is lent."""
+    """One tier. `room` is what its pods may request on the node: allocatable, or what is lent."""
 
     room: int = 0
     requested: int = 0
@@ -38,7 +38,7 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one resource."""
+    """The tiers of one resource."""
 
     capacity: int = 0
     used: int = 0  # by everything on the node
@@ -64,7 +64,7 @@ class NodeShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def share(node: Node, pods: Iterable[Pod], metric: NodeMetric | None) -> NodeShare:
-    """`pods` are those on the node, as they came from the server."""
+    """Return the tier usage of a node; `pods` are those on the node."""
     tiers: dict[tuple[str, str], str] = {}
     asked: dict[tuple[str, str], int] = {}  # (tier, resource)
     for pod in pods:
@@ -117,7 +117,7 @@ def _tier(priority_class: str) -> str:
 def _used(
     metric: NodeMetric | None, tiers: dict[tuple[str, str], str]
 ) -> tuple[dict[str, Compute], Compute | None, datetime | None]:
-    """By tier, and of the node; a report that cannot be read says nothing."""
+    """Return usage by tier and of the node; an unreadable report counts as none."""
     if metric is None or metric.status.update_time is None or metric.status.node_metric is None:
         return {}, None, None
     used: dict[str, Compute] = {}
@@ -138,7 +138,7 @@ def _part(amount: Compute | None, resource: str) -> int:
 
 
 def _listed(text: str | int | float | None, resource: str) -> int:
-    """batch-cpu and mid-cpu count milli-cores as they stand."""
+    """Parse an amount; batch-cpu and mid-cpu are in milli-cores as written."""
     if text is None:
         return 0
     quantity = Quantity.parse(text)

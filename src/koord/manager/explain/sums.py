@@ -30,7 +30,7 @@ _COUNTED = {
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
-    """`amount` in milli-cores or bytes. Of sign "x" it is what the factor in `note` makes of the sum so far."""
+    """One term in milli-cores or bytes. With sign "x", `amount` is the sum so far times the factor in `note`."""
 
     sign: Sign
     name: str
@@ -46,7 +46,7 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_node(node: Node, decision: Decision) -> dict[str, Sum]:
-    """By resource; those that are not lent are not there."""
+    """Return the sums by resource; resources that are not lent are left out."""
     found: dict[str, Sum] = {}
     shown = wanted(node, decision)
     batch, mid = decision.batch, decision.mid
@@ -92,7 +92,7 @@ def _batch(formula: Formula, terms: Terms, reserved: Reserved | None, rules: Rul
 
 
 def _holder(formula: Formula, terms: Terms, reserved: Reserved | None, is_cpu: bool) -> str:
-    """Whose part it is: of the system and the reservations the largest counts."""
+    """Return whose part is counted: the largest of the system's usage and the reservations."""
 
     def of(pair: object) -> Quantity:
         found: Quantity = getattr(pair, "cpu" if is_cpu else "memory")

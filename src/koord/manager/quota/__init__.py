@@ -1,1 +1,3 @@
-"""The quota tree of the running program: fed by watches, asked by webhooks, and the writer of admitted requests."""
+"""The quota topology of the running program: fed by informers, read by webhooks, with the evaluator that
+writes requests.
+"""

@@ -1,7 +1,9 @@
-"""Admits pods against what is left of their quota, and writes the new sum before it says yes.
+"""Admits pods against the rest of their quota, and writes the new sum before it allows them.
 
-Pods of one quota are taken together, one group at a time: a burst of a thousand pods costs few writes, and none of
-them can be admitted on a sum that another one has already used. Whether a request fits is decided elsewhere.
+Pods of one quota are evaluated in groups, one group at a time: a burst of a thousand pods costs few writes,
+and none
+is admitted on a sum that another one has used. Whether a request fits is decided in
+webhooks.quota.evaluation.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class QuotaEvaluator:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def admit(self, request: AdmissionRequest) -> Verdict:
-        """Ask it last: what it admits is counted at once."""
+        """Evaluate the request. Call it last: what it admits is counted at once."""
         if not self._gate("EnableQuotaAdmission") or request.sub_resource or request.object is None:
             return Allowed()
         try:
@@ -145,7 +147,7 @@ class QuotaEvaluator:
             _answer(group, Denied(400, f"Internal error occurred: {error!r}"))
 
     async def _round(self, key: Key, group: list[_Waiter]) -> None:
-        """Decide on all of the group and write once; begin again with fresh figures when somebody else wrote first."""
+        """Decide on the whole group and write once; start again with fresh figures on a conflict."""
         tries = max(_LEAST_TRIES, min(self._effort.max_retries, _LEAST_TRIES + max(len(group), 1).bit_length() - 1))
         slept = 0.0
         quota = self._latest(key)
@@ -171,7 +173,7 @@ class QuotaEvaluator:
         _answer(group, Denied(400, f"Internal error occurred: elastic quota {key[1]} could not be written: {refused}"))
 
     def _decide(self, quota: ElasticQuota, group: list[_Waiter]) -> tuple[str | None, list[_Waiter]]:
-        """Refuses who does not fit; returns the sum to write and the waiters that it lets in."""
+        """Deny the pods that do not fit; return the sum to write and the pods that it admits."""
         moment: datetime = now(self._clock)
         transform = self._gate("ElasticQuotaEvaluationTransformPod")
         total: str | None = None
@@ -215,7 +217,7 @@ class QuotaEvaluator:
         return None
 
     def _latest(self, key: Key) -> ElasticQuota | None:
-        """The watch may not show our own last write yet."""
+        """Return the quota from the informer, or the own last write where that is newer."""
         seen = next((one for one in self._quotas.objects_named(key[1]) if key_of(one) == key), None)
         mine = self._written.get(key)
         if seen is None or mine is None or mine.metadata.uid != seen.metadata.uid:

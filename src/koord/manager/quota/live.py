@@ -1,6 +1,6 @@
-"""The quota topology kept in step with the cluster, and the answers that webhooks need of it.
+"""Keeps the quota topology in step with the cluster, and answers the webhooks from it.
 
-Every replica has one: webhooks serve on all of them. Which checks there are is the webhooks' business.
+Every replica has one, since all of them serve webhooks. The checks themselves are in webhooks.quota.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BY_NAME = "name"
 
 
 class LiveQuotas:
-    """`topology` is the view that others read; `start` once, before the informers have synced or after."""
+    """The quota topology fed by informers; `start` it once, before or after the informers have synced."""
 
     rights: ClassVar[tuple[Right, ...]] = (
         Right("scheduling.sigs.k8s.io", ("elasticquotas",), READ),
@@ -93,12 +93,12 @@ class LiveQuotas:
         return ruling.verdict
 
     def to_json(self) -> dict[str, Any]:
-        """What GET /elasticQuota answers."""
+        """Return what GET /elasticQuota answers."""
         self.topology.handle(Elapsed(self._clock.monotonic()))
         return self.topology.to_json()
 
     def readings(self) -> Iterable[Reading]:
-        """Looked up when somebody asks, so a quota that has gone has no series."""
+        """Return metrics computed on demand, so that a deleted quota has no series."""
         values: list[tuple[tuple[str, ...], float]] = []
         for quota in self._quotas.list():
             counted = self.topology.get(quota.metadata.name)
@@ -126,13 +126,13 @@ class LiveQuotas:
         return bool(self._pods.by_index(_BY_NAMESPACE, namespace))
 
     def pool_of_tree(self, tree_id: str) -> LabelSelector | None:
-        """Which nodes the tree's quotas speak of; of several profiles of one tree the first by name counts."""
+        """Return the node selector of the tree; of several profiles the first by name counts."""
         profiles = self._profiles.by_index(_BY_TREE, tree_id)
         first = min(profiles, key=lambda one: (one.metadata.namespace, one.metadata.name), default=None)
         return first.spec.node_selector if first is not None else None
 
     def objects_named(self, name: str) -> list[ElasticQuota]:
-        """Names are meant to be global, but the API server lets one name into several namespaces."""
+        """Return the quotas of this name. Names are meant to be global, but several namespaces may hold one."""
         return self._quotas.by_index(_BY_NAME, name)
 
     # -- news

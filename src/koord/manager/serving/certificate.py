@@ -1,4 +1,4 @@
-"""The webhook server's own authority and certificate: what is valid, what has to be made anew. No files, no clock."""
+"""The webhook server's own CA and certificate: what is valid, and what must be renewed. No files, no clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BAD = (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.Exte
 
 
 class Material(msgspec.Struct, frozen=True, kw_only=True):
-    """An authority and a certificate that it signed, as PEM. Empty parts are missing ones."""
+    """A CA and a certificate that it signed, as PEM. Empty parts are missing."""
 
     ca_key: bytes = b""
     ca_cert: bytes = b""
@@ -39,7 +39,7 @@ class Material(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fingerprint(self) -> str:
-        """Tells one certificate from the next; goes into annotations, so it is short."""
+        """Return a short fingerprint of the certificate for annotations."""
         return hashlib.sha256(self.cert).hexdigest()[:32]
 
     def files(self) -> dict[str, bytes]:
@@ -61,7 +61,7 @@ def from_files(files: dict[str, bytes]) -> Material:
 
 
 def problem(material: Material, dns_name: str, now: datetime.datetime) -> str:
-    """Why this must not be served any longer; "" when it is good for another half year."""
+    """Return why this must not be served any longer; "" when it is good for another half year."""
     if not all((material.ca_key, material.ca_cert, material.cert, material.key)):
         return "it is not complete"
     at = now + CERTIFICATE_AHEAD
@@ -82,7 +82,7 @@ def problem(material: Material, dns_name: str, now: datetime.datetime) -> str:
 
 
 def generate(dns_name: str, now: datetime.datetime, kept: Material = Material()) -> Material:  # noqa: B008 - frozen
-    """A new certificate, signed by the authority in `kept` if that is good for another year, else by a new one."""
+    """Generate a certificate, signed by the CA in `kept` if that is good for another year, else by a new CA."""
     authority = _authority(kept, now) or _new_authority(now)
     ca_cert, ca_key = authority
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
@@ -106,7 +106,7 @@ def not_after(certificate: bytes) -> datetime.datetime:
 
 
 def authorities(bundle: bytes) -> list[x509.Certificate]:
-    """The certificates of a caBundle; none when it cannot be read, as nothing can be verified with it then."""
+    """Return the certificates of a caBundle; none when it cannot be read, since it verifies nothing then."""
     try:
         return x509.load_pem_x509_certificates(bundle)
     except ValueError:
@@ -178,7 +178,7 @@ def _is_pair(certificate: x509.Certificate, key: bytes) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _public(key: bytes) -> object:
-    """Checking a key takes 50 ms in which no webhook is answered, and the same key is looked at again and again."""
+    """Return the public key. Parsing takes 50 ms in which no webhook is answered, so it is cached."""
     return serialization.load_pem_private_key(key, password=None).public_key()
 
 

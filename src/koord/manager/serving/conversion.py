@@ -25,6 +25,7 @@ class _Review(msgspec.Struct, rename="camel"):
 
 
 def converted(body: bytes) -> bytes | Malformed:
+    """Answer a ConversionReview. Every kind has one version: its own comes back unchanged, any other is refused."""
     try:
         review = msgspec.json.decode(body, type=_Review)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,4 +1,6 @@
-"""The JSON patch (RFC 6902) that leads from one object to another. Pure; applying it is the API server's work."""
+"""The webhook handlers: admission functions joined to the caches that they read, and the JSON patch of their
+results.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ Operation = dict[str, Any]
 
 
 def difference(old: Any, new: Any) -> list[Operation]:
-    """No operation when both are equal. Lists of another length are replaced whole: their elements have no identity."""
+    """Return the JSON patch (RFC 6902) from one object to another; empty when both are equal.
+
+    Lists of another length are replaced whole: their elements have no identity.
+    """
     found: list[Operation] = []
     _walk(old, new, "", found)
     return found

@@ -1,4 +1,4 @@
-"""One served webhook: its place in the table and the function that decides. Turns a verdict into the answer to send."""
+"""One served webhook: its route and its admission function."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ Admit = Callable[[AdmissionRequest], Verdict | Awaitable[Verdict]]
 
 
 class Door:
+    """One served webhook: its route and its admission function. It turns a decision into the answer to send."""
     def __init__(self, route: Route, admit: Admit) -> None:
         self.route = route
         self._admit = admit
@@ -24,7 +25,7 @@ class Door:
         return any(asked in entry.resources and request.resource.group == entry.group for entry in self.route.entries)
 
     async def verdict(self, request: AdmissionRequest) -> Verdict:
-        """A request about something else, which no rule of ours sends, is let through as it is."""
+        """Decide on the request. One about another resource, which no rule of ours sends, is allowed."""
         if not self.is_about(request):
             return Allowed()
         verdict = self._admit(request)

@@ -1,7 +1,10 @@
-"""The certificate folder: its files are always of one generation, whoever reads them and whenever the power goes.
+"""Stores of the serving certificate: a Secret shared between replicas, or a directory of this machine.
 
-A generation is a folder of its own; `..data` is a link to the one that counts, and the file names are links through
-it. Renaming a new link over `..data` switches all files at once, as Kubernetes' own volumes do.
+The files of the directory are always of one generation: each is a directory of its own, `..data` links to
+the
+current one, and the file names link through it. Renaming a new link over `..data` switches all files at
+once, as
+Kubernetes' own volumes do.
 """
 
 from __future__ import annotations
@@ -19,14 +22,14 @@ _PRIVATE = frozenset((CA_KEY, *KEY))
 
 
 def read(folder: Path) -> dict[str, bytes]:
-    """The files that are there, all of one generation."""
+    """Return the existing files, all of one generation."""
     current = folder / CURRENT
     place = current.resolve() if current.is_symlink() else folder
     return {name: (place / name).read_bytes() for name in NAMES if (place / name).is_file()}
 
 
 def write(folder: Path, files: dict[str, bytes]) -> bool:
-    """Whether anything was different. Keys can be read by their owner only."""
+    """Write the files; return whether anything changed. Keys are readable by their owner only."""
     folder.mkdir(parents=True, exist_ok=True)
     if read(folder) == files and all((folder / name).is_symlink() for name in files):
         return False

@@ -1,4 +1,4 @@
-"""The functions behind the webhooks, joined to what they need to see of the cluster: caches here, decisions there."""
+"""The webhook handlers: admission functions joined to the caches that they read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judge:
-    """Made before the informers start. `doors` has one for each path whose gate is on."""
+    """Builds a handler for each path whose gate is on. Build it before the informers start."""
 
     rights: ClassVar[tuple[Right, ...]] = (
         Right("config.koordinator.sh", ("clustercolocationprofiles",), READ),
@@ -113,7 +113,7 @@ class Judge:
         self.doors = {route.path: Door(route, table[route.path]) for route in served(self._gates)}
 
     async def wait_synced(self) -> None:
-        """Until decisions rest on all that there is; before that nobody should be sent here."""
+        """Wait until the caches are synced; before that nobody should be sent here."""
         for informer in self._watched:
             await informer.wait_synced()
         self._watched = ()  # it stays so: the next caller need not ask
@@ -134,7 +134,7 @@ class Judge:
     # Pods --------------------------------------------------------------------------------------------------------
 
     async def _validate_pod(self, request: AdmissionRequest) -> Verdict:
-        """Charging the quota comes last: what would be refused anyway must not use it up."""
+        """Validate the pod, then charge its quota: what would be denied anyway must not use it up."""
         view = self.view()
         verdict = pod_validating.admit(request, view)
         if isinstance(verdict, Denied) or not self._gates["EnableQuotaAdmission"]:
@@ -150,7 +150,7 @@ class Judge:
         return ruling.verdict
 
     def _with_seen_names(self, admit: Callable[[AdmissionRequest], Verdict]) -> Admit:
-        """A namespace or priority class may be younger than our cache. Ask the server before judging without it."""
+        """Fetch a namespace or priority class that is newer than the cache before deciding without it."""
 
         async def judged(request: AdmissionRequest) -> Verdict:
             namespace = request.namespace
@@ -201,7 +201,7 @@ class Judge:
         nodes = self._nodes.list() if self._nodes is not None else []
         return [(node.metadata.name, node.metadata.labels) for node in nodes]
 
-    # News --------------------------------------------------------------------------------------------------------
+    # Event handlers ----------------------------------------------------------------------------------------------
 
     def _on_profile(self, change: Change[ClusterColocationProfile]) -> None:
         if change.kind == "deleted":

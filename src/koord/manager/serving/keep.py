@@ -25,7 +25,7 @@ TRIES = 8
 
 
 class KeepRefused(Exception):
-    """The API server does not let us keep the certificate; the message has its words."""
+    """The API server refused to store the certificate; the message has its words."""
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,11 +38,11 @@ class Keep(Protocol):
     async def read(self) -> Kept | None: ...
 
     async def write(self, material: Material, before: Kept | None) -> bool:
-        """False when another replica was quicker: read again."""
+        """Store the material. Return False when another replica was quicker: read again."""
         ...
 
     async def acknowledge(self, serving: Mapping[str, str], before: Kept) -> bool:
-        """Say which replica serves what; False as above."""
+        """Note which replica serves which certificate. Return False as above."""
         ...
 
 
@@ -91,7 +91,7 @@ class SecretKeep:
 
 
 class FolderKeep:
-    """For a server outside the cluster. Replicas that share the folder agree; those that do not each have their own."""
+    """The store of a server outside the cluster. Replicas that share the directory agree."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -111,7 +111,9 @@ class FolderKeep:
 
 
 async def ensured(keep: Keep, dns_name: str, clock: Clock) -> Kept:
-    """What is kept, made anew where it is missing or not good for long enough. All replicas end with the same."""
+    """Return the stored certificate, generated anew where it is missing or expires soon. All replicas end with the
+    same.
+    """
     why = ""
     for _ in range(TRIES):
         kept = await keep.read()

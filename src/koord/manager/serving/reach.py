@@ -1,7 +1,8 @@
-"""Calls the webhooks the way an API server does, so that a failure policy of Ignore does not hide that nobody can.
+"""Calls the webhooks the way an API server does, so that a failure policy of Ignore does not hide an outage.
 
-Address and trust are taken from the webhook configurations as they are stored, and the review goes through the
-service: a wrong caBundle, a missing endpoint or a closed port show here before they show as pods without a profile.
+Address and CA are taken from the stored webhook configurations, and the review goes through the service: a
+wrong
+caBundle, a missing endpoint or a closed port show here before they show as pods without a profile.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Reach:
         tells: Callable[[], bool] = lambda: True,
         resolve: Callable[[str, str], str | None] = lambda _namespace, _service: None,
     ) -> None:
-        """`tells`: whether this replica writes the event. `resolve` finds a service where no DNS knows it."""
+        """`tells`: whether this replica records the event. `resolve` finds a service that no DNS knows."""
         self._world = world
         self._metrics = metrics
         self._names = names
@@ -88,7 +89,7 @@ class Reach:
             await self._world.clock.sleep(EVERY_S)
 
     async def look(self) -> dict[str, str]:
-        """Call every registered path once. What is wrong with each, "" when nothing."""
+        """Call every registered path once. Return the error by path, "" without one."""
         found: dict[str, str] = {}
         for resource, name in (
             (MUTATING_WEBHOOK_CONFIGURATIONS, self._names.mutating),
@@ -168,7 +169,7 @@ class Reach:
 
 
 def synthetic_review() -> bytes:
-    """About a kind that no webhook decides on, so that it changes and counts nothing."""
+    """Return a review of a kind that no webhook decides on, so that it changes and counts nothing."""
     kind = {"group": "koordinator.sh", "version": "v1", "kind": "SelfCheck"}
     resource = {"group": "koordinator.sh", "version": "v1", "resource": "selfchecks"}
     request = {

@@ -1,4 +1,4 @@
-"""What has to stand in a webhook configuration so that API servers reach this server and trust it. Pure."""
+"""The entries that a webhook configuration must have so that API servers reach and trust this server. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMESPACE_NAME = "kubernetes.io/metadata.name"
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """How API servers reach us: a service of the cluster, or a host when we run outside of it."""
+    """How API servers reach the server: a service of the cluster, or a host outside of it."""
 
     namespace: str
     service: str
@@ -34,7 +34,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return self.host or f"{self.service}.{self.namespace}.svc"
 
     def url(self, path: str) -> str:
-        """As an API server calls it; a service is always called at 443."""
+        """Return the URL as an API server calls it; a service is always called at 443."""
         return f"https://{self.host}:{self.port}{path}" if self.host else f"https://{self.dns_name}:443{path}"
 
 
@@ -52,11 +52,13 @@ def wanted(
     excluded: Sequence[str] = (),
     excluding: Container[str] = (),
 ) -> Wanted:
-    """The entries that `current` should have.
+    """Return the entries that `current` should have.
 
-    `trusted` is the PEM of the authorities, `paths` what this server answers. Entries for other paths are left out,
-    but stay in the template, so that they come back when their gate is switched on. Entries for a path in `excluding`
-    never see the namespaces in `excluded`.
+    `trusted` is the PEM of the CAs, `paths` what this server answers. Entries for other paths are left out, but
+    stay in
+    the template, so that they come back when their gate is switched on. Entries for a path in `excluding` never
+    see the
+    namespaces in `excluded`.
     """
     template = _template(current)
     bundle = base64.b64encode(trusted).decode()
@@ -73,7 +75,7 @@ def wanted(
 
 
 def carried(current: Obj, target: Wanted) -> bool:
-    """Whether the configuration says all that is wanted; what the API server filled in beside it does not matter."""
+    """Return whether the configuration has all desired fields; what the API server added does not matter."""
     return _covers(current.get("webhooks") or [], target.webhooks) and _notes(current).get(TEMPLATE) == target.template
 
 
@@ -89,7 +91,7 @@ def path_of(entry: Obj) -> str:
 
 
 def bundle_of(current: Obj) -> bytes:
-    """Every authority that any entry trusts."""
+    """Return every CA that any entry trusts."""
     found: dict[bytes, None] = {}
     for entry in current.get("webhooks") or []:
         for certificate in authorities(_bundle(entry)):
@@ -98,7 +100,7 @@ def bundle_of(current: Obj) -> bytes:
 
 
 def overlap(authority: bytes, others: Iterable[bytes], now: datetime.datetime) -> bytes:
-    """`authority` first, then those of `others` that differ from it and have not run out."""
+    """Return `authority` first, then those of `others` that differ from it and have not expired."""
     found = dict.fromkeys(authorities(authority))
     for bundle in others:
         for certificate in authorities(bundle):
@@ -108,7 +110,9 @@ def overlap(authority: bytes, others: Iterable[bytes], now: datetime.datetime) -
 
 
 def _template(current: Obj) -> list[Obj]:
-    """The saved entries, else the current ones. An empty saved list would never let entries in again: it is none."""
+    """Return the saved entries, else the current ones. An empty saved list would lock entries out, so it counts as
+    none.
+    """
     try:
         saved = json.loads(_notes(current).get(TEMPLATE) or "[]")
     except json.JSONDecodeError:
@@ -129,7 +133,7 @@ def _client(path: str, place: Place, bundle: str) -> Obj:
 
 
 def without_namespaces(selector: Obj, names: Sequence[str]) -> Obj:
-    """The selector, leaving out namespaces of these names as well."""
+    """Return the selector with these namespaces excluded as well."""
     expressions = list(selector.get("matchExpressions") or [])
     for expression in expressions:
         if expression.get("key") == NAMESPACE_NAME and expression.get("operator") == "NotIn":

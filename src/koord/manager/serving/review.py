@@ -1,4 +1,4 @@
-"""AdmissionReview as bytes in and bytes out, v1 and v1beta1. Pure; what is thought of the request is another's."""
+"""AdmissionReview (v1 and v1beta1) and ConversionReview as bytes in and bytes out. Pure; handlers decide."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Malformed(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent back. `patch` leads from the object that was sent to the one that is wanted."""
+    """The answer to send back. `patch` leads from the object that was sent to the desired one."""
 
     allowed: bool = True
     code: int = 0
@@ -76,6 +76,6 @@ def written(review: Review, answer: Answer) -> bytes:
 
 
 def complaint(why: str) -> bytes:
-    """The body of an HTTP 400: an answer that refuses, for callers that show it."""
+    """Return the body of an HTTP 400: a denying review, for callers that show it."""
     response = AdmissionResponse(uid="", allowed=False, status=Status(status="Failure", code=400, message=why))
     return msgspec.json.encode(AdmissionReview(api_version=VERSIONS[0], kind=KIND, response=response))

@@ -1,4 +1,4 @@
-"""The table of webhooks: where each is served, behind which gate, and what API servers are told to send there. Data."""
+"""The table of webhooks: the path, gate and webhook configuration entries of each. Data only."""
 
 from __future__ import annotations
 
@@ -205,12 +205,12 @@ ROUTES: tuple[Route, ...] = (
 
 
 def served(gates: Mapping[str, bool]) -> tuple[Route, ...]:
-    """Those whose gate is on; none when webhooks are switched off as a whole."""
+    """Return the routes whose gate is on; none when webhooks are switched off as a whole."""
     if not gates["WebhookFramework"]:
         return ()
     return tuple(route for route in ROUTES if gates[route.gate])
 
 
 def configured(gates: Mapping[str, bool]) -> tuple[Route, ...]:
-    """Those that API servers are told of."""
+    """Return the routes that manifests register with API servers."""
     return tuple(route for route in served(gates) if not route.registered or gates[route.registered])

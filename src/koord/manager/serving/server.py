@@ -64,7 +64,7 @@ class WebhookServer:
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """Calls that are being answered are finished first."""
+        """Stop after the calls that are being answered have finished."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

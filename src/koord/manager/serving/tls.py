@@ -1,4 +1,6 @@
-"""The certificate that new connections get. Changing it does not touch the connections that are open."""
+"""The HTTPS server of the webhooks, with a certificate that can change under open connections. It decides
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from koord.manager.serving.certificate import Material
 
 
 class Identity:
-    """Who the server proves to be. `adopt` may be called at any time; handshakes from then on use the new pair."""
+    """The certificate that the server presents. `adopt` may be called at any time; later handshakes use the new
+    pair.
+    """
 
     def __init__(self) -> None:
         self.material = Material()
@@ -19,16 +23,18 @@ class Identity:
 
     @property
     def fingerprint(self) -> str:
-        """ "" while nothing was adopted."""
+        """Return the fingerprint; "" while nothing was adopted."""
         return self.material.fingerprint if self._current is not None else ""
 
     def adopt(self, material: Material) -> None:
-        """Raises ssl.SSLError when the pair cannot be used; the one before then stays."""
+        """Use the material from now on. Raise ssl.SSLError when the pair cannot be used; the one before stays."""
         self._current = _context(material)
         self.material = material
 
     def context(self) -> ssl.SSLContext:
-        """For the listening socket. It has no certificate itself: each handshake is given the current one."""
+        """Return the context of the listening socket. It has no certificate: each handshake is given the current one.
+
+        """
         outer = _bare()
         outer.sni_callback = self._choose
         return outer

@@ -1,9 +1,12 @@
-"""Keeps certificate and webhook configurations right, on every replica, without a moment in which a call fails.
+"""Rotates the certificate and updates the webhook configurations on every replica, without a failing call.
 
-A certificate of a new authority is served in three steps. First every configuration trusts the new authority beside
-the old one. Then, when API servers have had time to see that, each replica serves the new certificate and says so on
-the Secret. Last, when all replicas have said so, the old authority is dropped. The configurations themselves remember
-the authorities, so it does not matter who replaced the certificate, or how.
+A certificate of a new CA is served in three steps. First every configuration trusts the new CA beside the
+old one.
+Then, when API servers have had time to see that, each replica serves the new certificate and says so on the
+Secret.
+Last, when all replicas have said so, the old CA is dropped. The configurations themselves remember the CAs,
+so it
+does not matter who replaced the certificate, or how.
 """
 
 from __future__ import annotations
@@ -53,11 +56,11 @@ OVERLAP_S = 600.0  # an old authority stays at least this long
 
 
 class NoConfiguration(Exception):
-    """A webhook configuration is missing: nobody would call this server."""
+    """A webhook configuration is missing or cannot be written: nobody would call this server."""
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
-    """What the three objects are called; the environment may say otherwise."""
+    """The names of the Secret and the webhook configurations; the environment may override them."""
 
     secret: str = SECRET_NAME
     mutating: str = MUTATING_NAME
@@ -93,7 +96,7 @@ class Upkeep:
         settle_s: float = SETTLE_S,
         overlap_s: float = OVERLAP_S,
     ) -> None:
-        """`certificates` is the folder that shows what is served; `excluded` namespaces are hidden from `excluding`."""
+        """`cert_dir` is the directory that shows what is served; `excluded` namespaces are hidden from `excluding`."""
         self.initialised = asyncio.Event()
         self._world = world
         self._identity = identity
@@ -163,7 +166,7 @@ class Upkeep:
         return Retry(min(EVERY_S, self._wait_s(kept, served=served, overlapping=overlapping)))
 
     def _wait_s(self, kept: Kept, *, served: bool, overlapping: bool) -> float:
-        """Until the next step is due. That other replicas took theirs is seen as a change of the Secret."""
+        """Return the seconds until the next step. Steps of other replicas show as changes of the Secret."""
         moment = self._world.clock.monotonic()
         if not served:
             return max(0.0, self._trusted_since[kept.material.ca_cert] + self._settle_s - moment)
@@ -213,7 +216,7 @@ class Upkeep:
         return True
 
     async def _overlap_is_over(self, kept: Kept, configurations: Sequence[tuple[Resource[Any], Obj]]) -> bool:
-        """Whether no replica can be left that proves itself by another authority than the present one."""
+        """Return whether no replica can be left that serves a certificate of another CA than the present one."""
         present = registration.overlap(kept.material.ca_cert, (), now(self._world.clock))
         bundles = [registration.bundle_of(current) for _, current in configurations]
         if all(bundle in (b"", present) for bundle in bundles) and self._identity.material.ca_cert in (b"", present):
@@ -231,8 +234,10 @@ class Upkeep:
         return self._world.clock.monotonic() - self._adopted_at >= self._overlap_s
 
     async def _replicas(self) -> list[str]:
-        """The pods that may be called. One that is not ours (an older release) never says what it serves, so the old
-        authority stays until it is gone."""
+        """Return the pods that may be called.
+
+        One of an older release never says what it serves, so the old CA stays until it is gone.
+        """
         listing = await self._world.client.list(PODS, self._place.namespace, labels=OWN_PODS)
         if isinstance(listing, Refused):
             raise NoConfiguration(f"cannot see the other replicas: {listing}")
@@ -241,7 +246,7 @@ class Upkeep:
     # Serving -----------------------------------------------------------------------------------------------------
 
     async def _serve(self, kept: Kept) -> bool:
-        """Serve what is kept, unless API servers may not trust it yet."""
+        """Serve the stored certificate, unless API servers may not trust it yet."""
         identity, material = self._identity, kept.material
         moment = self._world.clock.monotonic()
         since = self._trusted_since.get(material.ca_cert, moment)

@@ -1,4 +1,4 @@
-"""All of serving on one replica: server, certificate upkeep, and whether the server answers."""
+"""All of webhook serving on one replica: server, certificate rotation, self probe and readiness."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NotServing(Exception):
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
-    """What the environment says about serving."""
+    """The settings of serving that the environment gives."""
 
     place: Place
     names: Names = Names()
@@ -82,7 +82,7 @@ class Webhooks:
         self._trouble: str | None = "the webhook server has not started"
 
     async def start(self) -> None:
-        """Returns when calls are answered. Raises NotServing."""
+        """Return when calls are answered. Raise WebhooksNotReady."""
         try:
             await self.server.start(self._serving.host, self._serving.port)
         except OSError as error:
@@ -110,11 +110,11 @@ class Webhooks:
         await self.server.stop()
 
     def ready(self) -> str | None:
-        """The check `webhook-ready`: what is wrong, or None."""
+        """Run the health check `webhook-ready`: return what is wrong, or None."""
         return self._trouble
 
     async def probe(self) -> None:
-        """A call of our own port, with the authority that callers trust."""
+        """Call the own port, with the CA that callers trust."""
         try:
             trust = ssl.create_default_context(cadata=self.server.identity.material.ca_cert.decode())
             url = f"https://127.0.0.1:{self.server.port}/healthz"

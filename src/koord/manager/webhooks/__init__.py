@@ -1,1 +1,1 @@
-"""Admission decisions: pure functions from a request and a view of the cluster to a verdict."""
+"""Admission decisions as pure functions from a request and an admission context to a decision."""

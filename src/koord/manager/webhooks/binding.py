@@ -1,4 +1,4 @@
-"""Who may bind pods to nodes: the admission of pods/binding, off unless users are named."""
+"""The admission of pods/binding: which users may bind pods. Off unless users are named."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class Ruling(msgspec.Struct, frozen=True):
 def admit(
     request: AdmissionRequest, settings: Settings, enabled: bool, pod: Callable[[str, str], Pod | None]
 ) -> Ruling:
-    """`enabled` is the gate BindingAdmissionWebhook; `pod` looks one up by namespace and name."""
+    """Decide on a binding. `enabled` is the gate BindingAdmissionWebhook; `pod` looks one up by namespace and
+    name.
+    """
     ours = request.resource.resource == "pods" and request.sub_resource == "binding" and request.operation == "CREATE"
     if not enabled or not settings.users or not ours:
         return Ruling(Allowed(), None)

@@ -1,6 +1,10 @@
-"""The value rules of slo-controller-config in upstream's words: which Go field is wrong, in validator's English.
+"""The value rules of slo-controller-config in upstream's words: the Go field path and validator's English
+sentence.
 
-The numbers are koord.api.config.slo's; only names and sentences are made here.
+The numbers are koord.api.config.slo's; only names and sentences are made here. Network shares must be
+readable, of
+one kind, and together no more than the whole; a share is a percentage (a number) or bits per second (a
+quantity).
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ Checked = tuple[str, msgspec.Struct, Sequence[Limit], Sequence[Ordered]]  # the 
 
 
 def broken_values(key: str, config: Any) -> dict[str, str]:
-    """Go path of each wrong field, and the sentence about it; sorted as Go writes maps."""
+    """Return the Go path of each wrong field with its sentence, sorted as Go writes maps."""
     found = {path: text for part in _parts(key, config) for path, text in _broken(*part)}
     return dict(sorted(found.items()))
 
@@ -66,7 +70,7 @@ def _strategy(key: str, path: str, strategy: Any) -> Iterator[Checked]:
 
 
 def _qos(path: str, strategy: ResourceQOSStrategy) -> Iterator[Checked]:
-    """The Go structs carry an inlined body of the same name, which shows in the path."""
+    """Yield the checked structs of a QoS strategy. Go structs carry an inlined body of the same name in the path."""
     names = {f.name: go_name(f.encode_name) for f in msgspec.structs.fields(strategy)}
     for name in _CLASSES:
         block = getattr(strategy, name)
@@ -85,7 +89,7 @@ def _qos(path: str, strategy: ResourceQOSStrategy) -> Iterator[Checked]:
 def _broken(
     path: str, strategy: msgspec.Struct, limits: Sequence[Limit], pairs: Sequence[Ordered]
 ) -> Iterator[tuple[str, str]]:
-    """One sentence for each wrong field: its range comes before its pair."""
+    """Yield one sentence for each wrong field: its range comes before its pair."""
     names = {f.name: go_name(f.encode_name) for f in msgspec.structs.fields(strategy)}
     wrong: dict[str, str] = {}
     for limit in limits:
@@ -118,5 +122,5 @@ def _out_of_range(value: float | None, limit: Limit) -> str:
 
 
 def _number(value: float) -> str:
-    """As validator prints it in English: 10,000."""
+    """Format a number as validator prints it in English: 10,000."""
     return f"{value:,.0f}" if value == int(value) else f"{value:,}"

@@ -1,7 +1,5 @@
-"""The validating admission of slo-controller-config: documents that changed must be readable, in range, unambiguous.
-
-Only the documents that upstream checks are checked, so that what one accepts the other does. `koord config check`
-looks at all of them, offline.
+"""The validating admission of slo-controller-config: changed documents must be readable, in range and
+unambiguous.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ class Refusal(msgspec.Struct, frozen=True):
     message: Any  # text or a map
 
     def __str__(self) -> str:
-        """In the frame that upstream's consoles look for."""
+        """Return the text in the frame that upstream's consoles look for."""
         return f'___{{"reason":{in_json(self.reason)},"message":{in_json(self.message)}}}___'
 
 
@@ -84,7 +82,7 @@ def admit_configmap(request: AdmissionRequest, view: View) -> Verdict:
 
 
 def check(key: str, data: Mapping[str, str], view: View) -> Group | Refusal:
-    """One document: by which labels its strategies pick nodes, or the first thing that is wrong with it."""
+    """Check one document: return the node strategies of it, or the first refusal."""
     config = _read(key, data, view)
     if isinstance(config, Refusal):
         return config
@@ -109,7 +107,7 @@ def check(key: str, data: Mapping[str, str], view: View) -> Group | Refusal:
 
 
 def overlapping(group: Group, selectors: Iterable[LabelSelector]) -> Refusal | None:
-    """Whether labels that one selector asks for also satisfy another."""
+    """Return a refusal when labels that one selector asks for also satisfy another."""
     for selector in selectors:
         for labels in _imagined(selector):
             names = group.picking(labels)
@@ -119,7 +117,7 @@ def overlapping(group: Group, selectors: Iterable[LabelSelector]) -> Refusal | N
 
 
 def _imagined(selector: LabelSelector) -> Iterable[dict[str, str]]:
-    """Label sets in the words of the selector. As upstream does, values count as wanted, whatever the operator."""
+    """Yield label sets that the selector asks for. As upstream does, values count whatever the operator."""
     expressions = selector.match_expressions
     rounds = lcm(*(len(e.values) or 1 for e in expressions))
     for turn in range(min(rounds, MOST_COMBINATIONS)):

@@ -1,4 +1,4 @@
-"""Changing a plain object without touching the one that was sent: what is written is copied first, the rest shared."""
+"""Copy-on-write changes to plain objects: what is written is copied first, the rest is shared."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 def read(obj: Obj, model: type[T]) -> tuple[Obj, T]:
-    """The object to work on, and a typed look at it. Raises msgspec.ValidationError.
+    """Return the object to work on, and its typed model. Raise msgspec.ValidationError.
 
-    Nulls mean nothing, but they would stand where work expects maps and lists: an object with such nulls loses them.
+    Nulls where work expects maps and lists are removed.
     """
     try:
         return obj, msgspec.convert(obj, model, str_keys=True)
@@ -26,7 +26,7 @@ def read(obj: Obj, model: type[T]) -> tuple[Obj, T]:
 
 
 def owned(parent: Obj, *path: str) -> Obj:
-    """The object at the path below a parent that is ours, now ours as well; made when it is missing."""
+    """Return a writable copy of the object at the path below a writable parent; create it when it is missing."""
     for key in path:
         child = dict(parent.get(key) or {})
         parent[key] = child
@@ -35,7 +35,7 @@ def owned(parent: Obj, *path: str) -> Obj:
 
 
 def part(obj: Obj, *path: str) -> Obj:
-    """The object at the path for reading; empty when it is missing."""
+    """Return the object at the path for reading; empty when it is missing."""
     for key in path:
         obj = obj.get(key) or {}
     return obj

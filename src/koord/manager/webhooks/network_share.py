@@ -24,7 +24,7 @@ Refusal = str | dict[str, str]  # a sentence, or one for each field
 
 
 def refused_shares(config: QOSConfig, system: SystemConfig) -> Refusal | None:
-    """The first strategy with a wrong share, the cluster's before the nodes'."""
+    """Return the refusal of the first strategy with a wrong share, the cluster's before the nodes'."""
     if config.cluster_strategy is not None:
         total = system.cluster_strategy.total_network_bandwidth if system.cluster_strategy else 0
         path = "ResourceQOSCfg.ClusterStrategy."
@@ -48,7 +48,7 @@ def refused_shares(config: QOSConfig, system: SystemConfig) -> Refusal | None:
 
 
 def unusable_shares(strategy: ResourceQOSStrategy, path: str) -> list[FieldError]:
-    """Shares that cannot be used by themselves, with their wire paths below `path`."""
+    """Return the shares that cannot be used by themselves, with their wire paths below `path`."""
     flaws = []
     for share in _shares(strategy):
         if isinstance(share.value, int):
@@ -83,7 +83,7 @@ def _mixed(strategy: ResourceQOSStrategy, where: str) -> str | None:
 
 
 def _over(strategy: ResourceQOSStrategy, most: int) -> bool:
-    """Upstream adds amounts up as if they were percentages, so every useful amount is over; so is it here."""
+    """Return whether the totals exceed the maximum. Upstream adds amounts up as percentages; so does this."""
     return any(total > most for total in _totals(strategy))
 
 
@@ -104,7 +104,7 @@ def _totals(strategy: ResourceQOSStrategy) -> tuple[int, int]:
 
 
 def _total_of(config: QOSConfig, index: int, system: SystemConfig) -> str | int | float:
-    """The bandwidth of the nodes of one strategy: stated under the very same selector, or for the cluster alone."""
+    """Return the bandwidth of a strategy's nodes: stated under the same selector, or for the cluster."""
     if not system.node_strategies:
         return system.cluster_strategy.total_network_bandwidth if system.cluster_strategy else 0
     selector = config.node_strategies[index].node_selector
@@ -119,7 +119,7 @@ class _Share(msgspec.Struct, frozen=True):
 
 
 def _shares(strategy: ResourceQOSStrategy) -> Iterator[_Share]:
-    """Every share that is stated."""
+    """Yield every share that is stated."""
     classes = {f.name: f.encode_name for f in msgspec.structs.fields(strategy)}
     for name in _CLASSES:
         block = getattr(strategy, name)

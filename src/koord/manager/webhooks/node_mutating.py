@@ -1,4 +1,6 @@
-"""The mutating admission of node status: amplified allocatable, with what the kubelet said kept beside it."""
+"""The admission of nodes: amplified allocatable in their status, and labels that match one strategy per
+document.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ _AMPLIFIED = (CPU, MEMORY)
 
 
 def admit(request: AdmissionRequest) -> Verdict:
+    """Amplify allocatable in the node's status, and keep what the kubelet reported in an annotation."""
     given = request.object
     ours = request.resource.resource == "nodes" and request.sub_resource == "status" and request.operation == "UPDATE"
     if not ours or given is None:
@@ -55,7 +58,7 @@ def _amplified(node: Obj, old: Obj) -> Obj | Denied:
 
 
 def _raw(node: Obj, old: Obj) -> ResourceList | Malformed:
-    """What the kubelet reports. Allocatable that did not change is amplified already, so the kept amounts count."""
+    """Return what the kubelet reports. Unchanged allocatable is amplified already, so the kept amounts count."""
     annotations = part(node, "metadata", "annotations")
     now, before = part(node, "status", "allocatable"), part(old, "status", "allocatable")
     if A_RAW_ALLOCATABLE in annotations and all(_amount(now, name) == _amount(before, name) for name in _AMPLIFIED):

@@ -14,7 +14,11 @@ from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
 
 
 def admit(request: AdmissionRequest, config: Mapping[str, str] | None) -> Verdict:
-    """`config` is the data of slo-controller-config, None without one. A node that is created is let in as it is."""
+    """Deny labels that match two strategies of one document. `config` is the data of slo-controller-config, or
+    None.
+
+    A node that is created is allowed as it is.
+    """
     if request.resource.resource != "nodes" or request.sub_resource or request.operation != "UPDATE" or not config:
         return Allowed()
     try:

@@ -1,6 +1,7 @@
 """The mutating admission of reservations: profiles on the reservation itself and on its pod template.
 
-Namespace selectors are not asked, because a reservation has no namespace, and resources are not translated.
+Namespace selectors are not evaluated, because a reservation has no namespace, and resources are not
+translated.
 """
 
 from __future__ import annotations

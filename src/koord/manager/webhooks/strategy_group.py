@@ -1,6 +1,9 @@
-"""The node strategies of one document of slo-controller-config: by which labels each picks its nodes.
+"""The validating admission of slo-controller-config: changed documents must be readable, in range and
+unambiguous.
 
-A node may be picked by one strategy of a document only. Values of the strategies are none of this module's business.
+Only the documents that upstream checks are checked, so that what one accepts the other does. `koord config
+check`
+inspects all of them, offline. A node may match one strategy of a document only.
 """
 
 from __future__ import annotations
@@ -31,12 +34,12 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     strategies: tuple[tuple[str, Selector], ...]  # name and nodes
 
     def picking(self, labels: Mapping[str, str]) -> list[str]:
-        """The names of the strategies that pick a node with these labels."""
+        """Return the names of the strategies that match a node with these labels."""
         return [name for name, selector in self.strategies if selector.matches(labels)]
 
 
 def groups(data: Mapping[str, str]) -> list[Group]:
-    """In the order of checking. A document that cannot be read, or picks nodes in a way that cannot, is left out."""
+    """Return the groups in the order of checking; a document that cannot be read is left out."""
     found = []
     for key in keys.CHECKED:
         document = read(data.get(key, ""), _MODELS[key])
@@ -66,6 +69,6 @@ def _group(key: str, entries: Iterable[Any]) -> Group | None:
 
 
 def conflict_text(key: str, names: list[str], node: str) -> str:
-    """The refusal for a node that several strategies pick, in the frame that upstream's consoles look for."""
+    """Return the refusal for a node that several strategies match, in the frame that upstream's consoles look for."""
     message = f'{{"config":{in_json(key)},"strategies":{in_json(names)},"exampleNodes":{in_json([node])}}}'
     return f'___{{"reason":{in_json(REASON_NODE_CONFLICT)},"message":{message}}}___'

@@ -1,4 +1,4 @@
-"""What an admission decision comes to. The HTTP answer and the patch are made from it by the serving side."""
+"""The admission decision, the context that pod and reservation admission reads, and the excluded namespaces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Allowed(msgspec.Struct, frozen=True):
-    """`object` is the whole object as it should be stored; None leaves it as it came."""
+    """The request is allowed. `object` is the whole object to store; None leaves it as it came."""
 
     object: dict[str, Any] | None = None
 

@@ -18,10 +18,10 @@ from koord.manager.webhooks.profile.compiled import Profile
 
 
 class QuotaView(Protocol):
-    """The part of the quota tree that pods need; `webhooks.quota.topology` is one."""
+    """The part of the quota topology that pods need; QuotaTopology implements it."""
 
     def quota_of(self, labels: Mapping[str, str], namespace: str, *, default: bool = True) -> str:
-        """The name of a pod's quota, which need not exist. Without `default` only the label counts."""
+        """Return the name of a pod's quota, which need not exist. Without `default` only the label counts."""
 
     def get(self, name: str) -> object | None: ...
 
@@ -30,10 +30,13 @@ class QuotaView(Protocol):
     def tree_id(self, name: str) -> str: ...
 
     def owner_of(self, namespace: str) -> str | None:
-        """The quota whose annotation lists the namespace."""
+        """Return the quota whose annotation lists the namespace."""
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
+    """The caches that pod and reservation admission reads. It is cheap to build: compiled profiles and cache
+    lookups.
+    """
     gates: Mapping[str, bool]
     profiles: tuple[Profile, ...]  # in the order of their names
     namespace_labels: Callable[[str], Mapping[str, str] | None]

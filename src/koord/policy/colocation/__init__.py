@@ -1,1 +1,3 @@
-"""How much of a node is lent out, and what must be written for others to know: pure decisions that keep their terms."""
+"""Compute how much of a node is reclaimed for batch and mid pods, and what is written for it. Pure;
+decisions keep their terms.
+"""

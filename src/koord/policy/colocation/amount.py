@@ -1,4 +1,4 @@
-"""CPU and memory side by side: the two resources that co-location divides, exact to the last digit that was written."""
+"""CPU and memory side by side: the two compute resources that co-location divides, exact to the last written digit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Compute(msgspec.Struct, frozen=True, gc=False):
 
     @staticmethod
     def of(listed: Mapping[str, QuantityText]) -> Compute:
-        """Of a resource list; what it does not name is nothing. Raises QuantityError."""
+        """Parse a resource list; what it does not name is zero. Raises QuantityError."""
         return Compute(_amount(listed.get(CPU)), _amount(listed.get(MEMORY)))
 
     def __add__(self, other: Compute) -> Compute:
@@ -27,7 +27,7 @@ class Compute(msgspec.Struct, frozen=True, gc=False):
         return Compute(self.cpu - other.cpu, self.memory - other.memory)
 
     def larger(self, other: Compute) -> Compute:
-        """The larger of each."""
+        """Return the larger of each."""
         return Compute(
             self.cpu if self.cpu > other.cpu else other.cpu,
             self.memory if self.memory > other.memory else other.memory,
@@ -37,11 +37,11 @@ class Compute(msgspec.Struct, frozen=True, gc=False):
         return Compute(floored(self.cpu), floored(self.memory))
 
     def share(self, cpu_ratio: float, memory_ratio: float) -> Compute:
-        """A part of each, in whole milli-cores and whole bytes."""
+        """Return a fraction of each, in whole milli-cores and whole bytes."""
         return Compute(part_of_cpu(self.cpu, cpu_ratio), part_of_memory(self.memory, memory_ratio))
 
     def split(self, parts: int) -> Compute:
-        """One of `parts` equal parts, rounded up to thousandths: of memory, too, and so of a byte."""
+        """Return one of `parts` equal parts, rounded up to thousandths, of memory too."""
         return Compute(_part(self.cpu, parts), _part(self.memory, parts))
 
     def negative(self) -> bool:
@@ -68,13 +68,15 @@ def part_of_memory(amount: Quantity, ratio: float) -> Quantity:
 
 
 def whole(amount: Quantity) -> Quantity:
-    """Rounded up to an integer, which is all that an extended resource may be."""
+    """Round up to an integer, which is all that an extended resource may be."""
     value = Quantity.from_value(amount.value(), amount.format)
     return amount if value == amount else value
 
 
 def differs(old: Quantity | None, new: Quantity | None, threshold: float) -> bool:
-    """Whether the step is larger than the threshold's part of the old amount; coming and going always is."""
+    """Return whether the change exceeds the threshold's fraction of the old amount; appearing and disappearing always
+    does.
+    """
     if old is None or new is None:
         return (old is None) != (new is None)
     before = old.milli_value()
@@ -82,7 +84,9 @@ def differs(old: Quantity | None, new: Quantity | None, threshold: float) -> boo
 
 
 def amplified(cpu: Quantity, ratio: float | None) -> Quantity:
-    """Milli-cores on CPUs that are `ratio` times as fast as the yardstick; a ratio of 1 or less changes nothing."""
+    """Return milli-cores on CPUs that are `ratio` times as fast as the reference; a ratio of 1 or less changes
+    nothing.
+    """
     if ratio is None or ratio <= 1.0:
         return cpu
     return whole(Quantity.from_milli(int(cpu.milli_value() * ratio), cpu.format))

@@ -27,7 +27,7 @@ Bound = Literal["formula", "threshold", "nothing left"]
 
 
 class Formula(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource's sum, term by term: capacity less margin, less what is held, less what pods take."""
+    """The formula of one resource, term by term: capacity less margin, less reserved or system usage, less pods."""
 
     resource: str
     policy: str
@@ -42,7 +42,7 @@ class Formula(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bound_by(self) -> Bound:
-        """What made the result what it is."""
+        """Return what determined the result."""
         if self.limit is not None and self.result == self.limit and self.limit < self.room:
             return "threshold"
         return "nothing left" if self.room.sign() < 0 else "formula"
@@ -60,7 +60,7 @@ class Formula(msgspec.Struct, frozen=True, kw_only=True):
         return _PODS[self.policy]
 
     def __str__(self) -> str:
-        """Upstream's sentence: milli-cores, or gigabytes rounded up."""
+        """Return upstream's sentence: milli-cores, or gigabytes rounded up."""
         sum_ = (
             f"nodeCapacity:{self._shown(self.capacity)} - nodeSafetyMargin:{self._shown(self.margin)}"
             f" - {self.held_name}:{self._shown(self.held)} - {self.pods_name}:{self._shown(self.pods)}"
@@ -97,7 +97,7 @@ class ZoneBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """`cpu_milli` and `memory` are None when nothing is lent: then the resources go from the node."""
+    """The batch decision. `cpu_milli` and `memory` are None when nothing is lent: then the resources are removed."""
 
     cpu_milli: int | None = None
     memory: Quantity | None = None
@@ -142,7 +142,9 @@ def decide_batch(seen: BatchView) -> Batch:
 
 
 def _zones(seen: BatchView, sample: Sample, system: Compute) -> tuple[ZoneBatch, ...]:
-    """What belongs to no zone, the system and what is reserved, is taken from each in equal parts."""
+    """Compute the zones. What belongs to no zone, the system and what is reserved, is taken from each in equal parts.
+
+    """
     if not seen.zones:
         return ()
     count = len(seen.zones)

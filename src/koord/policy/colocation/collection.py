@@ -1,4 +1,4 @@
-"""How a node's koordlet shall collect and report its load: the spec of its NodeMetric."""
+"""Decide how a node's koordlet collects and reports its load: the spec of its NodeMetric."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from koord.api.slo import MetricCollectPolicy, NodeMetricSpec
 
 
 def decide_collection(strategy: ColocationStrategy) -> NodeMetricSpec:
-    """`strategy` is the node's own. While it does not switch co-location on, its values do not count: the defaults do.
+    """Decide the collect policy. `strategy` is the node's own; while it does not enable co-location, the
+    defaults apply.
 
-    Upstream's rule; it looks at the node alone, so a node that is switched on collects as configured even where the
+    Upstream's rule; it looks at the node alone, so a node that is enabled collects as configured even where the
     cluster's switch is off and nothing is lent.
     """
     source = strategy if strategy.enable else DEFAULT

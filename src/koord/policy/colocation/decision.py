@@ -1,6 +1,6 @@
-"""Everything that is decided about one node at one moment, from everything that was seen of it: the terms of each part.
+"""Everything that is decided about one node at one moment, with the terms of each part.
 
-What of it must be written is decided in `difference` (the node) and `zone` (its topology).
+What of it must be written is decided in `node_patch` (the node) and `numa_zones` (its topology).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """A part that is None is not decided here and leaves the node as it is."""
+    """The decision on one node. A part that is None is not decided here and leaves the node as it is."""
 
     resolved: Resolved
     rules: Rules
@@ -85,7 +85,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def degraded(self) -> Degraded | None:
-        """Why nothing is lent although the node is to lend."""
+        """Return why nothing is lent although the node is enabled."""
         for part in (self.batch, self.mid):
             if part is not None and part.degraded is not None:
                 return part.degraded
@@ -93,7 +93,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outcomes(self) -> dict[str, bool]:
-        """By the name of each part that was decided: whether it came to a result."""
+        """Return, by the name of each decided part, whether it came to a result."""
         parts = {
             CPU_NORMALIZATION: self.normalization and not self.normalization.error,
             RESOURCE_AMPLIFICATION: self.amplification and not self.amplification.error,
@@ -106,7 +106,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> dict[str, str]:
-        """One sentence per part, by its name."""
+        """Return one sentence per part, by its name."""
         said = {
             CPU_NORMALIZATION: self.normalization and self.normalization.error,
             RESOURCE_AMPLIFICATION: self.amplification and self.amplification.error,
@@ -172,5 +172,5 @@ def _normalization(seen: NodeView, settings: Settings) -> Normalization:
 
 
 def enabled_parts(stated: Sequence[str]) -> tuple[str, ...]:
-    """`--noderesource-plugins`: names, `-Name` leaves one out, `*` is all the others; a name beats the star."""
+    """Parse `--noderesource-plugins`: names, `-Name` leaves one out, `*` is all the others; a name beats the star."""
     return tuple(part for part in PARTS if part in stated or (f"-{part}" not in stated and "*" in stated))

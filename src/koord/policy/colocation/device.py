@@ -1,4 +1,4 @@
-"""Resources of accelerators and network cards: the healthy ones of a node's Device, added up."""
+"""Resources of accelerators and network cards: the sum over the healthy devices of a node's Device object."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _SHOWN_AS_GPU = ("", "nvidia")  # other vendors' cores are not koordinator.sh/gp
 
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True):
-    """`reset` takes all the names of its kind from the node; else a name without an amount is left as it is."""
+    """The resources of one kind of device. `reset` removes all names of the kind; else a name without an amount is
+    kept.
+    """
 
     amounts: dict[str, Quantity] = {}
     labels: dict[str, str] = {}
@@ -42,7 +44,7 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_gpu(device: Device | None, *, shared: bool) -> Devices:
-    """`shared`: also count cards as koordinator.sh/gpu.shared."""
+    """Compute the GPU resources. `shared` also counts cards as koordinator.sh/gpu.shared."""
     healthy, unhealthy = _of_type(device, GPU_TYPE)
     if device is None or not healthy:
         return Devices(reset=True, message="reset node gpu resources", unhealthy=unhealthy)

@@ -1,4 +1,4 @@
-"""What must be written on a node so that it shows what was decided, and whether that is worth a write yet."""
+"""Compute the patch that makes a node show what was decided, and whether it is worth a write yet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Wanted = dict[str, Quantity | None]
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):
-    """One patch of a node; None takes an entry away. `reasons` say why it is due now."""
+    """One patch of a node; None removes an entry. `reasons` say why it is due now."""
 
     annotations: dict[str, str | None] = {}
     labels: dict[str, str] = {}
@@ -44,7 +44,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.annotations or self.labels or self.capacity or self.allocatable)
 
     def patch(self) -> dict[str, object]:
-        """A merge patch with nothing in it but what is written here."""
+        """Return the merge patch with nothing in it but what is written here."""
         metadata = {k: v for k, v in (("annotations", self.annotations), ("labels", self.labels)) if v}
         status = {k: v for k, v in (("capacity", self.capacity), ("allocatable", self.allocatable)) if v}
         return {k: v for k, v in (("metadata", metadata), ("status", status)) if v}
@@ -54,7 +54,7 @@ NOTHING = Write()
 
 
 def decide_write(node: Node, decision: Decision, since_sync_s: float | None) -> Write:
-    """`since_sync_s` is how long ago the node's resources were last brought in line, None when not yet."""
+    """Decide the patch. `since_sync_s` is how long ago the node's resources were last written, None when not yet."""
     status = node.status
     if not status.capacity or not status.allocatable:
         return NOTHING
@@ -88,12 +88,12 @@ def decide_write(node: Node, decision: Decision, since_sync_s: float | None) -> 
 
 
 def wanted(node: Node, decision: Decision) -> Wanted:
-    """What the node shall show, whether or not that is worth a write."""
+    """Return what the node shall show, whether or not that is worth a write."""
     return _wanted(node, decision)[0]
 
 
 def _wanted(node: Node, decision: Decision) -> tuple[Wanted, dict[str, Quantity] | None]:
-    """The resources, and those of batch before other orchestrators took their part."""
+    """Return the desired resources, and those of batch before third-party orchestrators took their part."""
     target: Wanted = {}
     origin = None
     if decision.mid is not None:
@@ -154,7 +154,7 @@ def _devices(devices: Devices, names: tuple[str, ...]) -> Wanted:
 def _annotations(
     node: Node, decision: Decision, origin: dict[str, Quantity] | None
 ) -> tuple[dict[str, str | None], list[str]]:
-    """All that differ, and which of them are worth a write by themselves."""
+    """Return all annotations that differ, and which of them are worth a write by themselves."""
     now = node.metadata.annotations
     changed: dict[str, str | None] = {}
     reasons = []
@@ -178,7 +178,7 @@ def _annotations(
 
 
 def _origin(annotations: Mapping[str, str], origin: dict[str, Quantity]) -> str:
-    """Other keys that somebody stored there stay."""
+    """Return the origin annotation; keys that others stored there are kept."""
     before = extended_allocatable.parse_origin(annotations)
     kept = {} if before is None or isinstance(before, Malformed) else before.resources
     stated = {**kept, **{name: str(amount) for name, amount in origin.items()}}

@@ -1,4 +1,5 @@
-"""What is taken on a node before anything is lent: kept by the kubelet or the operator, and used or asked for by pods.
+"""What is taken on a node before anything is lent: reserved by kubelet or operator, and used or requested by
+pods.
 
 The sums are made once for the whole node and, where its NUMA zones are known, once more for each zone.
 """
@@ -19,7 +20,7 @@ from koord.values.cpuset import CPUSet, CPUSetError
 from koord.values.quantity import Quantity
 from koord.values.resources import CPU, MEMORY
 
-LENT_TO = (BATCH, FREE)  # these pods live on what is lent and do not reduce it
+LENT_TO = (BATCH, FREE)  # these pods run on reclaimed resources and do not reduce them
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +34,7 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Consumption(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the pods that rank above what is lent."""
+    """The consumption of the pods that rank above batch and free."""
 
     used: Compute = NOTHING
     requested: Compute = NOTHING
@@ -59,9 +60,10 @@ def reserved(capacity: Compute, allocatable: Compute, annotations: Mapping[str, 
 
 
 def of_node(pods: Sequence[PodShare], samples: Mapping[Key, PodSample]) -> Consumption:
-    """A pod without a sample counts with its request as used, but adds nothing to the larger-of-both sum.
+    """Sum the consumption of the node. A pod without a sample counts its request as used, but not in the
+    larger-of-both sum.
 
-    That is upstream's number; `of_zones` adds it in both.
+    That is upstream's number; the sum over zones includes it in both.
     """
     used, requested, larger = _Sum(), _Sum(), _Sum()
     estimated: list[Key] = []
@@ -93,7 +95,7 @@ def of_node(pods: Sequence[PodShare], samples: Mapping[Key, PodSample]) -> Consu
 
 
 def of_zones(pods: Sequence[PodShare], samples: Mapping[Key, PodSample], zones: int) -> tuple[Consumption, ...]:
-    """The same per zone: a pod counts in the zones that it was given, and equally in all when it was given none."""
+    """Sum per zone: a pod counts in the zones that it was given, and equally in all when it was given none."""
     used, requested, larger = (tuple(_Sum() for _ in range(zones)) for _ in range(3))
     unseen = dict(samples)
     for pod in pods:
@@ -123,7 +125,7 @@ def of_zones(pods: Sequence[PodShare], samples: Mapping[Key, PodSample], zones: 
 
 
 class _Sum:
-    """Adds up without an object for every step between."""
+    """Adds up without an object for every intermediate sum."""
 
     __slots__ = ("_cpu", "_memory")
 

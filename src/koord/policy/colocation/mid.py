@@ -1,4 +1,4 @@
-"""Mid resources: what prod pods reserved and will likely not use, and a part of what nobody asked for."""
+"""Mid resources: what prod pods reserved and will likely not use, and a part of what nobody requested."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Bound = Literal["reclaimable", "unused", "threshold", "static"]
 
 
 class MidAmount(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource in integers: milli-cores, or bytes. Terms that static mode does not look at are zero."""
+    """The formula of one resource in integers: milli-cores, or bytes. Terms that static mode does not use are zero."""
 
     capacity: int
     prod_reclaimable: int = 0
@@ -34,7 +34,7 @@ class MidAmount(msgspec.Struct, frozen=True, kw_only=True):
     result: int
 
     def __str__(self) -> str:
-        """The sum, in the style of batch's."""
+        """Return the formula, in the style of batch's."""
         if self.static_share:
             return f"{self.result} = min(threshold:{self.limit}, static:{self.static_share})"
         return (
@@ -44,7 +44,7 @@ class MidAmount(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bound_by(self) -> Bound:
-        """What made the result what it is."""
+        """Return what determined the result."""
         wanted = max(0, min(self.prod_reclaimable, self.unused)) + self.unallocated_share + self.static_share
         if self.limit < wanted:
             return "threshold"
@@ -54,7 +54,7 @@ class MidAmount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mid(msgspec.Struct, frozen=True, kw_only=True):
-    """`cpu` and `memory` are None when nothing is lent: then the resources go from the node."""
+    """The mid decision. `cpu` and `memory` are None when nothing is lent: then the resources are removed."""
 
     cpu: MidAmount | None = None
     memory: MidAmount | None = None

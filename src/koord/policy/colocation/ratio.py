@@ -1,4 +1,4 @@
-"""How fast a node's CPUs are beside others, and by how much its resources are stated larger than they are."""
+"""CPU normalization (how fast a node's CPUs are beside others) and resource amplification of a node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from koord.values.resources import CPU
 
 
 class Normalization(msgspec.Struct, frozen=True, kw_only=True):
-    """`text` is the ratio as written on the node; None when it cannot be told, and then nothing is written."""
+    """The normalization of a node. `text` is the ratio as written; None when it is unknown, and then nothing is
+    written.
+    """
 
     enabled: bool = False
     text: str | None = None
@@ -26,7 +28,7 @@ class Normalization(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Amplification(msgspec.Struct, frozen=True, kw_only=True):
-    """`text` is the annotation as written on the node; None takes it away."""
+    """The amplification of a node. `text` is the annotation as written; None removes it."""
 
     text: str | None = None
     ratios: dict[str, float] = {}
@@ -37,7 +39,7 @@ class Amplification(msgspec.Struct, frozen=True, kw_only=True):
 def decide_normalization(
     layers: Layers[CPUNormalizationStrategy], labels: Mapping[str, str], topology: Mapping[str, str] | None
 ) -> Normalization:
-    """`topology` are the annotations of the node's topology object, None when it has none."""
+    """Decide the ratio. `topology` are the annotations of the node's topology object, None when it has none."""
     strategy = layers.of(labels)
     switched = cpu_normalization.parse_enabled(labels)
     if isinstance(switched, Malformed):
@@ -59,7 +61,7 @@ def decide_normalization(
 
 
 def unknown_normalization(annotations: Mapping[str, str]) -> Normalization:
-    """Without readable settings the node keeps its ratio, and what it lends is stated in it as before."""
+    """Keep the node's ratio while the configuration cannot be read; what it lends is stated in it as before."""
     kept = cpu_normalization.parse_ratio(annotations)
     return Normalization(
         ratio=kept if isinstance(kept, float) else None, error="the configuration of CPU normalization is not readable"
@@ -69,8 +71,11 @@ def unknown_normalization(annotations: Mapping[str, str]) -> Normalization:
 def decide_amplification(
     layers: Layers[ResourceAmplificationStrategy], labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> Amplification:
-    """The CPU ratio is multiplied by the normalization ratio that the node carries now, not the one about to be
-    written: the write wakes this up again."""
+    """Decide the ratios.
+
+    The CPU ratio is multiplied by the normalization ratio that the node carries now, not the one about to be
+    written: the write triggers another decision.
+    """
     strategy = layers.of(labels)
     ratios = dict(strategy.resource_amplification_ratio) if strategy.enable else {}
     normalization = cpu_normalization.parse_ratio(annotations)
@@ -89,7 +94,7 @@ def decide_amplification(
 
 
 def normalization_differs(old: str | None, new: str | None) -> bool:
-    """Whether the node's ratio is another one. A new value that cannot be told is no reason to write."""
+    """Return whether the node's ratio must be changed. An unknown new value is no reason to write."""
     if new is None or old == new:
         return False
     if old is None:

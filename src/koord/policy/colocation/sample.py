@@ -1,4 +1,4 @@
-"""What a node reported of its load, read once and judged: good enough to lend by, or the reason why it is not."""
+"""Evaluate a node's load report: good enough to lend by, or the reason why it is not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXPECTED: tuple[Cause, ...] = ("Missing", "NeverReported")  # a node whose koord
 
 
 class Degraded(msgspec.Struct, frozen=True):
-    """Nothing is lent by this report."""
+    """The reason why nothing is lent by this report."""
 
     cause: Cause
     detail: str
@@ -42,7 +42,7 @@ class HostApplication(msgspec.Struct, frozen=True):
 
     @property
     def value(self) -> int:
-        """Of its priority class; an unknown one counts as the lowest."""
+        """Return the default value of its priority class; an unknown class counts as the lowest."""
         band = BANDS.get(self.priority)
         return 0 if band is None else band.default
 
@@ -56,7 +56,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     prod_reclaimable: Compute | None = None
 
     def applications_above(self, priority: int) -> Compute:
-        """What applications outside Kubernetes use, of those that outrank `priority`."""
+        """Return the usage of host applications that outrank `priority`."""
         total = NOTHING
         for application in self.applications:
             if application.value > priority:
@@ -65,7 +65,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(metric: NodeMetric | None, now: datetime, degrade_minutes: int) -> Sample | Degraded:
-    """A report that is too old, or that cannot be true, is worth nothing: lending by it would lend what is in use."""
+    """Evaluate the report. One that is too old, or cannot be true, is not used: it would lend what is in use."""
     if metric is None:
         return Degraded("Missing", "there is no NodeMetric of this node")
     status = metric.status

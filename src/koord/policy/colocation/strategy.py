@@ -1,7 +1,4 @@
-"""The co-location strategy of one node: the ConfigMap's, then the node's own annotation, then its labels.
-
-Reading and completing the ConfigMap's part is left to the configuration; here every layer is laid over the one below.
-"""
+"""Resolve the co-location strategy of one node."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _LABELS = (
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's strategy, and which layers made it."""
+    """A node's strategy, and the layers that it was made from."""
 
     strategy: ColocationStrategy
     cluster_enabled: bool
@@ -37,7 +34,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def enabled(self) -> bool:
-        """Off for the cluster is off everywhere, whatever a node's own layers say."""
+        """Return whether the node lends. Off for the cluster is off everywhere, whatever a node's own layers say."""
         return self.cluster_enabled and self.strategy.enable is True
 
 
@@ -66,7 +63,7 @@ def resolve(layers: Layers[ColocationStrategy], labels: Mapping[str, str], annot
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers that decisions compute with: a resolved strategy in which nothing is left open."""
+    """The numbers that decisions compute with: a resolved strategy with all defaults filled in."""
 
     cpu_reclaim_percent: int
     memory_reclaim_percent: int
@@ -86,7 +83,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rules(strategy: ColocationStrategy) -> Rules:
-    """Policies that nobody knows act as usage; `request` is not one of CPU."""
+    """Complete a strategy. Unknown policies act as usage; `request` is no policy of CPU."""
     full = overlay(DEFAULT, strategy)
     cpu_policy = full.cpu_calculate_policy
     memory_policy = full.memory_calculate_policy

@@ -1,7 +1,8 @@
-"""The parts of nodes, pods, NodeMetrics, topologies and Devices that decide what is lent out; nothing else is held.
+"""The parts of nodes, pods, NodeMetrics, topologies and Devices that co-location reads; nothing else is kept
+in memory.
 
-A thousand nodes with their pods pass through here every minute, so objects are slimmed once, when they arrive, and a
-pod is reduced to the few amounts that are read of it each time.
+A thousand nodes with their pods pass through here every minute, so objects are transformed once, when
+they arrive, and a pod is reduced to the few amounts that are read of it each time.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class PodStatus(Part, frozen=True, kw_only=True):
 
 
 class PodShare(Part, frozen=True, kw_only=True):
-    """A pod that holds a part of its node."""
+    """The part of its node that a pod holds."""
 
     namespace: str
     name: str
@@ -139,7 +140,7 @@ _HOLDING = ("Running", "Pending")
 
 
 def slim_pod(pod: Pod) -> Pod | None:
-    """None for a pod that holds nothing: not placed yet, or over."""
+    """Reduce a pod; None for one that holds nothing: not scheduled yet, or ended."""
     if not pod.spec.node_name or pod.status.phase not in _HOLDING:
         return None
     meta = pod.metadata
@@ -181,7 +182,7 @@ def slim_metric(metric: NodeMetric) -> NodeMetric:
 
 
 def slim_topology(topology: Topology) -> Topology:
-    """The CPU topology in its other annotations is larger than all the rest."""
+    """Reduce a topology: the CPU topology in its other annotations is larger than all the rest."""
     meta = topology.metadata
     info = meta.annotations.get(A_CPU_BASIC_INFO)
     kept = ObjectMeta(

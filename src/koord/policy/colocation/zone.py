@@ -1,4 +1,4 @@
-"""Batch resources of NUMA zones in a node's topology object: how large the zones are, and what shall stand in them."""
+"""Batch resources of NUMA zones in a node's topology object: the size of the zones, and the desired entries."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Plain = dict[str, Any]
 
 
 def capacities(topology: Topology | None) -> tuple[tuple[str, Compute], ...]:
-    """Name and size of each zone, in order; none when no zone says its CPU or memory.
+    """Return name and size of each zone, in order; none when no zone states its CPU or memory.
 
-    A zone counts by its place in the list: its name may say another number.
+    A zone counts by its place in the list: its name may state another number.
     """
     if topology is None:
         return ()
@@ -42,7 +42,7 @@ def decide_zones(
     *,
     overdue: bool,
 ) -> bool:
-    """Whether the zones must be written. `overdue`: any difference is enough, however small."""
+    """Return whether the zones must be written. With `overdue` any difference is enough, however small."""
     if topology is None or not decided:
         return False
     zones = [to_dict(zone) for zone in topology.zones]
@@ -52,7 +52,7 @@ def decide_zones(
 def revised(
     zones: Sequence[Plain], decided: Sequence[ZoneBatch], ratio: float | None, threshold: float, *, overdue: bool
 ) -> list[Plain] | None:
-    """The zones as they shall be, everything else in them kept; None when they are so, or are not those decided on."""
+    """Return the zones as desired, everything else in them kept; None when they are so, or are not those decided on."""
     if [zone.get("name") for zone in zones] != [zone.name for zone in decided]:
         return None
     made, changed = [], False

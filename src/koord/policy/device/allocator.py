@@ -1,6 +1,6 @@
-"""The devices that a pod gets on one node, of every type it asks for and together where it says so, or why not.
+"""Allocate devices of every requested type on one node, jointly where the pod demands it, or say why not.
 
-Nothing is recorded here: `Allocation.holdings` goes into the ledger, and `annotation` writes it for others.
+Nothing is recorded here: the result goes into the ledger, and `allocated_annotation` writes it for others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Allocation(msgspec.Struct, frozen=True):
 
     @property
     def sums(self) -> dict[str, int]:
-        """All that is taken, by resource: what a reservation that names no amounts is resized to."""
+        """Return all allocated amounts by resource: what a reservation that names no amounts is resized to."""
         total: dict[str, int] = {}
         for chosen in self.devices.values():
             for one in chosen:
@@ -51,7 +51,9 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """`final`: the pod is being placed for good. The last two depart from what Koordinator's users are used to."""
+    """Options of one allocation. `final`: the pod is being placed for good. The last two differ from Koordinator's
+    defaults.
+    """
 
     scorer: Scorer | None = None  # None: by minor alone
     final: bool = False
@@ -89,7 +91,7 @@ def allocate(
 
 
 class _Attempt(msgspec.Struct, frozen=True):
-    """One try on one node: what stays the same from type to type."""
+    """One allocation attempt on one node: what stays the same from type to type."""
 
     ledger: DeviceLedger
     demand: Demand
@@ -140,10 +142,10 @@ class _Attempt(msgspec.Struct, frozen=True):
 
 
 def _joint(attempt: _Attempt) -> dict[str, list[Chosen]] | Refusal:
-    """The leading type first; the others follow it to its PCIe switches.
+    """Allocate the leading type first; the others follow it to its PCIe switches.
 
-    Each of the others tries to have one device per switch and settles for its own count. SamePCIe makes one per switch
-    a must, and no device may lie elsewhere. GPUs are the exception: nobody is given more of them than were asked for.
+    Each of the others tries to get one device per switch and settles for its own count. SamePCIe requires one
+    per switch, with no device elsewhere. GPUs are the exception: no pod gets more of them than it requested.
     """
     demand = attempt.demand
     leading, *following = (kind for kind in demand.joint if kind in attempt.wanted)
@@ -163,7 +165,7 @@ def _joint(attempt: _Attempt) -> dict[str, list[Chosen]] | Refusal:
         found[device_type] = chosen
         if demand.same_pcie and len(demand.joint) > 1:
             theirs = {one.card.pcie for one in chosen}
-            if theirs != switches:  # a device that does not tell its place has none to share
+            if theirs != switches:  # a device without topology shares no switch
                 return unschedulable(JOINT_VIOLATED, _apart(leading, device_type, switches, theirs))
     return found
 

@@ -1,4 +1,4 @@
-"""Allocations as the device-allocated annotation carries them, both ways."""
+"""Convert allocations to and from the device-allocated annotation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _entry(one: Chosen) -> DeviceAllocation:
 
 
 def holdings_of(allocations: Allocations) -> Holdings:
-    """What the annotation says is held. A device that is listed twice counts twice; nothing counts below zero."""
+    """Return the amounts that the annotation states. A device listed twice counts twice; nothing counts below zero."""
     held: dict[str, dict[int, Amounts]] = {}
     for kind, entries in allocations.items():
         minors = held.setdefault(kind, {})
@@ -58,7 +58,7 @@ def holdings_of(allocations: Allocations) -> Holdings:
 
 
 def held_by(annotations: Mapping[str, str], node: str, phase: str) -> Holdings | Malformed | None:
-    """What a pod holds: only one that is on a node and not over holds anything."""
+    """Return the device amounts of a pod: only a pod that has a node and has not ended holds anything."""
     if not node or phase in _OVER:
         return None
     parsed = device_allocated.parse(annotations)

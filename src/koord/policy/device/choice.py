@@ -1,4 +1,6 @@
-"""Devices chosen for a pod, what fits on a card, and the plain choice by score and minor."""
+"""Select devices for a pod: what it requests of each type on this node, what fits on a card, and the choice
+by score and minor.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from koord.policy.device.view import View
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` devices of one type, each with the amounts of `each`."""
+    """A request for `count` devices of one type, each with the amounts of `each`."""
 
     type: str
     each: Amounts
@@ -36,7 +38,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fitting(view: View, wanted: Wanted) -> dict[int, Amounts]:
-    """The devices that could each serve one instance, with what it would take there."""
+    """Return the devices that could each serve one instance, with the amounts that it would take there."""
     result: dict[int, Amounts] = {}
     shares: dict[int, Amounts] = {}  # cards of a node are mostly alike
     for minor, free in view.free.items():
@@ -47,7 +49,7 @@ def fitting(view: View, wanted: Wanted) -> dict[int, Amounts]:
         share = shares.get(memory)
         if share is None:
             share = shares[memory] = card.filled(wanted.each)
-        # What was only worked out counts where the card has it; what was asked for must be there.
+        # A derived amount counts where the card has the resource; a requested one must be there.
         if all(free.get(name, 0) >= amount for name, amount in share.items() if name in free or name in wanted.each):
             result[minor] = share
     return result
@@ -68,10 +70,11 @@ def choose_in_order(
     included: frozenset[int] = frozenset(),
     switches: frozenset[str] = frozenset(),
 ) -> list[Chosen] | Refusal:
-    """At least `desired` devices and up to `most`, best score first and then by minor; the included ones in any case.
+    """Select at least `desired` devices and up to `most`, by best score and then by minor, with the included
+    ones in any case.
 
-    Preferred devices come before all others. Failing these, one device of each preferred PCIe switch, then a second
-    of each, and so on, come first.
+    Preferred devices come before all others. Failing these, one device of each preferred PCIe switch, then a
+    second of each, and so on, come first.
     """
     desired = wanted.count if desired is None else desired
     most = desired if most is None else most

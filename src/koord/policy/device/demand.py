@@ -1,4 +1,4 @@
-"""Everything about one pod that decides which devices it may get: requests, hints, joint rules, partitions."""
+"""Everything about one pod that decides which devices it may get: requests, hints, joint rules and partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from koord.values.selector import Selector, SelectorError
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod says of the devices of one type. A selector that is absent is None, an empty one takes all."""
+    """What a pod's allocate hint says about one device type. An absent selector is None, an empty one matches all
+    devices.
+    """
 
     selector: Selector | None = None
     function_selector: Selector | None = None
@@ -67,7 +69,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trusts_plan(self) -> bool:
-        """Whether a node with planned network cards needs no check of them before the pod is placed for good."""
+        """Return whether network cards of a planned layout need no check before the pod's final allocation."""
         return bool(self.joint) and self.gpu is not None and not self.gpu.shared
 
 
@@ -80,7 +82,7 @@ def demand_of(
     labels: Mapping[str, str],
     templates: Templates = _NO_TEMPLATES,
 ) -> Demand | Refusal | None:
-    """None when the pod asks for no device."""
+    """Parse the device demand of a pod; None when the pod requests no device."""
     asked = normalised(requests)
     if isinstance(asked, Refusal):
         return asked

@@ -1,4 +1,4 @@
-"""Whether a node may serve a pod's share of a GPU at all, before any card is looked at."""
+"""Check whether a node may serve a pod's share of a GPU at all, before any card is examined."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from koord.values.quotation import quoted
 
 
 def eligible(demand: Demand, facts: NodeFacts, unsupported: Collection[tuple[str, str]] = ()) -> Refusal | None:
-    """`unsupported`: vendor and model of the cards that cannot be shared.
+    """Check GPU sharing on the node. `unsupported` lists vendor and model of the cards that cannot be shared.
 
-    A node without the isolation library that the pod names is refused like any other unfit node. Upstream fails the
-    pod's whole cycle there, so that one unprepared node keeps a pod from all the prepared ones.
+    A node without the isolation library that the pod names is refused like any other unfit node. Upstream
+    fails the pod's whole cycle there, so that one unprepared node keeps a pod from all the prepared ones.
     """
     if demand.gpu is None or not demand.gpu.shared:
         return None

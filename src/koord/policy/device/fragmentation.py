@@ -1,8 +1,9 @@
-"""Fragmentation of GPUs, and the scores that keep it low: fragmentation gradient descent (FGD) and best fit.
+"""GPU fragmentation and the two published scores that keep it low: fragmentation gradient descent (FGD) and
+best fit.
 
-Cards are counted in thousandths. A node's fragmentation is the idle part of its cards that the pods one expects to see
-cannot use, weighted by how common each of them is. Scores are whole numbers from 0 to 100 on purpose: the ties that
-rounding makes are part of the published results, and finer scores place fewer pods.
+Cards are counted in thousandths. A node's fragmentation is the idle part of its cards that the expected
+pods cannot use, weighted by how common each of them is. Scores are integers from 0 to 100 on purpose: the
+ties that rounding makes are part of the published results, and finer scores place fewer pods.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _TYPICAL_SHARE = 95  # percent of the pods
 
 
 class Shape(msgspec.Struct, frozen=True, order=True):
-    """What pods of one kind ask for. `gpu_spec`: models that will do, joined by "|"; empty takes any."""
+    """The requests of pods of one kind. `gpu_spec` lists acceptable models joined by "|"; empty accepts any."""
 
     cpu_milli: int
     gpu_milli: int  # of each card
@@ -32,7 +33,7 @@ class Shape(msgspec.Struct, frozen=True, order=True):
 
 
 class Room(msgspec.Struct, frozen=True):
-    """What is left on a node."""
+    """The free CPU and GPUs of a node."""
 
     cpu_milli: int
     gpu_milli: tuple[int, ...]  # by card
@@ -56,7 +57,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def typical_pods(shapes: Iterable[Shape]) -> tuple[Typical, ...]:
-    """The commonest kinds of pods that make up at least 95 % of all, with weights that add up to 1."""
+    """Return the commonest pod shapes that make up at least 95 % of all pods, with weights that add up to 1."""
     counts = Counter(shapes)
     ranked = sorted(counts.items(), key=lambda entry: (entry[1], entry[0]), reverse=True)
     total = sum(counts.values())
@@ -71,12 +72,14 @@ def typical_pods(shapes: Iterable[Shape]) -> tuple[Typical, ...]:
 
 
 def fragmentation(room: Room, expected: Sequence[Typical]) -> float:
-    """Thousandths of cards that are idle and of no use, on average over the pods expected."""
+    """Compute the idle and unusable thousandths of cards, on average over the expected pods."""
     return sum(one.weight * unusable(room, one.shape) for one in expected)
 
 
 def unusable(room: Room, shape: Shape) -> int:
-    """The idle thousandths that a pod of this kind cannot use: all when it does not fit, else only small remains."""
+    """Return the idle thousandths that a pod of this shape cannot use: all when it does not fit, else only small
+    remainders.
+    """
     idle = sum(room.gpu_milli)
     if not shape.gpu_count or not shape.gpu_milli or shape.cpu_milli > room.cpu_milli or not shape.takes(room.model):
         return idle
@@ -87,7 +90,7 @@ def unusable(room: Room, shape: Shape) -> int:
 
 
 def fitting_cards(room: Room, shape: Shape) -> list[int]:
-    """The cards that could serve, by index; empty when the node cannot take the pod."""
+    """Return the indexes of the cards that could serve; empty when the node cannot take the pod."""
     if shape.cpu_milli > room.cpu_milli or not shape.takes(room.model):
         return []
     cards = [index for index, left in enumerate(room.gpu_milli) if left >= shape.gpu_milli]
@@ -101,7 +104,9 @@ def fits(room: Room, shape: Shape) -> bool:
 
 
 def descent(room: Room, shape: Shape, expected: Sequence[Typical]) -> Choice | None:
-    """FGD: the less fragmentation a placement adds, the better. A share of a card goes where it adds least."""
+    """Choose cards by FGD: the less fragmentation a placement adds, the better. A share of a card goes where it adds
+    least.
+    """
     if not fits(room, shape):
         return None
     before = fragmentation(room, expected)
@@ -121,7 +126,7 @@ def descent(room: Room, shape: Shape, expected: Sequence[Typical]) -> Choice | N
 
 
 def best_fit(room: Room, shape: Shape) -> Choice | None:
-    """The less is left, the better; a share of a card goes to the card with the least room for it."""
+    """Choose cards by best fit: the less is left, the better. A share goes to the card with the least free."""
     if not fits(room, shape):
         return None
     cards = fitting_cards(room, shape) if shape.gpu_count else []

@@ -1,4 +1,4 @@
-"""Which GPUs a pod gets: by template, by partition, by closeness in the tree, and failing these by score alone."""
+"""Select GPUs: by template, by partition, by closeness in the tree, and otherwise by score alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _GROUPS = {PCIE: "PCIe switch", NUMA_NODE: "NUMA node", NODE: "node"}
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the labels of the Node say of its GPUs."""
+    """What the labels of the Node say about its GPUs."""
 
     vendor: str = ""
     model: str = ""
@@ -54,7 +54,7 @@ def node_facts(labels: Mapping[str, str]) -> NodeFacts:
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """How the choice in plain order is steered; `highest_first`: how scores of partitions are read."""
+    """Options of the GPU selection; `highest_partition_score_first` says how partition scores are read."""
 
     scorer: Scorer | None = None
     preferred: frozenset[int] = frozenset()
@@ -70,7 +70,7 @@ def choose_gpus(
         names = demand.templates.get(model_key(facts.vendor, facts.model), ())
         if not names:
             return unresolvable(NO_TEMPLATE)
-        if len(names) == 1:  # which of several was meant cannot be told, so none is written
+        if len(names) == 1:  # which of several was meant is unknown, so none is written
             found = _by_closeness(view, wanted, demand, inventory, order)
             if isinstance(found, Refusal):
                 return found
@@ -84,7 +84,7 @@ def choose_gpus(
 
 
 def honours(demand: Demand, inventory: DeviceInventory, facts: NodeFacts) -> bool:
-    """Whether the pod may only get a whole partition."""
+    """Return whether the pod may only get a whole partition."""
     labelled = inventory.partitions is None and facts.honours_partitions
     return demand.partition is not None or inventory.honours_partitions or labelled
 
@@ -92,7 +92,7 @@ def honours(demand: Demand, inventory: DeviceInventory, facts: NodeFacts) -> boo
 def _by_partition(
     view: View, wanted: Wanted, demand: Demand, inventory: DeviceInventory, facts: NodeFacts, order: Order
 ) -> list[Chosen] | Refusal | None:
-    """None leads on to the tree: partitions are only preferred here, or the card is shared."""
+    """Select by partition; None continues with the tree: partitions are only preferred here, or the card is shared."""
     if demand.gpu is None or demand.gpu.shared:
         return None
     table = inventory.partitions if inventory.partitions is not None else built_in_table(facts.vendor, facts.model)
@@ -171,8 +171,11 @@ def _by_closeness(
 
 
 def _scores(view: View, wanted: Wanted, shares: Mapping[int, Amounts], scorer: Scorer | None) -> dict[int, int]:
-    """In the tree capacity and room change places, as they always have: a card in use counts as full under
-    MostAllocated and as the worst under LeastAllocated, whatever is left on it."""
+    """Score the fitting cards.
+
+    In the tree, capacity and free are swapped as in Koordinator: a card in use counts as full under
+    MostAllocated and as the worst under LeastAllocated, whatever is left on it.
+    """
     if scorer is None:
         return dict.fromkeys(shares, 0)
     return {m: scorer.score(wanted.each, total=view.free[m], free=view.cards[m].total) for m in shares}

@@ -1,6 +1,6 @@
-"""Amounts held on devices, and their exact sums and differences.
+"""Device amounts: how much of each resource is held on each device, with exact sums and differences.
 
-A virtual function is one unit of a resource of its own (`function_key`), so that whatever moves amounts moves it too.
+A virtual function is one unit of a resource of its own (`vf_key`), so code that moves amounts moves it too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def function_key(bus_id: str) -> str:
 
 
 def functions_of(amounts: Amounts) -> list[str]:
-    """The bus ids of the virtual functions among the amounts."""
+    """Return the bus ids of the virtual functions among the amounts, sorted."""
     return sorted(name.removeprefix(_FUNCTION) for name, amount in amounts.items() if amount and is_function(name))
 
 
@@ -37,12 +37,12 @@ def plus(a: Holdings, b: Holdings) -> dict[str, ByMinor]:
 
 
 def minus(a: Holdings, b: Holdings) -> dict[str, ByMinor]:
-    """May go below zero: whoever takes more than there is must be able to see it."""
+    """Subtract b from a. The result may go below zero, so that an over-allocation stays visible."""
     return _combined(a, b, -1)
 
 
 def within(a: Holdings, b: Holdings) -> dict[str, ByMinor]:
-    """The part of a on the devices of b."""
+    """Return the part of a that lies on the devices of b."""
     limited = {
         kind: {m: amounts for m, amounts in minors.items() if m in b.get(kind, {})} for kind, minors in a.items()
     }
@@ -50,7 +50,7 @@ def within(a: Holdings, b: Holdings) -> dict[str, ByMinor]:
 
 
 def common(a: Holdings, b: Holdings) -> dict[str, ByMinor]:
-    """What is in both, by the lesser amount."""
+    """Return what is in both, by the lesser amount."""
     shared: dict[str, ByMinor] = {}
     for kind, minors in a.items():
         theirs = b.get(kind, NO_MINORS)
@@ -64,7 +64,7 @@ def common(a: Holdings, b: Holdings) -> dict[str, ByMinor]:
 
 
 def positive(a: Holdings) -> dict[str, ByMinor]:
-    """Without what is zero or below."""
+    """Drop every amount that is zero or below."""
     kept = {
         kind: {m: left for m, amounts in minors.items() if (left := {n: v for n, v in amounts.items() if v > 0})}
         for kind, minors in a.items()
@@ -73,7 +73,10 @@ def positive(a: Holdings) -> dict[str, ByMinor]:
 
 
 def _combined(a: Holdings, b: Holdings, sign: int) -> dict[str, ByMinor]:
-    """Untouched types and minors are shared with `a`; zeros leave no trace, so that taking and freeing is exact."""
+    """Add or subtract device amounts.
+
+    Untouched types and minors are shared with `a`; zeros are dropped, so that allocating and freeing is exact.
+    """
     result = dict(a)
     for kind, minors in b.items():
         there = dict(result.get(kind, NO_MINORS))

@@ -1,4 +1,4 @@
-"""The devices of a node as its Device object lists them, checked: what cannot be used is named by its field."""
+"""The devices of a node as its Device object lists them, validated: every unusable field is named."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from koord.values.quantity import QuantityError
 KNOWN_TYPES = (wire.GPU, wire.RDMA, wire.FPGA)
 WHOLE = 100  # percents of one card
 MAX_MINOR = 4095  # sets of minors are bit masks: a wild number must not make them huge
-_UNKNOWN_NUMA = -1  # how the wire says that a device belongs to no NUMA node
+_UNKNOWN_NUMA = -1  # the API's value for a device that belongs to no NUMA node
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something in the object that cannot be used as it stands."""
+    """A field of the Device object that cannot be used as it stands."""
 
     field: str
     reason: str
@@ -34,7 +34,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Function(msgspec.Struct, frozen=True):
-    """A virtual function of a network card."""
+    """A virtual function (SR-IOV VF) of a network card."""
 
     bus_id: str
     minor: int
@@ -42,7 +42,7 @@ class Function(msgspec.Struct, frozen=True):
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """One device. An unhealthy one has no resources."""
+    """One device of a node. An unhealthy device has no resources."""
 
     type: str
     minor: int
@@ -50,13 +50,15 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     healthy: bool = True
     total: dict[str, int] = {}
     labels: dict[str, str] = {}
-    placed: bool = False  # whether its topology is told at all
+    placed: bool = False  # whether its topology is known at all
     numa: int | None = None
     pcie: str | None = None
     functions: tuple[Function, ...] = ()  # by bus id
 
     def filled(self, share: Amounts) -> Amounts:
-        """A GPU's share in bytes and in percent both, so that either way of asking is counted against the other."""
+        """Return a GPU share stated both in bytes and in percent, so that requests in either unit count against each
+        other.
+        """
         memory = self.total.get(GPU_MEMORY, 0)
         if self.type != wire.GPU or not memory:
             return share
@@ -76,7 +78,7 @@ class DeviceInventory(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     well_planned: bool = False  # network cards are laid out to match the GPUs and never run short before them
     zones: tuple[int, ...] = ()  # NUMA nodes that have devices
-    tree: Scope | None = None  # None unless every GPU tells its place
+    tree: Scope | None = None  # None unless the topology of every GPU is known
     problems: tuple[Problem, ...] = ()
 
     def of(self, device_type: str) -> Mapping[int, Card]:
@@ -117,7 +119,9 @@ def inventory_of(device: wire.Device) -> DeviceInventory:
 
 
 def without_health(inventory: DeviceInventory) -> DeviceInventory:
-    """The Device object is gone: nothing more is given, while what is in use stays known."""
+    """Mark all devices unhealthy because the Device object is gone: nothing more is allocated, existing use stays
+    known.
+    """
     cards = {
         kind: {minor: msgspec.structs.replace(card, healthy=False, total={}) for minor, card in minors.items()}
         for kind, minors in inventory.cards.items()

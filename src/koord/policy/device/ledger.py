@@ -1,6 +1,7 @@
-"""Who holds which devices of a node. A ledger never changes: taking and freeing give another one, so a what-if is free.
+"""The device allocations of one node, as an immutable value: allocating and freeing return a new ledger, so
+a dry run is free.
 
-Pods are known by UID: a new pod of an old name is another pod, and its allocation is never taken for the old one's.
+Pods are identified by UID: a new pod of an old name is another pod and never inherits the old allocation.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from koord.policy.device.inventory import DeviceInventory
 
 
 class Excess(msgspec.Struct, frozen=True):
-    """More is held than the device has: cards were replaced, or two writers gave the same one away."""
+    """More is held than the device has: cards were replaced, or two writers allocated the same one."""
 
     device_type: str
     minor: int
@@ -30,7 +31,7 @@ class DeviceLedger(msgspec.Struct, frozen=True):
     allocations: Mapping[str, Holdings] = {}  # by pod UID
 
     def taken(self, uid: str, holdings: Holdings) -> DeviceLedger:
-        """With the holdings of one more pod; a pod already known stays as it is."""
+        """Return a ledger with the allocation of one more pod; a pod that is known already keeps its allocation."""
         if uid in self.allocations:
             return self
         return DeviceLedger(self.inventory, holding.plus(self.used, holdings), {**self.allocations, uid: holdings})
@@ -43,14 +44,14 @@ class DeviceLedger(msgspec.Struct, frozen=True):
         return DeviceLedger(self.inventory, holding.minus(self.used, held), rest)
 
     def over(self, inventory: DeviceInventory) -> DeviceLedger:
-        """The same holdings after the Device object changed."""
+        """Return the same allocations over a changed Device object."""
         return DeviceLedger(inventory, self.used, self.allocations)
 
     def used_of(self, device_type: str) -> ByMinor:
         return self.used.get(device_type, NO_MINORS)
 
     def free_of(self, device_type: str) -> dict[int, Amounts]:
-        """What is left on each device, never below zero."""
+        """Return the free amounts of each device of the type, never below zero."""
         used = self.used_of(device_type)
         return {
             minor: left(card.total, used.get(minor, NO_AMOUNTS))
@@ -58,7 +59,10 @@ class DeviceLedger(msgspec.Struct, frozen=True):
         }
 
     def excesses(self) -> list[Excess]:
-        """Devices that are gone or unhealthy are not excesses: their pods simply still run there."""
+        """List devices of which more is held than they have.
+
+        Devices that are gone or unhealthy are not listed: their pods simply still run there.
+        """
         found = []
         for device_type, minors in sorted(self.used.items()):
             cards = self.inventory.of(device_type)
@@ -74,7 +78,7 @@ class DeviceLedger(msgspec.Struct, frozen=True):
         return found
 
     def strangers(self) -> list[tuple[str, int]]:
-        """Devices that pods hold and the Device object does not list."""
+        """List devices that pods hold and the Device object does not list."""
         return [
             (device_type, minor)
             for device_type, minors in sorted(self.used.items())
@@ -90,7 +94,7 @@ def left(total: Amounts, used: Amounts) -> Amounts:
 
 
 def rebuilt(inventory: DeviceInventory, held: Iterable[tuple[str, Holdings]]) -> DeviceLedger:
-    """The ledger that the live pods add up to."""
+    """Build the ledger that the live pods add up to."""
     ledger = DeviceLedger(inventory)
     for uid, holdings in held:
         ledger = ledger.taken(uid, holdings)

@@ -1,4 +1,4 @@
-"""The lock annotation by which vendors' device plugins take one pod of a node at a time: whose it is, who may take it.
+"""The lock annotation by which vendors' device plugins serve one pod of a node at a time.
 
 Only the vendors that demand it are locked, and only for their own handshake; nothing else waits for a node.
 """
@@ -26,7 +26,7 @@ class NodeLock(msgspec.Struct, frozen=True):
 
 
 def parse(value: str) -> NodeLock | str:
-    """Text says what is wrong with the annotation."""
+    """Parse the annotation; a returned text says what is wrong with it."""
     parts = value.split(",")
     if len(parts) != 3:
         return f"invalid node lock value {quoted(value)}"
@@ -37,9 +37,10 @@ def parse(value: str) -> NodeLock | str:
 
 
 def claim(node: str, value: str | None, mine: NodeLock, *, holder_gone: bool) -> NodeLock | str:
-    """The lock to write, or why the node cannot be locked now. `value`: the annotation as it is on the node.
+    """Return the lock to write, or why the node cannot be locked now. `value` is the annotation as it is on the
+    node.
 
-    A lock is taken over when it is too old or its pod is gone.
+    A lock is taken over when it has expired or its pod is gone.
     """
     if value is None:
         return mine

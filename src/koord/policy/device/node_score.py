@@ -1,4 +1,4 @@
-"""How well the devices of one node suit a pod: the number that nodes are ranked by."""
+"""Score all devices of one node for a pod."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from koord.policy.device.want import wants
 
 
 def node_score(ledger: DeviceLedger, demand: Demand, scorer: Scorer, terms: Terms = FREE_TERMS) -> int:
-    """The sum over the types asked for; not yet stretched to 100."""
+    """Return the sum of the scores of the requested types, not yet scaled to 100."""
     wanted = wants(demand, ledger.inventory)
     if isinstance(wanted, Refusal):
         return 0

@@ -1,4 +1,4 @@
-"""Which NUMA nodes a pod's devices could come from: the part of DeviceShare in aligning CPUs, memory and devices."""
+"""NUMA hints of devices: the part of DeviceShare in aligning CPUs, memory and devices."""
 
 from __future__ import annotations
 
@@ -40,10 +40,12 @@ Hints: TypeAlias = dict[str, tuple[NumaHint, ...]]
 
 
 def device_hints(demand: Demand, inventory: DeviceInventory, trial: Trial) -> Hints | Refusal:
-    """By device type. `trial` allocates under the given zones, with whatever else the pod may use.
+    """Compute hints by device type. `trial` allocates within the given NUMA nodes, with everything else the pod
+    may use.
 
-    A set of zones scores when it gives the very GPUs that the whole machine would give. When even the whole machine
-    does not do, its refusal is the answer. No hint at all means that any zone will do: no device tells where it is.
+    A set of NUMA nodes scores when it yields the same GPUs that the whole machine would. When even the whole
+    machine does not suffice, its refusal is returned. No hint at all means that any NUMA node will do: no
+    device states its topology.
     """
     wanted = wants(demand, inventory)
     if isinstance(wanted, Refusal):
@@ -66,7 +68,7 @@ def device_hints(demand: Demand, inventory: DeviceInventory, trial: Trial) -> Hi
 
 
 def designated_hints(inventory: DeviceInventory, designated: Holdings) -> Hints | Refusal:
-    """The devices are already fixed: their zones are the only hint."""
+    """Return the NUMA nodes of devices that are already fixed as the only hint."""
     hints: Hints = {}
     for device_type, minors in sorted(designated.items()):
         zones = BitMask()

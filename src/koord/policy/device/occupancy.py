@@ -1,4 +1,4 @@
-"""Who holds which devices of a node, laid out as they sit in the machine. Drawing it is left to others."""
+"""Who holds which devices of a node, laid out by NUMA node and PCIe switch. Drawing it is left to others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """One device. `cells` has a letter of a holder for every ten percents."""
+    """One device. `cells` has the mark of a holder for every ten percent."""
 
     type: str
     minor: int
@@ -43,7 +43,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices behind one PCIe switch. None: not told."""
+    """Devices behind one PCIe switch; None means that the topology is unknown."""
 
     numa: int | None
     pcie: str | None
@@ -68,7 +68,7 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def occupancy(inventory: DeviceInventory, tenants: Iterable[Tenant]) -> Occupancy:
-    """A reservation's devices that its pods have taken are shown as the pods'."""
+    """Compute the occupancy. A reservation's devices that its pods have taken are shown as the pods'."""
     flaws = [str(problem) for problem in inventory.problems]
     held: dict[str, Holdings] = {}
     known = {tenant.uid: tenant for tenant in tenants}

@@ -1,4 +1,7 @@
-"""GPU partitions: the sets of cards that a machine's links allow to work together, and which one to take."""
+"""Select GPUs for a pod: by template, by partition, by closeness in the GPU tree, and otherwise by score.
+
+GPU partitions are the sets of cards that a machine's links allow to work together.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from koord.values.quantity import Quantity
 _BUILT_IN_MODELS = frozenset({"H100", "H800", "H20"})
 _BUILT_IN_VENDORS = frozenset({"", "nvidia"})
 
-# What one larger partition that stays possible is worth: eight cards before all fours, a four before all pairs.
+# The weight of one larger partition that stays possible: eight cards before all fours, a four before all pairs.
 _WORTH = {8: 10_000, 4: 100, 2: 1}
 
 
 def built_in_table(vendor: str, model: str) -> GPUPartitionTable | None:
-    """Machines whose eight cards are linked in a way that is known without being told."""
+    """Return the partition table of machine models whose eight cards are linked in a known way."""
     return _eight_cards() if vendor in _BUILT_IN_VENDORS and model in _BUILT_IN_MODELS else None
 
 
@@ -42,9 +45,9 @@ def choose_partition(
     included: int = 0,
     highest_first: bool = False,
 ) -> tuple[int, ...] | None:
-    """The partition that leaves the most room for larger ones; in the order of the table when that is equal.
+    """Select the partition that leaves the most larger partitions possible; ties go by the order of the table.
 
-    Scores are looked at from the lowest up, as users' tables have been read so far; `highest_first` turns it round.
+    Allocation scores are tried from the lowest up, as Koordinator does; `highest_first` reverses this.
     """
     for group in _groups(table.get(count, ()), highest_first):
         possible = [p for p in group if not included & ~mask_of(p.minors) and _possible(p, used, healthy, wish)]

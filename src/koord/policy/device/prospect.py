@@ -1,14 +1,14 @@
-"""How useful what is left on nodes is to the pods one expects: the scores of `fragmentation.descent` from tables.
+"""FGD scores from precomputed tables: how useful what is left on nodes is to the expected pods.
 
-    usefulness(room)   the sum over expected pods of weight x idle thousandths that such a pod could use
-    balance(room)      idle thousandths that have CPU beside them, at the rate at which expected pods ask for both
-    worth(room)        (100 - B) % of usefulness and B % of balance; B is 0 for plain fragmentation
+    usefulness(node)   the sum over expected pods of weight x idle thousandths that such a pod could use
+    balance(node)      idle thousandths that have CPU beside them, at the rate at which expected pods ask for both
+    worth(node)        (100 - B) % of usefulness and B % of balance; B is 0 for plain fragmentation
     gain               taken - (worth before - worth after); without balance: fragmentation before - after
     score              100 / (1 + e^-gain), the gain in cards, rounded down
 
-What a card is worth depends on what is left of it and on which pods the node's CPU is enough for, so it is looked up.
-Weights are whole numbers: the form for one room and the one for many give the same to the last bit. Cards are counted
-in percent, which is as fine as pods can ask.
+The worth of a card depends on what is left of it and on which pods the node's CPU suffices for, so it is
+looked up. Weights are integers: the form for one node and the one for many give the same to the last bit.
+Cards are counted in percent, which is as fine as pods can ask.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _MOST_PER_CPU = 1000  # of pods that ask for hardly any CPU
 
 
 class Prospect:
-    """Of nodes of one kind: those on which the same expected pods may run."""
+    """Scores nodes of one kind: those on which the same expected pods may run."""
 
     __slots__ = ("_balance", "_column", "_cpus", "_cpus_column", "_per_cpu", "_several", "_table", "_whole")
 
     def __init__(self, expected: Sequence[Typical], takes: Callable[[Shape], bool], balance: int = 0) -> None:
-        """`balance`: percent of a room's worth that goes by the CPU beside its cards."""
+        """Build the tables. `balance` is the percentage of a node's worth that depends on the CPU beside its cards."""
         self._balance = balance
         self._per_cpu = _per_cpu(expected)
         served = [one for one in expected if one.shape.gpu_count and one.shape.gpu_milli and takes(one.shape)]
@@ -65,7 +65,7 @@ class Prospect:
         self._several = tuple(several)
         self._table: list[list[int]] = self._column.tolist()
 
-    # One room ----------------------------------------------------------------------------------------------------
+    # One node ----------------------------------------------------------------------------------------------------
 
     def usefulness(self, cpu_milli: int, percents: Sequence[int]) -> int:
         level = bisect_right(self._cpus, cpu_milli)
@@ -82,14 +82,14 @@ class Prospect:
         return total
 
     def worth(self, cpu_milli: int, percents: Sequence[int]) -> int:
-        """In hundredths."""
+        """Return the worth of one node, in hundredths."""
         found = (100 - self._balance) * self.usefulness(cpu_milli, percents)
         if self._balance:
             found += self._balance * min(_ONE * _STEP * sum(percents), self._per_cpu * max(cpu_milli, 0))
         return found
 
     def choice(self, cpu_milli: int, percents: Sequence[int], shape: Shape) -> Choice | None:
-        """The score and the cards by index; None where the pod does not fit."""
+        """Return the score and the card indexes; None where the pod does not fit."""
         need = percent_of(shape) if shape.gpu_count else 0
         fitting = [card for card, left in enumerate(percents) if left >= need] if need else []
         if shape.cpu_milli > cpu_milli or len(fitting) < shape.gpu_count:
@@ -114,10 +114,10 @@ class Prospect:
                     best = Choice(score, (card,))
         return best
 
-    # Many --------------------------------------------------------------------------------------------------------
+    # Many nodes --------------------------------------------------------------------------------------------------
 
     def usefulness_column(self, cpu_milli: Ints, percents: Ints) -> Ints:
-        """Of rooms with a row of cards each; places without a card hold 0."""
+        """Compute usefulness of nodes with a row of cards each; places without a card hold 0."""
         levels = np.searchsorted(self._cpus_column, cpu_milli, side="right")
         total: Ints = self._values(levels, percents).sum(axis=1)
         if self._whole.shape[1] > 2:
@@ -138,11 +138,13 @@ class Prospect:
         return found
 
     def worths(self, cpu_milli: Ints, percents: Ints) -> Ints:
-        """`worth` of each room."""
+        """Compute the worth of each node."""
         return self._worth_column(cpu_milli, percents.sum(axis=1), self.usefulness_column(cpu_milli, percents))
 
     def scores(self, cpu_milli: Ints, percents: Ints, shape: Shape, before: Ints | None = None) -> Ints:
-        """`choice(...).score` of each room; `NO_ROOM` where there is none. `before`: their worths, where known."""
+        """Compute the score of each node, `NO_ROOM` where the pod does not fit. `before` holds their worths, where
+        known.
+        """
         need = percent_of(shape) if shape.gpu_count else 0
         fitting = percents >= max(need, 1)
         fits = (cpu_milli >= shape.cpu_milli) & (np.count_nonzero(fitting, axis=1) >= shape.gpu_count)
@@ -168,8 +170,10 @@ class Prospect:
         return found
 
     def _best_after(self, cpu_after: Ints, percents: Ints, need: int) -> Ints:
-        """The most useful of what a share could leave, over the cards that it could come from. What a card loses is
-        looked up; only whether it is an idle one matters to the others."""
+        """Return the most useful remainder of a share over the cards that it could come from.
+
+        What a card loses is looked up; only whether it is an idle one matters to the others.
+        """
         levels = np.searchsorted(self._cpus_column, cpu_after, side="right")
         places = levels[:, None] * (WHOLE + 1) + percents
         lost = np.full_like(self._column, _NEVER)
@@ -184,7 +188,7 @@ class Prospect:
         return best
 
     def _best_of_several(self, cpu_after: Ints, percents: Ints, need: int) -> Ints:
-        """The same where pods are expected that want parts of several cards: each card is tried."""
+        """Return the same where pods are expected that want parts of several cards: each card is tried."""
         best = np.full(len(percents), _NEVER, np.int64)
         for card in range(percents.shape[1]):
             left = percents.copy()
@@ -196,7 +200,7 @@ class Prospect:
 
 
 def _per_cpu(expected: Sequence[Typical]) -> int:
-    """Thousandths of cards that pods with GPUs ask for per thousandth of a CPU, times the weight of all."""
+    """Return the thousandths of cards that GPU pods request per thousandth of a CPU, times the total weight."""
     with_gpus = [one for one in expected if one.shape.gpu_count]
     cpu = sum(one.weight * one.shape.cpu_milli for one in with_gpus)
     gpu = sum(one.weight * one.shape.gpu_milli * one.shape.gpu_count for one in with_gpus)

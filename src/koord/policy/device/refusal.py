@@ -1,4 +1,4 @@
-"""Why a pod gets no devices: the text that users know, and beside it, as numbers, how near the node came."""
+"""Reasons why a pod gets no devices: Koordinator's texts, and as numbers how near the node came."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Code(enum.Enum):
 
 
 class Nearest(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the node is from giving what was asked. `best` counts the devices of the fullest usable group."""
+    """How far a node is from serving a device request. `best` counts the devices of the fullest usable group."""
 
     device_type: str
     wanted: int
@@ -44,7 +44,7 @@ class Nearest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> float:
-        """The part of the wanted devices that the node cannot give, from 0 to 1."""
+        """Return the fraction of the wanted devices that the node cannot give, from 0 to 1."""
         there = self.best if self.group and self.fitting >= self.wanted else self.fitting
         return max(self.wanted - there, 0) / max(self.wanted, 1)
 

@@ -1,4 +1,6 @@
-"""A pod's device requests in one form per device type, whichever of the many accepted spellings it used."""
+"""A pod's device demand: requests in any accepted spelling normalized to one form per device type, GPU
+shared resource templates, hints, joint rules and partitions.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ _PER_CARD = (GPU_CORE, NPU_CORE, NPU_CPU, NPU_DVPP, GPU_MEMORY_RATIO)
 
 
 class GpuNeed(msgspec.Struct, frozen=True):
-    """`count` cards, each with the amounts of `each`."""
+    """A request for `count` cards, each with the amounts of `each`."""
 
     each: Amounts
     count: int
@@ -42,12 +44,14 @@ class GpuNeed(msgspec.Struct, frozen=True):
 
 
 def asks_for_devices(requests: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """The requests that mean devices, in order of name; empty for most pods."""
+    """Return the requests that name devices, sorted by name; empty for most pods."""
     return tuple(sorted((name, amount) for name, amount in requests.items() if amount and name in _ANY_DEVICE))
 
 
 def normalised(requests: Mapping[str, int]) -> dict[str, Amounts] | Refusal:
-    """By device type what is asked for; empty when no device is."""
+    """Return what is requested by device type, or a refusal for an invalid combination; empty when no device is
+    requested.
+    """
     asked = {name: amount for name, amount in requests.items() if amount and name in _ANY_DEVICE}
     for old, new in DEPRECATED_DEVICES.items():
         if old in asked and new not in asked:
@@ -65,7 +69,7 @@ def normalised(requests: Mapping[str, int]) -> dict[str, Amounts] | Refusal:
 
 
 def gpu_need(request: Amounts) -> GpuNeed:
-    """How many cards a normalised request means, and what it wants of each."""
+    """Compute how many cards a normalized request means, and what it wants of each."""
     ratio = request.get(GPU_MEMORY_RATIO, 0)
     count = request.get(GPU_SHARED, 0)
     if count <= 0:
@@ -95,7 +99,7 @@ def _checked(device_type: str, asked: dict[str, int]) -> Amounts | Refusal:
 
 
 def _percents(amount: int) -> bool:
-    """A part of one card, or whole cards."""
+    """Return whether the amount is a part of one card or a whole number of cards."""
     return amount <= WHOLE or amount % WHOLE == 0
 
 
@@ -108,7 +112,7 @@ def _in_percents(*names: str) -> Callable[[Amounts], bool]:
 
 
 def _divided(*names: str) -> Callable[[Amounts], bool]:
-    """Equal parts on each of the shared cards, none more than the card has."""
+    """Require equal parts on each of the shared cards, none larger than one card."""
 
     def rule(asked: Amounts) -> bool:
         count = asked[GPU_SHARED]

@@ -1,6 +1,6 @@
-"""Devices that reservations hold for a pod: which of them it may take, and when it falls back to the node's own.
+"""Allocate devices that reservations hold for a pod, with the node's own devices as the fallback.
 
-The ledger counts a reservation and the pods inside it both. Giving the pods' part back to a reader once, and what is
+The ledger counts both a reservation and the pods inside it. Returning the pods' part once, and what is
 left of the reservation to its owners, makes the sum right.
 """
 
@@ -21,7 +21,7 @@ Attempt: TypeAlias = Callable[[Terms], Allocation | Refusal]
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices of one reservation that the pod may use, or of a pod whose devices it takes over."""
+    """The devices of one reservation that the pod may use, or of a pod whose devices a reservation takes over."""
 
     uid: str
     devices: Holdings
@@ -41,15 +41,17 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 class Reusable(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is not simply free. `counted_twice`: held by pods inside reservations of others, plus victims."""
+    """Everything that is not simply free. `double_counted` is held by pods inside reservations of others, plus
+    victims.
+    """
 
     counted_twice: Holdings = NOTHING
     matched: Sequence[Reserved] = ()
     required: bool = False  # the pod must use a reservation
-    ignores_reservations: bool = False  # the pod may take what is reserved as if nobody had
+    ignores_reservations: bool = False  # the pod may take what is reserved as if it were free
 
     def on_node(self) -> Holdings:
-        """What the node can offer with all matched reservations opened."""
+        """Return what the node can offer when all matched reservations are opened."""
         total = self.counted_twice
         for one in self.matched:
             total = holding.plus(holding.plus(total, one.allocated), one.remained)
@@ -57,7 +59,7 @@ class Reusable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def allocate_with(reusable: Reusable, attempt: Attempt, terms: Terms) -> Placed | Refusal:
-    """The first reservation, by UID, that serves; the node otherwise. `terms`: what holds in any case."""
+    """Allocate from the first reservation, by UID, that serves, otherwise from the node. `terms` hold in any case."""
     if reusable.ignores_reservations:
         return _placed(attempt(_with(terms, reusable.on_node())))
     reasons: list[str] = []

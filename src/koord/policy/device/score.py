@@ -1,4 +1,4 @@
-"""How well a device, or all devices of a node, suit a request: 0 to 100, in whole numbers."""
+"""Score devices, or all devices of a node, against a request, as integers from 0 to 100."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MAX = 100
 
 
 class Scorer(msgspec.Struct, frozen=True):
-    """LeastAllocated spreads, MostAllocated packs."""
+    """Scores by LeastAllocated, which spreads, or MostAllocated, which packs."""
 
     most: bool
     weights: tuple[tuple[str, int], ...]
 
     def score(self, want: Amounts, total: Amounts, free: Amounts) -> int:
-        """The weighted mean over the resources that there are any of."""
+        """Return the weighted mean over the resources that the device has."""
         points = weight_sum = 0
         for name, weight in self.weights:
             capacity = total.get(name, 0)
@@ -40,9 +40,9 @@ def scorer_of(strategy: ScoringStrategy) -> Scorer:
 
 
 def pooled_score(scorer: Scorer, want: Amounts, devices: Iterable[tuple[Amounts, Amounts]]) -> int:
-    """The score of all devices of one type as if they were one. `devices`: total and free of each.
+    """Score all devices of one type as if they were one. `devices` holds total and free of each.
 
-    Only one instance's request is counted, however many are asked for.
+    Only one instance's request is counted, however many are requested.
     """
     total: dict[str, int] = {}
     free: dict[str, int] = {}
@@ -55,7 +55,7 @@ def pooled_score(scorer: Scorer, want: Amounts, devices: Iterable[tuple[Amounts,
 
 
 def stretched(scores: Mapping[str, int] | Sequence[int]) -> list[int]:
-    """In proportion so that the best has 100; all zero stays zero."""
+    """Scale the scores in proportion so that the best has 100; all zeros stay zero."""
     values = list(scores.values()) if isinstance(scores, Mapping) else list(scores)
     best = max(values, default=0)
     return [value * MAX // best for value in values] if best > 0 else values

@@ -1,4 +1,6 @@
-"""A node's devices as the scheduler's debugging endpoint shows them. Serving it is left to others."""
+"""A node's devices for people: the summary of the debugging endpoint and the occupancy drawing. Serving and
+drawing them is left to others.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class NodeDeviceSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 def summary_of(ledger: DeviceLedger, names: Mapping[str, str]) -> NodeDeviceSummary:
-    """`names`: pod UID -> "namespace/name"; a pod whose name is not known is shown by its UID."""
+    """Summarize the node's devices. `names` maps pod UID to "namespace/name"; an unknown pod is shown by its UID."""
     kinds = ledger.inventory.cards
     total = {kind: {minor: card.total for minor, card in minors.items()} for kind, minors in kinds.items()}
     free = {kind: ledger.free_of(kind) for kind in kinds}

@@ -16,14 +16,14 @@ Candidates = Mapping[str, tuple[str, ...]]  # "<vendor>-<model>" -> names of the
 
 
 class Templates(msgspec.Struct, frozen=True):
-    """`matched`: a request that names one of these must be a template's, exactly."""
+    """The configured templates. A request that names a resource in `matched` must equal a template exactly."""
 
     by_model: Mapping[str, Mapping[str, Amounts]] = {}
     matched: frozenset[str] = frozenset()
 
 
 def templates_of(document: object, matched: Collection[str]) -> Templates | str:
-    """From the decoded `data.yaml` of the ConfigMap; text says what is wrong with it."""
+    """Parse the decoded `data.yaml` of the ConfigMap; a returned text says what is wrong with it."""
     if document is None:
         return Templates({}, frozenset(matched))
     try:
@@ -42,7 +42,9 @@ def model_key(vendor: str, model: str) -> str:
 
 
 def candidates(templates: Templates, need: GpuNeed) -> Candidates | Refusal | None:
-    """None when the request is free of templates."""
+    """Return the templates that match the request by model, a refusal when none does, None when templates do not
+    apply.
+    """
     if not need.shared or templates.matched.isdisjoint(need.each):
         return None
     found = {

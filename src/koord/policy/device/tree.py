@@ -22,12 +22,12 @@ class Scope(msgspec.Struct, frozen=True):
 
 class Place(msgspec.Struct, frozen=True):
     minor: int
-    numa: int | None  # None: the machine does not say
+    numa: int | None  # None: unknown
     pcie: str
 
 
 def tree_of(places: Iterable[Place]) -> Scope:
-    """Children are in the order of their ids; an unknown NUMA node comes first."""
+    """Build the GPU tree. Children are ordered by id; an unknown NUMA node comes first."""
     zones: dict[int, dict[str, list[int]]] = {}
     for place in places:
         zone = -1 if place.numa is None else place.numa
@@ -55,7 +55,9 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Sought(msgspec.Struct, frozen=True, kw_only=True):
-    """`fitting`: the cards that could each serve one instance and their scores, all 0 for whole cards."""
+    """A search for GPUs. `fitting` holds the cards that could each serve one instance with their scores, 0 for whole
+    cards.
+    """
 
     count: int
     fitting: Mapping[int, int]
@@ -65,7 +67,7 @@ class Sought(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def search(scope: Scope, sought: Sought) -> Found | None:
-    """The deepest scope wins, then the one whose surroundings are used most, then the best score."""
+    """Find GPUs: the deepest subtree wins, then the one whose surroundings are used most, then the best score."""
     return _search(scope, sought, 0, 0)
 
 
@@ -102,7 +104,7 @@ def _rank(found: Found) -> tuple[int, int, int]:
 
 
 def most_together(scope: Scope, fitting: Mapping[int, int], level: int) -> int:
-    """The most fitting cards that any one scope of the level holds."""
+    """Return the largest number of fitting cards that one group of the level holds."""
     if scope.level >= level:
         return sum(minor in fitting for minor in scope.minors)
     return max((most_together(child, fitting, level) for child in scope.children), default=0)

@@ -1,4 +1,6 @@
-"""What third-party device plugins read from a pod to serve the cards it was given. Patching is left to others."""
+"""What third-party device plugins read from a pod to serve its cards, and the node lock that some of them
+require. Patching is left to others.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ ONE_CARD_ONLY = "multiple gpu share is not supported on device side"
 
 
 class Adaptation(msgspec.Struct, frozen=True, kw_only=True):
-    """`node_lock`: the annotation by which the node must be locked first; empty when none is needed."""
+    """The labels and annotations for one vendor. `node_lock` is the annotation to lock the node by first; empty for
+    none.
+    """
 
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
@@ -47,7 +51,7 @@ class Adaptation(msgspec.Struct, frozen=True, kw_only=True):
 def adapt(
     inventory: DeviceInventory, allocations: Allocations, labels: Mapping[str, str], now_ns: int
 ) -> Adaptation | str:
-    """Text says why the vendor's plugin could not serve the allocation."""
+    """Build the vendor's patch; a returned text says why the vendor's plugin could not serve the allocation."""
     annotations = {A_BIND_TIMESTAMP: str(now_ns)}
     gpus = allocations.get(wire.GPU, ())
     if not gpus:

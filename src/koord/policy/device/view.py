@@ -1,6 +1,7 @@
-"""The devices of one type that a pod may use now, with what is left on each.
+"""The devices of one type that a pod may use now, with what is free on each.
 
-A view narrows the ledger: by zones, labels and a reservation's own devices, and widens it by what others will give up.
+The view narrows the ledger by NUMA nodes, labels and a reservation's own devices, and widens it by what
+others will release.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from koord.values.bitmask import BitMask
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """Under which conditions devices are taken.
+    """Constraints under which devices are selected.
 
-    `reusable` will be given up by others. `required`, for the types that it names, is all that may be taken.
-    `preferred` devices come first where nothing but order decides. `included` ones must all be among the chosen.
+    `reusable` amounts will be released by others. `required`, for the types that it names, is all that may be
+    used. `preferred` devices come first where only order decides. `included` devices must all be among the
+    selected ones.
     """
 
     zones: BitMask | None = None
@@ -43,7 +45,7 @@ class View(msgspec.Struct, frozen=True):
     only: Mapping[int, Amounts] | None  # what a required map leaves of each
 
     def function(self, minor: int, hint: Hint) -> Function | None:
-        """The virtual function to give: the first free one, by bus id, that the pod's selector takes."""
+        """Return the first free virtual function, by bus id, that the pod's selector matches."""
         taken = self.taken.get(minor, NO_AMOUNTS)
         only = None if self.only is None else self.only.get(minor, NO_AMOUNTS)
         for function in self.cards[minor].functions:
@@ -58,7 +60,7 @@ class View(msgspec.Struct, frozen=True):
 def view_of(
     ledger: DeviceLedger, device_type: str, hint: Hint, terms: Terms, *, keep_switches_apart: bool = False
 ) -> View:
-    """`keep_switches_apart`: give effect to the PCIeLevel exclusive policy."""
+    """Build the view of one device type. `keep_switches_apart` enforces the PCIeLevel exclusive policy."""
     used = ledger.used_of(device_type)
     reusable = terms.reusable.get(device_type, NO_MINORS)
     only = None if terms.required is None else terms.required.get(device_type)
@@ -102,6 +104,6 @@ def view_of(
 
 
 def _kept(held: Amounts, given_up: Amounts) -> dict[str, int]:
-    """What stays in use. An amount given up may be negative: then somebody was counted in beforehand."""
+    """Return what stays in use. A released amount may be negative when a pod was counted in beforehand."""
     names = {*held, *given_up}
     return {name: rest for name in names if (rest := held.get(name, 0) - given_up.get(name, 0)) > 0}

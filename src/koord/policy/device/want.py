@@ -1,4 +1,4 @@
-"""How many devices of each type a pod's request means on one node, and what it wants of each."""
+"""Compute how many devices of each type a pod's request means on one node, and what it requests of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from koord.policy.device.refusal import Nearest, Refusal, insufficient, insuffic
 
 
 def types_to_place(demand: Demand, inventory: DeviceInventory, *, final: bool) -> tuple[str, ...]:
-    """Where network cards are planned to match the GPUs they are only looked at in the `final` choice."""
+    """Return the device types to select. On a planned layout network cards are only checked in the `final` allocation.
+
+    """
     if demand.trusts_plan and inventory.well_planned and not final:
         return (demand.joint[0],)
     return tuple(demand.requests)
@@ -53,7 +55,7 @@ def _wanted(device_type: str, demand: Demand, inventory: DeviceInventory) -> Wan
 
 
 def per_device(device_type: str, demand: Demand) -> tuple[Amounts, int] | None:
-    """What is wanted of each device and of how many; None when it is all that the node has."""
+    """Return the amounts per device and the number of devices; None when all devices of the node are requested."""
     if device_type == wire.GPU and demand.gpu is not None:
         return demand.gpu.each, demand.gpu.count
     hint = demand.hint(device_type)

@@ -1,4 +1,4 @@
-"""What pods and PodGroups say of a gang. Unreadable words count as unsaid, as they do for Koordinator."""
+"""Gang specs as pods and PodGroups declare them. Unreadable values count as absent, as in Koordinator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = True
     policy: str | None = None  # None: whatever the profile's default is
     wait_s: float | None = None
-    group: tuple[str, ...] = ()  # ids of the gangs that stand and fall together, sorted, this one's included
+    group: tuple[str, ...] = ()  # ids of the gangs that are scheduled together, sorted, this one's included
     topology: NetworkTopologySpec | None = None
 
     @property
@@ -30,19 +30,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Defaults(msgspec.Struct, frozen=True):
-    """What a profile's arguments say where a gang does not."""
+    """Defaults from a profile's arguments for what a gang does not state."""
 
     wait_s: float = 600.0
     policy: str = ONCE_SATISFIED
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod of a gang as the server shows it."""
+    """One pod of a gang as the API server shows it."""
 
     uid: str
     key: str  # namespace/name
     gang: str  # namespace/name
-    labelled: bool = False  # it names a PodGroup, and only that can say what the gang asks for
+    labelled: bool = False  # it names a PodGroup, and only that can state the gang's spec
     stated: Settings | None = None  # by its own annotations
     created: float = 0.0
     node: str = ""
@@ -56,13 +56,13 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gang_of(namespace: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
-    """The id of the pod's gang."""
+    """Return the id of the pod's gang."""
     name = gang.name_of_pod(labels, annotations)
     return gang.gang_id(namespace, name) if name else None
 
 
 def stated_by_pod(own_id: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Settings | None:
-    """None when the pod names no PodGroup and does not say either how many must start together."""
+    """Return the spec of the pod's annotations; None when the pod does not say how many must start together."""
     minimum = gang.min_available(labels, annotations)
     if minimum is None or isinstance(minimum, Malformed):
         return None

@@ -1,6 +1,8 @@
-"""The network between nodes as a tree, and where in it the pods of a gang go so that they are near each other.
+"""The network topology of nodes as a tree, and the placement of a gang in it so that its pods are near each
+other.
 
-Knows nothing of pods but how many fit each node (offers), how many of the same kind are there already, and a score.
+It knows nothing of pods but how many fit each node (offer slots), how many of the same kind exist there,
+and a score.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ ROOT, LEAF = "ClusterTopologyLayer", "NodeTopologyLayer"
 
 
 class Place:
-    """A node or a domain of nodes."""
+    """A node of the network tree: a cluster node or a domain of them."""
 
     __slots__ = ("children", "existing", "layer", "name", "offer", "parent", "score")
 
@@ -34,13 +36,13 @@ class Place:
             yield from child.leaves()
 
     def walk(self) -> Iterator[Place]:
-        """Domains before what is in them, by name."""
+        """Yield domains before what is in them, by name."""
         yield self
         for name in sorted(self.children):
             yield from self.children[name].walk()
 
     def at(self, layer: str) -> Iterator[Place]:
-        """All of one layer in it, by name."""
+        """Yield all nodes of one layer below this one, by name."""
         if self.layer == layer:
             yield self
             return
@@ -48,7 +50,7 @@ class Place:
             yield from self.children[name].at(layer)
 
     def depths(self) -> dict[str, int]:
-        """How far down each layer is. Every way down passes the same layers."""
+        """Return the depth of each layer. Every path down passes the same layers."""
         found, place = {self.layer: 0}, self
         while place.children:
             place = next(iter(place.children.values()))
@@ -63,13 +65,13 @@ class Place:
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """Why no tree can be made of the layers that are declared."""
+    """The reason why no tree can be built of the declared layers."""
 
     why: str
 
 
 def layers_of(spec: ClusterNetworkTopologySpec) -> list[tuple[str, tuple[str, ...]]] | Broken:
-    """From the outermost domain to the one right above nodes, each with the labels that name it."""
+    """Return the layers from the outermost domain to the one right above nodes, each with the labels that name it."""
     declared = {layer.topology_layer: layer for layer in spec.network_topology_spec}
     chain: list[tuple[str, tuple[str, ...]]] = []
     at = LEAF
@@ -86,7 +88,9 @@ def layers_of(spec: ClusterNetworkTopologySpec) -> list[tuple[str, tuple[str, ..
 
 
 def tree_of(spec: ClusterNetworkTopologySpec, nodes: Iterable[tuple[str, Mapping[str, str]]]) -> Place | Broken:
-    """Nodes come with their labels. One that does not say where it is, above its nearest domain, is left out."""
+    """Build the tree from nodes and their labels. A node that does not state a domain above its nearest one is left
+    out.
+    """
     layers = layers_of(spec)
     if isinstance(layers, Broken):
         return layers
@@ -105,7 +109,7 @@ def tree_of(spec: ClusterNetworkTopologySpec, nodes: Iterable[tuple[str, Mapping
 
 
 def details_of(root: Place) -> tuple[TopologyDetail, ...]:
-    """The tree as a ClusterNetworkTopology's status shows it."""
+    """Return the tree as a ClusterNetworkTopology's status shows it."""
     found = []
     for place in root.walk():
         if place.layer == LEAF:
@@ -130,12 +134,12 @@ def details_of(root: Place) -> tuple[TopologyDetail, ...]:
 
 
 def multiples_of(wish: NetworkTopologySpec) -> dict[str, int]:
-    """By layer: pods come there in multiples of this."""
+    """Return, by layer, the multiples in which pods come there."""
     return {rule.layer: rule.pod_count_multiple for rule in wish.gather_strategy if rule.pod_count_multiple > 1}
 
 
 def sum_up(place: Place, multiples: Mapping[str, int]) -> None:
-    """Offers of domains from those of their nodes, rounded down where pods must come in multiples."""
+    """Aggregate the offer slots of domains from their nodes, rounded down where pods must come in multiples."""
     if place.layer != LEAF:
         place.offer = place.existing = place.score = 0
         for child in place.children.values():
@@ -147,7 +151,7 @@ def sum_up(place: Place, multiples: Mapping[str, int]) -> None:
 
 
 def candidates(root: Place, wish: NetworkTopologySpec, desired: int) -> list[Place]:
-    """Domains that could take all, the best first: the smallest kind of domain that can, within what must gather."""
+    """Return domains that could take all pods, the best first: the smallest kind that can, within what must gather."""
     must = [rule.layer for rule in wish.gather_strategy if rule.strategy == MUST_GATHER]
     depths = root.depths()
     if any(layer not in depths for layer in must):
@@ -162,7 +166,7 @@ def candidates(root: Place, wish: NetworkTopologySpec, desired: int) -> list[Pla
 
 
 def distributed(place: Place, desired: int, multiples: Mapping[str, int]) -> list[tuple[str, int]]:
-    """How many pods each node of a domain gets, the fullest first. May come to fewer than desired."""
+    """Distribute pods over the nodes of a domain, the fullest first. The sum may be less than desired."""
     share = min(place.offer, desired)
     share -= share % multiples.get(place.layer, 1)
     if place.layer == LEAF:
@@ -176,7 +180,9 @@ def distributed(place: Place, desired: int, multiples: Mapping[str, int]) -> lis
 
 
 def plan(root: Place, wish: NetworkTopologySpec, desired: int) -> list[tuple[str, int]] | None:
-    """Nodes with how many pods each takes, from offers, existing and scores set on the leaves; None: not possible."""
+    """Plan how many pods each node takes, from the slots, existing pods and scores of the leaves; None: not possible.
+
+    """
     multiples = multiples_of(wish)
     sum_up(root, multiples)
     for candidate in candidates(root, wish, desired):
@@ -187,7 +193,7 @@ def plan(root: Place, wish: NetworkTopologySpec, desired: int) -> list[tuple[str
 
 
 def shortage(root: Place, wish: NetworkTopologySpec, desired: int, unfit: str) -> str:
-    """Why there is no plan, with what each domain that must gather could take."""
+    """Describe why there is no plan, with what each domain that must gather could take."""
     must = [rule.layer for rule in wish.gather_strategy if rule.strategy == MUST_GATHER]
     depths = root.depths()
     layer = max((each for each in must if each in depths), key=depths.__getitem__, default=ROOT)
@@ -198,7 +204,7 @@ def shortage(root: Place, wish: NetworkTopologySpec, desired: int, unfit: str) -
 
 
 def _rank(place: Place, *, tight: bool) -> tuple[tuple[int, ...], tuple[int, ...], int, str]:
-    """Smaller is better: more of the same kind here and around, then a tight fit (or a roomy one), score, name."""
+    """Return the sort key: more of the same kind here and around, then a tight (or roomy) fit, score and name."""
     around = tuple(place.up())
     sign = 1 if tight else -1
     return tuple(-p.existing for p in around), tuple(sign * p.offer for p in around), -place.score, place.name

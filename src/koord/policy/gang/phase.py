@@ -1,4 +1,4 @@
-"""The status of a PodGroup: its phase is a function of its members alone, and nothing sticks that is not so."""
+"""The status of a PodGroup: its phase is a function of its members alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENDED = (FINISHED, FAILED)
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What matters of a member."""
+    """What counts of a member for the phase."""
 
     phase: str
     bound: bool
@@ -23,7 +23,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def phase_of(minimum: int, members: Sequence[Seen]) -> str:
-    """The last rule that holds wins."""
+    """Compute the phase; the last rule that holds wins."""
     bound = sum(1 for m in members if m.bound)
     if minimum <= 0 or (not bound and len(members) < minimum):
         return PENDING
@@ -37,9 +37,9 @@ def phase_of(minimum: int, members: Sequence[Seen]) -> str:
 
 
 def status_of(before: PodGroupStatus, minimum: int, members: Sequence[Seen], now: datetime) -> PodGroupStatus:
-    """The status that should be there.
+    """Compute the status of the PodGroup.
 
-    An end that was seen stays when its pods are cleaned up: it is over only when members live again.
+    A phase Finished or Failed stays when its pods are cleaned up; it only changes when members live again.
     """
     if before.phase in ENDED and all(m.phase in ("Succeeded", "Failed") for m in members):
         later = phase_of(minimum, members)

@@ -1,12 +1,15 @@
-"""Which gangs there are, who is in them, and how far each member is: a reducer over what the watch shows and what the
-scheduler does. Everything but the three facts of a group below can be made anew from the live objects.
+"""The gang cache: which gangs exist, who is in them, and how far each member is.
 
-    seen, gone, pod_group  (the watch)          hold, release, bind  (the scheduler)
+It is a reducer over what the watch shows and what the scheduler does. Everything but the three facts of a
+gang group can be rebuilt from the live objects.
 
-                 hold                 bind, or the watch shows a node
+    update_member, remove_member, update_pod_group  (the watch)
+    mark_waiting, mark_pending, mark_bound          (the scheduler)
+
+              mark_waiting          mark_bound, or the watch shows a node
       pending ---------->  waiting  ---------------------------------->  bound
          ^                    |
-         +---- release -------+
+         +-- mark_pending ----+
 """
 
 from __future__ import annotations
@@ -38,8 +41,8 @@ class Gang:
     def __init__(self, gang_id: str) -> None:
         self.id = gang_id
         self.pod_group: Settings | None = None
-        self.settings: Settings | None = None  # None: nobody has said yet what it asks for
-        self.author = ""  # the member whose annotations say it, by uid
+        self.settings: Settings | None = None  # None: no pod or PodGroup has stated it yet
+        self.author = ""  # the member whose annotations state it, by uid
         self.labelled = 0  # members that name a PodGroup
         self.outlived = 0  # members that have ended on a node
         self.members: dict[str, Member] = {}  # by uid, those that have ended included
@@ -59,12 +62,12 @@ class Gang:
 
     @property
     def collected(self) -> int:
-        """Members that are there and could start, or have."""
+        """Return the number of members that exist and could start, or have started."""
         return len(self.pending) + self.ready + len(self.bound)
 
     @property
     def ready(self) -> int:
-        """Members that have a node, wait, and could start."""
+        """Return the number of members that have a node, wait, and could start."""
         return len(self.waiting) - len(self.doomed)
 
     def unwait(self, uid: str) -> bool:
@@ -77,23 +80,22 @@ class Gang:
 
 
 class Group:
-    """Gangs that stand and fall together; most have one. Its three facts are of this scheduler's own past."""
+    """Gangs that are scheduled together; most groups have one. Its three facts are this scheduler's own history."""
 
     __slots__ = ("binding", "gangs", "id", "joined", "ready", "representative", "satisfied")
 
     def __init__(self, group_id: str, gangs: tuple[str, ...]) -> None:
         self.id = group_id
         self.gangs = gangs
-        self.joined = 0  # gangs that say they are in it
+        self.joined = 0  # gangs that declare to be in it
         self.ready = False  # all its gangs are complete
         self.satisfied = False  # some member has been bound: it stays so
         self.representative = ""  # the member that queues for all of them, by uid
-        self.binding: frozenset[str] = frozenset()  # those that were let go together and are not all bound yet
+        self.binding: frozenset[str] = frozenset()  # those that were released together and are not all bound yet
 
 
 class News(msgspec.Struct, frozen=True):
-    """Something for those who wait: a group has become ready or satisfied, lost a member that may have led it, or is
-    no more."""
+    """An event for waiting pods: a group became ready or satisfied, lost a possible representative, or ended."""
 
     group: str
     what: Literal["ready", "satisfied", "left", "ended"]
@@ -140,7 +142,7 @@ class Gangs:
         return self._stirred(gang, left=lost)
 
     def pod_group(self, gang_id: str, settings: Settings | None) -> list[News]:
-        """None: there is no such PodGroup (any more)."""
+        """Set the spec of the PodGroup; None: there is no such PodGroup (any more)."""
         gang = self.gangs.get(gang_id)
         if gang is None:
             if settings is None:
@@ -155,7 +157,7 @@ class Gangs:
     # What the scheduler does -------------------------------------------------------------------------------------
 
     def hold(self, uid: str, node: str) -> bool:
-        """The member has a node and waits for the others. False when it is not pending."""
+        """Record that the member has a node and waits for the others. Return False when it is not pending."""
         gang = self.of(uid)
         if gang is None or gang.pending.pop(uid, None) is None:
             return False
@@ -164,7 +166,7 @@ class Gangs:
         return True
 
     def release(self, uid: str) -> None:
-        """It lost that node; whatever has become of it meanwhile."""
+        """Record that the member lost that node, whatever has become of it meanwhile."""
         gang = self.of(uid)
         if gang is None or not gang.unwait(uid):
             return
@@ -190,7 +192,7 @@ class Gangs:
         return self.groups[self._joined[gang.id]]
 
     def of_group(self, group: Group) -> Iterator[Gang]:
-        """Those of its gangs that exist."""
+        """Yield those gangs of the group that exist."""
         for gang_id in group.gangs:
             gang = self.gangs.get(gang_id)
             if gang is not None:
@@ -200,11 +202,11 @@ class Gangs:
         return [uid for gang in self.of_group(group) for uid in gang.waiting]
 
     def pending(self, group: Group) -> list[Member]:
-        """In the order in which they are tried: gang by gang."""
+        """Return the pending members in the order in which they are tried: gang by gang."""
         return [m for gang in self.of_group(group) for m in sorted(gang.pending.values(), key=lambda m: m.order)]
 
     def _only_confirmed(self, gang: Gang, member: Member) -> bool:
-        """The watch shows the node that was known already: thousands of times, and never any news."""
+        """Return whether the watch only confirms a known binding: this is common, and changes nothing."""
         before = gang.members.get(member.uid)
         if before is None or member.ended or gang.bound.get(member.uid) != member.node:
             return False
@@ -225,7 +227,7 @@ class Gangs:
             (gang.pending if member.free else gang.held)[uid] = member
 
     def _drop(self, gang: Gang, uid: str, *, keep_wait: bool) -> bool:
-        """Whether it was one of those who are tried."""
+        """Remove the member and return whether it was pending or waiting."""
         before = gang.members.pop(uid, None)
         if before is None:
             return False
@@ -239,7 +241,9 @@ class Gangs:
         return tried
 
     def _settle_settings(self, gang: Gang, uid: str) -> None:
-        """A PodGroup's word holds where there is one or must be one; else that of the oldest member who says it."""
+        """Choose the spec: that of a PodGroup where one exists or is named; else that of the oldest member that states
+        one.
+        """
         if gang.pod_group is not None or gang.labelled:
             gang.author, gang.settings = "", gang.pod_group
             return
@@ -253,7 +257,7 @@ class Gangs:
         gang.settings = author.stated if author is not None else None
 
     def _stirred(self, gang: Gang, *, left: bool = False) -> list[News]:
-        """After any change of a gang: bring the groups that it is in or named by up to date, and tell the news."""
+        """Refresh the groups that a changed gang is in or named by, and return the events."""
         ended = self._join(gang)
         news: list[News] = [] if ended is None else [News(ended, "ended")]
         own = self._joined.get(gang.id)
@@ -289,7 +293,7 @@ class Gangs:
         return all(gang is not None and gang.complete for gang in found)
 
     def _join(self, gang: Gang) -> str | None:
-        """Returns the group that ends because its last gang left it."""
+        """Move the gang to its group; return the group that ends because its last gang left it."""
         ended: str | None = None
         exists = bool(gang.members) or gang.pod_group is not None
         now, before = gang.group_id if exists else None, self._joined.get(gang.id)

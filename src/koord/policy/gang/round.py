@@ -1,10 +1,12 @@
-"""One go at a whole group of gangs: whom it has tried, who is next, and whether it can still come to a good end.
+"""One scheduling round of a gang group: whom it has tried, who is next, and whether it can still succeed.
 
-    first member popped -> it and then its fellows, one after another, each gets a node and waits
-        | enough of every gang wait          -> all are let go together
-        | too few are left to be enough      -> those who wait are sent back at once, and nobody else is tried
-        | nobody is left to be tried         -> those who wait are sent back
-Nothing else is scheduled between the first and the last step, so no two groups ever hold room that the other needs.
+    first member popped -> it and then the other members, one after another, each gets a node and waits
+        | enough of every gang wait          -> all are released together
+        | too few are left to be enough      -> the waiting pods are rejected at once, and nobody else is tried
+        | nobody is left to be tried         -> the waiting pods are rejected
+
+Nothing else is scheduled between the first and the last step, so no two groups hold resources that the
+other needs.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ class Round:
         self.first = first  # uids
         self.attempted = {first}
         self.began = began
-        self.disturbed = False  # somebody else was tried meanwhile
+        self.disturbed = False  # another pod was tried meanwhile
         self.failure = ""  # why it cannot succeed any more
         self.plan: dict[str, str] | None = None  # uid -> node, where all are planned at once
         self.whole = False  # the plan is carried out in one go: it holds for all of them, or it does not hold
         self._line: list[str] | None = None
 
     def next(self, gangs: Gangs) -> str | None:
-        """The next member to try; it counts as tried."""
+        """Return the next member to try and record it as tried."""
         group = gangs.groups.get(self.group)
         if group is None:
             return None
@@ -49,12 +51,14 @@ def policy_of(gang: Gang, defaults: Defaults) -> str:
 
 
 def goes_alone(gang: Gang, group: Group, defaults: Defaults) -> bool:
-    """Its minimum has started once, and that is all that was asked for: members are pods like any others now."""
+    """Return whether members are scheduled as ordinary pods: the minimum has started once and the policy is
+    OnceSatisfied.
+    """
     return group.satisfied and policy_of(gang, defaults) == ONCE_SATISFIED
 
 
 def is_enough(gang: Gang, group: Group, defaults: Defaults, more: int = 0) -> bool:
-    """Whether those of a gang who wait may go, if so many more were to wait with them."""
+    """Return whether the waiting members of a gang may be released, if `more` were to wait with them."""
     if gang.settings is None:
         return False
     policy = policy_of(gang, defaults)
@@ -72,7 +76,7 @@ def may_go(gangs: Gangs, group: Group, defaults: Defaults) -> bool:
 
 
 def can_succeed(gangs: Gangs, group: Group, round_: Round, defaults: Defaults) -> bool:
-    """Whether those not yet tried could make every gang of the group enough."""
+    """Return whether the members not yet tried could make every gang of the group complete."""
     for gang_id in group.gangs:
         gang = gangs.gangs.get(gang_id)
         if gang is None:

@@ -1,4 +1,4 @@
-"""What a pod of a gang is told, word for word as users of Koordinator know it."""
+"""Messages about gangs, word for word as Koordinator prints them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def unsettled(gang_id: str, pod: str) -> str:
 
 
 def incomplete(gangs: Gangs, group: Group, gang: Gang, pod: str) -> str:
-    """Why the gangs of a group cannot be tried yet; "" when they can."""
+    """Return why the gangs of a group cannot be tried yet; "" when they can."""
     missing = [gang_id for gang_id in group.gangs if gang_id not in gangs.gangs]
     unset = [other.id for other in gangs.of_group(group) if other.settings is None]
     parts = []
@@ -57,7 +57,7 @@ def failed(group_id: str, pod: str, reason: str, waiting: int) -> str:
 
 
 def batch_failed(assumed: int, failed: int, pod: str, node: str, reason: str) -> str:
-    """Of members that were to take their planned nodes in one go."""
+    """Return the message for members that were to take their planned nodes in one go."""
     return (
         f"job failed due to job batch schedule failed, assumed {assumed} pods, failed {failed} pods, "
         f"first failed pod {pod}@{node} failed due to {reason}"

@@ -1,1 +1,1 @@
-"""Load of nodes: what a report says, what a pod will use, where the ceilings are, and how free that leaves a node."""
+"""Load of nodes: the resources that load is measured in, and the thresholds that a node's usage is compared with."""

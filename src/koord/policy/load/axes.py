@@ -1,4 +1,6 @@
-"""Which resources load is measured in, and amounts of them as plain vectors in one fixed order."""
+"""Thresholds of a node's usage: the cluster's, a node's own, and which of them a pod must respect; as resource
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,15 @@ Vector: TypeAlias = tuple[int, ...]
 
 
 class Axes(msgspec.Struct, frozen=True):
-    """Sorted by name, which is also the order in which refusals look at them. Other resources do not exist here."""
+    """The resources that load is measured in, sorted by name, which is also the order of the checks. Others are
+    ignored.
+    """
 
     names: tuple[str, ...]
 
     @staticmethod
     def over(*named: Iterable[str]) -> Axes:
-        """cpu, memory and everything that is named."""
+        """Build axes over cpu, memory and everything that is named."""
         return Axes(tuple(sorted({CPU, MEMORY}.union(*named))))
 
     @property
@@ -33,9 +37,9 @@ class Axes(msgspec.Struct, frozen=True):
         return tuple(amounts.get(name, 0) for name in self.names)
 
     def read(self, listed: Mapping[str, QuantityText]) -> Vector:
-        """Raises QuantityError."""
+        """Parse a resource list into a vector. Raises QuantityError."""
         return tuple(units(name, Quantity.parse(listed[name])) if name in listed else 0 for name in self.names)
 
     def listed(self, vector: Iterable[int]) -> dict[str, str]:
-        """As a resource list of the API."""
+        """Return the vector as a resource list of the API."""
         return {name: str(from_units(name, amount)) for name, amount in zip(self.names, vector, strict=True)}

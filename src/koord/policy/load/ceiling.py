@@ -1,4 +1,4 @@
-"""How much of a node may be in use: the cluster's ceilings, a node's own, and which of them a pod must respect."""
+"""Usage thresholds: the cluster's, a node's own, and which of them a pod must respect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from koord.values import duration
 
 
 class Window(msgspec.Struct, frozen=True):
-    """Which aggregated usage to go by."""
+    """The aggregation of usage to compare with."""
 
     kind: str
     nanoseconds: int = 0  # 0: the longest that is reported
@@ -26,14 +26,14 @@ class Aggregated(msgspec.Struct, frozen=True):
 
 
 class Ceilings(msgspec.Struct, frozen=True):
-    """Percents by resource; 0 is no ceiling. An aggregated ceiling takes the place of the plain one altogether."""
+    """Percentages by resource; 0 is no threshold. An aggregated threshold replaces the plain one altogether."""
 
     usage: Vector
     prod: Vector
     aggregated: Aggregated | None = None
 
     def of(self, *, prod: bool) -> Applied | None:
-        """What a pod must respect, given whether it is of the prod class; None when nothing limits it."""
+        """Return the thresholds that a pod must respect, given whether it is prod; None when nothing limits it."""
         if prod and any(self.prod):
             return Applied(self.prod, prod=True)
         if self.aggregated is not None:
@@ -44,14 +44,16 @@ class Ceilings(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """The ceilings of one pod on one node, and the usage that they are compared with."""
+    """The thresholds of one pod on one node, and the usage that they are compared with."""
 
     percents: Vector
     prod: bool = False  # against what prod pods use
     window: Window | None = None
 
     def bounds(self, total: Vector) -> tuple[int | None, ...]:
-        """By resource the amount that is too much; None where nothing is: no ceiling, or a resource the node lacks."""
+        """Return by resource the smallest excessive amount; None without a threshold or for a resource the node lacks.
+
+        """
         return tuple(
             too_much(percent, there) if percent and there else None
             for percent, there in zip(self.percents, total, strict=True)
@@ -70,7 +72,7 @@ def ceilings(
 
 
 def overlaid(cluster: Ceilings, annotations: Mapping[str, str], axes: Axes) -> Ceilings:
-    """A node's own ceilings over the cluster's: a block that says something replaces its counterpart as a whole."""
+    """Apply a node's own thresholds over the cluster's: a stated block replaces its counterpart as a whole."""
     own = usage_thresholds.parse(annotations)
     if own is None or isinstance(own, Malformed):
         return cluster
@@ -101,7 +103,7 @@ def percent(used: int, total: int) -> float:
 
 
 def too_much(ceiling: int, total: int) -> int:
-    """The least amount whose percentage, rounded to the nearest, is above the ceiling."""
+    """Return the least amount whose percentage, rounded to the nearest, is above the threshold."""
     edge = ceiling + 0.5
     amount = math.ceil(edge * total / 100)
     while percent(amount - 1, total) >= edge:  # the quotient is a float: it may be off by a few units of a huge total

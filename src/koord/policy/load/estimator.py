@@ -1,4 +1,4 @@
-"""What a pod will use once it runs, guessed from what it asks for; and what a node really has."""
+"""Estimate what a pod will use from its requests, and score how free a node is with it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def estimate_pod(
     factors: Mapping[str, int],
     axes: Axes,
 ) -> Vector:
-    """`factors` are percents of the larger of request and limit, which is never passed if it is the limit.
+    """Estimate usage. `factors` are percentages of the larger of request and limit; a limit is never exceeded.
 
-    Batch and mid pods ask under names of their own, but what they use is cpu and memory.
+    Batch and mid pods request under names of their own, but what they use is cpu and memory.
     """
     return tuple(
         _estimate(translate(priority_class, name) or "", requests, limits, factors[name]) if name in factors else 0
@@ -49,13 +49,15 @@ def _estimate(name: str, requests: Mapping[str, int], limits: Mapping[str, int],
 
 
 def rounded(value: float) -> int:
-    """To the nearest whole number, halves away from zero. Adding a half and cutting would err just below it."""
+    """Round to the nearest integer, halves away from zero. Adding a half and truncating would err just below it."""
     whole = math.trunc(value)
     return whole + (value - whole >= 0.5) - (whole - value >= 0.5)
 
 
 def capacity(allocatable: Mapping[str, int], annotations: Mapping[str, str], axes: Axes) -> Vector:
-    """What there is before amplification: load is measured on the real machine. Unreadable text counts as missing."""
+    """Return the capacity before amplification: load is measured on the real machine. Unreadable text counts as
+    missing.
+    """
     raw = parse_raw_allocatable(annotations)
     if raw is None or isinstance(raw, Malformed):
         return axes.pick(allocatable)

@@ -1,4 +1,4 @@
-"""One NodeMetric in vectors. Percentiles are read when somebody asks: most clusters do not use them."""
+"""One NodeMetric as vectors. Aggregated usage is parsed on demand: most clusters do not use it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PodReport: TypeAlias = tuple[Vector | None, bool]
 
 
 class Report:
-    """Missing is not zero: what was not reported, or cannot be read, is None."""
+    """The load report of one node. Missing is not zero: what was not reported, or cannot be parsed, is None."""
 
     __slots__ = ("_aggregated", "_axes", "_metric", "interval_s", "pods", "update_time", "usage")
 
@@ -37,14 +37,15 @@ class Report:
 
     @property
     def system(self) -> Vector:
-        """What runs beside the pods uses."""
+        """Return the usage of what runs beside the pods."""
         found = self._metric.status.node_metric
         return (self._read(found.system_usage.resources) if found is not None else None) or self._axes.zero
 
     def aggregated(self, kind: str, window: int) -> Vector | None:
-        """Usage by percentile over a window in nanoseconds; 0 stands for the longest that was reported.
+        """Return usage by aggregation over a window in nanoseconds; 0 is the longest that was reported.
 
-        With 0 and nothing of that kind the plain usage stands in; a window of one's own that is missing stays missing.
+        With 0 and nothing of that kind the plain usage is returned; a missing window that was asked for stays
+        missing.
         """
         if self._aggregated is None:
             self._aggregated = self._windows()
@@ -79,5 +80,5 @@ class Report:
             return None
 
     def expires_at(self, seconds: int) -> float:
-        """From when on the report is too old to go by; one that names no time always was."""
+        """Return when the report becomes too old to use; one without a time always is."""
         return float("-inf") if self.update_time is None else self.update_time + seconds

@@ -1,4 +1,4 @@
-"""How free a node is, as a score: the weighted mean of what would be left, or how little of the scarcest."""
+"""Score how free a node is: the weighted mean of what would be left, with a weight for the scarcest resource."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Weights(msgspec.Struct, frozen=True):
 def score(
     weights: Weights, total: Sequence[int], measured: Sequence[int], coming: Sequence[int], adds: Sequence[int]
 ) -> int:
-    """Of a node with what is measured there, what pods on their way bring, and what this one adds.
+    """Score a node with its measured usage, what assigned pods will add, and what this pod adds.
 
-    What goes on beyond the last place does not count. The scarcest is looked for among all resources, those without a
-    weight and those that the node lacks included.
+    Elements beyond the shortest sequence do not count. The scarcest is looked for among all resources, those
+    without a weight and those that the node lacks included.
     """
     summed, least = 0, MAX_SCORE
     for there, seen, more, own, weight in zip(total, measured, coming, adds, weights.by_resource, strict=False):

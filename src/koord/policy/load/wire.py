@@ -1,4 +1,4 @@
-"""The parts of a NodeMetric that decisions about load read; nothing else of it is held."""
+"""The parts of a NodeMetric that load decisions read, and their reports as vectors."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a workload will need, judged by what it used: decaying histograms and the estimates made from them. Pure."""
+"""Predict resource needs from past usage: decaying histograms and the estimates made from them. Pure."""

@@ -1,4 +1,9 @@
-"""The sizes that a histogram tells apart: each bucket is 5 % wider than the one before it."""
+"""A histogram whose samples count half as much after each half-life, and its exponential buckets.
+
+Old weights are not touched as time passes; new ones are made heavier instead, relative to a reference
+time that is moved when the factor would grow too large. Times are seconds since the Unix epoch and arrive
+with the samples.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,9 @@ from functools import cached_property
 
 
 class Buckets:
-    """From 0 to `largest` and beyond: the last bucket takes all that is more."""
+    """Exponential buckets from 0 to `largest`, each 5 % wider than the one before; the last one takes all that is
+    more.
+    """
 
     def __init__(self, *, first: float, largest: float, ratio: float = 1.05) -> None:
         self.first = first
@@ -27,7 +34,7 @@ class Buckets:
         return float(self.first * (self.ratio**bucket - 1) / (self.ratio - 1))
 
     def end(self, bucket: int) -> float:
-        """The last bucket has no end; what is known of its content is where it starts."""
+        """Return the upper end of a bucket; the last one has none, so its start is returned."""
         return self.start(bucket + 1) if bucket < self.count - 1 else self.start(bucket)
 
     def _log(self, value: float) -> float:

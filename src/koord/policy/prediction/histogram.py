@@ -1,8 +1,4 @@
-"""A histogram whose samples count half as much after each half-life.
-
-Old weights are not touched as time passes; new ones are made heavier instead, relative to a reference time that is
-moved when the factor would grow too large. Times are seconds since the Unix epoch and arrive with the samples.
-"""
+"""A histogram whose samples count half as much after each half-life."""
 
 from __future__ import annotations
 
@@ -18,14 +14,14 @@ _COMPACT = 10_000
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All of a histogram: restored, it goes on as if it had never been away."""
+    """The full state of a histogram: restored, it continues as if it had never been away."""
 
     reference_s: float = 0.0
     weights: dict[int, float] = {}
 
 
 class Compact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A histogram in small whole numbers: shapes survive, exact weights do not."""
+    """A histogram in small integers: shapes survive, exact weights do not."""
 
     reference_timestamp: float = 0.0
     bucket_weights: dict[int, int] = {}
@@ -49,7 +45,7 @@ class DecayingHistogram:
 
     @property
     def total(self) -> float:
-        """In the histogram's own scale; only shares of it mean anything."""
+        """Return the total weight in the histogram's own scale; only shares of it are meaningful."""
         return math.fsum(self._weights.values())
 
     @property
@@ -57,7 +53,7 @@ class DecayingHistogram:
         return not self._significant()
 
     def percentile(self, share: float) -> float:
-        """The upper end of the bucket below which that share of the weight lies; 0 when there is nothing."""
+        """Return the upper end of the bucket below which that share of the weight lies; 0 when empty."""
         significant = self._significant()
         if not significant:
             return 0.0
@@ -69,7 +65,7 @@ class DecayingHistogram:
         return self.buckets.end(significant[-1])
 
     def peak(self, now: float, least: float) -> float:
-        """The upper end of the highest bucket that still weighs `least` today, in samples of weight 1."""
+        """Return the upper end of the highest bucket that still weighs `least` now, in samples of weight 1."""
         floor = max(least * self._factor(now), EPSILON)
         held = [bucket for bucket, weight in self._weights.items() if weight >= floor]
         return self.buckets.end(max(held)) if held else self.percentile(1.0)
@@ -80,7 +76,7 @@ class DecayingHistogram:
         return Saved(reference_s=self._reference_s, weights=dict(sorted(self._weights.items())))
 
     def restore(self, saved: Saved) -> None:
-        """Take over what was saved in place of what is here. Buckets that do not exist any more join the last one."""
+        """Replace the content by a saved state. Buckets that do not exist any more join the last one."""
         self._reference_s = saved.reference_s
         self._weights = {}
         for bucket, weight in saved.weights.items():
@@ -95,7 +91,7 @@ class DecayingHistogram:
         return Compact(reference_timestamp=self._reference_s, bucket_weights=kept, total_weight=self.total)
 
     def expand(self, compact: Compact) -> None:
-        """Take over a compact form: its numbers are shares of its total."""
+        """Replace the content by a compact form: its numbers are shares of its total."""
         self._reference_s = compact.reference_timestamp
         self._weights = {}
         whole = sum(compact.bucket_weights.values())

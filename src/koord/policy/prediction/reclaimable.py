@@ -1,7 +1,8 @@
-"""How much of what prod pods asked for they will not need: the smaller of two views of their peaks.
+"""Predict how much of their requests prod pods will not need: the smaller of two predictions from their peaks.
 
-One view adds up the peaks of single pods, which never come all at once; the other takes the peak of all prod pods and
-of the system together, which forgets who they are. Models and measurements are left to others.
+One prediction adds up the peaks of single pods, which never come all at once; the other takes the peak of
+all prod pods and of the system together, which ignores individual pods. Models and measurements are left
+to others.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Amount(msgspec.Struct, frozen=True, gc=False):
         return Amount(self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes)
 
     def less(self, other: Amount) -> Amount:
-        """Never below nothing."""
+        """Subtract, never below zero."""
         return Amount(max(0, self.cpu_milli - other.cpu_milli), max(0, self.memory_bytes - other.memory_bytes))
 
     def smaller(self, other: Amount) -> Amount:
@@ -39,7 +40,7 @@ NOTHING = Amount()
 
 
 class ProdPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`peak` is None while nothing is known of it."""
+    """One prod pod. `peak` is None while nothing is known of it."""
 
     uid: str
     request: Amount
@@ -49,7 +50,7 @@ class ProdPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReclaimableView(msgspec.Struct, frozen=True, kw_only=True):
-    """Peaks are without margin: the 95th percentile of CPU and the 98th of memory."""
+    """The inputs of the prediction. Peaks are without margin: the 95th percentile of CPU and the 98th of memory."""
 
     allocatable: Amount | None
     pods: tuple[ProdPod, ...] = ()
@@ -66,7 +67,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Reclaimable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The answer, and the two views that it was made from."""
+    """The result, and the two predictions that it was made from."""
 
     result: Prediction
     by_pod: Prediction
@@ -97,7 +98,7 @@ def decide_reclaimable(seen: ReclaimableView) -> Reclaimable | Unpredictable:
 
 
 def by_single_pods(seen: ReclaimableView, allocatable: Amount) -> Prediction:
-    """Pods that are new or unknown may yet need all they asked for, and lend nothing."""
+    """Predict by pod. Pods that are new or unknown may yet need all they requested, and yield nothing."""
     unpredicted, needed, spare = NOTHING, NOTHING, NOTHING
     for pod in seen.pods:
         if pod.age_s <= seen.cold_start_s:

@@ -1,7 +1,7 @@
-"""How much the pods of a workload should ask for, learnt from samples of what they used.
+"""Recommend requests for the pods of a workload, learnt from samples of their usage.
 
-CPU can be throttled, so the 95th percentile is enough; memory that is missing kills, so the highest use that has not
-faded counts. Both get a margin on top.
+CPU can be throttled, so the 95th percentile is enough; missing memory kills, so the highest use that has
+not faded counts. Both get a margin on top.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod used, as its node reported it at that time."""
+    """The usage of one pod, as its node reported it at that time."""
 
     node: str
     cpu_cores: float
@@ -76,11 +76,11 @@ class Model:
         return self._last_s
 
     def knows(self, node: str, at: float) -> bool:
-        """Whether this report of the node was taken in already: reports are seen again after a restart."""
+        """Return whether this report of the node was taken in already: reports are seen again after a restart."""
         return at <= self._nodes.get(node, 0.0)
 
     def feed(self, node: str, samples: list[Sample]) -> None:
-        """All samples of one report of a node."""
+        """Add all samples of one report of a node."""
         for sample in samples:
             self._cpu.add(max(sample.cpu_cores, 0.0), sample.at)
             self._memory.add(max(sample.memory_bytes, 0.0), sample.at)
@@ -92,7 +92,7 @@ class Model:
         self._nodes = {known: at for known, at in self._nodes.items() if at >= horizon}
 
     def estimate(self) -> Estimate | None:
-        """None until there is a sample."""
+        """Return the recommendation; None until there is a sample."""
         if not self._samples:
             return None
         settings = self._settings

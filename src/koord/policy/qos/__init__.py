@@ -1,1 +1,1 @@
-"""Which class a pod is in, and what follows from it."""
+"""QoS and priority classes of pods, and the NodeSLO of a node."""

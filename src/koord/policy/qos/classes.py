@@ -35,25 +35,27 @@ _FORBIDDEN = frozenset({(LSR, MID), (LSR, BATCH), (LSR, FREE), (LSR, NONE), (BE,
 
 
 def qos_raw(labels: Mapping[str, str]) -> str:
-    """The class that the label states; an unknown or misspelled one is none."""
+    """Return the class that the label states; an unknown or misspelled one is none."""
     stated = labels.get(L_QOS_CLASS, NONE)
     return stated if stated in QOS_CLASSES else NONE
 
 
 def qos_with_default(labels: Mapping[str, str], kube_qos: str) -> str:
-    """The stated class, or the one that Kubernetes' own QoS implies. `kube_qos` is status.qosClass or computed."""
+    """Return the stated class, or the one that Kubernetes' own QoS implies. `kube_qos` is status.qosClass or computed.
+
+    """
     return qos_raw(labels) or _BY_KUBE_QOS.get(kube_qos, NONE)
 
 
 def priority_class_of_value(priority: int | None) -> str:
-    """The band that a priority falls in; the gaps between bands belong to no class."""
+    """Return the class whose band contains the priority; the gaps between bands belong to no class."""
     if priority is None:
         return NONE
     return next((name for name, band in BANDS.items() if band.low <= priority <= band.high), NONE)
 
 
 def priority_class_raw(labels: Mapping[str, str], priority: int | None) -> str:
-    """The label when it is there, and then spec.priority is not asked, not even when the label's value is unknown."""
+    """Return the class of the label, even when its value is unknown; without a label that of spec.priority."""
     stated = labels.get(L_PRIORITY_CLASS)
     if stated is not None:
         return stated if stated in PRIORITY_CLASSES else NONE
@@ -61,12 +63,14 @@ def priority_class_raw(labels: Mapping[str, str], priority: int | None) -> str:
 
 
 def priority_class_with_default(labels: Mapping[str, str], priority: int | None, kube_qos: str) -> str:
-    """The raw class, or the one that the pod's QoS implies."""
+    """Return the raw class, or the one that the pod's QoS implies."""
     return priority_class_raw(labels, priority) or _PRIORITY_BY_QOS.get(qos_with_default(labels, kube_qos), NONE)
 
 
 def priority_value_with_default(labels: Mapping[str, str], priority: int | None, kube_qos: str) -> int:
-    """The pod's own priority unless absent or 0, then the default value of its class; 0 for a pod without class."""
+    """Return the pod's own priority unless absent or 0, then the default value of its class; 0 for a pod without
+    class.
+    """
     if priority:
         return priority
     band = BANDS.get(priority_class_with_default(labels, priority, kube_qos))
@@ -74,10 +78,10 @@ def priority_value_with_default(labels: Mapping[str, str], priority: int | None,
 
 
 def is_legal(qos: str, priority_class: str) -> bool:
-    """Whether the pod webhook lets this pair of raw classes in."""
+    """Return whether the pod webhook admits this pair of raw classes."""
     return (qos, priority_class) not in _FORBIDDEN
 
 
 def illegal_combination(qos: str, priority_class: str) -> str:
-    """The refusal's wording."""
+    """Return the text of the webhook's refusal."""
     return f"{L_QOS_CLASS}={qos} and priorityClass={priority_class} cannot be used in combination"

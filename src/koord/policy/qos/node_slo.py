@@ -1,4 +1,4 @@
-"""What a node's NodeSLO shall say, and where each part of it comes from. Reading the settings is left to others."""
+"""Compute a node's NodeSLO, and where each part of it comes from. Reading the configuration is left to others."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from koord.values.quantity import Quantity
 T = TypeVar("T")
 
 CLUSTER = "cluster"
-STORED = "stored"  # the document was never readable: what the node was told before still stands
+STORED = "stored"  # the document was never readable: the node keeps what is stored
 NO_REQUEST, NO_LIMIT = 0, 100  # what the schema fills in; stated here so that a written NodeSLO equals a read one
 
 
 class Section(msgspec.Struct, Generic[T], frozen=True):
-    """One document as it is known now. Without `good` it was never readable since this program started."""
+    """One configuration document. Unless `is_readable` it has never been readable since this program started."""
 
     layers: Layers[T]
     good: bool = True
@@ -54,7 +54,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 def decide_node_slo(
     settings: Settings, labels: Mapping[str, str], annotations: Mapping[str, str], stored: NodeSLOSpec | None
 ) -> Decision:
-    """`stored` is the spec that the node has now. Extensions belong to others and are left as they are."""
+    """Compute the spec. `stored` is the spec that the node has now. Extensions belong to others and are kept."""
     sources: dict[str, str] = {}
     had = stored or NodeSLOSpec()
 

@@ -1,1 +1,1 @@
-"""The elastic quota tree: who may use how much of the cluster now, and why. Reads no clock and no server."""
+"""The elastic quota tree: definitions, runtime quota and sums of every quota. Pure; it reads no clock and no server."""

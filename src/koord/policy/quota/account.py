@@ -1,4 +1,9 @@
-"""One quota's numbers, and how a pod's arrival changes them and those of every quota above it."""
+"""One tree of quotas: its nodes with their sums, and the runtime quota of each. Which pods belong to it is
+told from outside.
+
+Runtime quotas are never stored: each is computed from the total downwards when it is asked for, along its
+path only, and every sibling pool on that path remembers its last division.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,10 @@ ENDLESS = 1 << 60  # more than any cluster has of anything
 
 
 class Account:
-    """Sums of pods and of children, kept up to date by deltas. Amounts of zero are absent.
+    """A quota with the sums of its pods and children, updated by deltas. Zero amounts are absent.
 
-    `asked` is what pods and children ask for; `request` is that, and no less than min for a quota that does not lend;
-    `limited` is the part of it within max, which is what the parent hears of.
+    The child request is what pods and children request; `request` is that, and no less than min for a quota
+    that does not lend; the limited request is the part of it within max, which is what the parent sees.
     """
 
     __slots__ = (
@@ -39,10 +44,10 @@ class Account:
         self.name = quota.name
         self.quota = quota
         self.lends = lends
-        self.endless = all(most >= ENDLESS for most in quota.max.values())  # its max limits nobody
+        self.endless = all(most >= ENDLESS for most in quota.max.values())  # its max limits no pod
         self.parent: Account | None = None
         self.children: list[Account] = []
-        self.path: tuple[Account, ...] = ()  # from below the root down to this one; empty for what is not shared out
+        self.path: tuple[Account, ...] = ()  # from below the root down to this one; empty for built-in groups
         self.claims: dict[str, Claim] = {}  # on the parent, by resource of max
         self.asked: Amounts = {}
         self.request: Amounts = {}
@@ -54,7 +59,7 @@ class Account:
         self.guaranteed: Amounts = {}
 
     def add_request(self, delta: Counts, fixed: Counts, sign: int = 1) -> None:
-        """`fixed` is the part of the delta that belongs to non-preemptible pods."""
+        """Add a request here and upwards. `fixed` is the part of the delta of non-preemptible pods."""
         here: Account | None = self
         passed: Amounts = {name: sign * amount for name, amount in delta.items()}
         while here is not None and (passed or fixed):
@@ -64,7 +69,7 @@ class Account:
             here = here.parent
 
     def restate(self, changed: Counts) -> Amounts:
-        """Derive request and limit of these resources anew; returns by how much the limited request changed."""
+        """Recompute request and limit of these resources; return the change of the limited request."""
         passed: Amounts = {}
         for name in changed:
             request = self.asked.get(name, 0)
@@ -91,7 +96,9 @@ class Account:
             here = here.parent
 
     def add_allocated(self, delta: Counts, sign: int = 1) -> None:
-        """What runs is guaranteed: the parent must hold what its children hold, and at least their mins."""
+        """Add allocated amounts here and upwards: the parent must guarantee what its children hold, and at least their
+        mins.
+        """
         here: Account | None = self
         passed: Amounts = {name: sign * amount for name, amount in delta.items()}
         while here is not None and passed:

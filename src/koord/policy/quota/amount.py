@@ -1,4 +1,4 @@
-"""Amounts by resource as whole numbers (thousandths of a cpu, units of all else), and how messages write them."""
+"""Amounts by resource as integers (milli of cpu, units of all else), and how messages write them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NONE = "<empty>"
 
 
 def text(amounts: Counts) -> str:
-    """As refusals show them: sorted, `cpu:2,memory:4Gi`."""
+    """Format amounts as refusals show them: sorted, `cpu:2,memory:4Gi`."""
     return ",".join(f"{name}:{from_units(name, amounts[name])}" for name in sorted(amounts)) or NONE
 
 
@@ -23,7 +23,7 @@ def names(resources: Iterable[str]) -> str:
 
 
 def wire(amounts: Counts) -> dict[str, str]:
-    """A resource list of the API."""
+    """Return the amounts as a resource list of the API."""
     return {name: str(from_units(name, amounts[name])) for name in sorted(amounts)}
 
 
@@ -36,7 +36,7 @@ def nonzero(amounts: Counts) -> Amounts:
 
 
 def add_to(total: Amounts, delta: Counts, sign: int = 1) -> None:
-    """In place. What comes to nothing is left out, so that a sum does not remember how it came about."""
+    """Add in place. Zeros are dropped, so that a sum does not depend on its history."""
     for name, amount in delta.items():
         left = total.get(name, 0) + sign * amount
         if left:
@@ -57,5 +57,5 @@ def minus(a: Counts, b: Counts) -> Amounts:
 
 
 def exceeding(wanted: Counts, limit: Counts) -> tuple[str, ...]:
-    """The resources of which more is wanted than there may be; a limit that is silent on one does not limit it."""
+    """Return the resources of which more is wanted than the limit; a limit that does not name one does not limit it."""
     return tuple(sorted(name for name, most in limit.items() if wanted.get(name, 0) > most))

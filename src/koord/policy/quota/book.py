@@ -1,8 +1,9 @@
-"""All quotas and the pods that draw on them: the one place where events become numbers.
+"""The quota manager: all quotas and their pods, and the one place where events become numbers.
 
-The numbers are a function of the live quotas, the live pods, the places promised to pods and the cluster's total, and
-of nothing else; `Book.of` makes the same book from those alone. Pods are kept in sums by address (the quota they name
-and their namespace), so a change of the tree costs as many steps as there are addresses, not pods.
+The numbers are a function of the live quotas, the live pods, the assumed pods and the cluster's total,
+and of nothing else; `GroupQuotaManager.build` makes the same from those alone. Pods are summed by address
+(the quota they name and their namespace), so a change of the tree costs as many steps as there are
+addresses, not pods.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _Bundle:
         self.np_used: Amounts = {}
         self.home: Account | None = None  # where they are counted
         self.refusal: Refusal | None = None  # why none of them may start
-        self.open = False  # nothing is shared out where they are counted, and there is no end to it
+        self.open = False  # they are counted in a built-in group without a max
 
     def move(self, home: Account | None, refusal: Refusal | None) -> None:
         self.home, self.refusal = home, refusal
@@ -58,14 +59,14 @@ class _Bundle:
 class Book:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self.version = 0  # moves whenever some number may have
+        self.version = 0  # incremented whenever some number may have changed
         self._directory = Directory()
         self.pods: dict[str, Claimant] = {}  # by uid; changed by `handle` alone
-        self._promised: set[str] = set()  # pods with a place that no server confirmed yet
+        self._promised: set[str] = set()  # pods with a node that no API server confirmed yet
         self._bundles: dict[Address, _Bundle] = {}
         self._total: Counts = {}
-        self._forest: Forest | None = None  # made anew when it is next needed
-        # Pods that got a place in a group apart and are not counted there yet: nothing depends on it before it is read.
+        self._forest: Forest | None = None  # rebuilt when it is next needed
+        # Assumed pods of a built-in group that are not counted there yet: nothing depends on it before it is read.
         self._late: list[tuple[_Bundle, Claimant]] = []
         self._retotal = True  # what is left for the default tree has changed
         self._refused: dict[str, Refused] = {}
@@ -150,7 +151,9 @@ class Book:
         return eased
 
     def assign(self, uid: str) -> bool:
-        """What Assigned does, without an event as every placement comes by here. False for a pod that is unknown."""
+        """Assume a pod as QuotaPodAssumed does, without an event since every placement comes here. False for an
+        unknown pod.
+        """
         pod = self.pods.get(uid)
         if pod is None:
             return False
@@ -168,7 +171,7 @@ class Book:
         return True
 
     def _catch_up(self) -> None:
-        """Count those who came to a group apart, equal ones at once. Sums do not mind in which order they are made."""
+        """Count the assumed pods of the built-in groups, equal ones at once. Sums do not depend on order."""
         alike: dict[tuple[int, int, bool], tuple[_Bundle, Claimant, int]] = {}
         for bundle, pod in self._late:
             key = (id(bundle), id(pod.requests), pod.preemptible)
@@ -179,7 +182,7 @@ class Book:
             self._use_of(bundle, pod, times)
 
     def unassign(self, uid: str) -> Collection[str]:
-        """What Unassigned does: the trees where it may help."""
+        """Forget an assumed pod and return the trees where it may help."""
         self.version += 1
         pod = self.pods.get(uid)
         if pod is None or uid not in self._promised:
@@ -238,7 +241,7 @@ class Book:
             home.add_allocated(own, sign)
 
     def _grown(self) -> Forest:
-        """The forest with every pod in its place."""
+        """Return the trees with every pod in its place."""
         if self._late:
             self._catch_up()
         if self._forest is None:
@@ -257,10 +260,10 @@ class Book:
         return self._forest
 
     def _house(self, address: Address, forest: Forest) -> tuple[Account | None, Refusal | None]:
-        """Where pods of an address are counted, and why they are kept waiting, if they are.
+        """Return where pods of an address are counted, and why they are refused, if they are.
 
-        Pods that name a quota which does not exist may hold nodes all the same, so they are counted with the default
-        group; they have none of its rights.
+        Pods that name a quota which does not exist may hold nodes all the same, so they are counted with the
+        default group; they have none of its rights.
         """
         name = self._directory.home(address, default=self.rules.default_group)
         if not name:
@@ -276,7 +279,7 @@ class Book:
 
     @property
     def forest(self) -> Forest:
-        """For readers of numbers; changed by `handle` alone."""
+        """Return the trees, for readers of numbers; only `handle` changes them."""
         return self._grown()
 
     @property
@@ -299,7 +302,7 @@ class Book:
         return self._refused.get(quota)
 
     def members(self, quota: str) -> Iterator[Claimant]:
-        """The pods that hold room in a quota itself, not below it."""
+        """Yield the assigned pods of a quota itself, not of those below it."""
         self._grown()
         for bundle in self._bundles.values():
             if bundle.home is not None and bundle.home.name == quota and bundle.refusal is None:
@@ -308,12 +311,12 @@ class Book:
                         yield pod
 
     def quota_of(self, pod: Claimant) -> str | None:
-        """The quota whose member a pod is; None when it has none or names one that does not exist."""
+        """Return the quota that a pod belongs to; None when it has none or names one that does not exist."""
         name = self._directory.home(pod.address, default=self.rules.default_group)
         return name if name and self._directory.knows(name) else None
 
     def runtime(self, quota: str) -> Amounts:
-        """What a quota may use now. Of the groups apart it is their max; of a quota without a place nothing."""
+        """Return what a quota may use now: the max of a built-in group, nothing for an orphaned quota."""
         forest = self._grown()
         account = forest.account(quota)
         if account is None:
@@ -321,9 +324,10 @@ class Book:
         return dict(account.quota.max) if quota in forest.apart else forest.tree_of(quota).entitlement(account)
 
     def check(self, pod: Claimant, *, without: Iterable[Claimant] = ()) -> Refusal | None:
-        """Whether the pod may start. It counts as asked for, even when the watch did not bring it yet.
+        """Check whether the pod may start. Its request counts, even when the watch did not bring it yet.
 
-        `without` are running pods that are imagined away; only their use is, not what they ask for.
+        `without` are running pods that are preempted in a dry run; only their use is removed, not what they
+        request.
         """
         forest = self._grown() if self._forest is None else self._forest
         bundle = self._bundles.get((pod.quota, pod.namespace))
@@ -333,7 +337,7 @@ class Book:
         if refusal is not None or home is None:
             return refusal
         if not home.path and (home.endless or self._has_room(home, pod.requests)):
-            return None  # nothing is shared out here
+            return None  # a built-in group shares nothing
         forest = self._grown()
         known = self.pods.get(pod.uid)
         requested = masked(pod.requests, home.quota.max)
@@ -342,7 +346,7 @@ class Book:
             gone.append(known)
         if known is not None and known.address == pod.address and known.requests == pod.requests:
             return self._judged(forest, home, pod, requested, gone)
-        # As if the watch had brought the pod as it is now: asked for, and no longer as it was.
+        # As if the watch had brought the pod as it is now: its new request counts, its former one does not.
         former = self._bundles[known.address].home if known is not None else None
         before = masked(known.requests, former.quota.max) if known is not None and former is not None else {}
         home.add_request(requested, {})
@@ -356,7 +360,7 @@ class Book:
                 former.add_request(before, {})
 
     def _has_room(self, home: Account, requests: Counts) -> bool:
-        """Of a group apart, whose limit is its max."""
+        """Return whether a built-in group, whose limit is its max, has room."""
         self._grown()
         most, used = home.quota.max, home.used
         return all(used.get(name, 0) + amount <= most.get(name, ENDLESS) for name, amount in requests.items())
@@ -374,7 +378,7 @@ class Book:
         return judge(self.rules, home, levels, requested, used_by, None if pod.preemptible else fixed)
 
     def _without(self, account: Account, used: Amounts, gone: list[Claimant]) -> Amounts:
-        """Use of an account, less that of assigned pods at or below it that are imagined away."""
+        """Return the use of a node, less that of assigned pods at or below it that are preempted in a dry run."""
         for pod in gone:
             bundle = self._bundles.get(pod.address)
             home = bundle.home if bundle is not None else None
@@ -397,5 +401,5 @@ class Book:
 
 
 def _claims_alike(a: Claimant, b: Claimant) -> bool:
-    """Whether b asks for exactly what a asked for, of the same quota: then no sum of requests changes."""
+    """Return whether b requests exactly what a requested of the same quota, so that no sum of requests changes."""
     return a.address == b.address and a.requests == b.requests and a.preemptible == b.preemptible

@@ -1,4 +1,4 @@
-"""A pod as quotas see it: what it asks for, where it says it belongs, and whether it has its place."""
+"""A pod as quotas see it: what it requests, which quota it names, and whether it has a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ElasticQuota as the tree sees it, and the settings that hold for all of them."""
+"""An ElasticQuota and a pod as the quota tree sees them, and the rules that hold for all quotas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _NOT_YET = datetime.max.replace(tzinfo=UTC)
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """Names are global: a quota is known by its name, wherever its object lives."""
+    """The definition of one quota. Names are global: a quota is known by its name, whatever namespace its object is
+    in.
+    """
 
     name: str
     namespace: str = ""
@@ -38,7 +40,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(quota: ElasticQuota) -> Quota:
-        """Raises QuantityError when min or max holds no quantity."""
+        """Read an ElasticQuota. Raises QuantityError when min or max holds no quantity."""
         meta = quota.metadata
         labels = quota_tree.parse(meta.labels)
         total = quota_resources.parse(meta.annotations, A_QUOTA_TOTAL_RESOURCE)
@@ -61,12 +63,12 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def age(self) -> tuple[datetime, str, str]:
-        """Of two that claim the same, the lesser came first."""
+        """Return the sort key by which, of two quotas that claim the same, the older one wins."""
         return (self.created, self.name, self.namespace)
 
 
 def _renamed(given: Counts) -> Counts:
-    """Batch resources under the names in use; where both are there the old one is left alone."""
+    """Rename deprecated batch resources; where both names are present the old one is left alone."""
     if DEPRECATED_BATCH.keys().isdisjoint(given):
         return given
     new = DEPRECATED_BATCH
@@ -74,7 +76,7 @@ def _renamed(given: Counts) -> Counts:
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """The plugin's arguments and feature gates, as far as they decide anything here."""
+    """The plugin's arguments and feature gates that affect quotas."""
 
     runtime: bool = True  # limit by what a quota is entitled to now; otherwise by its max
     scale_min: bool = True

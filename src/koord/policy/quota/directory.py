@@ -1,4 +1,6 @@
-"""Which quotas exist by name, which namespaces they claim, and so which quota a pod belongs to."""
+"""All quota trees, built from the quotas that exist, and the index of quotas by name and by the namespaces they claim.
+
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,14 @@ from koord.api.protocol import DEFAULT_QUOTA, ROOT_QUOTA, SYSTEM_QUOTA
 from koord.policy.quota.claimant import Address
 from koord.policy.quota.definition import Quota
 
-# Their use is taken off the total before anything is shared out, so they take no part in the sharing.
+# Their use is subtracted from the total first, so they take no part in the sharing.
 APART = frozenset((DEFAULT_QUOTA, SYSTEM_QUOTA))
 
 
 class Directory:
-    """Of two objects that share a name or claim one namespace the older counts, whatever order they came in."""
+    """The quotas by name. Of two objects that share a name or claim one namespace the older counts, in any order of
+    events.
+    """
 
     def __init__(self) -> None:
         self._live: dict[str, dict[str, Quota]] = {}  # name -> namespace of the object
@@ -30,7 +34,7 @@ class Directory:
         return iter(self._quotas.values())
 
     def put(self, quota: Quota) -> bool:
-        """Whether anything changed by it."""
+        """Add or update a quota and return whether anything changed."""
         self._live.setdefault(quota.name, {})[quota.namespace] = quota
         return self._settle(quota.name)
 
@@ -61,7 +65,7 @@ class Directory:
         return True
 
     def home(self, address: Address, *, default: bool) -> str:
-        """The name of the quota that an address belongs to, which need not exist; "" is none at all."""
+        """Return the name of the quota that an address belongs to, which need not exist; "" is none."""
         named, namespace = address
         if named or not default:
             return named
@@ -74,5 +78,5 @@ class Directory:
         return DEFAULT_QUOTA
 
     def knows(self, name: str) -> bool:
-        """Whether pods can belong to it. The groups that stand apart are there without an object; the root has none."""
+        """Return whether pods can belong to it. Built-in groups exist without an object; the root has no pods."""
         return name in APART or (name in self._quotas and name != ROOT_QUOTA)

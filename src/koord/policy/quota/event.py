@@ -1,4 +1,4 @@
-"""What can happen to quotas, and what follows from it."""
+"""Events that change quotas, and their effects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from koord.policy.quota.refusal import Refusal
 
 
 class QuotaSeen(msgspec.Struct, frozen=True):
-    """The watch shows the quota so, for the first time or changed."""
+    """The watch shows the quota, new or changed."""
 
     quota: Quota
 
@@ -24,37 +24,37 @@ class QuotaGone(msgspec.Struct, frozen=True):
 
 
 class Requested(msgspec.Struct, frozen=True):
-    """The pod exists so, for the first time or changed. A pod that has ended is Released."""
+    """The pod exists, new or changed. A pod that has ended is removed instead."""
 
     pod: Claimant
 
 
 class Assigned(msgspec.Struct, frozen=True):
-    """A place was chosen for the pod, though no server confirmed it yet."""
+    """A node was chosen for the pod and no API server confirmed it yet (assume)."""
 
     uid: str
 
 
 class Unassigned(msgspec.Struct, frozen=True):
-    """That place was given up again."""
+    """The assumed node was given up again (forget)."""
 
     uid: str
 
 
 class Released(msgspec.Struct, frozen=True):
-    """The pod ended or is gone."""
+    """The pod ended or was deleted."""
 
     uid: str
 
 
 class TotalChanged(msgspec.Struct, frozen=True):
-    """What all nodes together can hold."""
+    """The total of all nodes changed."""
 
     total: Counts
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A pod was told to wait. Only remembered, for the quota's statement."""
+    """A pod was refused. It is only remembered, for the quota's report."""
 
     pod: str  # namespace/name
     quota: str
@@ -66,7 +66,7 @@ Event: TypeAlias = QuotaSeen | QuotaGone | Requested | Assigned | Unassigned | R
 
 
 class Eased(msgspec.Struct, frozen=True):
-    """Pods that were refused in these trees may pass now. `check` tells exactly which."""
+    """Pods that were refused in these trees may pass now. The check tells exactly which."""
 
     trees: frozenset[str]
     cause: Event

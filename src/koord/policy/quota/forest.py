@@ -1,4 +1,4 @@
-"""All trees of one moment, made from the quotas that exist, with the two groups that stand apart from every tree."""
+"""All trees at one moment, with the two built-in groups that belong to no tree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Forest:
             for name, most in ((DEFAULT_QUOTA, rules.default_max), (SYSTEM_QUOTA, rules.system_max))
         }
         self._tree_of = {name: tree for tree in self.trees.values() for name in tree.accounts}
-        self._fenced: Amounts = {}  # what other trees took off the default one
+        self._fenced: Amounts = {}  # reserved by other trees, subtracted from the default tree
         for name, quotas in by_tree.items():
             if name == DEFAULT_TREE:
                 continue
@@ -39,7 +39,9 @@ class Forest:
                     add_to(self._fenced, root.total)
 
     def set_total(self, total: Counts) -> None:
-        """Nodes belong to the default tree, less what other trees and the groups apart have of them."""
+        """Set the cluster's total: nodes belong to the default tree, less what other trees and built-in groups use of
+        them.
+        """
         left = dict(total)
         add_to(left, self._fenced, -1)
         for account in self.apart.values():
@@ -53,7 +55,7 @@ class Forest:
         return self.apart.get(name)
 
     def tree_of(self, name: str) -> Tree:
-        """The default tree for what is in none."""
+        """Return the quota's tree; the default tree for a quota in none."""
         return self._tree_of.get(name, self.trees[DEFAULT_TREE])
 
     def tree_name(self, name: str) -> str:
@@ -64,14 +66,14 @@ class Forest:
         return self.tree_of(name).adrift.get(name)
 
     def accounts(self) -> Iterator[Account]:
-        """Every quota, by tree and name; the roots of the trees are not among them."""
+        """Yield every quota, by tree and name, without the roots of the trees."""
         for key in sorted(self.trees):
             yield from self.trees[key].accounts.values()
         yield from self.apart.values()
 
 
 def _apart(quota: Quota | None, name: str, most: Counts) -> Quota:
-    """The object of a group apart can state another max; nothing else of it counts."""
+    """Return the definition of a built-in group: its object can state another max; nothing else of it counts."""
     if quota is not None and quota.max:
         return msgspec.structs.replace(quota, parent="", min={}, total={})
     return Quota(name=name, parent="", max=most)

@@ -1,4 +1,4 @@
-"""Whether one more pod fits in its quota and in those above. How much is used, and by whom, is told from outside."""
+"""Check whether one more pod fits in its quota and in those above. Usage is supplied by the caller."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def judge(
     used_by: UsedBy,
     fixed: Callable[[], Amounts] | None = None,
 ) -> Refusal | None:
-    """`levels` lead to the pod's quota and are empty for the groups apart, whose limit is their max.
+    """Check the pod. `levels` lead to its quota and are empty for built-in groups, whose limit is their max.
 
-    `fixed` is what non-preemptible pods of the quota use; None for a pod that is preemptible itself.
+    `fixed` is what non-preemptible pods of the quota use; None for a preemptible pod.
     """
     quota = home.quota
     limit: Counts = levels[-1][1] if rules.runtime and levels else quota.max
@@ -62,7 +62,7 @@ def _no_room_above(
     names: Collection[str],
     used_by: UsedBy,
 ) -> Refusal | None:
-    """The nearest ancestor without room for these resources of the request."""
+    """Return the refusal of the nearest ancestor without room for these resources of the request."""
     for depth in range(len(levels) - 2, -1, -1) if names else ():
         above, entitled = levels[depth]
         limit = masked(entitled if what == "runtime" else above.quota.max, names)

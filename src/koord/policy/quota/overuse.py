@@ -1,4 +1,4 @@
-"""Quotas that use more than they are entitled to: for how long, and which pods have to leave when it is too long."""
+"""Select pods that must leave for quotas: those of over-used quotas (revocation), and preemption within one quota."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from koord.policy.quota.statement import over
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """Since when each quota has been over, and those that have been so for too long."""
+    """Since when each quota has been over-used, and those that have been so for too long."""
 
     since: Mapping[str, float]
     due: tuple[str, ...] = ()
 
 
 def overused(book: Book) -> dict[str, Amounts]:
-    """By how much each quota uses more than it may now. The system group is never blamed."""
+    """Return by how much each quota uses more than its runtime. The system group is never included."""
     found: dict[str, Amounts] = {}
     forest = book.forest
     for tree in forest.trees.values():
@@ -37,7 +37,9 @@ def overused(book: Book) -> dict[str, Amounts]:
 
 
 def watch(before: Watch, over_now: Iterable[str], now: float, patience_s: float) -> Watch:
-    """A quota that was within its share once, however briefly, starts anew; so does one that was just dealt with."""
+    """Update the state. A quota that was within its runtime once, however briefly, starts anew; so does one just
+    revoked.
+    """
     since: dict[str, float] = {}
     due: list[str] = []
     for name in sorted(over_now):
@@ -50,11 +52,11 @@ def watch(before: Watch, over_now: Iterable[str], now: float, patience_s: float)
 
 
 def to_leave(pods: Iterable[Claimant], used: Counts, entitled: Counts) -> list[Claimant]:
-    """Which of a quota's assigned pods leave so that it is within its share, the most important stay.
+    """Select the assigned pods to revoke so that the quota is within its runtime; the most important stay.
 
-    The least important are counted out until the rest fits; then, from the most important of them down, each that
-    fits after all stays. When the rest never fits, all that can leave do. Upstream forgets resources that the last pod
-    counted out does not ask for; every resource counts here to the end.
+    The least important are counted out until the rest fits; then, from the most important of them down, each
+    that fits after all stays. When the rest never fits, all that can leave do. Upstream forgets resources
+    that the last pod counted out does not request; every resource counts here to the end.
     """
     left: Amounts = dict(used)
     out: list[Claimant] = []

@@ -1,4 +1,4 @@
-"""Which pods may be asked to leave for another pod of the same quota. Finding a node for it is left to others."""
+"""Decide which pods a pod of the same quota may preempt. Finding a node for it is left to others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from koord.policy.quota.claimant import Claimant
 
 
 def may_preempt(book: Book, preemptor: Claimant, victim: Claimant, *, spare_default: bool = True) -> bool:
-    """Only members of one known quota take from each other: a quota nobody knows gives no right to anybody's place.
+    """Return whether the pod may preempt the victim: only members of one existing quota preempt each other.
 
     `spare_default` is the argument disableDefaultQuotaPreemption.
     """

@@ -1,4 +1,4 @@
-"""What is written on an ElasticQuota for everyone to see, and whether it has to be written again."""
+"""The published status of an ElasticQuota, and whether it has to be written again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from koord.policy.quota.book import Book
 
 
 def figures(book: Book, quota: str) -> tuple[dict[str, Amounts], Amounts] | None:
-    """The amounts by annotation, and what is used; None for a quota that does not exist."""
+    """Return the amounts by annotation, and what is used; None for a quota that does not exist."""
     forest = book.forest
     root = forest.trees[""].root
     account: Account | None = root if quota == ROOT_QUOTA else forest.account(quota)
@@ -33,7 +33,7 @@ def figures(book: Book, quota: str) -> tuple[dict[str, Amounts], Amounts] | None
     if account is root:
         runtime: Counts = forest.trees[""].total
     else:
-        runtime = {} if quota in forest.apart else book.runtime(quota)  # the groups apart have a max and no runtime
+        runtime = {} if quota in forest.apart else book.runtime(quota)  # built-in groups have a max and no runtime
     annotations = {
         A_QUOTA_RUNTIME: dict(runtime),
         A_QUOTA_REQUEST: dict(account.request),
@@ -47,10 +47,10 @@ def figures(book: Book, quota: str) -> tuple[dict[str, Amounts], Amounts] | None
 
 
 def decide_patch(live: ElasticQuota, book: Book) -> dict[str, Any] | Malformed | None:
-    """The merge patch that brings an object up to date; None when it says all already.
+    """Return the merge patch that brings an object up to date; None when it is.
 
-    A zero is as good as nothing, so an idle quota is never written. Figures that are there and cannot be read belong
-    to somebody else: the object is left alone.
+    A zero equals an absent value, so an idle quota is never written. Figures that cannot be parsed belong to
+    another writer: the object is left alone.
     """
     found = figures(book, live.metadata.name)
     if found is None:

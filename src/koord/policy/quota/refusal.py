@@ -1,4 +1,4 @@
-"""Why a pod may not start under its quota: the numbers, and the text that users know. The text is made when read."""
+"""Check whether a pod may start under its quota; a refusal carries the numbers and Koordinator's text."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ Kind = Literal["quota", "parent", "non-preemptible", "unknown", "adrift"]
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """`limit` and `used` are those of `quota`, which for kind parent is an ancestor of the pod's own quota.
+    """A refused pod. `limit` and `used` are those of `quota`, which for kind parent is an ancestor of the pod's
+    own quota.
 
-    A non-preemptible pod can never be asked to leave, so only what is guaranteed can carry it: its limit is min.
+    A non-preemptible pod can never be evicted, so only guaranteed amounts can carry it: its limit is min.
     """
 
     kind: Kind
@@ -23,7 +24,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     used: Counts = {}
     requested: Counts = {}
     exceeded: tuple[str, ...] = ()
-    path: tuple[str, ...] = ()  # from the ancestor without room down to the pod's quota
+    path: tuple[str, ...] = ()  # from the exceeded ancestor down to the pod's quota
     limited_by: Literal["runtime", "max"] = "runtime"
     why: str = ""
 

@@ -1,8 +1,10 @@
-"""What each of several siblings gets of one resource: guarantees first, then the rest by weight, to the last unit.
+"""Compute the runtime quota of siblings for one resource: guarantees first, then the rest by weight, to the
+last unit.
 
-A guarantee is the larger of min and what is already guaranteed to running pods. A sibling that asks for less than its
-guarantee lends the difference, unless it may not lend. When all mins together are more than there is, they shrink in
-proportion. Arithmetic is exact; where upstream takes a float for the shrunk min, whole numbers keep the sum in bounds.
+A guarantee is the larger of min and what is already guaranteed to running pods. A sibling that requests
+less than its guarantee lends the difference, unless it may not lend. When all mins together exceed the
+total, they are scaled in proportion. Arithmetic is exact; where upstream takes a float for the scaled
+min, integers keep the sum in bounds.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ NEVER_LESS = 1 << 200
 
 
 def scaled_min(total: int, own: int, scalable: int, fixed: int = 0) -> int:
-    """A min after shrinking: `scalable` and `fixed` are the sums of the mins that shrink and of those that do not."""
+    """Return a min after scaling; `scalable` and `fixed` are the sums of the mins that scale and of those that do not.
+
+    """
     if total >= scalable + fixed:
         return own
     available = total - fixed
@@ -21,7 +25,7 @@ def scaled_min(total: int, own: int, scalable: int, fixed: int = 0) -> int:
 
 
 class Claim:
-    """One sibling's claim on the resource. `request` is already cut to its max. Changed through its pool only."""
+    """One sibling's claim on the resource. `request` is already cut to its max. It is only changed through its pool."""
 
     __slots__ = ("base", "guaranteed", "lends", "min", "name", "pool", "request", "want", "weight")
 
@@ -55,7 +59,7 @@ class Claim:
         self._settle()
         pool.base += self.base
         pool.want += self.want
-        # Who is left wanting gets the same whatever it asks for beyond that, and so does everybody else.
+        # A sibling that gets less than it requests gets the same whatever it requests beyond that; so do the others.
         if guaranteed is not None or pool.last_of(self) >= min(asked, self.request):
             pool.forget()
 
@@ -94,25 +98,25 @@ class Pool:
         return self._split.get(claim.name, claim.base)
 
     def last_of(self, claim: Claim) -> int:
-        """What the last division gave; with none to rely on, more than anybody asks for."""
+        """Return what the last division gave; without one, more than anybody requests."""
         return self._split.get(claim.name, NEVER_LESS) if self._split is not None else NEVER_LESS
 
     def is_short(self, total: int) -> bool:
-        """Whether mins have to shrink."""
+        """Return whether mins have to be scaled."""
         return self.scales and total < self.mins
 
     def min_of(self, claim: Claim, total: int) -> int:
         return scaled_min(total, claim.min, self.mins) if self.scales else claim.min
 
     def _divided(self, total: int) -> dict[str, int]:
-        """Only of those who share in what is left; all others have their base."""
+        """Divide among those who share in what is left; all others keep their floor."""
         contenders = [claim for claim in self.claims if claim.want > claim.base]
         split = {claim.name: claim.base for claim in contenders}
         _share(total - self.base, contenders, split)
         return split
 
     def _divided_short(self, total: int) -> dict[str, int]:
-        """With shrunk mins, of all."""
+        """Divide among all, with scaled mins."""
         split: dict[str, int] = {}
         contenders: list[Claim] = []
         left = total
@@ -127,7 +131,7 @@ class Pool:
 
 
 def _share(rest: int, contenders: list[Claim], split: dict[str, int]) -> None:
-    """By weight with largest remainders (ties by name); what somebody cannot use goes round again."""
+    """Share by weight with largest remainders (ties by name); what a sibling cannot use is shared again."""
     while rest > 0 and contenders:
         weights = sum(claim.weight for claim in contenders)
         whole = [claim.weight * rest // weights for claim in contenders]

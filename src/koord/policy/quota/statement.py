@@ -1,7 +1,8 @@
-"""A quota's account as a bank would state it: what is promised, what it may use now, who lends to whom.
+"""A report on quotas for people: what is guaranteed, what each may use now, and who lends to whom.
 
-Shares are of a pool, not of a sibling. Which lender a borrower's part came from is attributed by name: first what the
-parent promised to nobody, then lenders in the order of their names. The sums are exact, whoever is named.
+Shares are of a pool, not of a sibling. Which lender a borrower's part came from is attributed by name:
+first what the parent guaranteed to nobody, then lenders in the order of their names. The sums are exact,
+whoever is named.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from koord.policy.quota.tree import Tree
 
 
 class Loan(msgspec.Struct, frozen=True):
-    """To or from this quota; the parent's name stands for what it promised to none of its children."""
+    """A loan to or from this quota; the parent's name stands for what it guaranteed to none of its children."""
 
     quota: str
     amounts: Counts
@@ -49,7 +50,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def statement(book: Book, quota: str) -> Statement | None:
-    """None for a quota that does not exist."""
+    """Report on one quota; None when it does not exist."""
     forest = book.forest
     account = forest.account(quota)
     if account is None:
@@ -61,7 +62,9 @@ def statement(book: Book, quota: str) -> Statement | None:
 
 
 def statements(book: Book) -> Iterator[Statement]:
-    """Of all quotas, each tree from the top down with children after their parent; then those outside every tree."""
+    """Report on all quotas, each tree from the top down with children after their parent; then those outside every
+    tree.
+    """
     forest = book.forest
     for key in sorted(forest.trees):
         yield from _branch(book, forest, forest.trees[key], forest.trees[key].root)
@@ -135,7 +138,7 @@ def _stated(book: Book, forest: Forest, tree: Tree, account: Account, level: _Le
 
 
 def _apart(book: Book, forest: Forest, account: Account) -> Statement:
-    """The default and system groups are limited by max alone; a quota without a place gets nothing at all."""
+    """Report on a quota outside the trees: built-in groups are limited by max alone, an orphaned quota gets nothing."""
     quota = account.quota
     why = forest.why_adrift(quota.name)
     entitled = {} if why else quota.max

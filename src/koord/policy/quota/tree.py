@@ -1,8 +1,4 @@
-"""One tree of quotas: who stands where, and what each is entitled to now. Which pods belong to it is told from outside.
-
-Entitlements are never stored: each is worked out from the total downwards when it is asked for, along its path only,
-and every pool on that path remembers its last division.
-"""
+"""One tree of quotas: the parent of each, and the runtime quota of each."""
 
 from __future__ import annotations
 
@@ -21,12 +17,12 @@ Levels: TypeAlias = list[tuple[Account, Amounts]]
 
 class Tree:
     def __init__(self, quotas: Iterable[Quota], rules: Rules) -> None:
-        """No pods yet; but quotas that do not lend ask for their min from the start."""
+        """Build the tree without pods; quotas that do not lend request their min from the start."""
         self.rules = rules
         self.total: Amounts = {}
         self.root = Account(Quota(name=ROOT_QUOTA, parent="", lends=True), lends=True)
         self.accounts: dict[str, Account] = {}
-        self.adrift: dict[str, str] = {}  # name -> why it has no place
+        self.adrift: dict[str, str] = {}  # name -> why it is not in the tree
         known = {quota.name: quota for quota in quotas}
         for name in sorted(known):
             quota = known[name]
@@ -83,12 +79,12 @@ class Tree:
                 above.add_allocated(delta)
 
     def entitlement(self, account: Account) -> Amounts:
-        """Of every resource of its max what the quota may use now. Nothing for one without a place."""
+        """Return the runtime quota of every resource of max; nothing for an orphaned quota."""
         levels = self.entitlements(account)
         return levels[-1][1] if levels else {}
 
     def entitlements(self, account: Account) -> Levels:
-        """The same with those of the quotas above, from the top down."""
+        """Return the runtime quotas on the path to this quota, from the top down."""
         found: Levels = []
         totals = self.total
         for step in account.path:
@@ -97,7 +93,7 @@ class Tree:
         return found
 
     def all_entitlements(self) -> dict[str, Amounts]:
-        """Of every quota that has a place, each worked out once."""
+        """Return the runtime quota of every quota in the tree, each computed once."""
         found: dict[str, Amounts] = {}
         waiting = [(self.root, self.total)]
         while waiting:
@@ -111,7 +107,7 @@ class Tree:
 
 
 def _below(root: Account) -> Iterable[Account]:
-    """Parents before children."""
+    """Yield descendants, parents before children."""
     level = [root]
     while level:
         level = [child for account in level for child in account.children]

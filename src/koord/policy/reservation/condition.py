@@ -1,4 +1,16 @@
-"""The two conditions of a Reservation, Scheduled and Ready, and how they change."""
+"""How a Reservation lives and ends: its conditions Scheduled and Ready, its transitions, and the status patch.
+Applying the effects is left to others.
+
+| from                | fact                                | to                                         |
+|---------------------|-------------------------------------|--------------------------------------------|
+| Pending             | placed                              | Available with node and allocatable        |
+| Pending             | not placed                          | Pending, Scheduled=False; ttl not counted  |
+| Available           | observed: expired, or node gone     | Failed, Ready=False/Expired                |
+| Available, once     | observed: it has an owner           | Succeeded, Ready=False/Succeeded           |
+| Available, not once | observed: owners changed            | Available, with its owners                 |
+| Succeeded, Expired  | observed: long ago, or node gone    | deleted                                    |
+| Failed otherwise    | anything                            | stays, for somebody to look at             |
+"""
 
 from __future__ import annotations
 
@@ -27,7 +39,7 @@ def find(conditions: Conditions, kind: str) -> ReservationCondition | None:
 
 
 def placed(now: datetime) -> Conditions:
-    """Of a reservation that just got its node; what was said before is forgotten."""
+    """Return the conditions of a reservation that just got its node; earlier conditions are dropped."""
     return (
         _made(SCHEDULED, TRUE, SCHEDULED, now),
         _made(READY, TRUE, AVAILABLE, now),
@@ -35,7 +47,7 @@ def placed(now: datetime) -> Conditions:
 
 
 def not_placed(conditions: Conditions, message: str, now: datetime) -> Conditions:
-    """A failed attempt says nothing against a reservation that has its node already."""
+    """Record a failed attempt; it does not change a reservation that has its node already."""
     known = find(conditions, SCHEDULED)
     if known is None:
         return (*conditions, _made(SCHEDULED, FALSE, UNSCHEDULABLE, now, message))
@@ -47,7 +59,7 @@ def not_placed(conditions: Conditions, message: str, now: datetime) -> Condition
 
 
 def not_ready(conditions: Conditions, reason: str, now: datetime) -> Conditions:
-    """It ended; `reason` says how. The time of transition stays with the first time that it was not ready."""
+    """Record the end; `reason` says how. The transition time stays that of the first time that it was not ready."""
     known = find(conditions, READY)
     if known is None:
         return (*conditions, _made(READY, FALSE, reason, now))

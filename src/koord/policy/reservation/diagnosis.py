@@ -1,4 +1,4 @@
-"""What users read about reservations that did not help a pod: counts by reason, and the sentence of the event."""
+"""Diagnose reservations that did not help a pod: counts by reason, and the text of the event."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SUMMARY = re.compile(r"^0/\d+ nodes are available: ")
 
 
 class Tally(msgspec.Struct):
-    """The answers of one node's reservations whose owners match."""
+    """Counts over one node's reservations whose owners match."""
 
     owned: int = 0
     by_name: int = 0
@@ -54,7 +54,7 @@ class Tally(msgspec.Struct):
 def reasons(
     tallies: Mapping[str, Tally], node_reasons: Mapping[str, Sequence[str]], *, has_affinity: bool
 ) -> list[str]:
-    """Over all nodes. `node_reasons` are those for which each node was refused, by whatever plugin."""
+    """Summarize over all nodes. `node_reasons` are those for which each node was refused, by whatever plugin."""
     by_name = sum(tally.by_name for tally in tallies.values())
     mismatches: Counter[Mismatch] = Counter()
     taints: Counter[str] = Counter()
@@ -74,7 +74,7 @@ def reasons(
 
 
 def _for_node_reasons(tallies: Mapping[str, Tally], node_reasons: Mapping[str, Sequence[str]]) -> Counter[str]:
-    """A reservation that matched and did not speak against the pod itself shares the fate of its node."""
+    """Count node reasons: a reservation that matched and had no objection itself shares the fate of its node."""
     found: Counter[str] = Counter()
     for node, tally in tallies.items():
         said = node_reasons.get(node, ())
@@ -87,7 +87,9 @@ def _for_node_reasons(tallies: Mapping[str, Tally], node_reasons: Mapping[str, S
 
 
 def event_text(message: str) -> str | None:
-    """The message of the event FailedScheduling-Reservation, from that of the pod; None when it speaks of none."""
+    """Return the message of the FailedScheduling-Reservation event for the pod's message; None when it names no
+    reservation.
+    """
     summary = _SUMMARY.match(message)
     if summary is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether a pod fits on a node and into a reservation there; the words are the ones that users know."""
+"""Check whether a pod fits on a node and into a reservation there, with Koordinator's messages."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ALREADY_ALLOCATED = "reservation has allocateOnce enabled and has already been a
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """`resolvable`: taking pods away could help."""
+    """The reasons for refusing a node. `resolvable`: preempting pods could help."""
 
     reasons: tuple[str, ...]
     resolvable: bool = True
 
 
 class Preempted(msgspec.Struct, frozen=True):
-    """What owners that are imagined away give back to their reservation."""
+    """What owners that are preempted in a dry run return to their reservation."""
 
     amounts: Counts = {}
     pods: int = 0
@@ -46,7 +46,7 @@ def _none(_: Standing) -> Sequence[str]:
 def fits_node(
     pod: Seeker, room: Room, owner_of: Standing | None = None, *, ignored: Ignored = NOTHING_IGNORED
 ) -> list[str]:
-    """What the node is short of, sorted."""
+    """Return what the node is short of, sorted."""
     short: list[str] = []
     if room.slots(owner_of) < 1:
         short.append(PODS)
@@ -61,7 +61,9 @@ def fits_node(
 
 
 def fits_reservation(pod: Seeker, standing: Standing, back: Preempted | None = None) -> list[str]:
-    """Whether a Restricted reservation has enough by itself. Details are told to pods that asked for it by name."""
+    """Return what a Restricted reservation is short of by itself. Pods that named the reservation are told the
+    details.
+    """
     held, given = standing.holding, back or Preempted()
     detailed = bool(pod.named)
     reasons: list[str] = []
@@ -92,14 +94,18 @@ def fits(
     back: Preempted | None = None,
     ignored: Ignored = NOTHING_IGNORED,
 ) -> tuple[list[str], list[str]]:
-    """What the node is short of, and what the reservation and other plugins say. It fits when both are empty."""
+    """Return what the node is short of, and the objections of the reservation and of other plugins. Both empty: it
+    fits.
+    """
     short = fits_node(pod, room, standing, ignored=ignored)
     against = fits_reservation(pod, standing, back) if standing.holding.policy == RESTRICTED else []
     return short, [*against, *others(standing)]
 
 
 def concerns(pod: Seeker, standing: Standing) -> bool:
-    """A reservation of nothing that the pod asks for is passed over, unless the pod insists on a reservation."""
+    """Return whether the reservation matters to the pod: it reserves something requested, or the pod demands a
+    reservation.
+    """
     if pod.affinity is None:
         return any(name in pod.requests for name in standing.holding.names)
     return not pod.named or pod.named == standing.holding.name
@@ -115,9 +121,9 @@ def filter_node(
     preempting: bool = False,
     ignored: Ignored = NOTHING_IGNORED,
 ) -> Refused | None:
-    """The Reservation plugin's word on one node; `matched` are the reservations there that the pod may use.
+    """Filter one node for the Reservation plugin; `matched` are the reservations there that the pod may use.
 
-    Where it has none, other plugins judge the node; it only looks while preemption is tried out.
+    Where there are none, other plugins judge the node; this one only looks during preemption dry runs.
     """
     if not matched:
         if pod.affinity is not None:
@@ -147,7 +153,7 @@ def filter_node(
 
 
 def filter_reserve_pod(pinned: str, policy: str, room: Room) -> Refused | None:
-    """Whether a new reservation with this policy may come to the node; `pinned` is the node that it names."""
+    """Filter one node for a new reservation with this policy; `pinned` is the node that it names."""
     if pinned and pinned != room.node:
         return Refused((WRONG_NODE,), resolvable=False)
     if any((s.holding.wire_policy == "") != (policy == "") for s in room.standings if s.is_matchable):

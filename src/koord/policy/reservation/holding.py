@@ -1,4 +1,4 @@
-"""A Reservation as matching sees it: where it is, what it holds, for whom, and under which conditions."""
+"""A Reservation as matching sees it: where it is, what it reserves, for whom, and what its owners have taken."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     taints: tuple[Taint, ...] = ()
     order: int = 0
     fault: str = ""  # what of it cannot be read
-    is_pod: bool = False  # a pod that stands as a reservation
+    is_pod: bool = False  # an operating pod
 
     @staticmethod
     def of(reservation: Reservation) -> Holding:
@@ -74,12 +74,12 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The resources by which a pod and this reservation are held against each other."""
+        """Return the resources by which a pod and this reservation are compared."""
         return self.restricted if self.policy == RESTRICTED else tuple(sorted(self.reserved))
 
     @property
     def wire_policy(self) -> str:
-        """A pod that stands as a reservation is always Aligned."""
+        """Return the allocate policy; an operating pod is always Aligned."""
         return ALIGNED if self.is_pod else self.policy
 
     def is_for(self, pod: Seeker) -> bool:
@@ -87,7 +87,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restricted_names(reserved: Counts, options: tuple[str, ...]) -> tuple[str, ...]:
-    """The stated ones that are reserved; all that is reserved when none of them is."""
+    """Return the stated resources that are reserved; all that is reserved when none of them is."""
     return tuple(sorted(name for name in reserved if name in options)) or tuple(sorted(reserved))
 
 
@@ -102,7 +102,7 @@ def compiled(owners: tuple[ReservationOwner, ...], faults: list[str]) -> tuple[O
 
 
 def invalidity(reservation: Reservation) -> str | None:
-    """Why a Reservation cannot be scheduled at all."""
+    """Return why a Reservation cannot be scheduled at all."""
     spec = reservation.spec
     if spec.template is None:
         return "the reservation misses the template spec"

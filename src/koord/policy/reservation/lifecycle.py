@@ -49,8 +49,9 @@ class HeldBy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Looked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster shows. `owners` None: pods are not known yet, so nothing can be concluded from their absence;
-    the same holds for `node_exists`."""
+    """What the cluster shows. With `owners` or `node_exists` None they are not known yet, and nothing follows from
+    absence.
+    """
 
     node_exists: bool | None
     owners: tuple[HeldBy, ...] | None
@@ -70,13 +71,13 @@ class Delete(msgspec.Struct, frozen=True):
 
 
 class LookAgain(msgspec.Struct, frozen=True):
-    """Time alone will change something then."""
+    """Look again at this time: time alone will change something then."""
 
     at: datetime
 
 
 class Impossible(msgspec.Struct, frozen=True):
-    """The reservation is not in a state for this."""
+    """The reservation is in no state for this fact."""
 
     why: str = NOT_ACTIVE
 
@@ -94,12 +95,12 @@ def step(reservation: Reservation, fact: Fact, now: datetime) -> tuple[Effect, .
         case Looked():
             if phase in (FAILED, SUCCEEDED):
                 return _ended(reservation, fact, now)
-            # Only what has a node is held from anybody, so only that can run out.
+            # Only a reservation with a node keeps something from others, so only that can expire.
             return _held(reservation, fact, now) if reservation.status.node_name else ()
 
 
 def reserved(reservation: Reservation) -> dict[str, int]:
-    """What a reservation will hold once it has its node."""
+    """Return what a reservation will hold once it has its node."""
     template = reservation.spec.template
     asked = pod_requests(template.spec) if template is not None else {}
     resized = reservation_options.parse_resize(reservation.metadata.annotations)
@@ -107,7 +108,7 @@ def reserved(reservation: Reservation) -> dict[str, int]:
 
 
 def expiry(reservation: Reservation) -> datetime | None:
-    """When it ends if nobody takes it; a time to live of 0 means never, whatever else is stated."""
+    """Return when the reservation ends if no pod takes it; a ttl of 0 means never, whatever else is stated."""
     spec = reservation.spec
     moments = [spec.expires] if spec.expires is not None else []
     if spec.ttl is not None:
@@ -156,7 +157,7 @@ def _held(reservation: Reservation, seen: Looked, now: datetime) -> tuple[Effect
 
 
 def _with_owners(status: ReservationStatus, owners: tuple[HeldBy, ...]) -> ReservationStatus:
-    """The same object when nothing changed."""
+    """Return the status with these owners; the same object when nothing changed."""
     listed = tuple(
         ObjectReference(namespace=owner.namespace, name=owner.name, uid=owner.uid)
         for owner in sorted(owners, key=lambda owner: owner.uid)

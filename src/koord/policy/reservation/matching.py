@@ -1,4 +1,4 @@
-"""Whether a pod may use a reservation, and if not, what stands between them. Room is looked at elsewhere."""
+"""Match pods with reservations, say what keeps them apart, and diagnose it for users. Capacity is checked elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _NAME_FIELD = "metadata.name"
 
 
 class Mismatch(Enum):
-    """In the order in which they are looked for. Without a matching owner nothing else is looked at."""
+    """Why a pod may not use a reservation, in the order of the checks. Without a matching owner nothing else is
+    checked.
+    """
 
     OWNER = "owner"
     NAME = "name"
@@ -31,7 +33,9 @@ class Mismatch(Enum):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """`mismatch` None: the pod may use it. `taint` is the one that is not tolerated."""
+    """The result of matching. `mismatch` None: the pod may use the reservation. `taint` is the one that is not
+    tolerated.
+    """
 
     mismatch: Mismatch | None = None
     taint: Taint | None = None
@@ -43,7 +47,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Wish:
-    """A pod's demands on reservations, compiled once for all of them. A term that cannot be read matches nothing."""
+    """A pod's demands on reservations, compiled once for all of them. A term that cannot be parsed matches nothing."""
 
     __slots__ = ("_affinity", "_selector", "_terms", "pod")
 
@@ -56,10 +60,10 @@ class Wish:
         self._terms = _terms(pod.affinity)
 
     def match(self, holding: Holding, node_labels: Mapping[str, str] | None = None) -> Answer:
-        """Of a reservation on a node with these labels; None leaves them out (gate OmitNodeLabelsForReservation).
+        """Match a reservation on a node with these labels; None omits them (gate OmitNodeLabelsForReservation).
 
-        A pod that names a reservation has it whatever its taints and labels are. Taints do not concern pods without
-        an affinity: they never asked for a reservation.
+        A pod that names a reservation gets it whatever its taints and labels are. Taints do not concern pods
+        without an affinity: they never asked for a reservation.
         """
         if not holding.is_for(self.pod):
             return Answer(Mismatch.OWNER)
@@ -107,7 +111,7 @@ class _Term:
 
 
 def _terms(affinity: ReservationAffinity | None) -> tuple[_Term, ...] | None:
-    """None when there is no such demand; a term without conditions matches nothing."""
+    """Compile the required terms; None when there are none. A term without conditions matches nothing."""
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
     if required is None:
         return None
@@ -115,7 +119,7 @@ def _terms(affinity: ReservationAffinity | None) -> tuple[_Term, ...] | None:
 
 
 def matches_exactly(names: Iterable[str], requested: Counts, reserved: Counts) -> bool:
-    """The same amount of each on both sides, or of neither side.
+    """Return whether both sides state the same amount of each name, or neither states it.
 
     Upstream is content at the first name that neither side has, and never looks at the rest.
     """

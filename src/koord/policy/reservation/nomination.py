@@ -1,4 +1,4 @@
-"""Which of several reservations a pod takes on a node, and how much a reservation is worth to it."""
+"""Nominate one of several reservations of a node for a pod, and score reservations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PREFERRED = 1000  # of the node with the lowest order, before scores are brought
 
 
 def score(pod: Seeker, standing: Standing, back: Preempted | None = None) -> int:
-    """The fuller it would be, the better; of a resource that would not suffice nothing counts."""
+    """Score a reservation: the fuller it would be, the better; a resource that would not suffice does not count."""
     held = standing.holding
     if not any(pod.requests.get(name, 0) for name in held.names):
         return 0
@@ -31,7 +31,7 @@ def score(pod: Seeker, standing: Standing, back: Preempted | None = None) -> int
 
 
 def taken(standing: Standing) -> str | None:
-    """Why a reservation cannot be nominated though it matched."""
+    """Return why a reservation cannot be nominated though it matched."""
     return ALREADY_ALLOCATED if standing.holding.once and standing.assigned else None
 
 
@@ -42,9 +42,10 @@ def nominate(
     worth: Callable[[Standing], int],
     already: str = "",
 ) -> Standing | None:
-    """`already` is the uid of the one nominated before; `suits` is the filter, asked of the one reservation.
+    """Nominate a reservation. `already` is the uid nominated before; `suits` is the filter, asked of one
+    reservation.
 
-    A lower order goes first, then the higher worth, then the name: the same choice after any order of events.
+    A lower order goes first, then the higher score, then the name: the same choice after any order of events.
     """
     if not matched:
         return None
@@ -63,13 +64,13 @@ def nominate(
 
 
 def preferred_node(nominated: Mapping[str, Standing]) -> str:
-    """Of the nodes with a nominated reservation, the one with the lowest order; "" when none has any."""
+    """Return the node whose nominated reservation has the lowest order; "" when none has an order."""
     ordered = [(standing.holding.order, node) for node, standing in nominated.items() if standing.holding.order]
     return min(ordered)[1] if ordered else ""
 
 
 def node_scores(pod: Seeker, nominated: Mapping[str, Standing | None]) -> dict[str, int]:
-    """By node, brought to the range of scores: the best has 100."""
+    """Score the nodes, scaled so that the best has 100."""
     preferred = preferred_node({node: standing for node, standing in nominated.items() if standing is not None})
     raw = {
         node: PREFERRED if node == preferred else score(pod, standing) if standing is not None else 0

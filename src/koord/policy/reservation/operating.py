@@ -1,4 +1,4 @@
-"""A real pod that stands as a reservation (label operating-mode), read as one."""
+"""Read an operating pod: a real pod that acts as a reservation (label operating-mode)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ RUNNING = "Running"
 
 
 def holding_of(pod: Pod) -> Holding | None:
-    """None for an ordinary pod. It is always Aligned and for one owner, and there for it while it runs and is ready."""
+    """Read the pod as a reservation; None for an ordinary pod.
+
+    It is always Aligned and for one owner, and available while it runs and is ready.
+    """
     meta = pod.metadata
     if not operating_pod.is_reservation(meta.labels):
         return None
@@ -48,7 +51,7 @@ def holding_of(pod: Pod) -> Holding | None:
 
 
 def occupant_of(pod: Pod) -> Occupant | Malformed | None:
-    """Who holds it now, by its annotation. It has one owner, so that owner has all of it."""
+    """Return the current owner by the annotation. There is only one, so it has all of the reservation."""
     owner = operating_pod.parse_current_owner(pod.metadata.annotations)
     if owner is None or isinstance(owner, Malformed):
         return owner

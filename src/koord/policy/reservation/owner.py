@@ -1,4 +1,4 @@
-"""Whom a reservation is for: one condition on pods, and the key under which pods that could meet it are found."""
+"""Match pods against the owners of a reservation, with the index key under which candidates are found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from koord.policy.reservation.seeker import API_VERSION, Seeker
 from koord.values.requirement import Operator
 from koord.values.selector import Selector
 
-# Something that a pod has and the condition demands. Pods and conditions that share none cannot meet.
+# Something that a pod has and the condition demands. Pods and conditions that share no key cannot match.
 Key: TypeAlias = tuple[str, ...]
 ANYONE: Key = ("anyone",)
 
@@ -22,7 +22,7 @@ _PINS = (Operator.EQUALS, Operator.DOUBLE_EQUALS, Operator.IN)
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is stated must hold; what says nothing holds for every pod."""
+    """One owner condition. All that is stated must hold; an empty condition matches every pod."""
 
     object: ObjectReference | None = None
     controller: ReservationControllerReference | None = None
@@ -30,7 +30,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(owner: ReservationOwner) -> Owner:
-        """Raises SelectorError."""
+        """Compile the condition. Raises SelectorError."""
         labels = owner.label_selector
         return Owner(
             object=owner.object,
@@ -48,7 +48,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         return self.selector is None or self.selector.matches(pod.labels)
 
     def index_keys(self) -> tuple[Key, ...]:
-        """The most telling demand; several keys when any of several values will do."""
+        """Return the keys of the most selective demand; several when any of several values will do."""
         if self.object is not None:
             if self.object.uid:
                 return (("uid", self.object.uid),)
@@ -74,7 +74,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keys_of(pod: Seeker) -> Iterator[Key]:
-    """Every key under which a reservation for this pod can stand."""
+    """Yield every key under which a reservation for this pod can be indexed."""
     yield ANYONE
     yield ("uid", pod.uid)
     yield ("name", pod.name)
@@ -87,7 +87,7 @@ def keys_of(pod: Seeker) -> Iterator[Key]:
 
 
 def _is(wanted: ObjectReference, pod: Seeker) -> bool:
-    """The kind is taken for granted: only pods can be owners."""
+    """Return whether the pod is the referenced object. The kind is not checked: only pods can be owners."""
     return (
         (not wanted.uid or wanted.uid == pod.uid)
         and (not wanted.name or wanted.name == pod.name)

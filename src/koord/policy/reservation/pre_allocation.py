@@ -1,6 +1,7 @@
-"""Reserving over pods that run already: which of a node's pods become owners of a reservation that is about to come.
+"""Pre-allocation: choose which running pods of a node become owners of a reservation that is about to be
+placed there.
 
-Their room is then the reservation's, so that it may come to a node that has no room for it beside them.
+Their resources are then the reservation's, so it may come to a node that has no room for it beside them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ NONE_FITS = "node(s) no pod(s) to meet the pre-allocation requirements"
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A running pod that may become an owner. `rank`: the smaller is asked first."""
+    """A running pod that may become an owner. The smaller `rank` is tried first."""
 
     uid: str
     requests: Counts
@@ -34,7 +35,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(demand: Demand, candidates: Sequence[Candidate], free: Counts) -> tuple[Candidate, ...] | None:
-    """Who of a node's pods become owners; `free` is what nobody holds there. None when the reservation cannot come."""
+    """Choose the pods that become owners; `free` is unallocated. None when the reservation cannot come to the node."""
     fits_alone = fits(demand.reserved, free)
     if demand.rather_none and fits_alone:
         return ()
@@ -62,13 +63,13 @@ def choose(demand: Demand, candidates: Sequence[Candidate], free: Counts) -> tup
 
 
 def score(reserved: Counts, requests: Counts) -> int:
-    """How much of the reservation is used, over what it reserves."""
+    """Return how much of the reservation the pod would use, averaged over what it reserves."""
     shares = [FULL * min(requests.get(name, 0), there) // there for name, there in reserved.items() if there > 0]
     return sum(shares) // len(shares) if shares else 0
 
 
 def fits(wanted: Counts, room: Counts, only: Counts | None = None) -> bool:
-    """`only` names the resources that count."""
+    """Return whether the amounts fit. `only` names the resources that count."""
     names = wanted if only is None else [name for name in wanted if name in only]
     return all(wanted[name] <= room.get(name, 0) for name in names)
 

@@ -1,7 +1,8 @@
-"""Every reservation, what its owners have of it, and how to find those for a pod without looking at all of them.
+"""An index of every reservation and its owners, which finds the reservations for a pod without scanning all
+of them.
 
-A function of the live reservations and of the pods that hold a part of one, promised parts included; `Register.of`
-makes the same from those alone. `handle` is the one way to change it.
+Its content is a function of the live reservations and of the pods that hold a part of one, assumed pods
+included; `ReservationIndex.build` makes the same from those alone. `handle` is the only mutator.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from koord.policy.reservation.standing import Standing
 
 
 class Occupant(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod with a part of a reservation, by its annotation or by a promise that no server confirmed yet."""
+    """A pod with a part of a reservation, by its annotation or assumed and not yet confirmed by the API server."""
 
     uid: str
     reservation: str  # uid
@@ -43,7 +44,7 @@ class Occupied(msgspec.Struct, frozen=True):
 
 
 class Vacated(msgspec.Struct, frozen=True):
-    """The pod ended, or its promise was withdrawn."""
+    """The pod ended, or its assumption was withdrawn."""
 
     pod: str  # uid
 
@@ -52,7 +53,7 @@ Event: TypeAlias = Seen | Gone | Occupied | Vacated
 
 
 class Eased(msgspec.Struct, frozen=True):
-    """On these nodes, pods that were refused may fit now: something that was held is free, or free to more pods."""
+    """Pods that were refused on these nodes may fit now: something was released, or opened to more pods."""
 
     nodes: frozenset[str]
     cause: Event
@@ -160,7 +161,7 @@ class Register:
                     del self._labels[key[1]]
 
     def _settle(self, uid: str, last_node: str = "") -> None:
-        """Bring what is derived from one reservation up to date."""
+        """Recompute what is derived from one reservation."""
         before = self._standings.pop(uid, None)
         node = before.holding.node if before is not None else last_node
         on_node = self._on_node.get(node)
@@ -179,7 +180,7 @@ class Register:
     # -- reading
 
     def get(self, uid: str) -> Standing | None:
-        """A reservation that holds something now."""
+        """Return a reservation that holds something now."""
         return self._standings.get(uid)
 
     def named(self, name: str) -> Standing | None:
@@ -189,28 +190,28 @@ class Register:
         return self._occupants.get(pod)
 
     def parts(self, uid: str) -> Mapping[str, Occupant]:
-        """Who has a part of a reservation, by the uid of the pod; also on other nodes, and when it is gone."""
+        """Return the owner pods of a reservation by uid, also on other nodes and after it is gone."""
         return self._parts.get(uid, _NO_PARTS)
 
     def holding(self, uid: str) -> Holding | None:
-        """Any reservation that is known, whether or not it holds something now."""
+        """Return any known reservation, whether or not it holds something now."""
         return self._holdings.get(uid)
 
     def with_parts(self, standing: Standing, there: Container[str]) -> Standing:
-        """The reservation as it would be with only those of its owners that are there."""
+        """Return the reservation as it would be with only those of its owners that are in `there`."""
         parts = self.parts(standing.holding.uid)
         node = standing.holding.node
         left = [part for pod, part in parts.items() if part.node == node and pod in there]
         return standing if len(left) == standing.assigned else _standing(standing.holding, left)
 
     def reached_in_person(self, uid: str, name: str) -> bool:
-        """Whether some reservation is for a pod of this very name or uid."""
+        """Return whether some reservation is for a pod of exactly this name or uid."""
         if not self._personal:
             return False
         return ("name", name) in self._index or ("uid", uid) in self._index
 
     def reached_by(self, namespace: str, labels: Mapping[str, str], owners: tuple[OwnerReference, ...]) -> bool:
-        """Whether pods like this may find some reservation. Every pod is asked about, so it looks up little."""
+        """Return whether pods like this may match some reservation. It is asked of every pod, so it looks up little."""
         known = self._labels
         if known:
             if len(known) < len(labels):
@@ -233,19 +234,20 @@ class Register:
 
     @property
     def nodes(self) -> Collection[str]:
-        """Where something is reserved."""
+        """Return the nodes on which something is reserved."""
         return self._on_node.keys()
 
     def on(self, node: str) -> tuple[Standing, ...]:
-        """Every reservation that keeps something of a node, by name."""
+        """Return every reservation that holds something on a node, by name."""
         found = self._on_node.get(node)
         return tuple(sorted(found.values(), key=lambda s: (s.holding.name, s.holding.uid))) if found else ()
 
     def candidates(self, pod: Seeker) -> dict[str, list[Standing]]:
-        """By node, the reservations that are free to be matched and whose owner this pod can be.
+        """Return, by node, the matchable reservations that this pod can own.
 
-        A pod that names one is shown what is on that one's node, and everywhere when there is no such reservation. A
-        pod that ignores reservations is shown all. The cost is that of what is found, not of what exists.
+        A pod that names one is shown what is on that one's node, and everywhere when there is no such
+        reservation. A pod that ignores reservations is shown all. The cost is that of what is found, not of what
+        exists.
         """
         if pod.ignores:
             found: Collection[str] = self._standings.keys()
@@ -266,7 +268,7 @@ class Register:
         return by_node
 
     def refusal_to_take(self, uid: str) -> str | None:
-        """Why a pod cannot be promised a part of a reservation."""
+        """Return why a pod cannot be assumed into a reservation."""
         standing = self._standings.get(uid)
         if standing is None:
             return "cannot find target reservation"

@@ -1,4 +1,7 @@
-"""The pod that stands for a Reservation while it is scheduled and while it holds its place. No server ever sees it."""
+"""Build the reserve pod that represents a Reservation while it is scheduled and while it holds its node.
+
+No API server ever sees it.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,11 @@ CONTAINER = "__internal_fake_container__"
 
 
 def reserve_pod(reservation: Reservation) -> Pod:
-    """Named by the Reservation's uid. Its node is the one that the Reservation has; the one that the template names is
-    only wished for, and goes into an annotation."""
+    """Build the reserve pod, named by the Reservation's uid.
+
+    Its node is the one that the Reservation has; the one that the template names is only requested, in an
+    annotation.
+    """
     meta, spec, status = reservation.metadata, reservation.spec, reservation.status
     template = spec.template or PodTemplateSpec()
     annotations = {
@@ -60,7 +66,7 @@ def reserve_pod(reservation: Reservation) -> Pod:
 
 
 def _priority(reservation: Reservation, spec: PodSpec) -> int:
-    """A label that cannot be read is as good as none: the reservation then yields to nobody."""
+    """Return the priority. An unreadable label counts as none: the reservation then yields to nobody."""
     if spec.priority is not None:
         return spec.priority
     stated = sub_priority.parse(reservation.metadata.labels)
@@ -68,7 +74,7 @@ def _priority(reservation: Reservation, spec: PodSpec) -> int:
 
 
 def _holding(reservation: Reservation, spec: PodSpec) -> PodSpec:
-    """Once it holds something, what it holds counts and not what was asked for."""
+    """Return a spec that requests what the reservation holds rather than what was requested, once it is Available."""
     if reservation.status.phase != AVAILABLE:
         return spec
     asked, holds = pod_requests(spec), amounts(reservation.status.allocatable)

@@ -1,6 +1,8 @@
-"""What a node has left for a pod, with reservations kept from everyone whom they are not for.
+"""Check whether a pod fits on a node and into a reservation there, with reservations kept from pods they are
+not for.
 
-free = allocatable - what pods ask for - what reservations still hold. An owner may add what remains of its own.
+free = allocatable - what pods request - what reservations still hold. An owner may add what remains of
+its own.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ NOTHING_IGNORED = Ignored()
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `used` and `pods` are of real pods, owners included; reservations stand beside them.
+    """The resources of one node. `used` and `pods` are of real pods, owners included; reservations are counted
+    beside them.
 
-    A pod that stands as a reservation itself is one of the standings, and not among the pods.
+    An operating pod is one of the reservations, and not among the pods.
     """
 
     node: str
@@ -44,11 +47,13 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     pods: int = 0
     max_pods: int = 110
     standings: tuple[Standing, ...] = ()  # every reservation that holds something here
-    preemptible: Counts = {}  # of pods that are imagined away
+    preemptible: Counts = {}  # of pods preempted in a dry run
     preemptible_pods: int = 0
 
     def free(self, owner_of: Standing | None = None) -> dict[str, int]:
-        """For anyone; or for an owner of one of the reservations. Below zero where a node is over-committed."""
+        """Return what is free for any pod, or for an owner of one reservation. Below zero where a node is over-
+        committed.
+        """
         left = dict(self.allocatable)
         _take(left, self.used)
         _take(left, self.preemptible, -1)
@@ -59,14 +64,14 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         return left
 
     def free_of_all(self, ignored: Iterable[Standing]) -> dict[str, int]:
-        """For a pod that may use what these reservations hold and nobody took."""
+        """Return what is free for a pod that may use what these reservations hold and nobody took."""
         left = self.free()
         for standing in ignored:
             _take(left, standing.unconsumed(), -1)
         return left
 
     def slots(self, owner_of: Standing | None = None) -> int:
-        """Places for pods that are left. Each reservation holds one, for its owner."""
+        """Return the free pod slots. Each reservation holds one, for its owner."""
         held = len(self.standings) - (owner_of is not None)
         return self.max_pods - self.pods + self.preemptible_pods - held
 

@@ -1,4 +1,4 @@
-"""A pod as reservations see it: who it is, what it asks for, and which reservations it will accept."""
+"""A pod as reservations see it: who it is, what it requests, and which reservations it accepts; and owner matching."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ API_VERSION = "v1"  # of every pod
 
 
 class Seeker(msgspec.Struct, frozen=True, kw_only=True):
-    """`affinity` None: any reservation will do, and none as well."""
+    """A pod's request to reservations. `affinity` None: any reservation will do, and none as well."""
 
     uid: str
     namespace: str
@@ -62,5 +62,5 @@ class Seeker(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def named(self) -> str:
-        """The reservation that it asks for by name."""
+        """Return the reservation that the pod requests by name."""
         return self.affinity.name if self.affinity is not None else ""

@@ -9,7 +9,9 @@ from koord.policy.reservation.seeker import Counts
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """`allocated` is what owners ask for together, of the resources that are reserved. It may be more than reserved."""
+    """A reservation and its use. `allocated` is what owners request of the reserved resources; it may exceed the
+    reserved.
+    """
 
     holding: Holding
     allocated: Counts = {}
@@ -17,14 +19,14 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_matchable(self) -> bool:
-        """Whether any pod could become an owner now."""
+        """Return whether any pod could become an owner now."""
         held = self.holding
         return bool(held.available and held.node and not held.fault and not (held.once and self.assigned))
 
     def unconsumed(self) -> dict[str, int]:
-        """What it still keeps from everyone but its owners.
+        """Return what the reservation still keeps from everyone but its owners.
 
-        Owners who took more than it had do not make it less than nothing: the rest came from the node.
+        Owners who took more than it had do not make it negative: the rest came from the node.
         """
         return {
             name: left
@@ -33,6 +35,6 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def remaining(self) -> dict[str, int]:
-        """What the next owner may have of it."""
+        """Return what the next owner may have of it."""
         inner = self.holding.inner
         return {name: left - kept for name, left in self.unconsumed().items() if (kept := inner.get(name, 0)) < left}

@@ -1,4 +1,4 @@
-"""What there is to say of a Reservation to people: who holds which part of it, what is left, and who waits for it."""
+"""Reports on Reservations for people: who holds which part of each, what is left, and which pods wait for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waiter(msgspec.Struct, frozen=True, kw_only=True):
-    """`why` is what keeps it from this reservation, as far as that can be told; else what its condition says."""
+    """A waiting pod. `why` is what keeps it from this reservation, if known; else what its condition says."""
 
     pod: str
     why: str = ""
@@ -47,7 +47,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def statements(reservations: Iterable[Reservation], pods: Iterable[Pod]) -> list[Statement]:
-    """By name. Pods that have ended hold nothing and wait for nothing."""
+    """Report on all reservations by name. Pods that have ended hold nothing and wait for nothing."""
     live = [pod for pod in pods if pod.status.phase not in ENDED]
     holders: dict[str, list[Pod]] = {}
     waiting: list[tuple[Pod, Seeker]] = []

@@ -1,4 +1,4 @@
-"""The change of a Reservation's status as a merge patch, with nothing left behind of what is no more."""
+"""Build the merge patch of a Reservation's status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from koord.api.koord_scheduling import ReservationStatus
 
 
 def status_patch(before: ReservationStatus, after: ReservationStatus) -> dict[str, Any]:
-    """Whole lists, and null for amounts that go."""
+    """Build the patch: whole lists, and null for amounts that are removed."""
     return {
         "phase": after.phase,
         "nodeName": after.node_name,

@@ -1,7 +1,8 @@
-"""Choose CPUs out of a pool: whole cores or one thread of each, close together, kept apart where pods want that.
+"""Accumulate CPUs from a pool: whole cores or one thread of each, close together, and apart where pods want
+exclusivity.
 
-The search goes from near to far: one NUMA node, one socket, several sockets, single CPUs anywhere. Which NUMA nodes and
-which pool are settled before, in `allocation`.
+The search goes from near to far: one NUMA node, one socket, several sockets, single CPUs anywhere. Which
+NUMA nodes and which pool are decided before, in `allocator`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _FIRST_AS_STATED_THEN_ANY = (True, False)
 
 
 class Want(msgspec.Struct, frozen=True, gc=False):
-    """So many CPUs. `policy` other than FullPCPUs spreads over cores; `strategy` other than MostAllocated is Least."""
+    """A request for CPUs. Policies other than FullPCPUs spread over cores; strategies other than MostAllocated mean
+    Least.
+    """
 
     count: int
     policy: str = ""
@@ -29,7 +32,7 @@ class Want(msgspec.Struct, frozen=True, gc=False):
 
 
 def take(topology: CpuTopology, pool: Pool, want: Want) -> int | Short:
-    """The mask of CPUs chosen; enough CPUs are always enough, however they lie."""
+    """Return the mask of the chosen CPUs; a sufficient number of CPUs always suffices, wherever they lie."""
     if want.count < 1:
         return 0
     if want.count > pool.available.bit_count():
@@ -45,7 +48,7 @@ def take(topology: CpuTopology, pool: Pool, want: Want) -> int | Short:
 
 
 def take_preferring(topology: CpuTopology, pool: Pool, preferred: int, want: Want) -> int | Short:
-    """As `take`, from the preferred CPUs first: those a reservation keeps for this pod."""
+    """Take CPUs from the preferred ones first: those that a reservation holds for this pod."""
     first = pool.available & preferred
     if not first or want.count < 1:
         return take(topology, pool, want)
@@ -58,7 +61,7 @@ def take_preferring(topology: CpuTopology, pool: Pool, preferred: int, want: Wan
 
 
 class _Search:
-    """One call's state: what is free, what is taken, how many are still missing."""
+    """The state of one search: what is free, what is taken, how many are missing."""
 
     def __init__(self, topology: CpuTopology, pool: Pool, want: Want) -> None:
         self.topology = topology
@@ -83,7 +86,7 @@ class _Search:
         return self.topology.zones_of(self.marked) if self.exclusive == EXCLUSIVE_NUMA_NODE_LEVEL and self.marked else 0
 
     def take(self, cpus: int) -> bool:
-        """Whether nothing is missing any more."""
+        """Take the CPUs and return whether nothing is missing any more."""
         self.taken |= cpus
         self.free &= ~cpus
         self.missing -= cpus.bit_count()
@@ -141,7 +144,7 @@ class _Search:
         return [(cores, size) for _, _, cores, size in listed]
 
     def full_cores(self, group: Group, free: int) -> tuple[Sequence[int], int]:
-        """The free cores of a group, best first, and how many CPUs they have."""
+        """Return the free cores of a group, best first, and how many CPUs they have."""
         cores = [core for core in group.cores if core & free == core]
         size = sum(cores).bit_count()
         if self.shared:
@@ -151,7 +154,7 @@ class _Search:
         return cores, size
 
     def first_of_cores(self, cores: Sequence[int]) -> int:
-        """As many CPUs as are missing, core by core."""
+        """Return as many CPUs as are missing, core by core."""
         chosen, missing = 0, self.missing
         for core in cores:
             size = core.bit_count()
@@ -164,7 +167,7 @@ class _Search:
     # Single CPUs.
 
     def spread_near(self) -> bool:
-        """Over the cores of one NUMA node, else of one socket; one CPU of each core when that is enough."""
+        """Spread over the cores of one NUMA node, else of one socket; one CPU of each core when that is enough."""
         topology = self.topology
         for limit, groups, avoid_zones in (
             (topology.per_zone, topology.zones, True),
@@ -186,7 +189,9 @@ class _Search:
     def groups_by_free(
         self, groups: Sequence[Group], free: int, *, by_zone: bool, one_per_core: bool
     ) -> Iterable[Group]:
-        """NUMA nodes go by all their free CPUs and their socket's; sockets by the CPUs that would be listed."""
+        """Order the groups: NUMA nodes by all their free CPUs and their socket's; sockets by the CPUs that would be
+        listed.
+        """
         sign = self.sign
         if by_zone:
             sockets = [(socket.cpus & free).bit_count() for socket in self.topology.sockets]
@@ -206,7 +211,7 @@ class _Search:
         return chosen
 
     def first(self, cpus: int) -> int:
-        """Of some CPUs, the least held; of those the lowest."""
+        """Return the least referenced of the CPUs; of those the lowest."""
         for held in self.classes:
             part = cpus & held
             if part:
@@ -214,7 +219,7 @@ class _Search:
         return 0
 
     def in_order(self, cpus: int, count: int) -> int:
-        """So many CPUs, least held and then lowest first."""
+        """Return that many CPUs, least referenced and then lowest first."""
         chosen = 0
         for held in self.classes:
             part = lowest(cpus & held, count)
@@ -223,7 +228,7 @@ class _Search:
         return chosen
 
     def spread(self, cores: Sequence[int], cpus: int) -> int:
-        """As many as are missing: one of each core, then the next of each, and so on."""
+        """Return as many CPUs as are missing: one of each core, then the next of each, and so on."""
         if cpus.bit_count() <= self.topology.per_core:
             return self.in_order(cpus, self.missing)
         chosen, missing = 0, self.missing
@@ -255,7 +260,7 @@ class _Search:
         raise AssertionError(f"{self.missing} CPUs are missing though there were enough")
 
     def ranked_cores(self, free: int) -> list[int]:
-        """Beside what is taken already, then by strategy, then broken cores before whole ones."""
+        """Rank cores: beside what is taken already, then by strategy, then partly used cores before free ones."""
         topology, sign, held, shared = self.topology, self.sign, self.held, self.shared
         beside = [-(socket.cpus & self.taken).bit_count() for socket in topology.sockets]
         in_socket = [sign * (socket.cpus & free).bit_count() for socket in topology.sockets]
@@ -274,7 +279,7 @@ class _Search:
 
 
 def lowest(cpus: int, count: int) -> int:
-    """The lowest so many of the CPUs, or all when they are fewer."""
+    """Return the lowest `count` of the CPUs, or all when they are fewer."""
     if count >= cpus.bit_count():
         return cpus
     rest = cpus

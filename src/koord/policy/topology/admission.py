@@ -16,7 +16,7 @@ from koord.values.bitmask import BitMask
 
 
 class Affinity(msgspec.Struct, frozen=True):
-    """Admitted. `mask` None: without NUMA nodes, so that no NUMA amounts are written."""
+    """The NUMA nodes a pod is admitted to. With `mask` None no NUMA amounts are written."""
 
     mask: BitMask | None = None
 
@@ -26,14 +26,14 @@ Provider: TypeAlias = Callable[[int], Hints | Short]
 
 
 def resolve_policy(node_policy: str, pod_policy: str) -> str | Short:
-    """The one that is stated; both may be, but then they must say the same."""
+    """Return the stated policy; the node's and the pod's must agree when both are stated."""
     if node_policy and pod_policy and node_policy != pod_policy:
         return Short.finally_(NUMA_POLICY_MISMATCH)
     return node_policy or pod_policy
 
 
 def resolve_exclusive(pod_policy: str, exclusive: str) -> str:
-    """A pod with a policy of its own does not mix unless it says so."""
+    """Return the exclusive policy: a pod with a NUMA policy of its own does not mix unless it says so."""
     return REQUIRED if pod_policy and not exclusive else exclusive
 
 
@@ -43,8 +43,11 @@ def zones_for(node: NodeTopology, ledger: Ledger, exclusive: str) -> Zones:
 
 
 def admit(policy: str, zones: Zones, providers: Sequence[Provider]) -> Affinity | Short:
-    """Ask for single NUMA nodes first: a set that everybody likes cannot be beaten by a wider one, so mostly that is
-    all that has to be looked at."""
+    """Admit the pod, asking for single NUMA nodes first.
+
+    A set that all providers prefer cannot be beaten by a wider one, so mostly that is all that has to be
+    examined.
+    """
     widest = len(zones.numbers)
     for width in sorted({1, widest}):
         gathered = gather(providers, width)
@@ -62,7 +65,7 @@ def admit(policy: str, zones: Zones, providers: Sequence[Provider]) -> Affinity 
 
 
 def gather(providers: Sequence[Provider], width: int) -> list[Hints] | Short:
-    """All providers are asked, so that every reason is told."""
+    """Collect the hints of all providers, so that every reason is reported."""
     found: list[Hints] = []
     reasons: list[str] = []
     for provider in providers:
@@ -75,7 +78,7 @@ def gather(providers: Sequence[Provider], width: int) -> list[Hints] | Short:
 
 
 def decide(policy: str, zones: Zones, given: Sequence[Hints]) -> Affinity | Short:
-    """By the hints of all providers over every set of NUMA nodes."""
+    """Decide by the hints of all providers over every set of NUMA nodes."""
     if policy == NONE:
         return Affinity()
     lists, reasons = _lists(given)
@@ -96,7 +99,7 @@ def decide(policy: str, zones: Zones, given: Sequence[Hints]) -> Affinity | Shor
 
 
 def _liked(policy: str, given: Sequence[Hints], zones: Zones) -> Affinity | None:
-    """A single NUMA node that suits all, when some resource cares at all."""
+    """Return a single NUMA node that all providers prefer, when some resource has a preference."""
     lists, reasons = _lists(given)
     if policy == NONE or reasons:
         return None
@@ -107,7 +110,7 @@ def _liked(policy: str, given: Sequence[Hints], zones: Zones) -> Affinity | None
 
 
 def _lists(given: Sequence[Hints]) -> tuple[list[Sequence[Hint]], list[str]]:
-    """One list of hints for each resource, and the reasons of those that cannot be had."""
+    """Return one list of hints for each resource, and the reasons of those that cannot be satisfied."""
     lists: list[Sequence[Hint]] = []
     reasons: list[str] = []
     for hints in given:
@@ -125,7 +128,7 @@ def _lists(given: Sequence[Hints]) -> tuple[list[Sequence[Hint]], list[str]]:
 
 
 def _told(given: Sequence[Hints]) -> list[str]:
-    """What each resource would have had, for a refusal."""
+    """Describe what each resource would have preferred, for a refusal."""
     return sorted(summary(resource, offered) for hints in given for resource, offered in hints.items() if offered)
 
 

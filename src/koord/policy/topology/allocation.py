@@ -1,4 +1,4 @@
-"""Give one pod its NUMA amounts and its CPUs, or say why not. Which NUMA nodes (the mask) is decided before."""
+"""Allocate NUMA amounts and CPUs to one pod, or say why not. The NUMA nodes (the mask) are chosen before."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from koord.values.resources import CPU
 
 
 def allocate(node: NodeTopology, ledger: Ledger, request: Request, mask: BitMask | None = None) -> Allocation | Short:
-    """`mask` None: no NUMA amounts are given, and CPUs may lie anywhere."""
+    """Allocate on the node. With `mask` None no NUMA amounts are given, and CPUs may lie anywhere."""
     return allocate_from(node, take_stock(node, ledger, request), request, mask)
 
 
 def allocate_from(
     node: NodeTopology, stock: Stock, request: Request, mask: BitMask | None = None
 ) -> Allocation | Short:
-    """As `allocate`, with the stock taken once for many masks."""
+    """Allocate as `allocate` does, with the available resources computed once for many masks."""
     zones: ZoneAmounts = {}
     binding = request.binding
     per_core = node.cpu.per_core if isinstance(node.cpu, CpuTopology) else 1
@@ -55,8 +55,10 @@ def allocate_from(
 
 
 def fits(node: NodeTopology, stock: Stock, request: Request, mask: BitMask) -> bool:
-    """Whether `allocate_from` would give something, told from numbers where they suffice: CPUs are never short when
-    enough are counted, and the ones left to a required policy are all of its kind."""
+    """Return whether `allocate_from` would succeed, from counts where they suffice.
+
+    CPUs are never short when enough are counted, and the ones left to a required policy are all of its kind.
+    """
     binding, topology = request.binding, node.cpu
     kept = request.preferred | request.promised
     if isinstance(topology, Invalid) or (binding is not None and binding.required and (kept or not topology.even)):
@@ -78,7 +80,7 @@ def fits(node: NodeTopology, stock: Stock, request: Request, mask: BitMask) -> b
 
 
 def designated(node: NodeTopology, ledger: Ledger, request: Request, given: Allocation) -> Allocation | Short:
-    """What the pod was promised earlier, if it can be had again just so."""
+    """Allocate exactly what the pod was assigned earlier, if that is still possible."""
     mask = BitMask.of(*given.zones) if given.zones else None
     again = Request(
         amounts=request.amounts,

@@ -1,4 +1,6 @@
-"""Stating a resource larger than it is, by a ratio: the arithmetic that a pod with CPUs of its own pays for."""
+"""What one node offers to CPU binding and NUMA placement, read from its NodeResourceTopology and its own
+metadata; with the arithmetic of resource amplification.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from koord.values.resources import CPU
 
 
 def amplify(amount: int, ratio: float | None) -> int:
-    """Rounded up; a ratio of 1 or less changes nothing."""
+    """Multiply and round up; a ratio of 1 or less changes nothing."""
     if ratio is None or ratio <= 1:
         return amount
     return math.ceil(amount * ratio)
@@ -22,6 +24,6 @@ def amplify_all(amounts: Mapping[str, int], ratios: Mapping[str, float]) -> dict
 
 
 def amplify_cpu(amounts: Mapping[str, int], ratio: float | None) -> Mapping[str, int]:
-    """What a pod with CPUs of its own takes from an amplified node: its CPUs are real, so each counts for `ratio`."""
+    """Amplify the cpu amount of a pod with bound CPUs: its CPUs are physical, so each counts for `ratio`."""
     cpu = amounts.get(CPU, 0)
     return amounts if ratio is None or ratio <= 1 or not cpu else {**amounts, CPU: amplify(cpu, ratio)}

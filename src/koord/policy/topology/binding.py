@@ -1,4 +1,6 @@
-"""Whether a pod's CPUs are bound, how many and by which policy: first for the pod alone, then for the pod on a node."""
+"""Decide whether a pod's CPUs are bound, how many and by which policy: for the pod alone, then for the pod on a node.
+
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ _BY_NODE_POLICY = {node_numa.FULL_PCPUS_ONLY: FULL_PCPUS, node_numa.SPREAD_BY_PC
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pod says by itself. `binds` is False for a pod that only a node's policy would bind."""
+    """What the pod requests by itself. `binds` is False for a pod that only a node's policy would bind."""
 
     cpu_milli: int
     binds: bool = False
@@ -43,7 +45,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
-    """So many CPUs by this policy on this node. `required`: the policy must be met, not just tried."""
+    """A number of CPUs to bind by this policy on this node. `required`: the policy must be met, not just preferred."""
 
     count: int
     policy: str
@@ -56,12 +58,14 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def may_bind(labels: Mapping[str, str], priority: int | None, kube_qos: str) -> bool:
-    """LSE and LSR pods of the prod class, by the label: a Guaranteed pod without it is not meant."""
+    """Return whether the pod is an LSE or LSR pod of the prod class, by its label; Guaranteed alone does not count."""
     return qos_raw(labels) in (LSE, LSR) and priority_class_with_default(labels, priority, kube_qos) == PROD
 
 
 def decide_wish(spec: ResourceSpec | None, cpu_milli: int, *, eligible: bool, default_policy: str) -> Wish | Short:
-    """`default_policy` stands where the pod says nothing or Default; empty leaves such pods unbound."""
+    """Decide what the pod requests. `default_policy` applies where the pod says nothing or Default; empty leaves it
+    unbound.
+    """
     plain = Wish(cpu_milli=cpu_milli)
     if not eligible:
         return plain
@@ -80,7 +84,9 @@ def decide_wish(spec: ResourceSpec | None, cpu_milli: int, *, eligible: bool, de
 
 
 def decide_binding(wish: Wish, node: NodeTopology) -> Binding | Short | None:
-    """On this node; None when its CPUs are not bound here. A node with a policy binds every pod that asks for cpu."""
+    """Decide the binding on this node; None when CPUs are not bound here. A node policy binds every pod that requests
+    cpu.
+    """
     forced = _BY_NODE_POLICY.get(node.bind_policy, "")
     if not wish.binds:
         if wish.cpu_milli == 0 or not forced:
@@ -92,7 +98,7 @@ def decide_binding(wish: Wish, node: NodeTopology) -> Binding | Short | None:
 
 
 def check_binding(wish: Wish, binding: Binding, node: NodeTopology) -> Short | None:
-    """What can be told against it before CPUs are looked at."""
+    """Check everything that can be refused before CPUs are examined."""
     if isinstance(node.cpu, Invalid):
         return Short.finally_(INVALID_CPU_TOPOLOGY)
     must = _BY_NODE_POLICY.get(node.bind_policy, "") or wish.required
@@ -106,7 +112,7 @@ def check_binding(wish: Wish, binding: Binding, node: NodeTopology) -> Short | N
 def check_amplified(
     wish: Wish, node: NodeTopology, ledger: Ledger, *, binds: bool, requested_milli: int, allocatable_milli: int
 ) -> Short | None:
-    """On an amplified node a bound CPU is a real one and counts for the ratio, the pod's own and those held already."""
+    """Check cpu on an amplified node, where a bound CPU counts for the ratio: the pod's own and those held already."""
     if wish.cpu_milli <= 0:
         return None
     if node.ratio_fault:
@@ -120,9 +126,11 @@ def check_amplified(
 
 
 def amplified_requested(ledger: Ledger, ratio: float, requested_milli: int, *, guarded: bool) -> int:
-    """`guarded`: leave the sum alone when it is less than the bound CPUs, as that of a stale node would be.
+    """Return the requested cpu with bound CPUs amplified.
 
-    Without a topology bound CPUs do not count: no pod can have been bound by it."""
+    `guarded` leaves the sum alone when it is less than the bound CPUs, as on a stale node. Without a topology
+    bound CPUs do not count: no pod can have been bound by it.
+    """
     bound = 1000 * ledger.held.held.bit_count()
     if not bound or ledger.topology is None or (guarded and requested_milli < bound):
         return requested_milli
@@ -130,7 +138,9 @@ def amplified_requested(ledger: Ledger, ratio: float, requested_milli: int, *, g
 
 
 def completed_spec(spec: ResourceSpec | None, binding: Binding) -> ResourceSpec:
-    """The pod's annotation with the policy that was used where the pod left it open, for the node agent to read."""
+    """Return the pod's annotation with the applied policy filled in where the pod left it open, for the node agent to
+    read.
+    """
     given = spec or ResourceSpec()
     required, preferred = given.required_cpu_bind_policy, given.preferred_cpu_bind_policy
     if binding.required and required in ("", DEFAULT):

@@ -1,4 +1,4 @@
-"""The CPUs of one machine by core, NUMA node and socket, as bit masks; reads the node's annotation strictly."""
+"""The CPUs of one machine by core, NUMA node and socket, as bit masks; the node's annotation is parsed strictly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CEILINGS = {"id": MAX_CPU, "core": (1 << _SOCKET_SHIFT) - 1, "socket": MAX_CPU,
 
 
 class Invalid(msgspec.Struct, frozen=True):
-    """Why CPUs cannot be told apart on this node; names the field."""
+    """The reason why the CPUs of this node cannot be told apart; it names the field."""
 
     reason: str
 
@@ -28,7 +28,9 @@ class Invalid(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True, gc=False):
-    """The CPUs of a NUMA node or of a socket, with its cores in order. `socket` is a place in CpuTopology.sockets."""
+    """The CPUs of a NUMA node or of a socket, with its cores in order. `socket` is an index into CpuTopology.sockets.
+
+    """
 
     number: int
     cpus: int
@@ -37,9 +39,10 @@ class Group(msgspec.Struct, frozen=True, gc=False):
 
 
 class CpuTopology(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything is a mask of CPUs. Cores are in the order of (socket, core), zones and sockets in that of number.
+    """The topology as CPU masks. Cores are ordered by (socket, core), zones and sockets by number.
 
-    `per_core`, `per_zone` and `per_socket` are averages, which they must be for the same answers on uneven machines.
+    `per_core`, `per_zone` and `per_socket` are averages, as in Koordinator, so that uneven machines get the
+    same answers.
     """
 
     cpus: int
@@ -55,27 +58,27 @@ class CpuTopology(msgspec.Struct, frozen=True, kw_only=True):
     even: bool  # all cores have equally many CPUs
 
     def zone_mask(self, number: int) -> int:
-        """The CPUs of a NUMA node; none when there is no such node."""
+        """Return the CPUs of a NUMA node; none when there is no such node."""
         return self.zone_masks.get(number, 0)
 
     def whole_cores(self, cpus: int) -> int:
-        """Those of the CPUs whose siblings are all among them."""
+        """Return those of the CPUs whose siblings are all among them."""
         return sum(core for core in self.cores if core & cpus == core)  # cores are disjoint: a sum is a union
 
     def one_per_core(self, cpus: int) -> int:
-        """The lowest of the CPUs on each core."""
+        """Return the lowest of the CPUs on each core."""
         return sum(part & -part for core in self.cores if (part := core & cpus))
 
     def cores_of(self, cpus: int) -> int:
-        """All CPUs of the cores that the given ones lie on."""
+        """Return all CPUs of the cores that the given ones lie on."""
         return sum(core for core in self.cores if core & cpus)
 
     def zones_of(self, cpus: int) -> int:
-        """All CPUs of the NUMA nodes that the given ones lie on."""
+        """Return all CPUs of the NUMA nodes that the given ones lie on."""
         return sum(zone.cpus for zone in self.zones if zone.cpus & cpus)
 
     def core_count(self, cpus: int) -> int:
-        """On how many cores the CPUs lie."""
+        """Return the number of cores that the CPUs lie on."""
         return sum(1 for core in self.cores if core & cpus)
 
     @staticmethod
@@ -84,7 +87,7 @@ class CpuTopology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Entry(Part, frozen=True, kw_only=True):
-    """Unlike the annotation's own model, this one can tell a missing number from a zero."""
+    """One CPU of the annotation. Unlike the API's model, this one can tell a missing number from a zero."""
 
     id: int | None = None
     core: int | None = None
@@ -97,7 +100,7 @@ class _Detail(Part, frozen=True, kw_only=True):
 
 
 def read_topology(annotations: Mapping[str, str]) -> CpuTopology | Invalid:
-    """Of the annotations of a NodeResourceTopology."""
+    """Parse the topology from the annotations of a NodeResourceTopology."""
     text = annotations.get(A_CPU_TOPOLOGY)
     return Invalid(f"{A_CPU_TOPOLOGY} is missing") if text is None else _parsed(text)
 

@@ -1,4 +1,6 @@
-"""Divide a pod's amounts over chosen NUMA nodes: evenly, the tightest first, in whole CPUs or cores where bound."""
+"""Allocate NUMA amounts and CPUs to one pod on chosen NUMA nodes, or say why not. Choosing the NUMA nodes is done
+before.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from koord.values.resources import CPU
 def distribute(
     amounts: Amounts, available: ZoneAmounts, zones: Iterable[int], *, cpu_step: int
 ) -> dict[int, Amounts] | Short:
-    """By NUMA node, only what is more than nothing. A resource that no NUMA node knows is not theirs to refuse."""
+    """Divide a pod's amounts over NUMA nodes: evenly, the tightest first. A resource that no NUMA node has is not
+    refused.
+    """
     chosen = [zone for zone in zones if zone in available]
     given: dict[int, dict[str, int]] = {zone: {} for zone in sorted(chosen)}
     missing = []
@@ -37,7 +41,7 @@ def distribute(
 
 
 def cpu_step(must: str, *, binds: bool, per_core: int) -> int:
-    """In what portions cpu is divided, in milli-cores."""
+    """Return the portion in which cpu is divided, in milli-cores."""
     if not binds:
         return 1
     return 1000 * max(per_core, 1) if must == FULL_PCPUS else 1000

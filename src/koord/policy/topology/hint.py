@@ -1,4 +1,4 @@
-"""NUMA hints: what a provider says of each set of NUMA nodes, and how hints of several resources become one."""
+"""The NUMA topology manager: it merges the hints of all providers and admits a pod to NUMA nodes by policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_COMBINATIONS = 50_000
 
 
 class Hint(msgspec.Struct, frozen=True, gc=False):
-    """`mask` None: any NUMA nodes will do. `unsatisfied`: none would."""
+    """One NUMA hint. `mask` None: any NUMA nodes will do. `unsatisfied`: none would."""
 
     mask: BitMask | None = None
     preferred: bool = False
@@ -34,7 +34,7 @@ Hints = Mapping[str, Sequence[Hint] | None]
 
 
 class Zones(msgspec.Struct, frozen=True):
-    """The NUMA nodes of a machine, what the pods bound in them do, and whether this pod minds."""
+    """The NUMA nodes of a machine, how bound pods use them, and the exclusive policy of this pod."""
 
     numbers: tuple[int, ...]
     statuses: Mapping[int, str] = {}
@@ -45,7 +45,7 @@ class Zones(msgspec.Struct, frozen=True):
         return BitMask.of(*self.numbers)
 
     def bears(self, mask: BitMask) -> bool:
-        """Whether exclusivity lets the pod in: pods of one NUMA node and pods of several do not mix."""
+        """Return whether exclusivity admits the pod: pods of one NUMA node and pods of several do not mix."""
         if self.exclusive != REQUIRED:
             return True
         clash = SINGLE if len(mask) > 1 else SHARED
@@ -53,7 +53,7 @@ class Zones(msgspec.Struct, frozen=True):
 
 
 def merge_preferred(lists: Sequence[Sequence[Hint]], zones: Zones) -> Hint | None:
-    """The best of those combinations in which every resource gets the same NUMA nodes and likes them."""
+    """Return the best of the combinations in which every resource prefers the same NUMA nodes."""
     best: Hint | None = None
     for combined in _agreements(lists, zones.all):
         mask = combined.mask
@@ -65,7 +65,7 @@ def merge_preferred(lists: Sequence[Sequence[Hint]], zones: Zones) -> Hint | Non
 
 
 def _agreements(lists: Sequence[Sequence[Hint]], everything: BitMask) -> Iterator[Hint]:
-    """In the order of the first list that names masks."""
+    """Yield combined hints in the order of the first list that names masks."""
     named = [[h for h in hints if h.mask is not None and h.preferred] for hints in lists]
     free = [any(h.mask is None and h.preferred and not h.unsatisfied for h in hints) for hints in lists]
     if all(free):
@@ -90,7 +90,7 @@ def _agreements(lists: Sequence[Sequence[Hint]], everything: BitMask) -> Iterato
 
 
 def merge_any(lists: Sequence[Sequence[Hint]], zones: Zones) -> Hint:
-    """The best of all combinations; not preferred, and all NUMA nodes, when nothing better is found."""
+    """Return the best of all combinations; all NUMA nodes, not preferred, when nothing better is found."""
     everything = zones.all
     start = Hint(everything)
     agreed = merge_preferred(lists, zones)
@@ -119,7 +119,9 @@ def merge_any(lists: Sequence[Sequence[Hint]], zones: Zones) -> Hint:
 
 
 def _beats(new: Hint, best: Hint) -> bool:
-    """Both preferred or both not. Fewer NUMA nodes, then lower ones, though a higher score wins among equally many."""
+    """Compare two hints that are both preferred or both not: fewer NUMA nodes win, then the higher score, then lower
+    numbers.
+    """
     if new.mask is None or best.mask is None:
         raise AssertionError(f"a merged hint names its NUMA nodes: {new}, {best}")
     if new.mask.is_narrower_than(best.mask):
@@ -128,7 +130,7 @@ def _beats(new: Hint, best: Hint) -> bool:
 
 
 def summary(resource: str, hints: Sequence[Hint]) -> str:
-    """For refusals: the sets of NUMA nodes that were liked, and all that would do."""
+    """Describe the preferred and the possible sets of NUMA nodes for a refusal."""
     masks = [(str(hint.mask), hint.preferred) for hint in hints if hint.mask is not None]
     liked = " ".join(text for text, preferred in masks if preferred)
     return f"{resource} prefer [{liked}] among [{' '.join(text for text, _ in masks)}]"

@@ -1,4 +1,4 @@
-"""The hints of cpu, memory and the other amounts that NUMA nodes have: which sets of them could take the pod."""
+"""The hint provider for cpu, memory and the other amounts of NUMA nodes: which sets of them could take the pod."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ def numa_hints(
     widest: int | None = None,
     feasible: Feasible | None = None,
 ) -> Hints | Short:
-    """For sets of at most `widest` NUMA nodes. `feasible` says whether a trial on a set succeeds; by default one on the
-    node with this request."""
+    """Compute hints for sets of at most `widest` NUMA nodes. `feasible` replaces the trial allocation on a set."""
     if not node.zones:
         return Short.of(INSUFFICIENT_NUMA_NODE)
     stock = take_stock(node, ledger, request)

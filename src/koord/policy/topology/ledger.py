@@ -1,4 +1,5 @@
-"""Who holds which CPUs and how much of each NUMA node on one node: an immutable value, so a what-if is a plain copy.
+"""The CPU and NUMA allocations of one node as an immutable value, so a dry run is a plain copy; and their
+annotations.
 
 Every sum is that of the allocations listed, in whatever order they came and went.
 """
@@ -21,7 +22,7 @@ IDLE, SINGLE, SHARED = "idle", "single", "shared"
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """What one pod was given. `zones` are amounts by NUMA node, as the pod asked for them: not amplified."""
+    """The allocation of one pod. `zones` are amounts by NUMA node as the pod requested them: not amplified."""
 
     cpus: CPUSet = EMPTY
     exclusive: str = ""
@@ -32,9 +33,10 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """`pcpu` and `numa` count the holders that want their cores, or their NUMA nodes, for themselves.
+    """The allocations of one node with their sums.
 
-    `inside` and `spanning` count, by NUMA node, the pods whose CPUs lie all in it, and those whose lie in others too.
+    The exclusive counts are of holders that want their cores, or their NUMA nodes, for themselves. The zone
+    counts are, by NUMA node, of pods whose CPUs lie all in it, and of pods whose CPUs also lie in others.
     """
 
     topology: CpuTopology | None = None
@@ -48,19 +50,19 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def over(topology: CpuTopology | Invalid | None, pods: Mapping[str, Allocation] | None = None) -> Ledger:
-        """Without a topology CPUs are still counted; only where they lie is not known."""
+        """Build a ledger. Without a topology CPUs are still counted; only their location is unknown."""
         ledger = Ledger(topology=topology if isinstance(topology, CpuTopology) else None)
         for uid, allocation in (pods or {}).items():
             ledger = ledger.add(uid, allocation)
         return ledger
 
     def on(self, topology: CpuTopology | Invalid | None) -> Ledger:
-        """The same allocations on what the machine is now known to be."""
+        """Return the same allocations on a changed topology."""
         known = topology if isinstance(topology, CpuTopology) else None
         return self if known is self.topology else Ledger.over(known, self.pods)
 
     def add(self, uid: str, allocation: Allocation) -> Ledger:
-        """In place of what the pod held before."""
+        """Add or replace the allocation of a pod."""
         before = self.pods.get(uid)
         if before == allocation:
             return self
@@ -99,7 +101,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def status(self, zone: int) -> str:
-        """Whether pods have their CPUs in this NUMA node alone, in it and others, or not at all."""
+        """Return whether pods have their CPUs in this NUMA node alone, in it and others, or not at all."""
         if self.spanning.get(zone):
             return SHARED
         return SINGLE if self.inside.get(zone) else IDLE
@@ -110,7 +112,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summed(total: ZoneAmounts, change: ZoneAmounts, by: int = 1) -> dict[int, Amounts]:
-    """Amounts by NUMA node, added (or taken off, `by` -1); what comes to nothing is not listed."""
+    """Add amounts by NUMA node (`by` -1 subtracts); zeros are dropped."""
     result = dict(total)
     for zone, amounts in change.items():
         mine = dict(result.get(zone, {}))

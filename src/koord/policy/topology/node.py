@@ -37,17 +37,18 @@ _KUBELET_POLICIES = {
 
 
 class NumaZone(msgspec.Struct, frozen=True):
-    """What a NUMA node can give: milli-cores of cpu, whole units of all else, amplified."""
+    """The allocatable amounts of one NUMA node: milli-cores of cpu, whole units of all else, amplified."""
 
     number: int
     amounts: Mapping[str, int]
 
 
 class NodeTopology(msgspec.Struct, frozen=True, kw_only=True):
-    """`cpu` is Invalid when CPUs cannot be bound here; `ignored` says which sources could not be read.
+    """The NUMA and CPU options of one node. `cpu` is invalid when CPUs cannot be bound here.
 
-    `bind_policy`, `numa_policy` and `strategy` are the effective ones, label before kubelet. `ratio` is how much larger
-    the zones state their cpu, `node_ratio` the same of the node's allocatable; None when nothing is amplified.
+    `bind_policy`, `numa_policy` and `strategy` are the effective ones, label before kubelet. `ratio` is the
+    amplification of cpu in the zones, `node_ratio` that of the node's allocatable; None when nothing is
+    amplified. Sources that could not be read are listed.
     """
 
     cpu: CpuTopology | Invalid
@@ -72,7 +73,7 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usable(self) -> int:
-        """The CPUs that pods can be bound to."""
+        """Return the CPUs that pods can be bound to."""
         return 0 if isinstance(self.cpu, Invalid) else self.cpu.cpus & ~self.reserved
 
 
@@ -84,7 +85,7 @@ def node_topology(
     default_strategy: str = node_numa.LEAST_ALLOCATED,
     max_ref_count: int = 1,
 ) -> NodeTopology:
-    """`found` is named as the node; labels and annotations are the node's own."""
+    """Read the options. `found` is the node's NodeResourceTopology; labels and annotations are the node's own."""
     ignored: list[str] = []
     given = {} if found is None else found.metadata.annotations or {}
     cpu = Invalid("there is no NodeResourceTopology of this node") if found is None else read_topology(given)
@@ -118,7 +119,7 @@ def _bind_policy(labels: Mapping[str, str], kubelet: cpu_manager_policy.CPUManag
 
 
 def _numa_policy(labels: Mapping[str, str], found: NodeResourceTopology | None) -> str:
-    """An unknown label counts as none, and does not bring the kubelet's policy back."""
+    """Return the effective policy. An unknown label counts as none and does not bring the kubelet's policy back."""
     stated = node_numa.topology_policy(labels)
     if stated:
         return stated if stated in numa_topology_spec.POLICIES else numa_topology_spec.NONE
@@ -129,7 +130,9 @@ def _numa_policy(labels: Mapping[str, str], found: NodeResourceTopology | None) 
 def _reserved(
     annotations: Mapping[str, str], kubelet: cpu_manager_policy.CPUManagerPolicy | None, ignored: list[str]
 ) -> int:
-    """CPUs that nobody may be bound to: those the kubelet or the node keep, and those of exclusive SYSTEM pods."""
+    """Return CPUs that no pod may be bound to: reserved by the kubelet or the node, or held by exclusive SYSTEM pods.
+
+    """
     bits = 0
     for pod in _readable(pod_cpu_allocs.parse(annotations), ignored) or ():
         if pod.managed_by_kubelet and pod.uid and pod.cpuset:

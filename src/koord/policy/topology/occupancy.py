@@ -1,4 +1,4 @@
-"""Who holds which CPU of one node, for people: what the node is, and what those that live there were given."""
+"""The CPU occupancy of one node for people: what the node is, and what its pods and reservations hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARKS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod, or a reservation (`reservation` is then True); an owner names the reservation that it lives in."""
+    """A pod or a reservation; an owner names the reservation that it lives in."""
 
     uid: str
     name: str
@@ -38,7 +38,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Zone(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`cores` are the drawing: a mark for each CPU, core by core."""
+    """One NUMA node. `cores` are the drawing: a mark for each CPU, core by core."""
 
     number: int
     cpus: str
@@ -49,12 +49,12 @@ class Zone(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Occupancy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`flaws` is everything about this node that cannot be read, or contradicts itself."""
+    """The occupancy of one node. `flaws` lists everything about it that cannot be read or contradicts itself."""
 
     node: str
     bind_policy: str
     numa_policy: str
-    kept: str  # CPUs that nobody is bound to, by the kubelet's or the node's wish
+    kept: str  # CPUs that no pod is bound to, reserved by the kubelet or the node
     shared: str  # CPUs that are free for everybody without CPUs of its own
     zones: tuple[Zone, ...]
     holders: tuple[Holder, ...]
@@ -123,7 +123,7 @@ def _named(mark: str, holders: Iterable[Holder]) -> str:
 
 
 def _misplaced(tenant: Tenant, allocation: Allocation, node: NodeTopology) -> list[str]:
-    """What was given and is not there, or must not be given (any more)."""
+    """List what was allocated and is not there, or must not be allocated (any more)."""
     said = []
     if isinstance(node.cpu, CpuTopology):
         if gone := allocation.cpus.bits & ~node.cpu.cpus:

@@ -8,7 +8,7 @@ from koord.policy.topology.tally import NOTHING_HELD, Tally
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """`pcpu_marked` and `numa_marked` are held CPUs whose holder wants its cores, or its NUMA nodes, for itself."""
+    """A pool of CPUs. The marked CPUs are held by pods that want their cores, or their NUMA nodes, exclusively."""
 
     available: int
     held: Tally = NOTHING_HELD
@@ -17,7 +17,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     max_ref_count: int = 1
 
     def of(self, cpus: int) -> Pool:
-        """The same with a narrower choice."""
+        """Return the same pool narrowed to these CPUs."""
         return Pool(
             available=cpus,
             held=self.held,

@@ -1,4 +1,4 @@
-"""The refusals of CPU and NUMA allocation, in the words that users already search for."""
+"""Reasons for refusing CPU and NUMA allocations, in Koordinator's wording."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _RESERVATION_PREFIX = "Reservation(s) "
 
 
 class Short(msgspec.Struct, frozen=True):
-    """Why nothing was given. `final`: nobody's leaving would help, so preemption need not look at this node."""
+    """The reasons why nothing was allocated. `is_unresolvable`: preemption would not help, so it need not look at this
+    node.
+    """
 
     reasons: tuple[str, ...]
     final: bool = False
@@ -34,7 +36,7 @@ class Short(msgspec.Struct, frozen=True):
         return Short(reasons, final=True)
 
     def of_reservations(self) -> Short:
-        """The same, said of what reservations hold rather than of the node."""
+        """Return the same refusal, worded about reservations rather than the node."""
         return Short(tuple(_RESERVATION_PREFIX + reason for reason in self.reasons))
 
     def __str__(self) -> str:

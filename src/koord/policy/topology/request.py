@@ -1,4 +1,4 @@
-"""One pod's demand on one node: amounts, CPUs to bind, and what it may use beyond what is free."""
+"""One pod's request on one node: amounts, CPUs to bind, and what it may use beyond what is free."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from koord.policy.topology.node import NodeTopology
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """`amounts` as the pod states them: milli-cores of cpu, whole units of all else.
+    """One pod's request on one node. `amounts` are as the pod states them: milli-cores of cpu, whole units of
+    all else.
 
-    `preferred` are CPUs that reservations keep for the pod: one holding of them is given up for it, and they are taken
-    first. `promised` ones are taken first too, but only if they are free. `reusable` are amounts by NUMA node that the
-    pod may use although they are held; `confined` are all that it may use, when a reservation lets nothing else.
+    `preferred` CPUs are held by reservations for the pod: one reference of them is released for it, and they
+    are taken first. Designated CPUs are taken first too, but only if they are free. `reusable` are amounts by
+    NUMA node that the pod may use although they are held; a confined request may use nothing else.
     """
 
     amounts: Amounts
@@ -32,5 +33,5 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return "" if self.binding is None else self.binding.must
 
     def charged(self, node: NodeTopology) -> Mapping[str, int]:
-        """What the pod takes off an amplified node: bound CPUs are real ones."""
+        """Return what the pod takes off an amplified node: bound CPUs are physical ones."""
         return self.amounts if self.binding is None else amplify_cpu(self.amounts, node.ratio)

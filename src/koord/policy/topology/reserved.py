@@ -1,4 +1,4 @@
-"""CPUs and NUMA amounts that reservations hold: what of them a pod may use, and trying to place it there.
+"""CPUs and NUMA amounts that reservations hold: what of them a pod may use, and allocating inside them.
 
 Which reservations match a pod, and which one is nominated, is decided elsewhere.
 """
@@ -18,11 +18,11 @@ from koord.values.bitmask import BitMask
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one reservation has, and what its owners have of that. Both it and its owners are in the ledger.
+    """The CPUs and amounts of one reservation, and what its owners have of them. Both are in the ledger.
 
-    `strict`: nothing beyond it may be used. `takes_over`: it is a pod that a reservation being placed would take over,
-    and all its CPUs must be in the result.
-    An owner that would be preempted is left out, here as in the ledger.
+    A restricted reservation allows nothing beyond it. `takes_over`: it is a pod that a reservation being
+    placed would take over, and all its CPUs must be in the result. An owner that would be preempted is left
+    out, here as in the ledger.
     """
 
     uid: str
@@ -46,7 +46,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def left_zones(self) -> ZoneAmounts:
-        """Nothing, where owners have as much as the reservation or more."""
+        """Return what owners have not taken; nothing, where they have as much as the reservation or more."""
         return summed(self.held.zones, self.twice_zones, -1)
 
     # What owners have of it is in the ledger under their own name and under that of the reservation.
@@ -80,19 +80,19 @@ class Reserved(msgspec.Struct, frozen=True):
 
 
 def on_node(request: Request, reserved: Reserved) -> Request:
-    """For placing beside all reservations: what they have left is nobody's but theirs."""
+    """Extend the request for an allocation beside all reservations, whose unused part stays theirs."""
     return _with(request, zones=[reserved.twice_zones])
 
 
 def in_all(request: Request, reserved: Reserved) -> Request:
-    """For a pod that does not mind reservations: all that they have left is as good as free."""
+    """Extend the request of a pod that ignores reservations: all that they have unused is as good as free."""
     left = _union(holding.left_cpus for holding in reserved.matched)
     zones = [reserved.twice_zones, *(holding.left_zones for holding in reserved.matched)]
     return _with(request, zones=zones, preferred=reserved.twice_cpus | left)
 
 
 def in_one(request: Request, reserved: Reserved, holding: Holding) -> Request:
-    """For placing with one reservation, and beyond it with what is free."""
+    """Extend the request for an allocation with one reservation, and beyond it with what is free."""
     return _with(
         request,
         zones=[reserved.twice_zones, holding.left_zones],
@@ -109,7 +109,9 @@ def allocate_reserved(
     *,
     needed: bool = False,
 ) -> tuple[str, Allocation] | Short | None:
-    """The first matched reservation, by UID, that the pod fits in; None when none does and none is `needed`."""
+    """Allocate from the first matched reservation, by UID, that the pod fits in; None when none does and none is
+    `needed`.
+    """
     reasons: list[str] = []
     for holding in sorted(reserved.matched, key=lambda one: one.uid):
         found = allocate_within(node, ledger, request, reserved, holding, mask)

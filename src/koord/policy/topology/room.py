@@ -15,7 +15,7 @@ from koord.policy.topology.stock import free_amounts, free_cpus
 
 
 class Free(msgspec.Struct, frozen=True, gc=False):
-    """Numbers of CPUs: all free ones, those on cores that are free whole, and one for each core with a free one."""
+    """Numbers of free CPUs: all, those on cores that are fully free, and one for each core with a free CPU."""
 
     cpus: int = 0
     on_whole_cores: int = 0
@@ -29,13 +29,12 @@ class Free(msgspec.Struct, frozen=True, gc=False):
 
 class ZoneRoom(msgspec.Struct, frozen=True):
     free: Free
-    amounts: Amounts  # what is left, bound CPUs at what they stand for
+    amounts: Amounts  # what is free, with bound CPUs amplified
     status: str
 
 
 class Room(msgspec.Struct, frozen=True):
-    """Of a node, and of each of its NUMA nodes by number. `per_core` is 0 where CPUs cannot be bound; `known` are the
-    resources that some NUMA node has."""
+    """Free counts of a node and of each NUMA node. `per_core` is 0 where CPUs cannot be bound."""
 
     total: Free
     zones: Mapping[int, ZoneRoom]
@@ -44,7 +43,7 @@ class Room(msgspec.Struct, frozen=True):
 
 
 def room(node: NodeTopology, ledger: Ledger) -> Room:
-    """To be kept until the ledger or the topology changes."""
+    """Summarize what is free. The result is valid until the ledger or the topology changes."""
     topology = node.cpu
     left = free_amounts(node, ledger, {})
     known = frozenset(name for zone in node.zones for name in zone.amounts)
@@ -61,7 +60,7 @@ def room(node: NodeTopology, ledger: Ledger) -> Room:
 
 
 def can_fit(there: Room, count: int, must: str = "", zone: int | None = None) -> bool:
-    """Whether CPUs will be found, for a pod that no reservation keeps any for. Exact where all cores are alike.
+    """Return whether CPUs will be found, for a pod without reserved CPUs. Exact where all cores are alike.
 
     `must` is the required policy, `zone` the one NUMA node that all CPUs shall come from.
     """
@@ -76,7 +75,9 @@ def can_fit(there: Room, count: int, must: str = "", zone: int | None = None) ->
 
 
 def can_fit_one_zone(there: Room, amounts: Amounts, *, count: int = 0, must: str = "", exclusive: str = "") -> bool:
-    """Whether SingleNUMANode would admit the pod to some NUMA node: the same answer as hints give, without them."""
+    """Return whether SingleNUMANode would admit the pod to some NUMA node: the same answer as hints give, without
+    them.
+    """
     asked = [(name, amount) for name, amount in amounts.items() if amount > 0 and name in there.known]
     if not asked:
         return can_fit(there, count, must)

@@ -1,4 +1,4 @@
-"""How full nodes or NUMA nodes would be, as a score from 0 to 100: keep them even, or fill them up."""
+"""Score how full nodes or NUMA nodes would be, from 0 to 100: spread by LeastAllocated, or pack by MostAllocated."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Scorer(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of_zones(zone_strategy: ScoringStrategy, strategy: ScoringStrategy) -> Scorer:
-        """The one for NUMA nodes has its type from its own strategy, but its weights from the node's."""
+        """Build the scorer of NUMA nodes: its type comes from its own strategy, its weights from the node's."""
         return Scorer(zone_strategy.type == MOST_ALLOCATED, _weights(strategy.resources))
 
     def counted(self, pod: Amounts) -> list[tuple[str, int]]:
-        """The resources that have a say in the score of such a pod, with their weights."""
+        """Return the resources that count in the score of such a pod, with their weights."""
         return [(name, weight) for name, weight in self.weights if pod.get(name) or name in _ALWAYS_COUNTED]
 
     def score(self, requested: Amounts, allocatable: Amounts, pod: Amounts) -> int:
-        """The weighted mean; a resource that is not there, or is special and not asked for, has no say."""
+        """Return the weighted mean; a resource that is absent, or is extended and not requested, does not count."""
         total = weights = 0
         for name, weight in self.weights:
             there, asked = allocatable.get(name, 0), pod.get(name, 0)
@@ -53,14 +53,16 @@ class Scorer(msgspec.Struct, frozen=True):
 
 
 def allocate_strategy(zone_strategy: ScoringStrategy) -> str:
-    """How NUMA nodes are chosen for CPUs where the node's label does not say."""
+    """Return how NUMA nodes are chosen for CPUs where the node's label does not say."""
     return MOST_ALLOCATED if zone_strategy.type == MOST_ALLOCATED else LEAST_ALLOCATED
 
 
 def score_node(
     scorer: Scorer, node: NodeTopology, ledger: Ledger, pod: Amounts, requested: Amounts, allocatable: Amounts
 ) -> int:
-    """By the node's totals, for a pod without NUMA policy. Bound CPUs of an amplified node count for the ratio."""
+    """Score by the node's totals, for a pod without NUMA policy. Bound CPUs of an amplified node count for the ratio.
+
+    """
     ratio = node.node_ratio
     if pod.get(CPU) and ratio is not None and ratio > 1:
         requested = {**requested, CPU: amplified_requested(ledger, ratio, requested.get(CPU, 0), guarded=False)}
@@ -78,10 +80,10 @@ def score_allocation(
     requested: Amounts,
     allocatable: Amounts,
 ) -> int:
-    """By the NUMA nodes that a trial gave, else by the node's totals (`requested`, `allocatable`).
+    """Score by the NUMA nodes of a trial allocation, else by the node's totals (`requested`, `allocatable`).
 
-    `available` is what the trial saw free by NUMA node; `held` the CPUs bound once those that the pod may use, but did
-    not get, are given back.
+    `available` is what the trial saw free by NUMA node; `held` the CPUs bound once those that the pod may
+    use, but did not get, are returned.
     """
     if given.zones:
         chosen = [zone for zone in node.zones if zone.number in given.zones]

@@ -1,4 +1,4 @@
-"""Allocations as they stand in annotations: read from pods that live, written on pods that are placed."""
+"""Convert allocations to and from the annotations of pods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from koord.values.resources import materialise, parse, to_units, to_wire
 
 
 def read_allocation(annotations: Mapping[str, str]) -> Allocation | Malformed | None:
-    """None when the pod was given nothing. A spec that cannot be read asks for no exclusivity."""
+    """Parse a pod's allocation; None when it has none. A spec that cannot be read requests no exclusivity."""
     status = resource_status.parse(annotations)
     if status is None or isinstance(status, Malformed):
         return status
@@ -48,7 +48,9 @@ def status_of(allocation: Allocation) -> resource_status.ResourceStatus:
 def rebuilt(
     topology: CpuTopology | Invalid | None, pods: Iterable[tuple[str, Mapping[str, str]]]
 ) -> tuple[Ledger, dict[str, Malformed]]:
-    """The ledger of (UID, annotations) of the live pods assigned to a node, and those that cannot be read, by UID."""
+    """Build the ledger from (UID, annotations) of the live pods of a node, and return those that cannot be read, by
+    UID.
+    """
     ledger, unread = Ledger.over(topology), {}
     for uid, written in pods:
         found = read_allocation(written)

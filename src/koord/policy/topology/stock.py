@@ -1,4 +1,4 @@
-"""What one request finds on a node: the CPUs it may be bound to and what each NUMA node has left."""
+"""What is available on a node: exactly for one request, and as a cheap bound for a look at many nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from koord.values.resources import CPU
 
 
 class Stock(msgspec.Struct, frozen=True):
-    """`pool` has only CPUs that the required policy can use. `zones` are amounts by NUMA node, never below zero."""
+    """What one request finds on a node. `pool` has only CPUs that the required policy can use; `zones` are never
+    negative.
+    """
 
     pool: Pool
     zones: ZoneAmounts
@@ -32,7 +34,7 @@ def take_stock(node: NodeTopology, ledger: Ledger, request: Request) -> Stock:
 
 
 def free_cpus(node: NodeTopology, ledger: Ledger, returned: int = 0) -> Pool:
-    """For somebody who may use one holding of the returned CPUs."""
+    """Return the free CPUs for a pod that may use one reference of the returned CPUs."""
     held = ledger.held.remove(returned)
     return Pool(
         available=node.usable & ~held.at_least(node.max_ref_count),
@@ -44,14 +46,14 @@ def free_cpus(node: NodeTopology, ledger: Ledger, returned: int = 0) -> Pool:
 
 
 def usable(topology: CpuTopology, cpus: int, policy: str) -> int:
-    """The CPUs that can meet a required policy: those on whole cores, or one of each core."""
+    """Return the CPUs that can meet a required policy: those on full cores, or one of each core."""
     if policy == FULL_PCPUS:
         return topology.whole_cores(cpus)
     return topology.one_per_core(cpus) if policy == SPREAD_BY_PCPUS else cpus
 
 
 def free_amounts(node: NodeTopology, ledger: Ledger, reusable: ZoneAmounts) -> dict[int, Amounts]:
-    """What each NUMA node has left, for somebody who may also use `reusable`."""
+    """Return what each NUMA node has free for a pod that may also use `reusable`."""
     amplified = node.ratio is not None and node.ratio > 1 and isinstance(node.cpu, CpuTopology)
     free: dict[int, Amounts] = {}
     for zone in node.zones:
@@ -60,7 +62,7 @@ def free_amounts(node: NodeTopology, ledger: Ledger, reusable: ZoneAmounts) -> d
         for name, there in zone.amounts.items():
             used = taken.get(name, 0)
             if amplified and name == CPU and isinstance(node.cpu, CpuTopology):
-                # Bound CPUs are listed as they are; on an amplified node each stands for more.
+                # Bound CPUs are listed as they are; on an amplified node each counts for the ratio.
                 bound = 1000 * (node.cpu.zone_mask(zone.number) & ledger.held.held).bit_count()
                 used += amplify(bound, node.ratio) - bound
             used = max(used - back.get(name, 0), 0)
@@ -70,7 +72,7 @@ def free_amounts(node: NodeTopology, ledger: Ledger, reusable: ZoneAmounts) -> d
 
 
 def _trimmed(zones: ZoneAmounts, topology: CpuTopology, cpus: int) -> dict[int, Amounts]:
-    """No more cpu than there are CPUs of the right kind."""
+    """Cap cpu by the number of CPUs of the right kind."""
     trimmed: dict[int, Amounts] = {}
     for number, amounts in zones.items():
         kept = amounts

@@ -1,4 +1,7 @@
-"""How often each CPU of a node is held, as bit masks: adding a hundred CPUs is a few integer operations."""
+"""Reference counts of the CPUs of a node as bit masks, and the pool that one request may choose from.
+
+Adding a hundred CPUs is a few integer operations.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import msgspec
 
 
 class Tally(msgspec.Struct, frozen=True, gc=False):
-    """`levels[k]` has the CPUs held more than k times, so each level lies within the one before."""
+    """Reference counts by level: `levels[k]` has the CPUs held more than k times, so each level is within the one
+    before.
+    """
 
     levels: tuple[int, ...] = ()
 
@@ -24,7 +29,7 @@ class Tally(msgspec.Struct, frozen=True, gc=False):
         return self.levels[0] if self.levels else 0
 
     def at_least(self, times: int) -> int:
-        """The CPUs held so many times or more; `times` is at least 1."""
+        """Return the CPUs held so many times or more; `times` is at least 1."""
         return self.levels[times - 1] if times <= len(self.levels) else 0
 
     def add(self, cpus: int) -> Tally:
@@ -39,7 +44,7 @@ class Tally(msgspec.Struct, frozen=True, gc=False):
         return Tally(tuple(levels))
 
     def remove(self, cpus: int) -> Tally:
-        """One holding less of each of the CPUs that is held; of the others nothing can be taken."""
+        """Drop one reference of each of the CPUs that is held; the others are unchanged."""
         if not cpus or not self.levels:
             return self
         levels = list(self.levels)
@@ -52,11 +57,11 @@ class Tally(msgspec.Struct, frozen=True, gc=False):
         return Tally(tuple(levels))
 
     def total(self, cpus: int) -> int:
-        """How many holdings there are of these CPUs together."""
+        """Return the total number of references of these CPUs."""
         return sum((level & cpus).bit_count() for level in self.levels)
 
     def classes(self, below: int) -> tuple[int, ...]:
-        """CPUs by how often they are held, least first: masks for 0 .. below-1 times. ~0 stands for all CPUs."""
+        """Return masks of the CPUs held 0 .. below-1 times, least first. ~0 stands for all CPUs."""
         edges = [-1, *(self.at_least(times) for times in range(1, below + 1))]
         return tuple(edges[k] & ~edges[k + 1] for k in range(below))
 

@@ -1,4 +1,4 @@
-"""From KubeSchedulerConfiguration to running profiles: reading a file, checking it against the plugins, making them."""
+"""Turn a KubeSchedulerConfiguration into profiles: read the file, check it against the plugins, make them."""
 
 from koord.scheduler.assembly.assembly import Assembly
 from koord.scheduler.assembly.reading import load

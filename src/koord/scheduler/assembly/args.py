@@ -1,4 +1,4 @@
-"""The arguments that a profile's plugins are made with."""
+"""Select the plugins of one profile at each extension point, with order, weight and arguments, or say what is wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def entry_of(profile: Profile, name: str) -> PluginConfig | None:
 
 
 def plugin_args(profile: Profile, name: str) -> Any:
-    """Typed and complete where the shape is known; else as in the file, None when there are none."""
+    """Return a plugin's arguments, typed and complete where their type is known; else as in the file, None for none."""
     entry = entry_of(profile, name)
     if name not in CATALOG:
         return entry.args if entry is not None and entry.args else None

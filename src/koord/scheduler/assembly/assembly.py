@@ -1,4 +1,4 @@
-"""From a configuration and the plugins at hand to running profiles, or to everything that is wrong with it."""
+"""Complete a configuration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from koord.scheduler.plugins.registry import Factory
 
 
 class Assembly:
-    """Use `Assembly.of`. Whatever can be wrong with a configuration is found there, not when profiles are made."""
+    """Hold a valid configuration that profiles can be made from. Use `CompletedConfig.complete`.
+
+    Whatever can be wrong with a configuration is found there, not when profiles are made.
+    """
 
     def __init__(
         self,
@@ -46,9 +49,9 @@ class Assembly:
         factories: Mapping[str, Factory],
         gates: Mapping[str, bool] | None = None,
     ) -> Assembly | list[FieldError]:
-        """`given` as a file has it, or with its defaults filled in.
+        """Complete a configuration as a file has it, or with its defaults filled in; return all errors if it is invalid.
 
-        Every plugin is made once over an empty cluster, to learn which points it has and what it says of its arguments.
+        Every plugin is made once over an empty cluster, to learn which points it has and what it says about its arguments.
         """
         config = defaulted(given)
         errors = validate(config) or not_built(config)
@@ -72,7 +75,7 @@ class Assembly:
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Plugins whose arguments a profile states though it does not enable them: accepted, and without effect."""
+        """Return the plugins whose arguments a profile states without enabling them: accepted, and without effect."""
         found = {
             entry.name
             for profile in self.config.profiles
@@ -82,7 +85,9 @@ class Assembly:
         return tuple(sorted(found))
 
     def profiles(self, handle: Handle) -> tuple[framework.Profile, ...]:
-        """Each profile has one instance of each of its plugins, shared by the points that it is enabled at."""
+        """Make the profiles, with one instance of each plugin per profile, shared by the points that it is enabled at.
+
+        """
         return tuple(
             _running(profile, found, _made(profile, self._factories, handle))
             for profile, found in zip(self.config.profiles, self.rosters, strict=True)
@@ -130,7 +135,7 @@ def _running(profile: Profile, found: Roster, made: Mapping[str, Plugin]) -> fra
 
 
 def _one_queue(config: KubeSchedulerConfiguration, rosters: list[Roster]) -> list[FieldError]:
-    """All profiles feed one queue: the plugin that sorts it, and its arguments, must be the same."""
+    """Check that all profiles have the same queue sort plugin with the same arguments, since they share one queue."""
     (first,) = rosters[0].points["queue_sort"]
     args = plugin_args(config.profiles[0], first)
     errors = []

@@ -1,4 +1,4 @@
-"""What feature gates change about plugins, and valid settings for things that are not built: never ignored silently."""
+"""Apply feature gates to the factories of plugins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _RESERVATION_GATES = {
 
 
 def gated(factories: Mapping[str, Factory], gates: Mapping[str, bool]) -> Mapping[str, Factory]:
-    """Servers without resource claims would never answer a watch of them; vendors' device plugins read more."""
+    """Return the factories with those replaced that a feature gate changes.
+
+    Servers without resource claims would never answer a watch of them; vendors' device plugins read more.
+    """
     changed: dict[str, Factory] = {}
     if gates.get(_NO_CLAIMS, False):
         changed[DynamicResources.name] = lambda args, handle: DynamicResources(None)
@@ -48,7 +51,10 @@ def gated(factories: Mapping[str, Factory], gates: Mapping[str, bool]) -> Mappin
 
 
 def not_built(config: KubeSchedulerConfiguration) -> list[FieldError]:
-    """Of a valid configuration. The shape is for StorageCapacityScoring, which is off by default in Kubernetes."""
+    """Return an error for each valid setting that this version does not support: none is ignored silently.
+
+    The shape belongs to StorageCapacityScoring, which is off by default in Kubernetes.
+    """
     rule = "must be left out: this version of koord asks no extenders"
     errors = [FieldError("extenders", [e.url_prefix for e in config.extenders], rule)] if config.extenders else []
     rule = "must be left out: scoring by storage capacity (feature gate StorageCapacityScoring) is not built"

@@ -1,4 +1,4 @@
-"""The points of a configuration: what a plugin must have to be enabled at one, and what others know each plugin for."""
+"""Define the extension points of a configuration, and the points that each known plugin may be enabled at."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from koord.scheduler.framework.plugin import Plugin, overrides
 
 
 class Point(msgspec.Struct, frozen=True):
-    """`methods`: a plugin with one of these takes part; the first is what the framework calls at this point."""
+    """Describe an extension point; a plugin with one of `methods` takes part, and the first is what the framework
+    calls.
+    """
 
     name: str  # as a field of `Plugins`
     path: str  # as in a file

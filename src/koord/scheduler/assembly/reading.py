@@ -1,4 +1,7 @@
-"""A configuration file's text to its model, as strictly as kube-scheduler reads it; defaults are left to others."""
+"""Read a configuration file as strictly as kube-scheduler does, and write the effective configuration in full.
+
+Defaults are filled in by others.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _YAML_TROUBLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeEr
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which a date stays the text that it is, as in Kubernetes' own tools."""
+    """Load safe YAML in which a date stays text, as in Kubernetes' own tools."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -27,7 +30,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def load(source: str | bytes | Mapping[str, Any]) -> KubeSchedulerConfiguration | list[FieldError]:
-    """`source` is YAML or JSON text, or what was read from such text. Only a file's first document counts."""
+    """Load a configuration from YAML or JSON text, or from parsed data. Only a file's first document counts."""
     read = source if isinstance(source, Mapping) else _parsed(source)
     if isinstance(read, list):
         return read
@@ -55,7 +58,7 @@ def _parsed(text: str | bytes) -> dict[str, Any] | list[FieldError]:
 
 
 def _repeated(node: yaml.Node, path: str, met: set[int]) -> list[FieldError]:
-    """Keys that a map has twice. `met` keeps aliases from being walked for ever."""
+    """Return an error for each key that a map has twice; `met` keeps aliases from being walked for ever."""
     if id(node) in met:
         return []
     met.add(id(node))
@@ -76,7 +79,7 @@ def _repeated(node: yaml.Node, path: str, met: set[int]) -> list[FieldError]:
 
 
 def _whole(value: Any) -> Any:
-    """The same with 3.0 as 3: JSON has one kind of number, and so has a configuration."""
+    """Return the data with 3.0 as 3: JSON has one kind of number, and so has a configuration."""
     if isinstance(value, Mapping):
         return {key: _whole(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""An empty cluster to make plugins over, when only their points and what they say of their arguments matter."""
+"""Complete a configuration: fill in defaults, validate it against the plugins at hand, and make profiles from it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ O = TypeVar("O", bound=Object)  # noqa: E741 - an object
 
 
 class NoObjects(Generic[O]):
+    """List nothing."""
     version = 0
 
     def get(self, namespace: str, name: str) -> O | None:
@@ -23,10 +24,11 @@ class NoObjects(Generic[O]):
         return ()
 
     def on_change(self, callback: Callable[[O | None, O | None], None]) -> None:
-        """Nothing ever does."""
+        """Never call back."""
 
 
 class BlankHandle:
+    """Give plugins an empty cluster, to learn only their extension points and what they say about their arguments."""
     def __init__(self) -> None:
         self.state = ClusterState()
         self.desk = Desk()

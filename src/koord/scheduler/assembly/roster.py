@@ -1,4 +1,4 @@
-"""Which plugins one profile has at each point, in which order and with which weight; or what is wrong with that."""
+"""Select the plugins of one profile."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ _MOST = (1 << 63) - 1  # what the sum of all weighted scores of a node may come 
 
 
 class Roster(msgspec.Struct, frozen=True):
-    """`points` has the names by point. A plugin that is listed at a point need not be called there."""
+    """Hold the plugin names by extension point, and the weights. A plugin listed at a point need not be called there.
+
+    """
 
     points: Mapping[str, tuple[str, ...]]
     weights: Mapping[str, int]
 
 
 def named(plugins: Plugins) -> dict[str, str]:
-    """Every plugin that is enabled somewhere, with the path of its first mention."""
+    """Return every plugin that is enabled somewhere, with the path of its first mention."""
     found: dict[str, str] = {}
     for path, held in _sets(plugins):
         for index, plugin in enumerate(held.enabled):
@@ -33,7 +35,7 @@ def named(plugins: Plugins) -> dict[str, str]:
 
 
 def roster(profile: Profile, path: str, made: Mapping[str, Plugin]) -> Roster | list[FieldError]:
-    """`made` has every plugin that the profile enables."""
+    """Select the plugins of a profile, or return its errors; `made` has every plugin that the profile enables."""
     plugins = profile.plugins or Plugins()
     here = f"{path}.plugins"
     errors = _twice(plugins, here) + _misplaced(plugins, here, made) + _weights_out_of_range(plugins, here)
@@ -97,7 +99,9 @@ def _weights_out_of_range(plugins: Plugins, path: str) -> list[FieldError]:
 
 
 def _weights(plugins: Plugins, made: Mapping[str, Plugin]) -> dict[str, int]:
-    """The point's own weight wins over the one of multiPoint, even when it is left out there; none and 0 mean 1."""
+    """Return the weights: the one at score wins over multiPoint's, even when it is left out there; none and 0 mean 1.
+
+    """
     (score,) = (point for point in POINTS if point.name == "score")
     weights: dict[str, int] = {}
     for plugin in (*plugins.score.enabled, *plugins.multi_point.enabled):
@@ -107,7 +111,10 @@ def _weights(plugins: Plugins, made: Mapping[str, Plugin]) -> dict[str, int]:
 
 
 def _overflows(weights: list[int]) -> bool:
-    """Kubernetes adds up in 64 bits and refuses once the sum so far is negative or too large for the next weight."""
+    """Return whether Kubernetes would refuse the weights.
+
+    It adds up in 64 bits and refuses once the sum so far is negative or too large for the next weight.
+    """
     total = 0
     for weight in weights:
         if total < 0 or weight * MAX_SCORE > _MOST - total:

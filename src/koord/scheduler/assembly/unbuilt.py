@@ -1,4 +1,4 @@
-"""Plugins that a configuration names and this program does not have: refused, or left out by those who say so."""
+"""Refuse, or leave out on request, what a configuration names and this program does not have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from koord.scheduler.plugins.registry import REGISTRY, Factory
 
 
 def missing(profile: Profile, path: str, factories: Mapping[str, Factory]) -> list[FieldError]:
-    """One complaint per unknown name, at its first mention."""
+    """Return one error per unknown plugin name, at its first mention."""
     plugins = profile.plugins or Plugins()
     met: set[str] = set()
     errors = []
@@ -53,10 +53,10 @@ def _why(name: str, factories: Mapping[str, Factory]) -> str:
 def without_unbuilt(
     config: KubeSchedulerConfiguration, factories: Mapping[str, Factory] = REGISTRY
 ) -> tuple[KubeSchedulerConfiguration, tuple[str, ...]]:
-    """The configuration without Kubernetes' and Koordinator's plugins that `factories` lacks, and their names.
+    """Return the configuration without Kubernetes' and Koordinator's plugins that `factories` lacks, and their names.
 
-    Defaults are filled in on the way, since those may name such plugins too. Whoever runs the outcome has to tell the
-    names left out to the user. Other unknown names stay, and are refused like any mistake.
+    Defaults are filled in on the way, since those may name such plugins too. Whoever runs the result has to tell the user
+    which names were left out. Other unknown names stay, and are refused like any mistake.
     """
     whole = defaulted(config)
     gone = frozenset(
@@ -77,7 +77,7 @@ def without_unbuilt(
 
 
 def _reduced(plugins: Plugins, gone: frozenset[str]) -> Plugins:
-    """Defaults are switched off by name where they come from, or else filling them in again would bring them back."""
+    """Remove the plugins, and disable defaults by name where they come from, so that they are not filled in again."""
     sets = {field: getattr(plugins, field) for field in Plugins.__struct_fields__}
     kept = {field: _without(held, gone) for field, held in sets.items()}
     kept["multi_point"] = _off(kept["multi_point"], gone & {plugin.name for plugin in DEFAULT_MULTI_POINT.enabled})

@@ -1,4 +1,4 @@
-"""The configuration that is in effect, in full, as kube-scheduler's `--write-config-to` writes it."""
+"""Write the effective configuration."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ _ALWAYS: Mapping[str, Mapping[str, Any]] = {"InterPodAffinity": {"ignorePreferre
 
 
 def written(assembly: Assembly) -> str:
+    """Return the effective configuration as YAML, as kube-scheduler's `--write-config-to` writes it."""
     return yaml.safe_dump(effective(assembly), default_flow_style=False, sort_keys=True)
 
 
 def effective(assembly: Assembly) -> dict[str, Any]:
-    """The same as plain data."""
+    """Return the effective configuration as plain data."""
     return tree_of(assembly.config)
 
 
 def tree_of(config: KubeSchedulerConfiguration) -> dict[str, Any]:
-    """Of a configuration that is defaulted and valid."""
+    """Convert a defaulted, valid configuration to plain data."""
     tree: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": KIND,

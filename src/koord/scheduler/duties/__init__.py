@@ -1,1 +1,1 @@
-"""What the leading scheduler does besides placing pods: keep the objects of its plugins up to date."""
+"""Run the controllers of plugins while this scheduler leads: they keep the objects of their feature up to date."""

@@ -1,4 +1,4 @@
-"""Tells the owners of pods what is odd about their devices, as events: nobody counts them, or nobody can read them."""
+"""Record events on pods whose device annotations are ignored or cannot be read."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from koord.scheduler.shell.teller import about_pod
 
 
 class DeviceHerald:
+    """Record the warnings that the device cache collects as events on the pods."""
     name: ClassVar[str] = "device herald"
 
     def __init__(self, post: Post) -> None:

@@ -1,4 +1,7 @@
-"""What a duty is, and what it is given. Which plugin brings which duties is the registry's to say."""
+"""Define a controller of the scheduler, and run those of every enabled plugin while this scheduler leads.
+
+A controller that raises is logged and restarted. Which plugin has which controllers is stated in the registry.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,20 @@ from koord.telemetry.clock import Clock
 
 
 class Duty(Protocol):
+    """Keep the objects of a feature up to date while the scheduler leads."""
     name: ClassVar[str]
 
     async def run(self) -> None:
-        """From the start of leading until cancelled. What goes wrong on the way is retried or told, not raised."""
+        """Run from the start of leading until cancelled; failures are retried or reported, not raised."""
 
 
 class Post(msgspec.Struct, frozen=True):
-    """`plugins` are the instances of the plugin that brings the duty, one per profile that enables it."""
+    """Hold what a controller is made with; `plugins` are the instances of its plugin, one per profile that enables it.
+
+    """
 
     client: Client
-    handle: LiveHandle  # its `lister(...)` must be asked for kinds when the duty is made, not later
+    handle: LiveHandle  # its `lister(...)` must be called when the controller is made, not later
     clock: Clock
     recorder: Recorder
     evictor: Evictor

@@ -1,7 +1,4 @@
-"""Shows the network between nodes as it was understood: the status of the ClusterNetworkTopology that counts.
-
-Looked at every few seconds, and written when it differs.
-"""
+"""Run the controllers of Coscheduling: the status of PodGroups, and of the ClusterNetworkTopology."""
 
 from __future__ import annotations
 
@@ -26,6 +23,10 @@ _LOOK_S = 10.0
 
 
 class NetworkSurveyor:
+    """Write the network tree as the scheduler understood it into the status of the ClusterNetworkTopology that counts.
+
+    It is checked every few seconds, and written when it differs.
+    """
     name: ClassVar[str] = "network surveyor"
 
     def __init__(self, post: Post) -> None:
@@ -71,7 +72,7 @@ class NetworkSurveyor:
         self.writes += 1
 
     def _complain(self, why: str) -> None:
-        """Once, until it is put right or wrong in another way."""
+        """Record a broken topology once, until it is fixed or broken in another way."""
         topology = self._map.topologies.get("", NAME)
         if topology is not None and why != self._complained:
             self._complained = why

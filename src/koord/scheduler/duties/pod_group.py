@@ -1,7 +1,4 @@
-"""Keeps the status of PodGroups: what their members say, written when it differs, with an event for every turn.
-
-Members come and go in bursts, so a PodGroup is looked at a moment after the first of them.
-"""
+"""Keep the status of PodGroups."""
 
 from __future__ import annotations
 
@@ -30,6 +27,10 @@ _MOMENT_S = 0.25
 
 
 class PodGroupKeeper:
+    """Keep the status of PodGroups: written when it differs from what the members say, with an event for every phase.
+
+    Members come and go in bursts, so a PodGroup is reconciled a moment after the first change.
+    """
     name: ClassVar[str] = "pod group keeper"
 
     def __init__(self, post: Post) -> None:
@@ -117,7 +118,7 @@ class PodGroupKeeper:
         self._recorder.record(reference(POD_GROUPS, found), "Normal", status.phase, note, action="Scheduling")
 
     def _tell_of_failure(self, key: tuple[str, str], found: PodGroup) -> None:
-        """Once for all members, and again only in other words."""
+        """Record why the gang was not scheduled, once for all members, and again only when the message changes."""
         gang = self._company.gangs.gangs.get(gang_id(*key))
         message = self._company.failures.get(gang.group_id, "") if gang is not None else ""
         if message != self._failures.get(key, ""):
@@ -134,7 +135,7 @@ def gang_duties(post: Post) -> Sequence[Duty]:
 
 
 def status_patch(before: PodGroupStatus, after: PodGroupStatus) -> dict[str, Any]:
-    """A merge patch: what is the default again is taken away, as Go clients do."""
+    """Return a merge patch of the status; fields that are the default again are removed, as Go clients do."""
     old, new = to_dict(before), to_dict(after)
     changed = {name: value for name, value in new.items() if old.get(name) != value}
     return changed | {name: None for name in old if name not in new}

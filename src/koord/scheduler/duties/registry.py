@@ -1,4 +1,4 @@
-"""Which plugins bring duties with them."""
+"""List the controller factories by the name of their plugin."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Keeps Reservations up to date: owners and what they use, expiry, the end of those that were taken, and their removal.
+"""Keep Reservations up to date: owners and their usage, expiry, the end of those that were used, and garbage collection.
 
-What is to be done is decided by the policy on what the watch shows; it is written only where it differs. A Reservation
-is looked at when it changes, when an owner comes or goes, when its time is up, and once in a while in any case.
+What is to be done is decided by the policy from what the watch shows; it is written only where it differs. A
+Reservation is reconciled when it changes, when an owner comes or goes, when its time is up, and periodically.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _NOTE_BYTES = 1024
 
 
 class ReservationKeeper:
+    """Reconcile Reservations, and record why pods could not use theirs."""
     name: ClassVar[str] = "reservation keeper"
 
     def __init__(self, post: Post) -> None:
@@ -113,7 +114,7 @@ class ReservationKeeper:
             self._mark(reservation.metadata.name)
 
     def _wake_late(self) -> None:
-        """Those whose time is up, and now and then those whose node is gone."""
+        """Enqueue the Reservations whose time is up, and now and then those whose node is gone."""
         now = self._clock.time()
         while self._alarms and self._alarms[0][0] <= now:
             at, name = heappop(self._alarms)
@@ -187,7 +188,7 @@ class ReservationKeeper:
         return step(reservation, looked, now)
 
     def _owners(self, uid: str, node: str) -> tuple[HeldBy, ...]:
-        """Only those that are bound: what is promised may still be taken back."""
+        """Return the bound owners of a reservation; assumed ones may still be undone."""
         state = self._post.handle.state
         found = []
         for pod_uid, part in self._book.register.parts(uid).items():
@@ -232,7 +233,7 @@ class ReservationKeeper:
         return True
 
     async def _clean(self, leftovers: dict[str, PodInfo]) -> bool:
-        """Pods forget a Reservation that is no more."""
+        """Remove the allocated annotation from pods whose Reservation is gone; return False to retry."""
         patch = {"metadata": {"annotations": {A_RESERVATION_ALLOCATED: None}}}
         for uid, pod in list(leftovers.items()):
             try:

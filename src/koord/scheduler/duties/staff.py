@@ -1,4 +1,4 @@
-"""Runs the duties of every enabled plugin while this scheduler leads. One that breaks is told of and starts anew."""
+"""Run the controllers of every enabled plugin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIRST_REST_S, LONGEST_REST_S = 1.0, 60.0
 def hire(
     profiles: Iterable[Profile], duties: Mapping[str, Hiring], post: Callable[[tuple[Plugin, ...]], Post]
 ) -> tuple[Duty, ...]:
-    """`post` makes what the duties of some plugins are given."""
+    """Build the controllers of all enabled plugins; `post` makes the context for some plugins' controllers."""
     plugins: dict[str, list[Plugin]] = {}
     for profile in profiles:
         for plugin in profile.plugins():
@@ -29,7 +29,7 @@ def hire(
 
 
 async def work(duties: Iterable[Duty], clock: Clock) -> None:
-    """All of them until cancelled."""
+    """Run all controllers until cancelled."""
     async with asyncio.TaskGroup() as group:
         for duty in duties:
             group.create_task(_kept_up(duty, clock))
@@ -42,7 +42,7 @@ async def _kept_up(duty: Duty, clock: Clock) -> None:
         try:
             await duty.run()
             return
-        except Exception:  # noqa: BLE001 - a mistake in one duty must stop neither scheduling nor the others
+        except Exception:  # noqa: BLE001 - a mistake in one controller must stop neither scheduling nor the others
             _LOG.exception("%s broke and is started again in %.0f s", duty.name, rest)
         if clock.monotonic() - started > LONGEST_REST_S:
             rest = FIRST_REST_S

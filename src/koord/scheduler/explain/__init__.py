@@ -1,1 +1,1 @@
-"""Answers to "why": where a pod stands, what was decided about it, and what would be decided now."""
+"""Explain decisions: where a pod is, what was decided about it, and what would be decided now."""

@@ -1,4 +1,4 @@
-"""Where one pod stands with the scheduler, in a headline for people and in data for programs. Pure: all is given."""
+"""Report where one pod is with the scheduler, as a headline for people and as data for programs. Pure: all is given."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ State = Literal[
 
 
 class Said(msgspec.Struct, frozen=True, rename="camel"):
-    """One plugin's one reason, of how many nodes."""
+    """Report one reason of one plugin, and of how many nodes."""
 
     plugin: str
     reason: str
@@ -37,6 +37,7 @@ class Said(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LastAttempt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Report the last attempt at a pod."""
     number: int
     at: float  # seconds since 1970
     took_ms: float
@@ -52,13 +53,14 @@ class LastAttempt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Waiting(msgspec.Struct, frozen=True, rename="camel"):
-    """Held at Permit."""
+    """Report that a pod waits at Permit."""
 
     node: str
     plugins: tuple[str, ...]
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Report one pod's state with the scheduler."""
     pod: str
     uid: str
     scheduler: str
@@ -77,7 +79,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is known of one pod at one moment. Times of `standing` are of the queue's clock, as is `now`."""
+    """Hold what is known of one pod at one moment. `now` and the times of `queue_status` are of the queue's clock."""
 
     pod: Pod
     ours: tuple[str, ...]  # the schedulers that run here
@@ -90,6 +92,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def account(facts: Facts) -> Account:
+    """Report one pod."""
     state = _state(facts)
     pod, standing = facts.pod, facts.standing
     until = standing.backing_off_until if standing is not None else None
@@ -179,6 +182,7 @@ def _times(count: int) -> str:
 
 
 def of_attempt(number: int, at: float, took_s: float, result: str, message: str, decision: Decision) -> LastAttempt:
+    """Report one attempt."""
     if isinstance(decision, Chosen):
         best = Ranked(decision.node, decision.total, decision.scores)
         return LastAttempt(
@@ -209,7 +213,7 @@ def of_attempt(number: int, at: float, took_s: float, result: str, message: str,
 
 
 def _refusals(decision: Unschedulable) -> tuple[Said, ...]:
-    """The most frequent first."""
+    """Return the rejections, the most frequent first."""
     found = [
         Said(refusal.plugin, refusal.verdict.text, refusal.count, refusal.nodes, refusal.verdict.resolvable)
         for refusal in decision.refusals

@@ -1,4 +1,4 @@
-"""Devices as routes below /apis/v1: Koordinator's summaries of who holds what on each node."""
+"""Serve Koordinator's summaries of the devices on each node below /apis/v1."""
 
 from __future__ import annotations
 

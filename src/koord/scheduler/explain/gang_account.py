@@ -1,4 +1,4 @@
-"""An account of a gang for people: who its members are, where each stands, and why those who are held are held."""
+"""Report a gang for people: its members, where each of them is, and why those that are held are held."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from koord.scheduler.plugins.coscheduling.company import Company
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`state`: bound, waiting (has a node and waits for the others), queued, backing off, held, asleep or ended."""
+    """Report one member; `state` is bound, waiting (has a node, waits for the others), queued, backing off, held, asleep or
+    ended.
+    """
 
     pod: str
     state: str
@@ -20,6 +22,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class GangAccount(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Report one gang."""
     name: str
     minimum: int | None  # None: nobody has said what it asks for
     members: int

@@ -1,4 +1,4 @@
-"""Gangs as routes below /apis/v1: summaries with the fields that Koordinator's service has, and accounts for people."""
+"""Serve gangs below /apis/v1: summaries with the fields of Koordinator's service, and reports for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accounts of pods and nodes from a running scheduler, as its services tell them."""
+"""Explain pods and nodes of a running scheduler for its HTTP routes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ P = TypeVar("P", bound=Plugin)
 
 
 class Explainer:
+    """Read the state of a running scheduler for reports."""
     def __init__(self, scheduler: Scheduler, clock: Clock) -> None:
         self._scheduler = scheduler
         self._clock = clock
 
     def pod(self, namespace: str, name: str) -> Account | None:
-        """None when the watch shows no such pod."""
+        """Report a pod; None when the watch shows no such pod."""
         scheduler = self._scheduler
         pod = scheduler.intake.pods.get(namespace, name)
         if pod is None:
@@ -70,14 +71,14 @@ class Explainer:
         return tuple(sorted(found))
 
     def queue(self) -> dict[str, Any]:
-        """Who waits where, the longest waiting first, bounded for any cluster."""
+        """Report the queue, the longest waiting pods first, bounded for any cluster."""
         now = self._clock.monotonic()
         pods = [self._scheduler.queue.state_of(queued.uid, now) for queued in self._scheduler.queue.pods()]
         listed = sorted((p for p in pods if p is not None), key=lambda p: p.queued_at)[:1000]
         return {"counts": self._scheduler.queue.counts(), "pods": msgspec.to_builtins(listed)}
 
     def devices(self) -> Book | None:
-        """Who holds which devices; None when no profile gives any."""
+        """Return the device cache; None when no profile allocates devices."""
         for profile in self._scheduler.profiles.values():
             for plugin in profile.plugins():
                 if isinstance(plugin, DeviceShare):
@@ -85,7 +86,7 @@ class Explainer:
         return None
 
     def plugin(self, kind: type[P]) -> P | None:
-        """The first of that kind in any profile."""
+        """Return the first plugin of that class in any profile."""
         found = (plugin for profile in self._scheduler.profiles.values() for plugin in profile.plugins())
         return next((plugin for plugin in found if isinstance(plugin, kind)), None)
 
@@ -93,34 +94,34 @@ class Explainer:
         return self._scheduler.state.node(name)
 
     def name_of(self, uid: str) -> str | None:
-        """namespace/name of a pod on a node."""
+        """Return the namespace/name of a placed pod."""
         pod = self._scheduler.state.placed(uid)
         return None if pod is None else pod.key
 
     def node(self, name: str) -> dict[str, Any] | None:
-        """As Koordinator's service shows a node; None when there is no such node."""
+        """Describe a node as Koordinator's service does; None when there is no such node."""
         info = self._scheduler.state.node(name)
         return _node(info) if info is not None else None
 
     def gangs(self) -> Company:
-        """Empty where no profile knows gangs."""
+        """Return the gang manager; empty where no profile knows gangs."""
         return self._scheduler.state.derived(Company)
 
     def standing(self, uid: str) -> Standing | None:
-        """Where a pod is in the queue."""
+        """Return where a pod is in the queue."""
         return self._scheduler.queue.state_of(uid, self._clock.monotonic())
 
     def reservations(self) -> reservation_book.Book | None:
-        """None where no profile has reservations."""
+        """Return the reservation cache; None where no profile has reservations."""
         found = (plugin for profile in self._scheduler.profiles.values() for plugin in profile.plugins())
         return next((plugin.book for plugin in found if isinstance(plugin, ReservationPlugin)), None)
 
     def quotas(self) -> Ledger | None:
-        """None where no profile has quotas."""
+        """Return the quota cache; None where no profile has quotas."""
         return ledger_of(self._scheduler.profiles.values())
 
     def departures(self) -> list[Departure]:
-        """Pods that were made to leave, newest first."""
+        """Return the evictions by this scheduler, newest first."""
         return list(self._scheduler.evictor.departures)
 
 

@@ -1,4 +1,4 @@
-"""CPUs and NUMA nodes as a route below /apis/v1: who holds what on a node, promises included."""
+"""Serve who holds which CPUs and NUMA resources of a node below /apis/v1, assumed pods included."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def routes(explainer: Explainer) -> tuple[tuple[str, Handler], ...]:
 
 
 def seen(plugin: NodeNUMAResource, info: NodeInfo) -> Occupancy:
-    """As the scheduler has it in its books."""
+    """Return the occupancy of a node as the scheduler's cache has it."""
     site = plugin.judge.sites.of(info)
     tenants = []
     for uid, entry in plugin.books.book(site, info.name).entries.items():

@@ -1,4 +1,4 @@
-"""Quotas as a running scheduler tells of them: statements for people, summaries as Koordinator's service has them."""
+"""Report quotas of a running scheduler: reports for people, and summaries as Koordinator's service has them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from koord.scheduler.state.pod import PodInfo
 
 
 class Tree(msgspec.Struct, frozen=True):
+    """Report all quotas, and the objects that cannot be read."""
     quotas: tuple[Statement, ...]
     unreadable: Mapping[str, str] = {}  # by namespace/name: objects that count as absent, and why
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a quota would say of a pod. `message` is empty when the pod may start."""
+    """Report what a quota would say of a pod; `message` is empty when the pod may start."""
 
     pod: str
     quota: str = ""  # empty when it belongs to none
@@ -50,7 +51,7 @@ def tree(ledger: Ledger) -> Tree:
 
 
 def what_if(ledger: Ledger, pods: Iterable[PodInfo]) -> list[Verdict]:
-    """One after another: what passes counts for the next. The ledger is changed by it."""
+    """Check pods one after another: what passes counts for the next. The quota cache is changed by it."""
     found = []
     for pod in pods:
         book, claim = ledger.book, ledger.claim(pod)
@@ -85,14 +86,14 @@ def _found_by(book: Book, label: str, namespace: str, quota: str) -> str:
 
 
 def summary(ledger: Ledger, name: str, *, pods: bool) -> dict[str, Any] | None:
-    """None for a quota that does not exist."""
+    """Return Koordinator's summary of a quota; None if it does not exist."""
     book = ledger.book
     account = book.forest.account(name)
     return None if account is None else _summary(ledger, book, account, pods=pods)
 
 
 def summaries(ledger: Ledger, tree_id: str, *, pods: bool) -> dict[str, Any]:
-    """By name, without the root. An empty tree id is any."""
+    """Return Koordinator's summaries by name, without the root. An empty tree id is any."""
     book = ledger.book
     return {
         account.name: _summary(ledger, book, account, pods=pods)

@@ -1,4 +1,4 @@
-"""Quotas as routes below /apis/v1: Koordinator's summaries, and statements for `koord quota`."""
+"""Serve quotas below /apis/v1: Koordinator's summaries, and the reports of `koord quota`."""
 
 from __future__ import annotations
 

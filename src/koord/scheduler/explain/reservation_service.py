@@ -1,4 +1,4 @@
-"""Reservations of a node as a route below /apis/v1, with the fields that Koordinator's service has."""
+"""Serve the reservations of a node below /apis/v1, with the fields of Koordinator's service."""
 
 from __future__ import annotations
 

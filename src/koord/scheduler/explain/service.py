@@ -1,4 +1,4 @@
-"""What a running scheduler answers about itself, as routes below /apis/v1 of its own ports."""
+"""Serve what a running scheduler says about itself, as routes below /apis/v1 of its own ports."""
 
 from __future__ import annotations
 

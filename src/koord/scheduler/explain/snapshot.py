@@ -1,4 +1,4 @@
-"""A cluster at one moment as plain lists: what a what-if decides on, read live or from a file."""
+"""Hold a cluster of one moment as plain objects, read live or from a file, for a what-if to decide on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key = tuple[str, str]  # apiVersion and kind
 
 
 class FixedLister(Generic[O]):
-    """Objects that do not change."""
+    """List objects that do not change."""
 
     version = 0
 
@@ -34,13 +34,13 @@ class FixedLister(Generic[O]):
         return [o for (space, _), o in self._objects.items() if namespace is None or space == namespace]
 
     def on_change(self, callback: Callable[[O | None, O | None], None]) -> None:
-        """What is there is told at once, as by any lister; nothing changes after that."""
+        """Deliver what is there at once, as any lister does; nothing changes after that."""
         for known in self._objects.values():
             callback(None, known)
 
 
 class Snapshot:
-    """Objects by apiVersion and kind, as the API shows them."""
+    """Hold objects by apiVersion and kind, as the API shows them."""
 
     def __init__(self, objects: Iterable[Plain]) -> None:
         self._objects: dict[Key, list[Plain]] = {}
@@ -55,7 +55,7 @@ class Snapshot:
         return [each for group in self._objects.values() for each in group]
 
     def state(self) -> ClusterState:
-        """Nodes, and the pods that are on them."""
+        """Build a cluster state of the nodes and the pods that are on them."""
         state = ClusterState()
         for node in self.typed(NODES):
             state.set_node(node)
@@ -65,7 +65,7 @@ class Snapshot:
 
 
 class FixedHandle:
-    """What plugins are given over a snapshot. `asked` is what they wanted to read."""
+    """Give plugins a snapshot to read; `requested_kinds` records what they wanted to list."""
 
     def __init__(self, snapshot: Snapshot, state: ClusterState, now_s: float) -> None:
         self._snapshot = snapshot
@@ -83,7 +83,7 @@ class FixedHandle:
 
 
 def listed(documents: Iterable[Any]) -> list[Plain] | str:
-    """The objects of some documents, Lists opened; or what is no object among them."""
+    """Return the objects of some documents, with Lists opened; or an error that names what is no object."""
     found: list[Plain] = []
     for number, document in enumerate(documents, 1):
         if document is None:

@@ -1,4 +1,4 @@
-"""What would be decided about some pods, one after another, on a snapshot. Nothing outside of it is changed."""
+"""Decide some pods one after another on a snapshot; nothing outside of it is changed."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ RUNNERS_UP = 4
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Report what would become of one pod."""
     pod: str
     scheduler: str
     node: str = ""  # where it would go now
@@ -30,7 +31,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class WhatIf:
-    """Each pod is decided as the real scheduler would, and its placement counts for the next."""
+    """Decide each pod as the real scheduler would; its placement counts for the next."""
 
     def __init__(self, assembly: Assembly, snapshot: Snapshot, now_s: float, seed: int = 0) -> None:
         self._state = snapshot.state()
@@ -84,7 +85,7 @@ class WhatIf:
 
 
 def reads(assembly: Assembly) -> list[tuple[str, str]]:
-    """The kinds, by apiVersion and kind, that the plugins of a configuration look at besides nodes and pods."""
+    """Return the kinds, by apiVersion and kind, that a configuration's plugins list besides nodes and pods."""
     snapshot = Snapshot(())
     handle = FixedHandle(snapshot, snapshot.state(), 0.0)
     assembly.profiles(handle)

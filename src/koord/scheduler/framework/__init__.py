@@ -1,1 +1,3 @@
-"""The grammar of a scheduling cycle: points, verdicts, the evaluation of one class of pods over all nodes."""
+"""The scheduling framework: extension points, verdicts, and the evaluation of one class of equal pods over all nodes.
+
+"""

@@ -1,7 +1,7 @@
-"""What plugins do around PreFilter, in order: change the pod, have a last word, plan its node, prefer some nodes.
+"""Run the hooks around PreFilter that Koordinator's framework extender adds, and pick a planned or preferred node.
 
-before_pre_filter -> PreFilter -> after_pre_filter -> before_filter -> per pod: admit -> [the class is judged]
-                                    per pod: -> find_one_node, else prefer_nodes -> [one node is all there is]
+before_pre_filter -> PreFilter -> after_pre_filter -> before_filter -> per pod: admit -> [the class is filtered]
+                                    per pod: -> find_one_node, else prefer_nodes -> [only that node is evaluated]
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from koord.scheduler.state.pod import PodInfo
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """Which plugin ended the attempt, and how."""
+    """Name the plugin that ended the attempt, and its verdict."""
 
     plugin: str
     answer: Reject | Fault
 
 
 class Pick(msgspec.Struct, frozen=True):
-    """The one node that is to be looked at, and whose word that is."""
+    """Name the only node that is to be evaluated, and the plugin that picked it."""
 
     plugin: str
     node: str
 
 
 def before(profile: Profile, cycle: Cycle, pod: PodInfo) -> PodInfo | Stopped:
-    """The pod as all that follows shall see it."""
+    """Run BeforePreFilter of all plugins; return the pod as all that follows shall see it."""
     for plugin in profile.at("before_pre_filter"):
         answer = plugin.before_pre_filter(cycle, pod)
         if isinstance(answer, Reject | Fault):
@@ -42,6 +42,7 @@ def before(profile: Profile, cycle: Cycle, pod: PodInfo) -> PodInfo | Stopped:
 
 
 def after(profile: Profile, cycle: Cycle, pod: PodInfo) -> Stopped | None:
+    """Run AfterPreFilter and BeforeFilter of all plugins."""
     for plugin in profile.at("after_pre_filter"):
         answer = plugin.after_pre_filter(cycle, pod)
         if answer is not None:
@@ -54,7 +55,7 @@ def after(profile: Profile, cycle: Cycle, pod: PodInfo) -> Stopped | None:
 
 
 def bar(profile: Profile, cycle: Cycle, pod: PodInfo) -> Stopped | None:
-    """Who does not let this very pod in."""
+    """Run the admit hooks of all plugins; return the first rejection of this very pod."""
     for plugin in profile.at("admit"):
         answer = plugin.admit(cycle, pod)
         if answer is not None:
@@ -63,7 +64,9 @@ def bar(profile: Profile, cycle: Cycle, pod: PodInfo) -> Stopped | None:
 
 
 def pick(profile: Profile, cycle: Cycle, pod: PodInfo, fits: Callable[[str], bool]) -> Pick | Stopped | None:
-    """A planned node, whether or not the pod fits there; else the first preferred one on which it does."""
+    """Return the node that a plugin planned, whether or not the pod fits there; else the first preferred node that
+    fits.
+    """
     for plugin in profile.at("find_one_node"):
         answer = plugin.find_one_node(cycle, pod)
         if isinstance(answer, Reject | Fault):

@@ -1,4 +1,4 @@
-"""What plugins know while they judge one pod (or one class of equal pods) against the cluster."""
+"""Hold the state of one scheduling cycle."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class Cycle:
-    """`kept` holds what each plugin worked out in PreFilter and PreScore, under its name.
+    """Hold what plugins computed for one pod, or for one class of equal pods, under their names in `plugin_data`.
 
-    A what-if (preemption, simulation) works on `fork()`: values are copied by their own `copy` method if they have
-    one, and are shared otherwise, so a plugin whose kept value changes in `add_pod` must give it a `copy`.
+    A dry run (preemption, what-if) works on `fork()`: values are copied by their own `copy` method if they have one, and
+    are shared otherwise, so a plugin whose value changes in `add_pod` must give it a `copy`.
     """
 
     __slots__ = (
@@ -41,10 +41,10 @@ class Cycle:
         self.narrowed_by: tuple[str, ...] = ()  # the plugins that did so
         self.skip_filter: frozenset[str] = frozenset()
         self.skip_score: frozenset[str] = frozenset()
-        self.reserved: Mapping[str, tuple[Reserved, ...]] = {}  # by node: reservations that such a pod may use
-        self.restored: Restored | None = None  # who leaves which node for such a pod
-        self.nominated: dict[str, Reserved] = {}  # by uid: the one that a pod is about to take, set before Reserve
-        # By uid of a pod that stands for a reservation: the running pods that become its owners, set like `nominated`.
+        self.reserved: Mapping[str, tuple[Reserved, ...]] = {}  # by node: the reservations that such a pod may use
+        self.restored: Restored | None = None  # nodes that such a pod sees without the reserve pods on them
+        self.nominated: dict[str, Reserved] = {}  # by pod uid: the reservation it is about to take, set before Reserve
+        # By uid of a reserve pod: the running pods that become its owners, set before Reserve too.
         self.taken_over: dict[str, tuple[str, ...]] = {}
         self.zones: dict[str, BitMask | None] = {}  # by uid: its NUMA nodes, set in Reserve; None: any of them
 
@@ -53,7 +53,7 @@ class Cycle:
         self.narrowed_by = tuple(sorted({*self.narrowed_by, plugin}))
 
     def takes_over(self, other: PodInfo, node_name: str) -> bool:
-        """Whether the pod in hand stands for a reservation that comes over this one."""
+        """Return whether the pod of this cycle is a reserve pod that pre-allocates this running pod."""
         node = self.state.node(node_name) if self.restored is not None else None
         return node is not None and self.restored is not None and other in self.restored.holders(node)
 
@@ -61,7 +61,7 @@ class Cycle:
         self.kept[plugin] = value
 
     def of(self, plugin: str, kind: type[T]) -> T:
-        """What the plugin kept; it is a mistake in the plugin if that is something else."""
+        """Return what the plugin wrote; a value of another type is a mistake in the plugin."""
         value = self.kept.get(plugin)
         if not isinstance(value, kind):
             raise TypeError(f"{plugin} kept {type(value).__name__} where {kind.__name__} was expected")

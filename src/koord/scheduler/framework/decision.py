@@ -1,4 +1,4 @@
-"""What came of one attempt to place a pod, with everything needed to explain it."""
+"""Define the outcomes of one scheduling attempt, with everything needed to explain them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRE_FILTER = "PreFilter"
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """One plugin's one reason: how many nodes it was said of, and some of them."""
+    """Count the nodes that one plugin rejected for one reason, with some of their names."""
 
     plugin: str
     verdict: Reject
@@ -40,7 +40,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """The node that came nearest to taking the pod, every objection there was, and how much it lacked."""
+    """Describe the node that came nearest to taking the pod: every reason against it, and how much it lacks."""
 
     node: str
     reasons: tuple[str, ...]
@@ -49,7 +49,7 @@ class Miss(msgspec.Struct, frozen=True):
 
 
 class Search(msgspec.Struct, frozen=True):
-    """How a search for victims went: of how many nodes, where they were found, and why not elsewhere."""
+    """Describe a search for victims: how many nodes were tried, how many had victims, and why the others had none."""
 
     plugin: str
     nodes: int  # that were worth a look
@@ -59,10 +59,10 @@ class Search(msgspec.Struct, frozen=True):
 
 
 class Preempt(msgspec.Struct, frozen=True):
-    """Make room on a node: these pods must go, and the pod waits there with a nomination until they have.
+    """Name the pods to evict from a node; the preemptor is nominated there and waits until they are gone.
 
-    Victims that are being deleted already need nothing done; one that was only assumed is to be turned away where it
-    waits instead of deleted. `clear_nominations` are pods by UID that were promised room there and give way.
+    Victims that are being deleted already need nothing done; an assumed one is rejected where it waits instead of being
+    deleted. `clear_nominations` are the UIDs of nominated pods of lower priority that lose their nomination.
     """
 
     plugin: str
@@ -75,7 +75,7 @@ class Preempt(msgspec.Struct, frozen=True):
 
 
 class Futile(msgspec.Struct, frozen=True):
-    """From PostFilter: nothing can be done for the pod, in the words that users read."""
+    """Say that PostFilter can do nothing for the pod, in the words that users read."""
 
     reasons: tuple[str, ...] = ()
     final: bool = False  # no later plugin is to be asked
@@ -84,10 +84,10 @@ class Futile(msgspec.Struct, frozen=True):
 
 
 class Unschedulable(msgspec.Struct, frozen=True):
-    """No node fits. `pre_filter` is set when a plugin refused before any node was looked at.
+    """Say that no node fits; `pre_filter` is set when a plugin rejected the pod before any node was evaluated.
 
-    What PostFilter found is told by `post_filter` in words, and by `preempt` and `nominate` for whoever acts on it:
-    the pod's nomination is to be a node, "" for none, or None for whatever it was.
+    The result of PostFilter is `post_filter` in words, and `preempt` and `nominate` for whoever acts on it: the pod's
+    nominated node becomes a node, "" for none, or None for whatever it was.
     """
 
     node_count: int
@@ -101,13 +101,13 @@ class Unschedulable(msgspec.Struct, frozen=True):
     nearest: Miss | None = None
 
     def plugins(self) -> frozenset[str]:
-        """Who must change its mind before this pod can fit."""
+        """Return the plugins whose verdict must change before this pod can fit."""
         if self.pre_filter is not None:
             return frozenset((self.pre_filter[0], *self.narrowed_by)) - {PRE_FILTER}
         return frozenset((*(refusal.plugin for refusal in self.refusals), *self.narrowed_by)) - {PRE_FILTER}
 
     def message(self) -> str:
-        """Kubernetes' text: `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.`"""
+        """Return Kubernetes' text: `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.`"""
         if not self.node_count:
             return "no nodes available to schedule pods"
         text = f"0/{self.node_count} nodes are available:"
@@ -125,7 +125,9 @@ class Unschedulable(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """Something broke: whose it was, what it said, and where if it was said in an answer."""
+    """Say that a plugin failed, with its message, and with the extension point if the plugin returned the fault there.
+
+    """
 
     plugin: str
     message: str

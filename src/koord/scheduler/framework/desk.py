@@ -1,6 +1,6 @@
-"""What a plugin may ask of the program outside an attempt: word for those who wait at Permit, and another look at pods.
+"""Define the handle that plugins are made with: the cluster state, listers of other kinds, the time, and actions.
 
-Made empty, so that plugins work where no program is around them (explanations, what-ifs, tests): then nobody waits.
+`SchedulerActions` has no backend where no scheduler runs (explanations, what-ifs, tests): then no pod waits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from koord.scheduler.state.pod import PodInfo
 
 
 class Counter(Protocol):
-    """The program's side."""
+    """Carry out the actions in the running scheduler."""
 
     def waiting(self) -> Iterable[tuple[PodInfo, str]]: ...
 
@@ -31,7 +31,9 @@ class Counter(Protocol):
 
 
 class Desk:
-    """`counter` is set once by the program, before anything happens."""
+    """Let a plugin act on pods outside an attempt; the running scheduler sets `backend` once, before anything happens.
+
+    """
 
     __slots__ = ("counter",)
 
@@ -39,37 +41,43 @@ class Desk:
         self.counter: Counter | None = None
 
     def waiting(self) -> Iterator[tuple[PodInfo, str]]:
-        """Pods that wait at Permit, each with its node. The list is of this moment: allowing one does not change it."""
+        """Iterate over the pods that wait at Permit, each with its node, as of now: allowing one does not change the
+        iteration.
+        """
         return iter(()) if self.counter is None else iter(tuple(self.counter.waiting()))
 
     def allow(self, uid: str, plugin: str) -> bool:
-        """On behalf of the plugin that made the pod wait. False when no such pod waits."""
+        """Allow a pod on behalf of the plugin that made it wait; return False when no such pod waits."""
         return self.counter is not None and self.counter.allow(uid, plugin)
 
     def refuse(self, uid: str, plugin: str, message: str, *, quiet: bool = False) -> bool:
-        """Send a waiting pod back. False when no such pod waits.
+        """Reject a waiting pod; return False when no such pod waits.
 
-        `quiet` is for room that nobody was refused for want of, because nobody was tried while it was held: to those
-        who sleep its release is no news.
+        `quiet` is for resources that no pod was rejected for, because none was tried while they were held: their release
+        wakes nobody.
         """
         return self.counter is not None and self.counter.refuse(uid, plugin, message, quiet=quiet)
 
     def remark(self, key: str, uid: str, message: str) -> None:
-        """Tell the owner of a pod (namespace/name) that was not tried itself why it is unschedulable."""
+        """Write into the condition of a pod (namespace/name) that was not tried itself why it is unschedulable."""
         if self.counter is not None:
             self.counter.remark(key, uid, message)
 
     def nominate(self, key: str, uid: str, node: str) -> None:
-        """Promise a pod that sleeps room on a node that is being made, or take that back with an empty name."""
+        """Nominate a queued pod to a node that is being cleared, or remove its nomination with an empty name."""
         if self.counter is not None:
             self.counter.nominate(key, uid, node)
 
     def activate(self, uids: Iterable[str]) -> None:
-        """Try these again at once if they sleep in the queue and PreEnqueue lets them pass; others are left alone."""
+        """Move queued pods to the active queue if PreEnqueue lets them pass; pods that are not queued are left alone.
+
+        """
         if self.counter is not None:
             self.counter.activate(uids)
 
     def tell(self, happened: Happened) -> None:
-        """Something of the plugin's own making happened: pods refused by plugins that wake on it are looked at."""
+        """Publish an event of the plugin's own making: pods rejected by plugins that listen to it are considered
+        again.
+        """
         if self.counter is not None:
             self.counter.tell(happened)

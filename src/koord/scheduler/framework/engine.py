@@ -1,4 +1,4 @@
-"""The decision itself: which node for this pod. Synchronous, deterministic for a seed, and without any I/O."""
+"""Decide which node a pod gets. Synchronous, deterministic for a seed, and without I/O."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Lap = Callable[[str], None]
 
 
 class Evaluation:
-    """One class of equal pods against all nodes."""
+    """Keep the filter and score results of one class of equal pods for all nodes."""
 
     __slots__ = ("_layout", "_position", "cycle", "ground", "judgement", "overlay", "pod", "scoring")
 
@@ -55,6 +55,7 @@ class Evaluation:
         self._position = -1
 
     def refresh(self, table: NodeTable, pod: PodInfo, nominator: Nominator, lap: Lap | None = None) -> None:
+        """Recompute the rows that changed since the last refresh, and apply the nominations that matter to this pod."""
         judgement, overlay = self.judgement, self.overlay
         changed = table.changed_since(self._position) if self._layout == table.layout else None
         self._layout, self._position = table.layout, table.position
@@ -78,7 +79,7 @@ class Evaluation:
 
 
 class Engine:
-    """One profile over the shared state. The same events and the same seed give the same decisions."""
+    """Run one profile over the shared cluster state. The same events and the same seed give the same decisions."""
 
     def __init__(
         self, profile: Profile, state: ClusterState, seed: int = 0, nominator: Nominator | None = None
@@ -86,7 +87,7 @@ class Engine:
         self.profile = profile
         self._state = state
         self._nominator: Nominator = nominator if nominator is not None else Nobody()
-        self._latest: _Latest | None = None  # what the last decision was made of
+        self._latest: _Latest | None = None  # what the last decision was made from
         self._chance = np.random.default_rng(seed)
         self._classes: OrderedDict[Hashable, Evaluation] = OrderedDict()
         self._ties: Scores = np.zeros(0, np.int64)
@@ -94,12 +95,15 @@ class Engine:
         self._admitting = profile.at("admit")
         self._plans = bool(profile.at("find_one_node"))
         self._preferring = profile.at("prefer_nodes")
-        self._pinned: int | None = None  # the row that plugins picked, where it is known to fit
-        self.lap: Lap | None = None  # told when a point is over, by whoever measures
+        self._pinned: int | None = None  # the row that plugins picked, if the pod is known to fit there
+        self.lap: Lap | None = None  # called at the end of each extension point while an attempt is timed
         self.cycle = Cycle(state)  # of the last decision: Reserve and what follows it read what plugins kept there
 
     def decide(self, pod: PodInfo, runners_up: int = 0) -> Decision:
-        """`runners_up` is how many of the next best nodes to note, for explanations: it costs a sort of all nodes."""
+        """Choose a node for the pod, or say why there is none.
+
+        `runners_up` is how many of the next best nodes to record for explanations: it costs a sort of all nodes.
+        """
         evaluation = self.evaluate(pod)
         row, self._pinned = self._pinned, None
         if not isinstance(evaluation, Evaluation):
@@ -118,8 +122,8 @@ class Engine:
         return chosen
 
     def evaluate(self, pod: PodInfo) -> Evaluation | Unschedulable | Failed:
-        """The class's verdicts, up to date; or why no node needed to be looked at."""
-        if not self._state.node_count:  # nobody refused: the pod waits for anything at all to happen
+        """Return the up-to-date results of the pod's class, or why no node needed to be evaluated."""
+        if not self._state.node_count:  # no plugin rejected: the pod waits for any event
             return Unschedulable(0, ())
         for plugin in self.profile.timed:
             plugin.catch_up()
@@ -160,7 +164,9 @@ class Engine:
         return kept
 
     def _last_word(self, early: Unschedulable | Failed, cycle: Cycle, pod: PodInfo) -> Unschedulable | Failed:
-        """After a refusal that preemption could lift, the last plugin that refuses is the one that is told."""
+        """Run admit after a PreFilter rejection that preemption could resolve: the last plugin that rejects is
+        reported.
+        """
         if isinstance(early, Unschedulable) and early.pre_filter is not None and early.pre_filter[1].resolvable:
             stopped = bar(self.profile, cycle, pod)
             if stopped is not None:
@@ -175,7 +181,7 @@ class Engine:
         self._latest = _Latest(pod.uid, self._state.table.position, evaluation.cycle, evaluation.judgement)
 
     def _picked(self, kept: Evaluation, pod: PodInfo) -> Evaluation | Unschedulable | Failed:
-        """The class's verdicts, or those on the one node that plugins picked for this pod alone."""
+        """Return the results of the class, or those of the one node that plugins picked for this pod alone."""
 
         def fits(name: str) -> bool:
             node = self._state.node(name)
@@ -214,14 +220,16 @@ class Engine:
         )
 
     def discard(self, pod: PodInfo) -> None:
-        """Forget what was kept for the pod's class: a plugin raised, and its verdicts may be half done."""
+        """Forget the cached results of the pod's class: a plugin raised, and they may be incomplete."""
         try:
             self._classes.pop(self.profile.class_of(pod), None)
         except Exception:  # noqa: BLE001 - the plugin that raised may be the one that cannot name the class
             self._classes.clear()
 
     def _prepared(self, cycle: Cycle, pod: PodInfo) -> PodInfo | Unschedulable | Failed:
-        """PreFilter and what is around it: the pod as filters are to see it, or why it needs no look at nodes."""
+        """Run PreFilter and the hooks around it; return the pod as filters are to see it, or why nodes are not
+        evaluated.
+        """
         seen = before(self.profile, cycle, pod)
         if isinstance(seen, Stopped):
             return self._stopped(seen)
@@ -232,7 +240,9 @@ class Engine:
         return seen if stopped is None else self._stopped(stopped)
 
     def _pre_filter(self, cycle: Cycle, pod: PodInfo) -> Unschedulable | Failed | None:
-        """All plugins are asked even after a refusal that preemption could lift, so that it finds what they kept."""
+        """Run PreFilter of all plugins, even after a rejection that preemption could resolve: it needs what they
+        wrote.
+        """
         skipped: set[str] = set()
         refused: tuple[str, Reject] | None = None
         for plugin in self.profile.at("pre_filter"):
@@ -271,7 +281,7 @@ class Engine:
         return None if total[row] == UNFIT else self._choice(evaluation, row)
 
     def _promised_row(self, evaluation: Evaluation, pod: PodInfo) -> int | None:
-        """Room was made for this pod on a node: if it fits there, no other is better."""
+        """Return the row of the pod's nominated node if the pod fits there: no other node is better."""
         name = self._nominator.node_of(pod.uid) or pod.nominated_node
         node = self._state.node(name) if name else None
         return node.row if node is not None and evaluation.scoring.total[node.row] != UNFIT else None
@@ -288,7 +298,7 @@ class Engine:
         )
 
     def _relented(self, evaluation: Evaluation) -> Chosen | None:
-        """A node on which only one plugin objects, if that plugin would rather take the pod than see it wait."""
+        """Choose a node that only one plugin rejects, if that plugin offers it rather than letting the pod wait."""
         for plugin in self.profile.relenting:
             rows = evaluation.judgement.refused_only_by(plugin.name)
             found = plugin.relent(evaluation.cycle, evaluation.pod, rows) if len(rows) else None
@@ -308,7 +318,7 @@ class Engine:
         return Unschedulable(self._state.node_count, refusals, narrowed_by=evaluation.cycle.narrowed_by, nearest=miss)
 
     def nominate(self, pod: PodInfo, node_name: str) -> tuple[str, Reject | Fault] | None:
-        """What the pod is to take on the node just chosen for it, settled before it is counted there; or who refuses.
+        """Settle which reservation the pod takes on its chosen node before it is counted there; return the rejection, if any.
 
         Must follow `decide` with nothing in between.
         """
@@ -327,10 +337,10 @@ class Engine:
     # Making room -------------------------------------------------------------------------------------------------
 
     def post_filter(self, pod: PodInfo, decision: Unschedulable) -> Unschedulable:
-        """What can be done for a pod just refused. Must follow `decide` with nothing in between.
+        """Run PostFilter for a pod that was just found unschedulable. Must follow `decide` with nothing in between.
 
-        The first plugin that finds a way, or knows that there is none, has the last word; else all their reasons are
-        told. A plugin that breaks is told of in the same place.
+        The first plugin that finds a way, or knows that there is none, decides; otherwise all their reasons are reported. A
+        plugin that fails is reported in the same place.
         """
         plugins, afterwards = self.profile.at("post_filter"), self.profile.at("after_post_filter")
         latest = self._latest
@@ -386,7 +396,7 @@ def _nothing_left(plugins: tuple[str, ...]) -> Reject:
 
 
 def _ranked(state: ClusterState, evaluation: Evaluation, count: int) -> tuple[Ranked, ...]:
-    """The best nodes with their scores by plugin."""
+    """Return the best nodes with their scores by plugin."""
     total = evaluation.scoring.total
     rows = [int(row) for row in np.argsort(-total, kind="stable")[:count] if total[row] != UNFIT]
     return tuple(

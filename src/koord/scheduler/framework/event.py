@@ -1,4 +1,4 @@
-"""What can happen in the cluster that might make a refused pod fit."""
+"""Define the cluster events that may make a rejected pod fit."""
 
 from __future__ import annotations
 
@@ -41,18 +41,19 @@ _GROUPS = {
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A kind and what happened to it: Event("Node", "add"). An empty part matches every part of an update."""
+    """Name a kind and what happens to it, such as ("Node", "add"). An empty part matches every part of an update."""
 
     kind: str
     action: str
     part: str = ""  # a key of NODE_PARTS or POD_PARTS
 
     def covers(self, other: Event) -> bool:
+        """Return whether a plugin that registered this event is to hear of the other one."""
         return self.kind == other.kind and self.action == other.action and self.part in ("", other.part)
 
 
 class Happened(msgspec.Struct, frozen=True):
-    """An event with its objects, for hints that look closer.
+    """Carry an event with its objects, for queueing hints that look closer.
 
     A Pod comes as PodInfo, placed or not; everything else as the object that the informer delivered. `old` is None
     after an add, `new` after a delete.
@@ -64,7 +65,7 @@ class Happened(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The event's name in Kubernetes' metrics."""
+        """Return the event's name in Kubernetes' metrics."""
         kind, action, part = self.event.kind, self.event.action, self.event.part
         if kind == "Pod":
             waiting = self.new is not None and not self.new.node_name

@@ -1,4 +1,12 @@
-"""The nodes that passed every filter, as PreScore sees them."""
+"""Score every feasible node for one class of equal pods, row by row.
+
+    raw[s][row]     the score of scorer s
+    total[row]      the weighted sum of normalised scores; -1 where the pod does not fit
+
+A scorer that depends on one row is run again for rows that changed. One that looks across nodes is run for all
+feasible nodes when its epoch moves, and, if it has a PreScore, when the set of feasible nodes does. Normalised scores
+depend on the other nodes through one number (`ScoreNormaliser.span`): only when that moves is the column recomputed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +18,10 @@ from koord.scheduler.state.table import NodeTable, RowList
 
 
 class FeasibleNodes(Sequence[NodeInfo]):
-    """Reads like a list. Most PreScore plugins never look, and columnar ones take `rows`, so it is made when asked."""
+    """List the nodes that passed every filter for PreScore.
+
+    Most PreScore plugins never look, and columnar ones take `rows`, so the list is made on demand.
+    """
 
     __slots__ = ("_nodes", "_table", "rows")
 

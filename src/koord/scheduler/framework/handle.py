@@ -1,4 +1,4 @@
-"""What a plugin is given when it is made: the cluster state, a way to read other kinds, and the time of day."""
+"""Define the handle that plugins are made with."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ O_co = TypeVar("O_co", bound=Object, covariant=True)
 
 
 class Single(Resource[O_co], frozen=True, kw_only=True, eq=False):
-    """A kind of which only one object is to be watched."""
+    """Name a kind of which only one object is watched."""
 
     only_namespace: str
     only_name: str
 
 
 def single(resource: Resource[O], namespace: str, name: str) -> Single[O]:
+    """Return the resource narrowed to one object."""
     fields = {field: getattr(resource, field) for field in resource.__struct_fields__}
     return Single(**fields, only_namespace=namespace, only_name=name)
 
 
 class Lister(Protocol[O_co]):
-    """The objects of one kind as the watch has shown them so far."""
+    """List the objects of one kind as the watch has shown them so far."""
 
     @property
     def version(self) -> int:
-        """Moves with every change, so that what was derived from the kind can be kept until it does."""
+        """Return a number that changes with every change of the list, so that derived values can be cached."""
 
     def get(self, namespace: str, name: str) -> O_co | None:
-        """`namespace` is "" for cluster-scoped kinds."""
+        """Return the object or None; `namespace` is "" for cluster-scoped kinds."""
 
     def list(self, namespace: str | None = None) -> Sequence[O_co]: ...
 
     def on_change(self, callback: Callable[[O_co | None, O_co | None], None]) -> None:
-        """Be told of every change as (before, after), None standing for absence, before any waiting pod is told of it.
+        """Call back with every change as (before, after), None for absence, before any queued pod is told of it.
 
-        What is there already is told at once as new, so that what is derived can always be made anew.
+        Objects that are there already are delivered at once as new, so that derived state can always be rebuilt.
         """
 
 
@@ -51,10 +52,13 @@ class Handle(Protocol):
 
     @property
     def desk(self) -> Desk:
-        """For what a plugin wants done outside an attempt."""
+        """Return the actions that a plugin may take outside an attempt."""
 
     def lister(self, resource: Resource[O]) -> Lister[O]:
-        """Asking for a kind while plugins are made is what makes the program watch it, or one object (`single`)."""
+        """Return the lister of a kind, or of one object (`single_object`).
+
+        Asking for it while plugins are made is what makes the scheduler watch the kind.
+        """
 
     def now(self) -> float:
-        """Seconds since 1970."""
+        """Return the time in seconds since 1970."""

@@ -1,12 +1,12 @@
-"""Every node's filter verdict for one class of equal pods, kept up to date row by row.
+"""Keep every node's filter verdict for one class of equal pods, updated row by row.
 
-    codes[f][row]   what filter f said of a row: 0 passes
-    first[row]      -1 no node, 0 feasible, else 1 + index of the first filter that refused: that one is reported
-    promised[row]   what is said instead while others are promised room there (`nominated` looks after these)
-    views           rows that this class sees otherwise than everyone; they are judged one by one, as it sees them
+    codes[f][row]               the code of filter f for a row: 0 passes
+    first_rejection[row]        -1 no node, 0 feasible, else 1 + index of the first filter that rejected: it is reported
+    nominated_rejections[row]   the verdict while nominated pods must be counted there (kept by `nominated_pods`)
+    node_views                  rows that this class sees differently; they are filtered one by one, as it sees them
 
-A filter whose verdicts depend on one row is asked again about rows that changed; one that looks across nodes is asked
-about all rows when its epoch moves; one that does not say is always asked about all.
+A filter whose verdicts depend on one row is run again for rows that changed; one that looks across nodes is run for
+all rows when its epoch moves; one that does not declare a scope is always run for all.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FIRST_MET = 1 << 20
 
 
 class Epochs:
-    """Remembers each plugin's epoch, to tell which of them moved."""
+    """Remember each plugin's epoch, to tell which of them moved."""
 
     def __init__(self, *, scores: bool = False) -> None:
         self._scores = scores
@@ -57,7 +57,7 @@ class Epochs:
 
 
 class _Narrowed(Plugin):
-    """Stands for the nodes that PreFilter plugins left out: no other filter is asked about them."""
+    """Reject the nodes that PreFilter plugins left out; no other filter is run for them."""
 
     name = PRE_FILTER
     scope = ROW
@@ -74,7 +74,7 @@ class _Narrowed(Plugin):
         return _Narrowed(cycle) if held or cycle.only is not None else None
 
     def rows(self, table: NodeTable) -> Collection[int]:
-        """Where the nodes are that it left in. Those that it is held to where room is kept for the pod may change."""
+        """Return the rows of the allowed nodes; rows that are allowed because they are restored may change."""
         if self._only is None:
             return self._restored.rows() if self._restored is not None else ()
         rows = frozenset(node.row for name in self._only if (node := table.index.get(name)) is not None)
@@ -90,8 +90,9 @@ class _Narrowed(Plugin):
 
 
 class Judgement:
+    """Keep the codes of all filters for all rows of one class, and explain them."""
     def __init__(self, profile: Profile, cycle: Cycle, pod: PodInfo) -> None:
-        """`cycle` has PreFilter behind it. Nothing is judged before `judge_all`."""
+        """Take a cycle state whose PreFilter has run; nothing is filtered before `filter_all`."""
         self._cycle = cycle
         self._pod = pod
         self._table: NodeTable = cycle.state.table
@@ -112,12 +113,13 @@ class Judgement:
     # Promises ----------------------------------------------------------------------------------------------------
 
     def promise(self, row: int, said: tuple[str, Reject]) -> None:
+        """Reject a row because of the pods nominated to it."""
         self.promised[row] = said
         if self.first[row] == FEASIBLE:
             self.first[row] = self._blocked
 
     def lift(self, rows: Iterable[int] | None = None) -> set[int]:
-        """Forget the promises on these rows, or all. Returns the rows that were closed by them alone."""
+        """Remove the rejections for nominated pods from these rows, or all; return the rows that become feasible."""
         if not self.promised:
             return set()
         closed = set()
@@ -135,7 +137,7 @@ class Judgement:
         return len(self.filters) + 1
 
     def looks_at(self, row: int) -> bool:
-        """Whether PreFilter left the node in."""
+        """Return whether PreFilter allows the row."""
         return self._narrowed is None or row in self._left_in
 
     # Judging -----------------------------------------------------------------------------------------------------
@@ -156,7 +158,7 @@ class Judgement:
         self._judge_rows(sorted(self._left_in))
 
     def judge_again(self, changed: Sequence[int]) -> bool:
-        """After these rows changed. True when feasibility may have changed outside of them too."""
+        """Filter these changed rows again; return True when feasibility may have changed outside of them too."""
         across = [i for i, judge in enumerate(self.filters) if self._epochs.moved(judge.plugin, self._cycle)]
         self.moved = bool(across)
         if self._narrowed is not None:
@@ -178,14 +180,16 @@ class Judgement:
         self.first[row] = 1 if self._table.alive[row] else NO_NODE
 
     def _judge_seen(self) -> bool:
-        """Columns tell what everyone sees: judge the rows anew that this class sees otherwise, if there are any."""
+        """Filter the rows again that this class sees differently, because columns show what everyone sees."""
         rows = self.views.rows() if self.views is not None else ()
         for row in rows:
             self._judge_one(row)
         return bool(rows)
 
     def _ask_across(self, i: int, judged: Sequence[int]) -> bool:
-        """Ask a filter again about the rows that it means; only where it changed its mind can another come first."""
+        """Run a filter again for the rows that it names; only where its verdict changed can another filter come first.
+
+        """
         asked = self.filters[i].plugin.moved_rows(self._cycle)
         if asked is not None and len(asked) <= FEW_ROWS and all(row in judged for row in asked.tolist()):
             return False
@@ -292,7 +296,7 @@ class Judgement:
         return np.flatnonzero(self.first == FEASIBLE)
 
     def verdict(self, row: int) -> tuple[str, Reject] | None:
-        """The plugin that refused a node first, and its words; None when the node is feasible."""
+        """Return the first plugin that rejected a node and its verdict; None when the node is feasible."""
         if row in self.promised:
             return self.promised[row]
         first = int(self.first[row])
@@ -306,21 +310,21 @@ class Judgement:
         return self.filters[i].plugin.explain_code(self._cycle, self._pod, code)
 
     def objections(self, row: int) -> tuple[str, ...]:
-        """Everything that is said against a node, not only what is reported: the first refusal hides the others."""
+        """Return all reasons against a node; the one that is reported hides the others."""
         if row in self.promised:
             return self.promised[row][1].reasons
         codes = ((i, int(self._codes[i][row])) for i in range(len(self.filters)))
         return tuple(reason for i, code in codes if code for reason in self._word(i, code).reasons)
 
     def objectors(self, rows: RowList) -> npt.NDArray[np.int16]:
-        """How many filters refuse each row."""
+        """Count the filters that reject each row."""
         counts = np.zeros(len(rows), np.int16)
         for codes in self._codes:
             counts += codes[rows] != 0
         return counts
 
     def near_misses(self, node: NodeInfo) -> list[tuple[float, str]]:
-        """What those who refuse a node say of how near it came, as far as they say anything."""
+        """Return what the rejecting plugins say about how much is missing on a node, where they say anything."""
         found = []
         for i, judge in enumerate(self.filters):
             if overrides(judge.plugin, "near_miss") and self._codes[i][node.row]:
@@ -330,7 +334,7 @@ class Judgement:
         return found
 
     def codes_of(self, plugin: str) -> Codes:
-        """What a filter said of every row that PreFilter left in: 0 passes."""
+        """Return the codes of a filter for every row that PreFilter allows: 0 passes."""
         return self._codes[self._place(plugin)]
 
     def word_of(self, plugin: str, code: int) -> Reject:
@@ -340,7 +344,9 @@ class Judgement:
         return next(i for i, judge in enumerate(self.filters) if judge.plugin.name == plugin)
 
     def resolvable_rows(self) -> RowList:
-        """Nodes whose refusal might be lifted if pods left them. Asked once per distinct verdict."""
+        """Return the rows whose rejection might be resolved if pods left the node; decided once per distinct verdict.
+
+        """
         found = np.zeros(len(self.first), np.bool_)
         for i in range(len(self.filters)):
             rows = np.flatnonzero(self.first == i + 1)
@@ -353,7 +359,7 @@ class Judgement:
         return np.flatnonzero(found)
 
     def refused_only_by(self, plugin: str) -> RowList:
-        """Rows on which nobody else objects, and which are not promised to others."""
+        """Return the rows that only this plugin rejects and that are not blocked by nominated pods."""
         if all(judge.plugin.name != plugin for judge in self.filters):
             return np.zeros(0, np.intp)
         place = self._place(plugin)
@@ -364,7 +370,7 @@ class Judgement:
         return np.flatnonzero(found)
 
     def refusals(self) -> dict[tuple[str, Reject], list[str]]:
-        """Who refused with which words, and the nodes it was said of. Worked out once per distinct verdict."""
+        """Return the nodes by rejecting plugin and verdict; computed once per distinct verdict."""
         found: dict[tuple[str, Reject], list[str]] = {}
         promised, nodes = self.promised, self._table.nodes
         for i, judge in enumerate(self.filters):

@@ -1,4 +1,4 @@
-"""Of the nodes that refused a pod, the one that came nearest: fewest objections, then least missing."""
+"""Find the node that came nearest to taking a pod."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _CLOSER_LOOKS = 8
 
 
 def nearest(judgement: Judgement, table: NodeTable, pod: PodInfo) -> Miss | None:
-    """None when no node was looked at. Ties go to the node that came first."""
+    """Find the node with the fewest rejecting filters, then the least missing share; None when no node was evaluated.
+
+    Ties go to the first node.
+    """
     rows = np.flatnonzero(judgement.first > 0)
     if not len(rows):
         return None
@@ -36,7 +39,7 @@ def nearest(judgement: Judgement, table: NodeTable, pod: PodInfo) -> Miss | None
 
 
 def _closest(judgement: Judgement, ties: list[tuple[int, NodeInfo | None]]) -> tuple[int, tuple[str, ...]]:
-    """Of nodes that lack equally much, the one of which plugins say that the least is missing, and their words."""
+    """Break a tie by what plugins say is missing; return the place in `ties` and the plugins' details."""
     found: list[tuple[float, int, tuple[str, ...]]] = []
     for place, node in ties:
         assert node is not None

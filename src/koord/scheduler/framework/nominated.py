@@ -1,7 +1,7 @@
-"""Room that is promised: nodes are judged as if pods nominated there had come, for everyone who must let them go first.
+"""Filter nodes as if the pods nominated to them were there, for pods that must not take their resources.
 
-The verdicts that a class of equal pods keeps know nothing of promises. They are laid over them for one pod at a time:
-a node that only promises refuse is blocked, and what was found is kept while neither the node nor the promises on it
+The cached verdicts of a class do not count nominated pods. They are laid over them for one pod at a time: a node that
+only nominated pods keep from it is blocked, and that result is kept while neither the node nor its nominations
 change; for pods whose plugins count others across nodes, while nothing changes anywhere.
 """
 
@@ -21,11 +21,11 @@ from koord.scheduler.state.table import NodeTable
 
 
 class Nominator(Protocol):
-    """Who was promised room where."""
+    """Tell which pods are nominated to which nodes."""
 
     @property
     def version(self) -> int:
-        """Moves with every change."""
+        """Return a number that changes with every change."""
 
     def __len__(self) -> int: ...
 
@@ -34,13 +34,13 @@ class Nominator(Protocol):
     def on(self, node: str) -> tuple[PodInfo, ...]: ...
 
     def ahead_of(self, pod: PodInfo, node: str) -> tuple[PodInfo, ...]:
-        """Of those on a node, the ones whose room the pod must not take."""
+        """Return the pods nominated to a node whose resources this pod must not take."""
 
     def node_of(self, uid: str) -> str: ...
 
 
 class Nobody:
-    """No promises."""
+    """Nominate nobody."""
 
     version = 0
 
@@ -61,7 +61,7 @@ class Nobody:
 
 
 class Overlay:
-    """Promises over the verdicts of one class."""
+    """Lay nominated pods over the filter results of one class."""
 
     __slots__ = ("_counts_across", "_cycle", "_known", "_laid", "_profile", "_table", "_told")
 
@@ -72,8 +72,8 @@ class Overlay:
         # By row, with the promises that it is of and the labels that it was said to: those who are promised room may
         # have rules about labels that nobody on a node has, so equal pods may differ in them.
         self._known: dict[int, tuple[Peers, tuple[PodInfo, ...], Said | None]] = {}
-        self._laid: tuple[int, Peers, str] | None = None  # what lies there now is of these promises, for such a pod
-        self._told = False  # there are words over nodes that refuse the pod anyway, too
+        self._laid: tuple[int, Peers, str] | None = None  # the nominations and the pod that the applied blocks are for
+        self._told = False  # verdicts of nodes that reject the pod anyway were replaced, too
         self._counts_across = any(
             overrides(plugin, "add_pod") and plugin.name not in cycle.skip_filter for plugin in profile.at("pre_filter")
         )
@@ -81,9 +81,9 @@ class Overlay:
     def lay(
         self, judgement: Judgement, pod: PodInfo, nominator: Nominator, changed: Sequence[int] | None
     ) -> Iterable[int]:
-        """After these rows changed (None when any may have): close the nodes that only promises keep from the pod.
+        """Block the nodes that only nominated pods keep from the pod, after these rows changed (None when any may have).
 
-        Returns the rows that may have opened or closed by this, besides those that changed.
+        Return the rows whose feasibility may have changed by this, besides those that changed.
         """
         if changed and self._counts_across:
             changed = None  # a verdict may stay as it is and still be one pod away from another
@@ -104,7 +104,7 @@ class Overlay:
         return before.symmetric_difference(judgement.blocked_rows())
 
     def tell(self, judgement: Judgement, pod: PodInfo, nominator: Nominator) -> None:
-        """No node takes the pod: those with promises say so as they are with them, which may be in other words."""
+        """Replace the verdicts of nodes with nominated pods by those that count them, when no node takes the pod."""
         self._told = True
         self._block(judgement, pod, nominator, nominator.nodes(), everywhere=True)
 

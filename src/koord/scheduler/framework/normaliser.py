@@ -1,4 +1,4 @@
-"""Kubernetes' usual way from raw scores to 0..100: by the largest one, optionally turned around."""
+"""Normalise raw scores to 0..100 by the largest one, optionally reversed, as Kubernetes does by default."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from koord.scheduler.framework.plugin import MAX_SCORE, Scores
 
 
 class Normaliser:
-    """`span` is all that one node's normalised score knows of the other nodes."""
+    """Normalise one column; `span` is all that a node's normalised score depends on besides its own raw score."""
 
     def __init__(self, *, reverse: bool = False) -> None:
         self._reverse = reverse

@@ -1,8 +1,8 @@
-"""What a plugin is: a name and some of these methods. Only those that it overrides are called.
+"""Define a scheduler plugin: a name and some of these methods. Only those that it overrides are called.
 
 The per-node methods (`filter`, `score`) are its definition. A plugin on the default path also has the columnar forms,
 which must give the same answers for many rows at once; a property test holds them to it. A plugin that keeps no
-state between pods and looks only at the node in hand should say `scope = ROW`, so that its verdicts are kept.
+state between pods and reads only the node at hand should declare `scope = ROW`, so that its verdicts are cached.
 """
 
 from __future__ import annotations
@@ -52,37 +52,45 @@ class Plugin:
     reads_pods: ClassVar[Literal["nothing", "sums", "all"]] = "all"
 
     def __init__(self, args: Any = None, handle: Handle | None = None) -> None:
-        """A plugin of others is made with its arguments as plain data; one that needs neither has no `__init__`."""
+        """Take the arguments as plain data (for plugins outside this repository) and the handle; both may be left out.
+
+        """
 
     def signature(self, pod: PodInfo) -> Hashable:
-        """What this plugin reads of a pod beyond its shape: pods with equal shapes and signatures share verdicts."""
+        """Return what this plugin reads of a pod beyond its shape: pods with equal shapes and signatures share
+        verdicts.
+        """
         return None
 
     def epoch(self, cycle: Cycle) -> Hashable:
-        """For `scope = CLUSTER`: moves whenever a kept verdict of this plugin may have changed."""
+        """Return a value that changes whenever a cached verdict may have changed, for `scope = CLUSTER`."""
         return 0
 
     def moved_rows(self, cycle: Cycle) -> RowList | None:
-        """After `epoch` moved: the rows whose verdict may differ since this was last asked; None for any of them."""
+        """Return the rows whose verdict may differ since this was last called, after `epoch` moved; None for any of
+        them.
+        """
         return None
 
     def score_epoch(self, cycle: Cycle) -> Hashable:
-        """The same for kept scores, for a plugin whose scores move at other times than its verdicts."""
+        """Return the epoch of cached scores, for a plugin whose scores change at other times than its verdicts."""
         return self.epoch(cycle)
 
     def ground(self, state: ClusterState) -> Hashable:
-        """Moves whenever what PreFilter and PreScore kept (or their decision to skip) no longer holds."""
+        """Return a value that changes when what PreFilter or PreScore wrote, or their decision to skip, no longer
+        holds.
+        """
         return 0
 
     def catch_up(self) -> None:
-        """Called before a pod is judged: tell the table of rows that time alone has changed (`table.note`)."""
+        """Mark the rows that time alone has changed (`table.mark_changed`); called before a pod is evaluated."""
 
     def might_help(self, pod: PodInfo, happened: Happened) -> bool:
-        """A closer look at an event of `wakes_on`: False keeps the pod asleep.
+        """Return whether an event of `wakes_on` may make the pod fit; False keeps it unschedulable.
 
-        The answer may depend on the pod's shape and `signature` only, as verdicts do: waiting pods that are equal in
-        both are asked about through one of them. A plugin with `scope = ALWAYS` is asked about each. Besides
-        what happens around it, a pod is told of its own updates: there `happened.new.uid == pod.uid`.
+        The answer may depend on the pod's shape and `signature` only, as verdicts do: queued pods that are equal in both are
+        represented by one of them. A plugin with `scope = ALWAYS` is asked about each. Besides cluster events, a pod's own
+        updates are passed: then `object_event.new.uid == pod.uid`.
         """
         return True
 
@@ -92,7 +100,7 @@ class Plugin:
         return None
 
     def sort_key(self, pod: PodInfo, queued_at: float) -> Any:
-        """Smaller is scheduled sooner."""
+        """Return the key that orders the queue: smaller is scheduled sooner."""
         raise NotImplementedError
 
     # Choosing a node ---------------------------------------------------------------------------------------------
@@ -101,38 +109,43 @@ class Plugin:
         return None
 
     def add_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
-        """A what-if: `other` is now on `node`; bring this plugin's part of the (copied) cycle in line."""
+        """Update this plugin's part of a forked cycle state for a dry run in which `other` is on `node`."""
 
     def remove_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
-        """A what-if: `other` is gone from `node`."""
+        """Update this plugin's part of a forked cycle state for a dry run in which `other` has left `node`."""
 
     def resettle(self, other: PodInfo, node: NodeInfo) -> None:
-        """A what-if: `other` came to or left this copy of a node; bring what others hold there in line. Needs no point,
-        and is called for every pod."""
+        """Correct what other pods hold on this copy of a node after `other` was added to it or removed from it in a dry run.
+
+        It needs no extension point, and is called for every pod.
+        """
 
     def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
         return None
 
     def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
-        """`filter` for many rows. Returns a code per entry of `rows`."""
+        """Run `filter` for many rows; return a code per entry of `rows`."""
         raise NotImplementedError
 
     def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
-        """The verdict that a code of `filter_columns` stands for."""
+        """Return the verdict that a code of `filter_columns` stands for."""
         raise NotImplementedError
 
     def near_miss(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> tuple[float, str] | None:
-        """Of a node that this plugin refuses: how much of what the pod asks for is missing, from 0 to 1, and in words
-        what is. For explanations: a few nodes are asked about."""
+        """Return which share of the pod's request is missing on a node that this plugin rejects (0 to 1), and what in words.
+
+        Only for explanations: it is called for a few nodes.
+        """
         return None
 
     def relent(self, cycle: Cycle, pod: PodInfo, rows: RowList) -> tuple[int, str] | None:
-        """No node takes the pod, and on these rows nobody but this plugin objects: the row that takes it after all,
-        and why in words."""
+        """Return the row that takes the pod after all, and why, when no node fits and only this plugin rejects these
+        rows.
+        """
         return None
 
     def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Preempt | Futile | Fault | None:
-        """No node takes the pod: find a way, or say why there is none. None has nothing to add."""
+        """Find a way to make an unschedulable pod fit, or say why there is none; None has nothing to add."""
         return None
 
     def pre_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
@@ -145,15 +158,19 @@ class Plugin:
         raise NotImplementedError
 
     def normalise(self, cycle: Cycle, pod: PodInfo, scores: Scores) -> Scores:
-        """All feasible nodes' scores at once, into 0..100. `normaliser` says the same where it can, and cheaper."""
+        """Normalise the scores of all feasible nodes to 0..100; `normaliser` does the same more cheaply where it can.
+
+        """
         return scores
 
     # After the choice --------------------------------------------------------------------------------------------
 
     def nominate(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
-        """Before the pod is counted on the node that was chosen, and before Reserve: what it is to take there
-        (`cycle.nominated`). The node comes as the pod sees it. Needs no point; not called for a pod that sees what
-        everyone sees."""
+        """Choose the reservation that the pod takes on its chosen node (`cycle.nominated_reservations`).
+
+        Called before the pod is assumed and before Reserve, with the node as the pod sees it. It needs no extension point,
+        and is not called for a pod that sees what everyone sees.
+        """
         return None
 
     def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
@@ -166,96 +183,114 @@ class Plugin:
         return None
 
     def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Reject | Fault | None:
-        """What must be done before the pod can be bound; the program does it."""
+        """Return what must be done before the pod can be bound; the binder carries it out."""
         return None
 
     def apply_patch(self, cycle: Cycle, pod: PodInfo, node_name: str, mark: Mark) -> Mark | Skip | Fault:
-        """Has a say in the one write that carries what all PreBind plugins marked. Enabled at preBind.
+        """Change the combined patch of all PreBind plugins before it is written. Enabled at preBind.
 
-        The first plugin that does not skip decides: what it returns is what the program writes.
+        The first plugin that does not skip decides: what it returns is written.
         """
         return SKIP
 
     def bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Stand | Skip | Reject | Fault | None:
-        """None: the program writes the usual binding. Work is done in its place. Skip leaves it to the next plugin."""
+        """Return None for the usual binding, an effect to carry out in its place, or Skip to leave it to the next
+        plugin.
+        """
         return SKIP
 
     def post_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
-        """The pod is bound."""
+        """Take note that the pod is bound."""
 
     def failed(self, pod: PodInfo, message: str, rejectors: frozenset[str]) -> Takeover | None:
-        """An attempt at the pod failed. Needs no point; the first plugin that answers decides what becomes of it."""
+        """Take note of a failed attempt, and override what becomes of it; the first plugin that answers decides.
+
+        It needs no extension point.
+        """
         return None
 
     # Around the points: called where the plugin is enabled at the point that is named, in its order ----------------
 
     def begin(self, pod: PodInfo) -> Reject | Fault | None:
-        """preFilter: an attempt at this very pod begins. Asked of every pod before anything else, even before what is
-        kept for its like is used."""
+        """Start an attempt at this very pod, at preFilter.
+
+        Called for every pod before anything else, even before the cached results of its class are used.
+        """
         return None
 
     def next_pod(self) -> str | None:
-        """Asked before every pod is taken from the queue: the uid of one that must come first. Needs no point.
+        """Return the UID of the pod that must be scheduled next, or None to take the head of the queue.
 
-        Only the first plugin of the program that has this is asked.
+        It needs no extension point. Only the first plugin of the process that overrides this is asked.
         """
         return None
 
     @property
     def in_one_go(self) -> bool:
-        """Whether those that `next_pod` names are to be tried without a look at anything else between them."""
+        """Return whether the pods that `next_pod` names are to be tried without yielding in between."""
         return False
 
     def before_pre_filter(self, cycle: Cycle, pod: PodInfo) -> PodInfo | Reject | Fault | None:
-        """preFilter: another pod in its place for all that follows, or a refusal. As with `pre_filter`, the answer is
-        kept for pods of equal shape and signature until a `ground` moves."""
+        """Return another pod to use in its place for all that follows, or reject it, at preFilter.
+
+        As with `pre_filter`, the answer is cached for pods of equal shape and signature until a `prefilter_epoch` moves.
+        """
         return None
 
     def after_pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Fault | None:
-        """preFilter: after all plugins have prepared themselves. Kept like `before_pre_filter`."""
+        """Check the pod after all plugins ran PreFilter, at preFilter. Cached like `before_pre_filter`."""
         return None
 
     def admit(self, cycle: Cycle, pod: PodInfo) -> Reject | Fault | None:
-        """preFilter: whether this very pod may have a node at all, which no equal pod's answer tells. Asked of every
-        pod, before nodes are looked at; nothing is kept of it. A refusal counts as PreFilter's."""
+        """Decide whether this very pod may get a node at all, at preFilter.
+
+        Called for every pod before nodes are evaluated, and never cached, because equal pods may get different answers. A
+        rejection counts as PreFilter's.
+        """
         return None
 
     def find_one_node(self, cycle: Cycle, pod: PodInfo) -> str | Skip | Reject | Fault:
-        """preFilter: the one node that is planned for this very pod; no other is looked at. Asked of every pod."""
+        """Return the one node that is planned for this very pod, at preFilter; no other is evaluated. Called for every
+        pod.
+        """
         return SKIP
 
     def prefer_nodes(self, cycle: Cycle, pod: PodInfo) -> Sequence[str] | Skip:
-        """preFilter: nodes in order; the first on which the pod fits is taken, scores or not. Asked of every pod."""
+        """Return nodes in order, at preFilter: the first that fits is taken whatever the scores. Called for every pod.
+
+        """
         return SKIP
 
     def before_filter(self, cycle: Cycle, pod: PodInfo) -> Fault | None:
-        """filter: the last word before nodes are looked at. Kept like `before_pre_filter`."""
+        """Prepare for Filter, at filter. Cached like `before_pre_filter`."""
         return None
 
     def before_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Fault | None:
-        """score: before PreScore, with the nodes that fit."""
+        """Prepare for PreScore, at score, with the feasible nodes."""
         return None
 
     def after_post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> None:
-        """postFilter: after all of them have been asked what can be done for a pod that fits nowhere."""
+        """Take note of an unschedulable pod after all PostFilter plugins ran, at postFilter."""
 
     # Among plugins: who knows which NUMA nodes could take its part of a pod ----------------------------------------
 
     def meet(self, plugins: Sequence[Plugin]) -> None:
-        """Called once, with all plugins of the profile in the order of its configuration."""
+        """Receive all plugins of the profile in the order of its configuration. Called once."""
 
     def enlist(self, profile: Profile) -> None:
-        """Called once, with the finished profile: for a plugin that tries out what all of them say."""
+        """Receive the finished profile. Called once, for a plugin that runs the others in dry runs."""
 
     def numa_hints(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Hints | Reject | None:
-        """By resource, the sets of NUMA nodes that could take what this plugin gives. None: nothing to say."""
+        """Return, by resource, the sets of NUMA nodes that could provide what this plugin allocates; None for no
+        opinion.
+        """
         return None
 
     def numa_fits(self, cycle: Cycle, pod: PodInfo, node: NodeInfo, zones: BitMask | None) -> Reject | None:
-        """Whether this plugin's part can be given within these NUMA nodes; nothing is taken yet."""
+        """Return a rejection if this plugin cannot allocate within these NUMA nodes; nothing is allocated yet."""
         return None
 
 
 def overrides(plugin: Plugin, method: str) -> bool:
-    """Whether a plugin has its own version of a method: that is how it takes part in a point."""
+    """Return whether a plugin overrides a method, which is how it takes part in an extension point."""
     return getattr(type(plugin), method) is not getattr(Plugin, method)

@@ -1,4 +1,4 @@
-"""One profile: which plugins run at which point, in which order, with which weight."""
+"""Define a profile: which plugins run at which extension point, in which order and with which weight."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 class Profile:
-    """Immutable once made. `points` maps a point to its plugins in order; weights are by plugin name."""
+    """Hold the plugins of one scheduler name; immutable once made.
+
+    `points` maps a method of `Plugin` to its plugins in order; weights are by plugin name.
+    """
 
     def __init__(
         self, scheduler_name: str, points: Mapping[str, Sequence[Plugin]], weights: Mapping[str, int] | None = None
@@ -96,10 +99,11 @@ class Profile:
             plugin.enlist(self)
 
     def at(self, point: str) -> tuple[Plugin, ...]:
+        """Return the plugins of an extension point, or of any method of `POINT_METHODS`, in order."""
         return self._points.get(point, ())
 
     def reserving(self, skipped: frozenset[str]) -> tuple[Plugin, ...]:
-        """Who is to be asked at Reserve about pods whom these skipped in PreFilter."""
+        """Return the plugins to run at Reserve for pods that these plugins skipped in PreFilter."""
         known = self._reserving.get(skipped)
         if known is None:
             everyone = self._reserving[frozenset()]
@@ -108,23 +112,23 @@ class Profile:
         return known
 
     def plugins(self) -> tuple[Plugin, ...]:
-        """Every plugin of the profile once, in the order of first mention."""
+        """Return every plugin of the profile once, in the order of first mention."""
         return tuple({p.name: p for point in self._points.values() for p in point}.values())
 
     def ground(self, state: ClusterState) -> Sequence[Hashable]:
-        """While this stays the same, a class's PreFilter and PreScore results hold."""
+        """Return a value that stays equal while the PreFilter and PreScore results of all classes hold."""
         return [ground(state) for ground in self._grounds]
 
     def class_of(self, pod: PodInfo) -> Hashable:
-        """Pods with equal answers here are interchangeable for every plugin of this profile. None: no two pods are."""
+        """Return a key that is equal for pods that every plugin treats alike; None when no two pods are."""
         return (pod.shape.number, *[signature(pod) for signature in self._signatures]) if self._keeps else None
 
 
 def _says_how_long(plugin: Plugin) -> bool:
-    """Whether what a plugin said of a pod may be used for another one, or for the same one later.
+    """Return whether a plugin's verdict on a pod may be reused for an equal pod, or for the same one later.
 
-    A plugin without a scope may look at anything, so it must say itself what it reads of a pod (`signature`) and when
-    what it keeps of the cluster no longer holds (`ground`). One that says nothing is asked anew about every pod.
+    A plugin without a scope may read anything, so it must declare what it reads of a pod (`signature`) and when what it
+    keeps of the cluster no longer holds (`prefilter_epoch`). One that declares nothing is run anew for every pod.
     """
     if plugin.scope is not ALWAYS:
         return True

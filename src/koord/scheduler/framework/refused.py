@@ -1,4 +1,7 @@
-"""What PostFilter plugins work with: a pod that no node takes, what was said of each, and trials of what might be."""
+"""Give PostFilter plugins their context: a pod that no node takes, the verdict on each node, and dry runs.
+
+Also finds the node that came nearest to taking the pod, for explanations.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from koord.scheduler.state.table import NodeTable, RowList
 
 
 class Refused:
-    """Valid until the cluster state changes."""
+    """Describe an unschedulable pod to PostFilter plugins. Valid until the cluster state changes."""
 
     __slots__ = ("barred_by", "chance", "cycle", "decision", "judgement", "nominator", "pod", "table", "trials")
 
@@ -30,7 +33,9 @@ class Refused:
         nominator: Nominator,
         chance: np.random.Generator,
     ) -> None:
-        """`judgement` is None when PreFilter refused: then that is what is said of every node."""
+        """Take the results of the attempt; `judgement` is None when PreFilter rejected, which then holds for every
+        node.
+        """
         self.pod = pod
         self.decision = decision
         self.cycle = cycle
@@ -40,18 +45,19 @@ class Refused:
         self.table: NodeTable = cycle.state.table
         self.trials = Trials(profile, cycle, pod)
         early = decision.pre_filter
-        # Who did not let this very pod in, whatever nodes say: room on a node is of no use to it then.
+        # The plugin that did not admit this very pod, whatever nodes say: evictions are of no use to it then.
         self.barred_by = early[0] if early and any(p.name == early[0] for p in profile.at("admit")) else ""
 
     def nominated_node(self) -> str:
-        """Where the pod was promised room before."""
+        """Return the node that the pod was nominated to before, or ""."""
         return self.nominator.node_of(self.pod.uid) or self.pod.nominated_node
 
     def said_of(self, node: NodeInfo) -> Said | None:
+        """Return the plugin that rejected a node and its verdict."""
         return self.decision.pre_filter if self.judgement is None else self.judgement.verdict(node.row)
 
     def resolvable_rows(self) -> RowList:
-        """Nodes whose refusal might be lifted if pods left them."""
+        """Return the rows whose rejection might be resolved if pods left the node."""
         if self.judgement is not None:
             return self.judgement.resolvable_rows()
         early = self.decision.pre_filter

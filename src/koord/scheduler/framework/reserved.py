@@ -1,4 +1,7 @@
-"""Room on a node that is reserved for the pod in hand: Reservation says it, the plugins that keep ledgers read it."""
+"""Hold the state of one scheduling cycle: what plugins write in PreFilter and PreScore and read later.
+
+It also carries what the Reservation plugin says about reserved resources, for the plugins that allocate them.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,12 @@ from koord.scheduler.state.pod import PodInfo
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):
-    """`holder` is the reserve pod: as long as the reservation lasts it is placed on the node like any other pod, under
-    the reservation's uid. `owners` are the pods that live in it now; they are placed on the node as well, and what
-    they use is not counted twice: the ledgers take an owner's part out of the holder's."""
+    """Describe a reservation on a node that the pod of this cycle may use.
+
+    `reserve_pod` is placed on the node like any other pod, under the reservation's UID, as long as the reservation lasts.
+    `owners` are the pods that use it now; they are placed on the node as well. What they use is not counted twice: the
+    caches take an owner's part out of the reserve pod's.
+    """
 
     uid: str
     name: str
@@ -26,16 +32,16 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restored(Protocol):
-    """Nodes that pods of one class see otherwise than everyone: without those who hold room there for them.
+    """Tell which nodes the pods of one class see without the reserve pods that hold resources for them.
 
-    A row that comes to this or stops being so must be noted as changed in the table.
+    A row that becomes restored or stops being so must be marked as changed in the node table.
     """
 
     @property
     def exclusive(self) -> bool:
-        """Whether no other nodes need to be looked at."""
+        """Return whether no other nodes need to be evaluated."""
 
     def rows(self) -> Collection[int]: ...
 
     def holders(self, node: NodeInfo) -> tuple[PodInfo, ...]:
-        """Who is taken away from the node."""
+        """Return the pods that are taken away from the node."""

@@ -1,12 +1,4 @@
-"""Every feasible node's score for one class of equal pods, kept up to date row by row.
-
-    raw[s][row]     what scorer s said
-    total[row]      the weighted sum of normalised scores; -1 where the pod does not fit
-
-A scorer that depends on one row is asked again about rows that changed. One that looks across nodes is asked about all
-feasible nodes when its epoch moves, and, if it has a PreScore, when the set of feasible nodes does. Normalised scores
-are compared across nodes through one number (`Normaliser.span`): only when that moves is the whole column made anew.
-"""
+"""Score every feasible node for one class of equal pods, row by row."""
 
 from __future__ import annotations
 
@@ -29,6 +21,7 @@ _NO_ROWS: RowList = np.zeros(0, np.intp)
 
 
 class Scoring:
+    """Keep the raw, normalised and total scores of all nodes for one class of equal pods."""
     def __init__(self, profile: Profile, cycle: Cycle, pod: PodInfo, judgement: Judgement) -> None:
         self._profile = profile
         self._cycle = cycle
@@ -63,7 +56,7 @@ class Scoring:
         self._sum()
 
     def _prepare(self, rows: RowList) -> None:
-        """PreScore: who has nothing to say about this pod stays out of the sum."""
+        """Run BeforeScore and PreScore; plugins that skip are left out of the sum."""
         silent = self._cycle.skip_filter
         skipped = {
             s.plugin.name for s in self._profile.scorers if s.plugin.name in silent and s.plugin.scores_as_it_filters
@@ -85,7 +78,7 @@ class Scoring:
         self._wide = tuple(k for k, s in enumerate(self.scorers) if s.plugin.scope is not ROW)
 
     def score_again(self, changed: Sequence[int], *, across: bool) -> None:
-        """After these rows changed; `across` when feasibility changed elsewhere too."""
+        """Update the scores after these rows changed; `across` when feasibility changed elsewhere too."""
         before, feasible = self._was_feasible, self._judgement.first == 0
         flipped = across or any(feasible[row] != before[row] for row in changed)
         anew = [
@@ -123,7 +116,7 @@ class Scoring:
             self.total[row] = sum(int(self._normal[k][row]) * s.weight for k, s in enumerate(self.scorers))
 
     def _score_few(self, changed: Sequence[int], *, flipped: bool) -> None:
-        """Nearly every decision comes this way, with the one row that the last placement changed: no arrays for it."""
+        """Update a few rows without arrays: nearly every decision changes only the row of the last placement."""
         cycle, pod, nodes, total = self._cycle, self._pod, self._table.nodes, self.total
         views = self._judgement.views
         fit: list[int] = []
@@ -157,8 +150,9 @@ class Scoring:
             total[row] = summed
 
     def _surveys_differ(self, rows: RowList) -> bool:
-        """PreScore once more for those that look across nodes. True when one of them no longer takes the part that it
-        took before: then everything starts anew."""
+        """Run PreScore again for plugins that look across nodes; return whether one of them skips now and did not, or
+        reverse.
+        """
         feasible = FeasibleNodes(self._table, rows)
         for plugin in self._profile.at("before_score"):
             if plugin.scope is not ROW and plugin.before_score(self._cycle, self._pod, feasible) is not None:
@@ -172,13 +166,13 @@ class Scoring:
         return False
 
     def _score_rows(self, k: int, rows: RowList, *, flipped: bool) -> bool:
-        """Bring these rows' scores in line. True when all rows' normal forms had to be, too."""
+        """Update the scores of these rows; return whether the normalised scores of all rows were recomputed."""
         scorer = self.scorers[k]
         moved = self._score_some(scorer, self._raw[k], rows)
         return scorer.normalises and (moved or flipped) and self._normalise_rows(k, rows)
 
     def _normalise_rows(self, k: int, rows: RowList) -> bool:
-        """After raw scores of these rows changed, or which nodes fit. True when all rows had to be made anew."""
+        """Normalise these rows after raw scores or feasibility changed; return whether all rows were recomputed."""
         scorer, raw = self.scorers[k], self._raw[k]
         if scorer.normaliser is not None:
             span = scorer.normaliser.span(raw, self._was_feasible)
@@ -189,7 +183,7 @@ class Scoring:
         return True
 
     def _score_some(self, scorer: Scorer, raw: Scores, rows: RowList) -> bool:
-        """Ask again about these rows. False when the answers are what they were."""
+        """Score these rows again; return False when no score changed."""
         if len(rows) > FEW_ROWS:
             raw[rows] = self._ask(scorer, rows)
             return True
@@ -204,8 +198,10 @@ class Scoring:
         return moved
 
     def _ask_all(self, scorer: Scorer, feasible: RowList) -> Scores:
-        """A column of raw scores, right where the pod fits. Whole columns are read without copying, so they are taken
-        unless only a small part of the nodes fits."""
+        """Return a column of raw scores that is right where the pod fits.
+
+        Whole columns are read without copying, so they are used unless only a small part of the nodes fits.
+        """
         if scorer.columnar and self._takes_all(len(feasible)):
             column = scorer.plugin.score_columns(self._cycle, self._pod, self._table, EVERY)
             return column if self._judgement.views is None else self._as_seen(scorer, column, None)
@@ -230,7 +226,7 @@ class Scoring:
         return self._table.nodes[row] if views is None else views.node(row)
 
     def _as_seen(self, scorer: Scorer, column: Scores, rows: RowList | None) -> Scores:
-        """Columns tell what everyone sees: put the scores right of rows that this class sees otherwise."""
+        """Correct the columnar scores of rows that this class sees differently (restored nodes)."""
         views = self._judgement.views
         apart = views.rows() if views is not None else ()
         places = enumerate(rows.tolist()) if rows is not None else ((row, row) for row in apart)
@@ -243,7 +239,7 @@ class Scoring:
         return column
 
     def _normalise(self, k: int) -> None:
-        """Scores that need no normalising are their own normal form: the two columns are then one."""
+        """Normalise a whole column; raw scores that need no normalising share one array with the normalised ones."""
         scorer, raw = self.scorers[k], self._raw[k]
         if scorer.normaliser is not None:
             span = self._spans[k] = scorer.normaliser.span(raw, self._was_feasible)
@@ -264,6 +260,6 @@ class Scoring:
         self.total = total
 
     def breakdown(self, row: int) -> dict[str, int]:
-        """Weighted, normalised scores of one node by plugin."""
+        """Return the weighted, normalised scores of one node by plugin."""
         scored = zip(self.scorers, self._normal, strict=True)
         return {scorer.name: normal.item(row) * scorer.weight for scorer, normal in scored}

@@ -1,4 +1,8 @@
-"""What-ifs: would the pod fit a node if others came there or left? Works on copies; the live state is never touched."""
+"""Dry-run the filters on a copy of a node to which pods are added or from which they are removed.
+
+The live state is never touched. Also gives the view of a node without the reserve pods that hold resources for a
+class of pods (restored nodes).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ Said = tuple[str, Reject]  # who refused, and its words
 
 
 class Trials:
-    """Makes the trials of one pod (or one class of equal pods) whose PreFilter results `cycle` holds."""
+    """Make the dry runs of one pod, or of one class of equal pods, from a cycle state whose PreFilter has run."""
 
     __slots__ = ("adding", "cycle", "filters", "judging", "pod", "removing", "settling")
 
@@ -33,7 +37,7 @@ class Trials:
         self.settling = tuple(p for p in profile.plugins() if overrides(p, "resettle"))
 
     def on(self, node: NodeInfo) -> Trial:
-        """The node as such a pod sees it, for a start."""
+        """Start a dry run on a copy of the node as such a pod sees it."""
         trial = Trial(self, self.cycle.fork(), node.copy())
         if self.cycle.restored is not None:
             for holder in self.cycle.restored.holders(node):
@@ -41,7 +45,9 @@ class Trials:
         return trial
 
     def seen(self, node: NodeInfo) -> tuple[Cycle, NodeInfo]:
-        """The same for those who only look: the cycle is copied only where a plugin keeps count of pods in it."""
+        """Return the node as such a pod sees it, to read only: the cycle state is copied only where a plugin counts
+        pods in it.
+        """
         if self.removing:
             trial = self.on(node)
             return trial.cycle, trial.node
@@ -52,12 +58,12 @@ class Trials:
 
 
 class Trial:
-    """One node as it might be. `add` and `remove` tell the plugins that keep count of pods across nodes."""
+    """Change one copied node; `add` and `remove` tell the plugins that count pods across nodes."""
 
     __slots__ = ("_trials", "cycle", "node")
 
     def __init__(self, trials: Trials, cycle: Cycle, node: NodeInfo) -> None:
-        """Takes a forked cycle and a copied node: both are changed."""
+        """Take a forked cycle state and a copied node: both are changed."""
         self._trials = trials
         self.cycle = cycle
         self.node = node
@@ -77,10 +83,10 @@ class Trial:
             plugin.resettle(other, self.node)
 
     def refusal(self, ahead: Sequence[PodInfo] = (), *, again: bool = False) -> Said | None:
-        """Who refuses the node now; None when the pod fits.
+        """Return the first plugin that rejects the node now, and its verdict; None when the pod fits.
 
-        It must fit with those who are promised room ahead of it (they may come), and without them (they may not).
-        `again` leaves out filters that do not look at pods: they had no objection before, and have none now.
+        The pod must fit with the pods that are nominated ahead of it (they may come), and without them (they may not).
+        `again` leaves out filters that do not read pods: they passed before, and pass now.
         """
         if ahead:
             crowded = Trial(self._trials, self.cycle.fork(), self.node.copy())

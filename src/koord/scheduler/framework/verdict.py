@@ -1,4 +1,4 @@
-"""What a plugin can answer. None always means: no objection."""
+"""Define what a plugin can answer; None always means no objection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Reject(msgspec.Struct, frozen=True):
-    """A refusal with its reasons as users read them.
+    """Reject a pod with reasons as users read them.
 
     `resolvable` is False when removing other pods from the node cannot help (UnschedulableAndUnresolvable).
     """
@@ -23,29 +23,31 @@ class Reject(msgspec.Struct, frozen=True):
 
 
 def reject(*reasons: str) -> Reject:
-    """Preemption on this node might help."""
+    """Return a rejection that preemption on this node might resolve."""
     return Reject(reasons)
 
 
 def unresolvable(*reasons: str) -> Reject:
-    """Nothing that happens on this node alone can help."""
+    """Return a rejection that nothing on this node alone can resolve."""
     return Reject(reasons, resolvable=False)
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """From Permit: hold the pod on its node until someone allows or rejects it, or this many seconds have passed."""
+    """Hold the pod at Permit until a plugin allows or rejects it, or this many seconds have passed."""
 
     timeout_s: float
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Something is broken rather than unsuitable: the pod is retried, and nothing is concluded about nodes."""
+    """Report that something is broken rather than unsuitable: the pod is retried, and nothing is concluded about
+    nodes.
+    """
 
     message: str
 
 
 class Skip:
-    """From PreFilter or PreScore: this plugin has nothing to say about this pod."""
+    """Say that this plugin has nothing to do for this pod (PreFilter, PreScore, Bind and the hooks)."""
 
     __slots__ = ()
 
@@ -57,17 +59,17 @@ SKIP: Final = Skip()
 
 
 class Only(msgspec.Struct, frozen=True):
-    """From PreFilter: no other nodes need to be looked at."""
+    """Restrict the evaluation to these nodes, from PreFilter."""
 
     node_names: frozenset[str]
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """What a plugin's verdict on (pod, node) depends on besides the pod, which decides how long it may be kept.
+    """Declare what a plugin's verdict on (pod, node) depends on besides the pod, which decides how long it is cached.
 
-    - `row`: the node and the pods on it. It is looked at again when that row changed.
-    - `cluster`: other nodes too. It is worked out again whenever the plugin's `epoch` moved.
-    - `always`: anything. It is never kept; this is what a plugin gets that does not say.
+    - `row`: the node and the pods on it. It is computed again when that row changed.
+    - `cluster`: other nodes too. It is computed again whenever the plugin's `epoch` moved.
+    - `always`: anything. It is never cached; this is the default.
     """
 
     kind: Literal["row", "cluster", "always"]

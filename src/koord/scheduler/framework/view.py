@@ -1,7 +1,4 @@
-"""Nodes as one class of pods sees them where that differs from what everyone sees: without those who hold room for it.
-
-What is looked at is a copy; it is kept until its row changes.
-"""
+"""View nodes without the reserve pods that hold resources for one class of pods."""
 
 from __future__ import annotations
 
@@ -19,10 +16,11 @@ Seen = tuple[Cycle, NodeInfo]
 
 
 class Views:
+    """Cache the copies of restored nodes that one class of pods sees, until their rows change."""
     __slots__ = ("_known", "_restored", "_table", "_trials")
 
     def __init__(self, profile: Profile, cycle: Cycle, pod: PodInfo, restored: Restored) -> None:
-        """`cycle` has PreFilter behind it."""
+        """Take a cycle state whose PreFilter has run."""
         self._trials = Trials(profile, cycle, pod)
         self._restored = restored
         self._table: NodeTable = cycle.state.table
@@ -30,14 +28,14 @@ class Views:
 
     @staticmethod
     def of_class(profile: Profile, cycle: Cycle, pod: PodInfo) -> Views | None:
-        """None for nearly every pod: it sees what everyone sees."""
+        """Return the views of a class; None for nearly every pod, which sees what everyone sees."""
         return None if cycle.restored is None else Views(profile, cycle, pod, cycle.restored)
 
     def rows(self) -> Collection[int]:
         return self._restored.rows()
 
     def of(self, row: int) -> Seen | None:
-        """The node in this row with the cycle to judge it by; None where it is as everyone sees it."""
+        """Return the node in this row with the cycle state to filter it by; None where it is as everyone sees it."""
         if row not in self._restored.rows():
             return None
         known = self._known.get(row)
@@ -53,7 +51,7 @@ class Views:
         return self._table.nodes[row] if seen is None else seen[1]
 
     def forget(self, rows: Iterable[int] | None) -> None:
-        """These rows changed; None for any of them. Plugins that count across nodes may have moved all of them."""
+        """Drop the views of these rows, None for all; plugins that count across nodes may have changed all of them."""
         if rows is None or self._trials.removing:
             self._known.clear()
         else:

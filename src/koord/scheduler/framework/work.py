@@ -1,4 +1,6 @@
-"""What has to be done before a pod may be bound, as data: plugins say it in PreBind, the program does it."""
+"""Describe, as data, what must be done to bind a pod: plugins return it from PreBind and Bind, the binder carries it
+out.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from koord.scheduler.framework.verdict import Fault
 
 
 class Write(msgspec.Struct, frozen=True):
-    """A merge patch. It names the revision that it was decided on, so that a change since then refuses it."""
+    """Describe a merge patch of an object; it names the resourceVersion it was decided on, so that a later change
+    refuses it.
+    """
 
     resource: Resource[Object]
     namespace: str
@@ -22,17 +26,19 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What the pod is to carry once it is bound. The marks of all plugins travel in one write."""
+    """Describe the annotations and labels that the pod gets with its binding; those of all plugins are written at
+    once.
+    """
 
     annotations: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
 
 
 class Stand(msgspec.Struct, frozen=True):
-    """The pod stands for another object, which gets the marks and a new status in place of a binding.
+    """Describe the binding of a reserve pod: its object gets the pod patch and a new status in place of a binding.
 
-    `change` is given the object as the server has it and says how its status becomes; it is asked again when another
-    write came between. `done` tells whether the object shows that this was written.
+    `make_status` computes the status patch from the object as the server has it, again after a conflict. `is_written`
+    tells whether the object shows that it was written.
     """
 
     resource: Resource[Any]
@@ -44,7 +50,7 @@ class Stand(msgspec.Struct, frozen=True):
 
 
 class Errand(msgspec.Struct, frozen=True):
-    """Make these writes in order, then wait until `settled` says True, for no longer than this; then mark the pod."""
+    """Patch these objects in order, then wait until `is_done` returns True, at most this long; then patch the pod."""
 
     writes: tuple[Write, ...]
     timeout_s: float
@@ -56,7 +62,7 @@ Work = Errand | Mark
 
 
 class Takeover(msgspec.Struct, frozen=True):
-    """What a plugin makes of a failed attempt in place of the usual."""
+    """Override the usual handling of a failed attempt."""
 
     silent: bool = False  # no event, no condition: the pod only goes back to the queue
-    nominate: str | None = None  # a node to promise to the pod, "" to take a promise back, None for the usual
+    nominate: str | None = None  # the pod's new nominated node, "" for none, None for the usual

@@ -1,1 +1,1 @@
-"""One plugin per file or folder, listed in `registry`."""
+"""This package holds the scheduler plugins, one per file or feature folder; `registry` lists them all."""

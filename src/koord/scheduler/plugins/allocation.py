@@ -1,6 +1,7 @@
-"""How full a node would be with a pod on it, resource by resource: what scores of resources are made of.
+"""This module computes, per resource, what a node has and what would be used with a pod on it: the input of
+scores.
 
-A resource counts on a node that has some of it to give; one that is not built in counts only if the pod asks for it.
+A resource is scored on a node that has some of it; one that is not built in only if the pod requests it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from koord.scheduler.state.table import Ints, NodeTable, Rows
 
 
 class Share(msgspec.Struct, frozen=True):
-    """One resource that counts for this pod: what the pod adds, and what the resource weighs."""
+    """One resource that is scored for this pod: what the pod adds, and the weight of the resource."""
 
     name: str
     request: int
@@ -25,7 +26,7 @@ class Share(msgspec.Struct, frozen=True):
     nonzero: bool  # cpu and memory are scored with a default for containers that state no request
 
     def on_node(self, node: NodeInfo) -> tuple[int, int]:
-        """What there is, and what would be taken."""
+        """Return what is allocatable on the node, and what would be used of it with the pod."""
         if self.nonzero:
             used = node.nonzero_cpu if self.name == CPU else node.nonzero_memory
         else:
@@ -41,7 +42,10 @@ class Share(msgspec.Struct, frozen=True):
 
 
 def shares(resources: Iterable[ResourceWeight], requests: dict[str, int], *, nonzero: bool) -> tuple[Share, ...]:
-    """`nonzero`: whether cpu and memory of the pods on a node are taken with the default for unstated requests."""
+    """Return the resources of the arguments that are scored for a pod with these requests.
+
+    `nonzero`: count cpu and memory of the pods on a node with the default for containers that state no request.
+    """
     return tuple(
         Share(r.name, requests.get(r.name, 0), r.weight, nonzero and r.name in (CPU, MEMORY))
         for r in resources
@@ -50,7 +54,7 @@ def shares(resources: Iterable[ResourceWeight], requests: dict[str, int], *, non
 
 
 def present_on_node(counted: Sequence[Share], node: NodeInfo) -> Iterator[tuple[int, int, int]]:
-    """(what there is, what would be taken, weight) of each resource that the node has."""
+    """Yield (allocatable, used, weight) of each resource that the node has."""
     for share in counted:
         capacity, used = share.on_node(node)
         if capacity:

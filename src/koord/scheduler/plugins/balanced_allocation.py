@@ -1,6 +1,7 @@
-"""Prefer nodes whose resources would be used evenly, so that none runs out while others are left over.
+"""NodeResourcesBalancedAllocation prefers nodes whose resources would be used evenly, so that none runs out
+early.
 
-score = 100 · (1 - σ), where σ is the standard deviation of the used fractions; cut, not rounded.
+score = 100 · (1 - σ), where σ is the standard deviation of the used fractions; truncated, not rounded.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class BalancedAllocation(Plugin):
     scope = ROW
 
     def __init__(self, args: NodeResourcesBalancedAllocationArgs) -> None:
-        """Takes defaulted arguments."""
+        """Take arguments that are already defaulted."""
         self._resources = args.resources
 
     def _counted(self, cycle: Cycle, pod: PodInfo) -> tuple[Share, ...]:
@@ -41,7 +42,9 @@ class BalancedAllocation(Plugin):
         return known
 
     def pre_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
-        """A pod that asks for none of the resources changes no balance: the same node would win every time."""
+        """Skip a pod that requests none of the resources: it changes no balance, and the same node would win every
+        time.
+        """
         return None if any(share.request for share in self._counted(cycle, pod)) else SKIP
 
     def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
@@ -87,7 +90,7 @@ def _deviation(fractions: Sequence[float]) -> float:
 
 
 def _deviations(columns: Sequence[tuple[Floats, npt.NDArray[np.bool_]]], size: int) -> Floats:
-    """`_deviation` row by row, where each row has some of the resources."""
+    """Compute `_deviation` for every row, where each row has only some of the resources."""
     count = np.zeros(size, np.int64)
     total, first, second = np.zeros(size), np.zeros(size), np.zeros(size)
     for fraction, present in columns:

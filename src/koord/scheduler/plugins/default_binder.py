@@ -1,4 +1,7 @@
-"""Bind a pod in the usual way. The write itself is the program's: this plugin stands for it in a configuration."""
+"""DefaultBinder and DefaultPreBind stand for the usual binding and the usual patch in a configuration.
+
+The scheduler itself does both writes.
+"""
 
 from __future__ import annotations
 
@@ -13,4 +16,4 @@ class DefaultBinder(Plugin):
     scope = ROW
 
     def bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
-        """Nothing beside the usual binding."""
+        """Return None: the scheduler writes the usual binding."""

@@ -1,4 +1,4 @@
-"""Write what PreBind plugins marked, as it is and at once. The write itself is the program's."""
+"""DefaultPreBind writes the patches of the PreBind plugins unchanged. The scheduler does the write."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Pods with resource claims: wait for the claims, honour devices that are already the pod's, refuse all others clearly.
+"""DynamicResources holds pods with ResourceClaims until the claims can be used, and rejects what koord cannot
+serve.
 
-Devices are not allocated here. A pod whose claims are allocated and reserved for it goes where they are.
+No device is allocated here. A pod whose claims are allocated and reserved for it goes where its devices
+are.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ NOT_WATCHED = "resource claims are not watched: feature gate DisableDynamicResou
 
 
 class _Reach(msgspec.Struct, frozen=True):
-    """Where the devices of the pod's claims can be reached from."""
+    """The node selectors of the devices that are allocated to the pod's claims."""
 
     claims: int = 0
     terms: tuple[Terms, ...] = ()
@@ -55,7 +57,7 @@ class DynamicResources(Plugin):
     )
 
     def __init__(self, handle: Handle | None) -> None:
-        """None: claims cannot be read, for servers that have none."""
+        """Read claims from the handle's listers; None is for API servers that have no ResourceClaims."""
         self._claims = handle.lister(RESOURCE_CLAIMS) if handle is not None else None
         self._classes = handle.lister(DEVICE_CLASSES) if handle is not None else None
 
@@ -111,9 +113,10 @@ class DynamicResources(Plugin):
         return None if here else unresolvable(ELSEWHERE)
 
     def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Futile | Fault:
-        """Kubernetes' words, which stand before those of preemption in what users read of every refused pod.
+        """Return Kubernetes' message, which users read before that of preemption for every rejected pod.
 
-        Where PreFilter ended before this plugin was asked, kube-scheduler takes it for a fault, and tries nothing else.
+        Where PreFilter ended before this plugin ran, kube-scheduler reports an error and tries nothing else; so
+        does this.
         """
         kept = cycle.kept.get(self.name)
         if not isinstance(kept, _Reach):
@@ -123,13 +126,13 @@ class DynamicResources(Plugin):
     # Claims ------------------------------------------------------------------------------------------------------
 
     def _found(self, pod: PodInfo) -> list[ResourceClaim] | Reject:
-        """The claims of a pod, or the words for the first that is not there or not the pod's."""
+        """Return the claims of the pod, or the rejection for the first that is missing or not the pod's own."""
         found = []
         for wanted in pod.shape.spec.resource_claims:
             name = _claim_name(pod, wanted)
             if isinstance(name, Reject):
                 return name
-            if name is None:  # whoever makes claims found that this one is not needed
+            if name is None:  # the claim controller found that this claim is not needed
                 continue
             claim = self._claims.get(pod.namespace, name) if self._claims is not None else None
             if claim is None:
@@ -143,7 +146,7 @@ class DynamicResources(Plugin):
         return found
 
     def _refusal(self, pod: PodInfo, claim: ResourceClaim) -> Reject | Fault | None:
-        """Of a claim that is there: why this program cannot give the pod its devices."""
+        """Return why the devices of an existing claim cannot be given to the pod; None when they can."""
         key = f"{claim.metadata.namespace}/{claim.metadata.name}"
         if claim.status.allocation is not None:
             if any(consumer.uid == pod.uid for consumer in claim.status.reserved_for):
@@ -178,7 +181,7 @@ def _is_owner(pod: PodInfo, claim: ResourceClaim) -> bool:
 
 
 def _classes(request: DeviceRequest) -> Iterator[tuple[str, str]]:
-    """Each device class that a request names, with the name of the request."""
+    """Yield each device class that a request names, with the name of the request."""
     if request.exactly is not None:
         yield request.name, request.exactly.device_class_name
     for alternative in request.first_available:

@@ -1,5 +1,7 @@
-"""How full nodes would be, as columns that the plugins which score by it share: what one of them had worked out for a
-pod the next one finds. What depends on nodes alone is kept as floats and brought up to date row by row.
+"""This module keeps the utilization of all nodes as columns that the scoring plugins share.
+
+What one plugin has computed for a pod the next one finds. What depends on nodes alone is kept as floats and
+updated row by row.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ Key = tuple[bool, tuple[tuple[str, bool, int, int], ...]]
 
 
 class Fullness:
-    """Get it with `table.derived(Fullness)`."""
+    """The utilization columns of one node table; get them with `table.derived(UtilizationColumns)`."""
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
@@ -62,7 +64,9 @@ class Fullness:
         return known
 
     def mean(self, counted: Sequence[Share], rows: Rows, *, fills_up: bool) -> Scores:
-        """The weighted mean of the free parts in percent, or of the taken ones, over the resources that a row has."""
+        """Return the weighted mean percentage that is free (or used, with `fills_up`) of the resources that each row
+        has.
+        """
         if not isinstance(rows, slice):
             return self._mean(counted, rows, fills_up=fills_up)
         self._refresh()
@@ -79,8 +83,11 @@ class Fullness:
         return found.copy()
 
     def _beside(self, key: Key, counted: Sequence[Share]) -> Scores | None:
-        """Requests that are not stated make the only difference between two ways to count, and they are on few nodes
-        if on any: from the mean of the other way only those rows differ."""
+        """Derive the mean from the one that counts unstated requests the other way, if that is known.
+
+        The two differ only on nodes with pods that state no request, which are few: only those rows are computed
+        again.
+        """
         fills_up, parts = key
         other = self._means.get((fills_up, tuple((n, not z and n in _NONZERO, r, w) for n, z, r, w in parts)))
         unstated = self._table.unstated
@@ -115,9 +122,10 @@ class Fullness:
 
 
 class _Resource:
-    """One resource. `exact`: all its amounts are, as floats. `absent`: rows without any of it, if there are such.
+    """The columns of one resource, with the percent and fraction columns of the last requested amounts.
 
-    Many pods ask for the same round amounts: the columns of the amounts asked for last are kept.
+    `exact`: all its amounts are exact as floats. `absent`: the rows without any of it, None when there are
+    none. Many pods request the same round amounts, so the columns of the amounts requested last are kept.
     """
 
     __slots__ = (
@@ -157,7 +165,9 @@ class _Resource:
             self._left[row] = int(self._allocatable[row] - used) * MAX_SCORE
 
     def percent(self, rows: Rows, asked: int, *, fills_up: bool) -> Floats:
-        """Cut to whole ones; nothing where there is none of it. Not to be changed by who asks."""
+        """Return the percentage truncated to integers, 0 where a row has none of it. The caller must not change the
+        result.
+        """
         if not self.exact:
             return self._whole(rows, asked, fills_up=fills_up)
         if not isinstance(rows, slice):
@@ -172,7 +182,7 @@ class _Resource:
         return column
 
     def fraction(self, rows: Rows, asked: int) -> Floats:
-        """What would be taken of what there is, at most all of it. Not to be changed by who asks."""
+        """Return what would be used as a fraction of capacity, at most 1. The caller must not change the result."""
         if not isinstance(rows, slice):
             return self._fraction(rows, asked)
         column, stale = self._kept(self._fractions.pop(asked, None))
@@ -206,7 +216,7 @@ class _Resource:
         return np.floor(share, out=share)
 
     def _whole(self, rows: Rows, asked: int, *, fills_up: bool) -> Floats:
-        """The same where floats would not do."""
+        """Compute the percentage with integers, where floats would not be exact."""
         there, used = self._allocatable[rows], self._used[rows] + asked
         part = np.minimum(used, there) if fills_up else np.maximum(there - used, 0)
         return (part * MAX_SCORE // np.maximum(there, 1)).astype(np.float64)

@@ -61,7 +61,7 @@ class ImageLocality(Plugin):
         return (np.clip(total[rows], _LEAST_BYTES, most) - _LEAST_BYTES) * MAX_SCORE // (most - _LEAST_BYTES)
 
     def _images(self, pod: PodInfo) -> tuple[tuple[str, int], ...]:
-        """Each image with the number of containers that use it."""
+        """Return each image with the number of the pod's containers that use it."""
         memo = pod.shape.memo
         known = memo.get(self.name)
         if known is None:

@@ -1,4 +1,4 @@
-"""Node selectors and node affinity: where a pod must run, and where it would rather run."""
+"""NodeAffinity enforces node selectors and required node affinity, and scores preferred node affinity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CODES = {1: _NOT_ENFORCED, 2: _NOT_MATCHED}
 
 
 class _Wish:
-    """What a pod's spec says about nodes, read once per shape."""
+    """The node selector and node affinity of a pod's spec, parsed once per pod template."""
 
     __slots__ = ("names", "preferred", "required", "says_nothing")
 
@@ -49,7 +49,7 @@ class NodeAffinity(Plugin):
     wakes_on = (Event("Node", ADD), Event("Node", UPDATE, "labels"))
 
     def __init__(self, args: NodeAffinityArgs) -> None:
-        """The added affinity holds for every pod of the profile. Raises ValueError when it cannot be read."""
+        """Parse the added affinity, which applies to every pod of the profile. Raise ValueError when it is invalid."""
         added = args.added_affinity
         required = added.required_during_scheduling_ignored_during_execution if added is not None else None
         preferred = added.preferred_during_scheduling_ignored_during_execution if added is not None else ()
@@ -118,7 +118,7 @@ class NodeAffinity(Plugin):
 
 
 def _names(required: NodeSelector) -> frozenset[str] | None:
-    """The only nodes whose names the terms allow; None when some term leaves the name open."""
+    """Return the only node names that the terms allow; None when some term leaves the name open."""
     allowed: frozenset[str] = frozenset()
     for term in required.node_selector_terms:
         pinned = [frozenset(r.values) for r in term.match_fields if r.key == NAME_FIELD and r.operator == "In"]

@@ -1,4 +1,4 @@
-"""A pod that names its node goes there or nowhere."""
+"""NodeName, NodeUnschedulable and NodePorts filter nodes by the node's own name, cordon and held host ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep a pod off nodes where a port that it wants of the host is taken."""
+"""NodePorts rejects nodes where a host port that the pod wants is taken."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def _clashes(wanted: HostPort, node: NodeInfo) -> bool:
 
 
 def _taken(wanted: HostPort, held: Iterable[HostPort]) -> bool:
-    """Two ports clash when protocol and number are equal and an address is shared, as all of them are with 0.0.0.0."""
+    """Return whether the port conflicts with a held one: equal protocol and number, and a shared address.
+
+    All addresses are shared with 0.0.0.0.
+    """
     protocol, address, number = wanted
     return any(
         port == number and kind == protocol and (other == address or _EVERY_ADDRESS in (other, address))

@@ -1,4 +1,6 @@
-"""Keep a pod off nodes that lack what it asks for, and prefer nodes by how full they would be with it."""
+"""NodeResourcesFit rejects nodes that lack what a pod requests, and scores nodes by how full they would be
+with it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ _MOST_RESOURCES = 18  # as many as leave codes below those that verdicts without
 
 
 class _Demand(msgspec.Struct, frozen=True):
-    """What this profile checks and scores of one class of pods."""
+    """What this profile checks and scores for one class of pods."""
 
     checked: tuple[tuple[str, int], ...]  # resource and amount, in the order in which refusals name them
     counted: tuple[Share, ...]
@@ -52,7 +54,7 @@ class NodeResourcesFit(Plugin):
     )
 
     def __init__(self, args: NodeResourcesFitArgs) -> None:
-        """Takes defaulted arguments."""
+        """Take arguments that are already defaulted."""
         if args.scoring_strategy is None:
             raise ValueError("scoring strategy not specified")
         self._ignored = frozenset(args.ignored_resources)
@@ -70,7 +72,9 @@ class NodeResourcesFit(Plugin):
         return _scale_down_helps(pod, happened.old, happened.new)
 
     def _node_helps(self, pod: PodInfo, before: Node | None, now: Node) -> bool:
-        """The pod would fit an empty node of this size, and something that it asks for is new."""
+        """Return whether the pod would fit an empty node of this size and the node has more of something that it
+        requests.
+        """
         room = allocatable(now)
         asked = self._checked(pod)
         if room.get(PODS, 0) < 1 or any(amount > room.get(name, 0) for name, amount in asked):
@@ -133,7 +137,7 @@ class NodeResourcesFit(Plugin):
         return codes
 
     def _verdict_of_row(self, cycle: Cycle, pod: PodInfo, table: NodeTable, row: int) -> Reject | None:
-        """`filter`, from the columns."""
+        """Compute `filter` for one row from the columns."""
         short = [] if table.pod_count[row] < table.allowed_pods[row] else [_TOO_MANY]
         resolvable = True
         for name, amount in self._demand(cycle, pod).checked:
@@ -166,22 +170,25 @@ class NodeResourcesFit(Plugin):
 
 
 def _requests(pod: PodInfo) -> list[tuple[str, int]]:
-    """Built-in resources first, the others by name."""
+    """Return the requests, built-in resources first and the others by name."""
     asked = pod.requests
     first = [(name, asked[name]) for name in BUILT_IN if name in asked]
     return first + sorted((name, n) for name, n in asked.items() if name not in BUILT_IN and is_counted(name))
 
 
 def _scored_requests(shape: Shape) -> dict[str, int]:
-    """What a pod adds to a node for scoring. Kubernetes leaves amounts stated for the pod as a whole out of this one
-    number, though not out of what pods on nodes hold; so containers' requests and defaults are what counts."""
+    """Return what a pod adds to a node for scoring.
+
+    Kubernetes leaves pod-level resources out of this one number, though not out of what pods on nodes hold; so
+    the containers' requests and defaults are what counts.
+    """
     if shape.spec.resources is None:
         return shape.requests | {CPU: shape.nonzero_cpu, MEMORY: shape.nonzero_memory}
     return nonzero_requests(cast(api_pod.PodSpec, msgspec.structs.replace(shape.spec, resources=None)))
 
 
 def _scale_down_helps(pod: PodInfo, before: PodInfo, now: PodInfo) -> bool:
-    """The pod itself asks for less, or one on a node gave back some of what this one asks for."""
+    """Return whether the pod itself requests less, or a placed pod released some of what this one requests."""
     if now.uid == pod.uid:
         return True
     if not now.node_name:

@@ -1,4 +1,4 @@
-"""Score nodes resource by resource, each with a strategy of its own: fill some resources up, keep others even."""
+"""NodeResourcesFitPlus scores each resource with a strategy of its own: pack some resources, spread others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNSTATED = amounts({CPU: DEFAULT_CPU_REQUEST, MEMORY: DEFAULT_MEMORY_REQUEST})
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """A resource that the pod asks for and the arguments name."""
+    """A resource that the pod requests and the arguments name."""
 
     share: Share
     strategy: str
@@ -52,7 +52,7 @@ class NodeResourcesFitPlus(Plugin):
         return known
 
     def pre_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
-        """To a pod that asks for none of the resources all nodes are equal."""
+        """Skip a pod that requests none of the resources: all nodes are equal to it."""
         return None if self._counted(cycle, pod) else SKIP
 
     def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
@@ -80,8 +80,11 @@ class NodeResourcesFitPlus(Plugin):
 
 
 def added_by(shape: Shape) -> Mapping[str, int]:
-    """What the pod adds: containers in sum, then init containers in their order: one that stays adds, others may
-    need more for a while. A container that states no cpu or memory counts with a little of it; a stated 0 is 0.
+    """Return what the pod adds: the sum of its containers, then its init containers in their order, then its
+    overhead.
+
+    A sidecar adds; other init containers may need more for a while. A container that states no cpu or memory
+    counts with the default; a stated 0 is 0.
     """
     spec = shape.spec
     total: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Terms that select nodes by label or name, from pods, volumes and configuration; for one node and for columns."""
+"""This module matches node selector terms of pods, volumes and configuration, on one node and on columns."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NAME_FIELD = "metadata.name"
 
 
 class Term:
-    """All of a term's conditions on labels and fields. One that cannot be read matches nothing and has an `error`."""
+    """All label and field requirements of one term. An invalid term matches nothing and has an `error`."""
 
     __slots__ = ("_fields", "_labels", "error", "weight")
 
     def __init__(self, term: NodeSelectorTerm, weight: int = 0, path: str = "") -> None:
-        """`path` is where it is written, for the error."""
+        """Parse the term; `path` is where it is written, for the error."""
         self.weight = weight
         self.error = ""
         self._labels = EVERYTHING
@@ -52,7 +52,7 @@ class Term:
 
 
 class Terms:
-    """One matching term is enough."""
+    """A node selector: one matching term is enough."""
 
     __slots__ = ("terms",)
 
@@ -78,7 +78,7 @@ class Terms:
 
 
 class Required:
-    """Where a pod may run at all: its node selector and its required node affinity."""
+    """The nodes that a pod may run on at all: its node selector and its required node affinity."""
 
     __slots__ = ("affinity", "labels")
 
@@ -106,7 +106,7 @@ class Required:
 
 
 class Preferred:
-    """Where a pod would rather run: the weights of matching terms add up."""
+    """The preferred node affinity of a pod: the weights of matching terms add up."""
 
     __slots__ = ("terms",)
 
@@ -131,7 +131,7 @@ def required_of(spec: PodSpec) -> NodeSelector | None:
 
 
 def selector_mask(selector: Selector, table: NodeTable, rows: Rows) -> Bools:
-    """`selector.matches` for the labels of many nodes."""
+    """Compute `selector.matches` on the labels of many nodes."""
     if selector.nothing:
         return np.zeros(len(table.alive[rows]), np.bool_)
     mask = np.ones(len(table.alive[rows]), np.bool_)
@@ -180,7 +180,7 @@ def _field_mask(table: NodeTable, rows: Rows, field: str, value: str) -> Bools:
 
 
 def joined(errors: Sequence[str]) -> str:
-    """Kubernetes' way to tell of several."""
+    """Join several errors the way Kubernetes does."""
     return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]" if errors else ""
 
 

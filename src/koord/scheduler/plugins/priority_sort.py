@@ -1,4 +1,4 @@
-"""The order of the queue: higher priority first, then whoever was queued first."""
+"""PrioritySort orders the queue by priority, then by time; SchedulingGates holds pods with gates out of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every plugin of this program by name, and how it is made. Others' plugins are added by whoever starts the program."""
+"""This module lists the factory of every built-in plugin by name, and adds those of installed packages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ENTRY_POINTS = "koord.scheduler.plugins"
 
 
 class Offer(Protocol):
-    """An entry point: its name is the plugin's, what it loads is a factory or a class that can be called as one."""
+    """An entry point: its name is the plugin's, and it loads a factory or a class that can be called as one."""
 
     @property
     def name(self) -> str: ...
@@ -91,7 +91,7 @@ REGISTRY: Mapping[str, Factory] = {
 
 
 def registered(offers: Iterable[Offer]) -> Mapping[str, Factory]:
-    """This program's plugins and those of others. Raises ValueError when two have one name."""
+    """Return the built-in plugins and those of the entry points. Raise ValueError when two have one name."""
     found = dict(REGISTRY)
     for offer in offers:
         if offer.name in found:

@@ -1,4 +1,8 @@
-"""Which resource names are counted on nodes beside cpu, memory and ephemeral storage, by Kubernetes' rules."""
+"""This module says which resources are counted on nodes, and computes what a node has and a pod would use of
+each.
+
+A resource is scored on a node that has some of it; one that is not built in only if the pod requests it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,9 @@ BUILT_IN = (CPU, MEMORY, EPHEMERAL_STORAGE)
 
 @lru_cache(maxsize=4096)
 def is_extended(name: str) -> bool:
-    """Outside of Kubernetes' own domain: what `ignoredResources` and `ignoredResourceGroups` can name."""
+    """Return whether the resource is outside of Kubernetes' own domain, as `ignoredResources` and
+    `ignoredResourceGroups` need.
+    """
     if "/" not in name or _NATIVE in name or name.startswith(_QUOTA_PREFIX):
         return False
     return not names.qualified_name(f"{_QUOTA_PREFIX}{name}")
@@ -26,7 +32,7 @@ def is_extended(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_scalar(name: str) -> bool:
-    """Counted as a plain number when a pod asks for it, and ignored otherwise."""
+    """Return whether the resource is counted as a plain number when a pod requests it, and ignored otherwise."""
     return name.startswith((HUGE_PAGES_PREFIX, _ATTACHABLE_PREFIX)) or _NATIVE in name or is_extended(name)
 
 

@@ -1,4 +1,4 @@
-"""Keep pods off nodes with scarce resources that they do not ask for, so that these are left for those who do."""
+"""ScarceResourceAvoidance keeps pods off nodes with scarce resources that they do not request."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ScarceResourceAvoidance(Plugin):
         return self._worth(_kinds(node), pod)
 
     def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
-        """A cluster has few kinds of nodes: each is looked at once."""
+        """Score each distinct set of resources once: a cluster has few kinds of nodes."""
         return table.coded((self.name, "kinds"), _kinds).spread(rows, lambda kinds: self._worth(kinds, pod))
 
     def _worth(self, kinds: Kinds, pod: PodInfo) -> int:
-        """Of the resources that the pod would leave idle, the share that is not scarce."""
+        """Return the percentage of not scarce resources among those that the pod would leave idle."""
         idle = kinds - pod.requests.keys()
         wasted = idle & self._scarce
         return (len(idle) - len(wasted)) * MAX_SCORE // len(idle) if wasted else MAX_SCORE

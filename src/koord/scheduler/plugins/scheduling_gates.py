@@ -1,4 +1,4 @@
-"""Keep a pod out of the queue while its spec names scheduling gates."""
+"""SchedulingGates holds a pod out of the queue while its spec names scheduling gates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Follow a hint on a pod: look only at some nodes, or try some nodes first."""
+"""SchedulingHint follows a pod's hint annotation: filter only the named nodes, or try the preferred nodes
+first.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,18 @@ class SchedulingHint(Plugin):
     wakes_on = (Event("Pod", UPDATE),)
 
     def __init__(self, args: SchedulingHintArgs) -> None:
-        """Takes defaulted arguments."""
+        """Take arguments that are already defaulted."""
         self._most = args.max_hint_nodes or 0
 
     def signature(self, pod: PodInfo) -> Hashable:
-        """Hints are rare: pods without one share a class."""
+        """Return the hint. Hints are rare: pods without one share an equivalence class."""
         annotations = pod.annotations
         if not annotations:
             return None
         return annotations.get(A_SCHEDULING_HINT) or annotations.get(A_SCHEDULING_HINT_DEPRECATED)
 
     def might_help(self, pod: PodInfo, happened: Happened) -> bool:
-        """Only another hint does."""
+        """Return whether the pod got another hint; nothing else helps."""
         new, old = happened.new, happened.old
         return new is not None and new.uid == pod.uid and self.signature(new) != self.signature(old)
 

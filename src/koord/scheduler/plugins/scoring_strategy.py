@@ -1,4 +1,6 @@
-"""From how full a node would be to a score: keep nodes even, fill them up, or follow a curve."""
+"""This module turns the utilization of a node into a score: LeastAllocated, MostAllocated or
+RequestedToCapacityRatio.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ class Strategy(Protocol):
 
 
 class LeastAllocated:
-    """The weighted mean of the free parts."""
+    """Score the weighted mean of the free percentages, so that pods spread."""
 
     def score(self, counted: Sequence[Share], node: NodeInfo) -> int:
         total = weights = 0
@@ -46,7 +48,10 @@ class LeastAllocated:
 
 
 class MostAllocated:
-    """The weighted mean of the taken parts. Unstated requests can make it look over-full, which counts as full."""
+    """Score the weighted mean of the used percentages, so that nodes fill up.
+
+    Defaults for unstated requests can make a node look overfull, which counts as full.
+    """
 
     def score(self, counted: Sequence[Share], node: NodeInfo) -> int:
         total = weights = 0
@@ -60,7 +65,7 @@ class MostAllocated:
 
 
 class RequestedToCapacityRatio:
-    """A curve through points over the taken part in percent. A resource that scores 0 does not weigh."""
+    """Score by a curve over the used percentage. A resource that scores 0 has no weight."""
 
     def __init__(self, points: Sequence[UtilizationShapePoint]) -> None:
         self._curve = np.asarray([_on_curve(points, percent) for percent in range(MAX_SCORE + 1)], np.int64)
@@ -86,7 +91,9 @@ class RequestedToCapacityRatio:
 
 
 def strategy_of(given: ScoringStrategy) -> Strategy:
-    """Raises ValueError for one that is not known: configuration is checked before it comes here."""
+    """Build the configured strategy. Raise ValueError for an unknown one: configuration is validated before it
+    comes here.
+    """
     if given.type == LEAST_ALLOCATED:
         return LeastAllocated()
     if given.type == MOST_ALLOCATED:
@@ -97,7 +104,9 @@ def strategy_of(given: ScoringStrategy) -> Strategy:
 
 
 def _on_curve(points: Sequence[UtilizationShapePoint], percent: int) -> int:
-    """Straight lines between points, level before the first and after the last; fractions are cut towards zero."""
+    """Interpolate the curve at a percentage: linear between points, constant outside, fractions truncated towards
+    zero.
+    """
     scale = MAX_SCORE // _CURVE_TOP
     before = points[0]
     for point in points:

@@ -1,4 +1,6 @@
-"""Keep pods off nodes with taints that they do not tolerate, and prefer nodes with fewer soft ones."""
+"""TaintToleration rejects nodes with taints that a pod does not tolerate, and prefers nodes with fewer soft
+taints.
+"""
 
 from __future__ import annotations
 
@@ -70,5 +72,5 @@ class TaintToleration(Plugin):
 
 
 def _soft_taints(taints: TaintSet, tolerations: tuple[Toleration, ...]) -> int:
-    """How many taints would rather not have the pod."""
+    """Count the PreferNoSchedule taints that are not tolerated."""
     return sum(taint[2] == PREFER_NO_SCHEDULE and not tolerated(tolerations, taint) for taint in taints)

@@ -1,4 +1,8 @@
-"""Which taints a pod puts up with. Where that matters is for the plugins to say."""
+"""TaintToleration rejects nodes with taints that a pod does not tolerate, and prefers nodes with fewer soft
+taints.
+
+The matching of taints and tolerations is shared with other plugins.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +34,16 @@ def taints_of(node: NodeInfo) -> TaintSet:
 
 
 def taint_sets(table: NodeTable) -> Coded:
-    """Each node's taints as codes: clusters have thousands of nodes and a handful of different taint sets."""
+    """Return each node's taints as codes: clusters have thousands of nodes and a handful of different taint sets."""
     return table.coded("taints", taints_of)
 
 
 def tolerates(toleration: Toleration, taint: TaintKey) -> bool:
-    """Comparison operators (Gt, Lt) belong to a gate that is off in Kubernetes 1.35, so they tolerate nothing."""
+    """Return whether the toleration matches the taint.
+
+    Comparison operators (Gt, Lt) belong to a feature gate that is off in Kubernetes 1.35, so they tolerate
+    nothing.
+    """
     key, value, effect = taint
     if toleration.effect and toleration.effect != effect:
         return False
@@ -51,5 +59,5 @@ def tolerated(tolerations: Iterable[Toleration], taint: TaintKey) -> bool:
 
 
 def repels(taints: TaintSet, tolerations: tuple[Toleration, ...]) -> bool:
-    """Whether any of the taints keeps a pod with these tolerations away."""
+    """Return whether any taint that keeps pods off a node is not tolerated."""
     return any(taint[2] in REPELLING and not tolerated(tolerations, taint) for taint in taints)

@@ -1,1 +1,1 @@
-"""Making room for a pod that fits nowhere: which pods must go from which node. Pure; others carry it out."""
+"""Find which pods must leave which node so that an unschedulable pod fits. Pure: the evictor carries it out."""

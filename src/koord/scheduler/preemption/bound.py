@@ -1,7 +1,4 @@
-"""Which nodes could take a pod if every pod below its priority left, told from columns alone.
-
-Never says no where a dry run would say yes: filters that look closer than at sums are not asked here.
-"""
+"""Bound from above what preemption could free."""
 
 from __future__ import annotations
 
@@ -18,7 +15,10 @@ from koord.scheduler.state.table import Bools, RowList
 
 
 class Bound:
-    """Over the given rows, in their order. `nobody`: there is no pod of lower priority. `passing`: worth a dry run."""
+    """Run the filters that read only sums over these rows as if all pods of lower priority were gone.
+
+    `without_victims`: there is no pod of lower priority. `passing`: the row is worth a dry run.
+    """
 
     def __init__(self, refused: Refused, rows: RowList, reliefs: type[Reliefs] = Reliefs) -> None:
         self._refused = refused
@@ -49,7 +49,7 @@ class Bound:
         self._first[codes != 0] = place
 
     def reasons(self, chosen: Bools) -> tuple[Counter[str], RowList]:
-        """The reasons of these nodes, counted, and the rows of those where another filter might speak first."""
+        """Count the reasons of these nodes; also return the rows where a filter that was not run might reject first."""
         counts: Counter[str] = Counter()
         for place, codes in self._codes.items():
             if place < self._unsure:
@@ -66,7 +66,7 @@ class Bound:
         return plugin.explain_code(refused.cycle, refused.pod, code)
 
     def nearest(self) -> Miss | None:
-        """Of the nodes that sums refuse the one that lacks least, as a share of what the pod asks for."""
+        """Return the node that lacks least of those that sums reject, as a share of what the pod requests."""
         asked = {name: amount for name, amount in self._refused.pod.requests.items() if amount}
         places = [i for i, plugin in enumerate(self._filters) if plugin.reads_pods == "sums"]
         short = np.isin(self._first, places) & ~self.nobody

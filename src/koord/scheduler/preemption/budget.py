@@ -1,4 +1,4 @@
-"""Disruption budgets: which of some victims would exceed what their owners allow."""
+"""Find which victims would exceed their PodDisruptionBudgets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from koord.values.selector import Selector
 
 
 class Budgets:
-    """The budgets of one moment. Who is covered is worked out once for all pods with equal labels."""
+    """Hold the budgets of one moment; which of them cover a pod is computed once for all pods with equal labels."""
 
     def __init__(self, budgets: Iterable[PodDisruptionBudget] = ()) -> None:
         self._in: dict[str, list[tuple[Selector, PodDisruptionBudget]]] = {}
@@ -24,7 +24,9 @@ class Budgets:
         self._covering: dict[Peers, tuple[PodDisruptionBudget, ...]] = {}
 
     def split(self, pods: Sequence[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
-        """Those whose eviction some budget does not allow, and the others, if they are evicted in this order."""
+        """Split the pods into those whose eviction violates a budget and the others, if they are evicted in this
+        order.
+        """
         if not self._in:
             return [], list(pods)
         left: dict[str, int] = {}
@@ -53,7 +55,7 @@ class Budgets:
 
 
 class ListedBudgets:
-    """The budgets of a list that changes, read again only after it did."""
+    """Return the budgets of a lister, read again only after it changed."""
 
     def __init__(self, listed: Lister[PodDisruptionBudget]) -> None:
         self._listed = listed
@@ -68,7 +70,9 @@ class ListedBudgets:
 
 
 def _selector(budget: PodDisruptionBudget) -> Selector | None:
-    """None for a budget that covers nobody: to preemption an empty selector does not mean everybody."""
+    """Return the budget's selector; None if it covers nobody: to preemption an empty selector does not mean everybody.
+
+    """
     spec = budget.spec.selector
     if spec is None:
         return None

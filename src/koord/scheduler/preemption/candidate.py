@@ -1,4 +1,4 @@
-"""A node with the pods that would have to go from it, and the choice of the least harmful one."""
+"""Choose the candidate node that does the least harm."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ _LIFT = 1 << 31
 
 
 class Candidate(msgspec.Struct, frozen=True):
+    """Name a node with the pods that would have to leave it."""
     node: str
     victims: tuple[PodInfo, ...]  # at least one, the most important first
     violations: int = 0  # victims that a disruption budget does not allow to go
 
     def harm(self) -> tuple[int, int, int, int]:
-        """Smaller is better: broken budgets, the highest priority that goes, priorities in sum, pods."""
+        """Return a sort key, smaller is better: budget violations, highest victim priority, sum of priorities,
+        victims.
+        """
         victims = self.victims
         return (
             self.violations,
@@ -30,13 +33,13 @@ class Candidate(msgspec.Struct, frozen=True):
         )
 
     def started(self) -> datetime:
-        """When the longest running of its most important victims started."""
+        """Return when the longest running of its most important victims started."""
         highest = max(victim.priority for victim in self.victims)
         return min(started(victim) for victim in self.victims if victim.priority == highest)
 
 
 def pick(candidates: Sequence[Candidate]) -> Candidate:
-    """The one that does least harm; of equals the one whose victims have run shortest; then the first."""
+    """Pick the candidate with the least harm; of equals the one whose victims started last; then the first."""
     harms = [candidate.harm() for candidate in candidates]
     least = min(harms)
     best = [candidate for candidate, harm in zip(candidates, harms, strict=True) if harm == least]

@@ -1,8 +1,4 @@
-"""The fewest and least important pods that must leave one node for a pod to fit there, found on a copy of the node.
-
-All that may go are taken away. If the pod fits then, they are put back one by one, those first whose going would
-break a disruption budget, the more important before the less: each that the pod still fits beside is spared.
-"""
+"""Select the victims on one node."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ def eligible(pod: PodInfo, node: NodeInfo, rules: Rules) -> list[PodInfo]:
 
 
 def without_all(trials: Trials, node: NodeInfo, ahead: Sequence[PodInfo], rules: Rules) -> Said | None:
-    """Who refuses the node even if everybody goes who may; None when the pod would fit."""
+    """Return who rejects the node even without all eligible victims; None when the pod would fit."""
     trial = trials.on(node)
     for victim in eligible(trials.pod, node, rules):
         trial.remove(victim)
@@ -31,7 +27,10 @@ def without_all(trials: Trials, node: NodeInfo, ahead: Sequence[PodInfo], rules:
 def victims_on(
     trials: Trials, node: NodeInfo, ahead: Sequence[PodInfo], rules: Rules, budgets: Budgets
 ) -> Candidate | Said | None:
-    """None when there is nobody who may go. A candidate without victims says that the pod fits as it is."""
+    """Select the victims on a node; None when no pod is eligible, and the rejection when evicting all does not help.
+
+    A candidate without victims says that the pod fits as it is.
+    """
     possible = eligible(trials.pod, node, rules)
     if not possible:
         return None

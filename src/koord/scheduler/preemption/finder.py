@@ -1,13 +1,4 @@
-"""Where room could be made for a pod that no node takes.
-
-    nodes whose refusal pods could lift
-        | columns: would it fit if all below its priority left?  no -> told in words, without a dry run
-        v
-    dry runs on copies, from a random node on, until there are enough candidates
-
-The bound reads sums only, so that thousands of nodes cost less than one dry run each. Nodes where others are promised
-room are always tried out.
-"""
+"""Find the nodes where preemption would make a pod fit."""
 
 from __future__ import annotations
 
@@ -32,10 +23,10 @@ NO_VICTIMS = "No preemption victims found for incoming pod"
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Candidates in the order in which they were found, those that break no budget first.
+    """Hold the candidates in the order in which they were found, those without budget violations first.
 
-    `without` counts the reasons of nodes that are none: of all of them when there are no candidates, else of those
-    that were tried out. `broken` is what should not happen: nodes that take the pod as they are.
+    `without` counts the reasons of the other nodes: of all of them when there are no candidates, else of those that were
+    dry-run. `inconsistencies` should not happen: they name nodes that take the pod as they are.
     """
 
     nodes: int
@@ -46,7 +37,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Enough(msgspec.Struct, frozen=True):
-    """How many candidates are enough to choose from: a share of the nodes, but not fewer than a number."""
+    """Define how many candidates are enough to choose from: a share of the nodes, but at least a number."""
 
     percent: int = 10
     at_least: int = 100
@@ -56,7 +47,7 @@ class Enough(msgspec.Struct, frozen=True):
 
 
 def find(refused: Refused, rules: Rules, budgets: Budgets, enough: Enough, among: RowList | None = None) -> Found:
-    """`among` are the rows worth a look, for whoever knows better than that all whose refusal could be lifted are."""
+    """Find candidate nodes for the pod among the resolvable rows, or among the rows that the caller names."""
     rows = refused.resolvable_rows() if among is None else among
     if not len(rows):
         return Found(0, (), {})
@@ -112,7 +103,7 @@ class _Search:
         return None
 
     def _tell(self, bound: Bound) -> None:
-        """Put into words what the bound knew of the nodes that were not tried out."""
+        """Count the reasons of the nodes that the upper bound ruled out without a dry run."""
         left = ~bound.passing
         if self._promised:
             left &= ~np.isin(self._rows, list(self._promised))
@@ -136,7 +127,9 @@ class _Search:
 
 
 def _promised_rows(refused: Refused) -> frozenset[int]:
-    """Where sums do not tell what the pod would see: room is promised to others, or held for this pod."""
+    """Return the rows where sums do not show what the pod would see: nominated pods, or resources reserved for this
+    pod.
+    """
     index, nominator = refused.table.index, refused.nominator
     restored = refused.cycle.restored
     held = frozenset(restored.rows()) if restored is not None else frozenset()

@@ -1,4 +1,4 @@
-"""What kinds of preemption have in common around their search: the plan that follows from it, and their words."""
+"""Make the preemption plan from a search, and word its failures as Kubernetes does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ NOT_HELPFUL = "Preemption is not helpful for scheduling"
 
 
 def barred(refused: Refused, makes_way: Callable[[PodInfo], bool]) -> str:
-    """Why the pod may not preempt at all, or not now. `makes_way`: whether a pod is leaving for its sake."""
+    """Return why the pod may not preempt at all, or not now; "" when it may.
+
+    `makes_way` tells whether a pod is leaving for its sake.
+    """
     if refused.pod.shape.spec.preemption_policy == "Never":
         return NEVER
     node = refused.cycle.state.node(refused.nominated_node())
@@ -30,7 +33,7 @@ def barred(refused: Refused, makes_way: Callable[[PodInfo], bool]) -> str:
 
 
 def concluded(refused: Refused, plugin: str, found: Found, futile: Callable[[], str]) -> Preempt | Futile | Fault:
-    """What a search comes to; `futile` has the words for one that found nothing."""
+    """Return the plan that a search leads to; `futile` words the rejection of one that found nothing."""
     search = Search(plugin, found.nodes, len(found.candidates), found.without, found.nearest)
     if found.candidates:
         return plan(refused, plugin, pick(found.candidates), search)

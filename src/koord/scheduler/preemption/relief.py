@@ -1,6 +1,7 @@
-"""What pods below a priority hold on every node, in columns: a cheap bound on what preemption could ever free.
+"""Bound from above what preemption could free, from columns alone, to skip nodes where no dry run can succeed.
 
-Sums are made for the priorities that are asked about, and brought up to date for rows that changed since.
+The sums of what pods below a priority hold are kept for the priorities that are asked for, and updated for rows that
+changed. The bound never says no where a dry run would say yes: filters that read more than sums are not run here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PRIORITIES_KEPT = 16
 
 
 class Below:
-    """Per row: how many pods have a lower priority, and what they hold by resource."""
+    """Keep per row how many pods have a lower priority, and what they hold by resource."""
 
     def __init__(self, priority: int, table: NodeTable, takes: Callable[[PodInfo], bool]) -> None:
         self._priority = priority
@@ -60,7 +61,9 @@ class Below:
                     self._held[name][row] += amount
 
     def _count_all(self) -> None:
-        """Pods of one shape hold the same, so what they hold is looked up once per shape and added up in columns."""
+        """Sum up all rows: pods of one shape hold the same, so requests are looked up once per shape and added in
+        columns.
+        """
         size, priority, takes = self._table.size, self._priority, self._takes
         found: list[PodInfo] = []
         rows: list[int] = []
@@ -81,9 +84,9 @@ class Below:
 
 
 class Reliefs:
-    """For all priorities of one cluster state. Get it with `state.derived(Reliefs)`.
+    """Keep the sums for all priorities of one cluster state. Get it with `state.derived(ReclaimableResources)`.
 
-    Another kind of preemption that spares some pods overrides `takes`.
+    A kind of preemption that spares some pods overrides `may_evict`.
     """
 
     def __init__(self, state: ClusterState) -> None:
@@ -91,7 +94,7 @@ class Reliefs:
         self._known: OrderedDict[int, Below] = OrderedDict()
 
     def takes(self, pod: PodInfo) -> bool:
-        """Whether the pod may go for one of higher priority. Must always be the same for the same pod."""
+        """Return whether the pod may be evicted for one of higher priority; must be constant for a pod."""
         return not pod.reserve
 
     def below(self, priority: int) -> Below:
@@ -106,7 +109,7 @@ class Reliefs:
 
 
 class Relieved(NodeTable):
-    """The table as its sums would be with those pods gone. Only for filters that read nothing but sums of pods."""
+    """Show the node table with the sums it would have without those pods, for filters that read only sums of pods."""
 
     def __init__(self, table: NodeTable, below: Below) -> None:
         self._real = table

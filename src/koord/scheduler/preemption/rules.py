@@ -1,4 +1,9 @@
-"""Whom a pod may push out, and whom rather than whom. Kinds of preemption differ in this and share everything else."""
+"""Find the fewest and least important pods that must leave one node for a pod to fit there.
+
+The dry run works on a copy of the node: all eligible pods are removed, and if the pod fits then, they are added back
+one by one, budget violations first and the more important before the less; each that the pod still fits beside is
+spared. `VictimRules` say who is eligible: kinds of preemption differ in that and share everything else.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +20,9 @@ Importance = tuple[int, datetime]
 
 
 class Rules:
-    """Kubernetes' own: pods of lower priority, except those that `may_evict` protects.
+    """Define who may be a victim as Kubernetes does: pods of lower priority that `may_evict` does not protect.
 
-    Another kind of preemption overrides `may_take` and, if need be, `importance` and `objection`.
+    Another kind of preemption overrides `may_preempt` and, if need be, `importance` and `objection`.
     """
 
     name = ""  # of the plugin whose refusal of the pod itself `objection` tells about
@@ -26,24 +31,27 @@ class Rules:
         self._may_evict = may_evict
 
     def may_take(self, pod: PodInfo, victim: PodInfo) -> bool:
+        """Return whether the pod may preempt this victim."""
         if victim.reserve:  # room that is kept for somebody: whoever made the Reservation decides about it
             return False
         return victim.priority < pod.priority and (self._may_evict is None or self._may_evict(victim))
 
     def importance(self, pod: PodInfo) -> Importance:
-        """Smaller is more important, and is spared first: a higher priority, then an earlier start."""
+        """Return a sort key: smaller is more important and is spared first, by higher priority, then earlier start."""
         return -pod.priority, started(pod)
 
     def objection(self, pod: PodInfo, gone: Collection[PodInfo]) -> Reject | None:
-        """What keeps the pod out even where a node has room for it, once those pods are gone."""
+        """Return what still rejects the pod itself once those pods are gone, wherever a node could take it."""
         return None
 
     @property
     def reliefs(self) -> type[Reliefs] | None:
-        """Sums of what those hold who may be taken; None where only a closer look tells who may."""
+        """Return the class that sums up what eligible victims hold; None where only a look at each pod tells who is
+        eligible.
+        """
         return Reliefs if self._may_evict is None and type(self).may_take is Rules.may_take else None
 
 
 def started(pod: PodInfo) -> datetime:
-    """One that has not started yet has run for the shortest time of all."""
+    """Return when the pod started; one that has not started yet counts as the latest."""
     return pod.started or _NOT_STARTED

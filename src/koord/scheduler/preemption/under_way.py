@@ -1,4 +1,13 @@
-"""Pods whose victims are being evicted right now. They wait: another attempt would only find more victims."""
+"""Evaluate preemption for an unschedulable pod: find candidate nodes, pick one, and make the plan.
+
+    nodes whose rejection evictions could resolve
+        | columns: would it fit if all pods below its priority left?  no -> reasons are counted without a dry run
+        v
+    dry runs on copies, from a random node on, until there are enough candidates
+
+The upper bound reads sums only, so that thousands of nodes cost less than one dry run each. Nodes with nominated pods
+or resources reserved for the pod always get a dry run.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +15,11 @@ from koord.scheduler.state.cluster import ClusterState
 
 
 class UnderWay:
-    """Whoever evicts calls `begin`, then `last` before it evicts the last victim, and `end` in any case.
+    """Track the pods whose victims are being evicted. They wait: another attempt would only find more victims.
 
-    The last victim's deletion is what wakes the pod, so once that has begun the pod is free, whether or not the
-    eviction has been reported as done. Get it with `state.derived(UnderWay)`.
+    The evictor calls `begin`, then `begin_last_victim` before it evicts the last victim, and `end` in any case. The last
+    victim's deletion wakes the pod, so once that has begun the pod is free, whether or not the eviction has been
+    reported as done. Get it with `state.derived(PreemptionsInProgress)`.
     """
 
     def __init__(self, state: ClusterState) -> None:

@@ -1,13 +1,13 @@
-"""Which pod is tried next, and what each of the others is waiting for. Pure: the time is an argument, nothing blocks.
+"""Hold the pods that wait to be scheduled and decide which is tried next. Pure: the time is an argument, nothing blocks.
 
     add ---------------> active -----pop-----> in flight -----done-----> gone (bound)
      |  PreEnqueue         ^ ^                     |
-     v                     | |                     | failed
+     v                     | |                     | attempt_failed
     gated ---re-checked----+ |                     v
-                             +---- back-off <--- error, or an event of this flight could help
+                             +---- back-off <--- error, or an event during the attempt could help
                              |        ^
                              |        | event, and its back-off is not over yet
-                             +-- unschedulable <-- refused: waits for an event that a refusing plugin listens to
+                             +-- unschedulable <-- rejected: waits for an event that a rejecting plugin listens to
 
 A pod is known to the queue under its UID in exactly one of these five parts from `add` until `delete` or `done`.
 """

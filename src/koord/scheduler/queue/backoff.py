@@ -1,7 +1,8 @@
-"""How long a pod that failed is kept back, and the pods that are being kept back.
+"""Hold failed pods until their back-off is over.
 
-Two reasons, two lines. A refused pod backs off as a price for the attempts it wasted: when nothing else is to be done
-it is taken early. A pod that met an error backs off to spare whatever is broken, so it always serves its time.
+There are two heaps, as in Kubernetes. A rejected pod backs off as a price for the attempts it wasted: when nothing
+else is to be done it is popped early. A pod that met an error backs off to spare whatever is broken, so it always
+serves its time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LARGEST_SHIFT = 62
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """As in KubeSchedulerConfiguration, and the gate SchedulerPopFromBackoffQ."""
+    """Hold the queue's settings of KubeSchedulerConfiguration and of the gate SchedulerPopFromBackoffQ."""
 
     initial_backoff_s: float = 1.0
     max_backoff_s: float = 10.0  # 0 switches backing off off
@@ -36,7 +37,7 @@ def duration_s(failures: int, settings: Settings) -> float:
 
 
 def ends_at(since: float, failures: int, settings: Settings) -> float:
-    """The first moment when a pod that failed at `since` is no longer kept back."""
+    """Return the first moment when a pod that failed at `since` may be tried again."""
     if failures <= 0 or settings.max_backoff_s <= 0:
         return 0.0
     end = since + duration_s(failures, settings)
@@ -64,7 +65,7 @@ class Backoff:
         return self._refused.pop()
 
     def release(self, now: float) -> Iterator[QueuedPod]:
-        """Take out every pod whose time is over."""
+        """Remove and yield every pod whose back-off is over."""
         for heap in (self._refused, self._broken):
             while (head := heap.peek()) is not None and head.until <= now:
                 heap.pop()

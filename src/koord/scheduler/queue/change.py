@@ -1,4 +1,4 @@
-"""Which events an update of a pod or a node amounts to. Parts that nobody could wait for make no event."""
+"""Classify an update of a pod or a node into cluster events. Parts that no plugin can wait for make no event."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _POD_CHANGED = Event("Pod", UPDATE)
 
 
 def pod_changes(old: PodInfo, new: PodInfo) -> tuple[Event, ...]:
-    """As precise as possible; a change that has no name of its own is an update with no part."""
+    """Return the events of a pod update, as precise as possible; a change without a name of its own has no part."""
     parts = []
     if old.labels != new.labels:
         parts.append("labels")
@@ -28,7 +28,7 @@ def pod_changes(old: PodInfo, new: PodInfo) -> tuple[Event, ...]:
 
 
 def differs(old: PodInfo, new: PodInfo) -> bool:
-    """Whether more than the pod's status and bookkeeping changed, so that a gate may have opened."""
+    """Return whether more than the pod's status and bookkeeping changed, so that a gate may have opened."""
     return (
         old.shape is not new.shape
         or old.labels != new.labels
@@ -40,7 +40,7 @@ def differs(old: PodInfo, new: PodInfo) -> bool:
 
 
 def node_changes(old: Node, new: Node) -> tuple[Event, ...]:
-    """Empty when nothing changed that a pod could wait for, such as a heartbeat."""
+    """Return the events of a node update; empty when nothing changed that a pod could wait for, such as a heartbeat."""
     parts = []
     if old.spec.unschedulable and not new.spec.unschedulable:
         parts.append("unschedulable")
@@ -58,7 +58,7 @@ def node_changes(old: Node, new: Node) -> tuple[Event, ...]:
 
 
 def _may_hold_other(old: Node, new: Node) -> bool:
-    """What a node keeps for the system is said in an annotation."""
+    """Return whether allocatable may differ; what a node keeps for the system is stated in an annotation."""
     return old.status.allocatable != new.status.allocatable or old.metadata.annotations != new.metadata.annotations
 
 

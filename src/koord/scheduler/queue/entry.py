@@ -1,4 +1,4 @@
-"""One pod in the queue: what it has been through, and the same as a record for people."""
+"""Hold one pod in the queue with its history, its status for explanations, and the queue's counters for metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ NOBODY: frozenset[str] = frozenset()
 
 
 class QueuedPod:
-    """Owned by the queue. Whoever popped it reads it, and hands it back in `failed`."""
+    """Hold one pod and its history. Owned by the queue: whoever popped it reads it, and gives it back to
+    `attempt_failed`.
+    """
 
     __slots__ = (
         "attempts",
@@ -66,7 +68,7 @@ class QueuedPod:
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Where a pod stands, for explanations."""
+    """Describe where a pod is in the queue, for explanations."""
 
     pod: str
     uid: str

@@ -1,7 +1,7 @@
-"""Pods being tried right now, and the events that each of them could have missed meanwhile.
+"""Track the pods being tried and the events that each of them could have missed meanwhile.
 
-An event that arrives between a pod's pop and its failure was perhaps not seen by the attempt: the pod would go to sleep
-just after its alarm rang. So events are kept while anyone is in flight, and looked through when the pod comes back.
+An event between a pod's pop and its failure was perhaps not seen by the attempt: the pod would become unschedulable
+just after the event that could wake it. So events are recorded while any pod is in flight, and replayed when it fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ POD_POPPED = "PodPopped"
 
 
 class Flight:
-    """One attempt. `latest` is the pod as the server shows it now; the attempt goes on with what was popped."""
+    """Hold one attempt; `latest` is the pod as the server shows it now, while the attempt goes on with what was
+    popped.
+    """
 
     __slots__ = ("activated", "changes", "gone", "latest", "queued")
 
@@ -31,6 +33,7 @@ class Flight:
 
 
 class Flights:
+    """Track all pods in flight, and one shared log of events since the oldest of them was popped."""
     def __init__(self) -> None:
         self._flights: dict[str, Flight] = {}
         self._log: list[Happened] = []
@@ -46,7 +49,7 @@ class Flights:
         return self._flights.pop(uid, None)
 
     def stop_listening(self, uid: str) -> None:
-        """No event can change what becomes of this pod any more."""
+        """Stop recording events for this pod: none can change its outcome any more."""
         if self._positions.pop(uid, None) is None:
             return
         if not self._positions:
@@ -63,7 +66,7 @@ class Flights:
             self._log.append(happened)
 
     def missed(self, flight: Flight) -> Iterator[Happened]:
-        """Everything that happened since this flight began, its pod's own changes last."""
+        """Yield every event since this pod was popped, the pod's own changes last."""
         start = self._positions.get(flight.queued.uid)
         if start is not None:
             for index in range(start - self._log_start, len(self._log)):
@@ -74,7 +77,7 @@ class Flights:
         return self._flights.get(uid)
 
     def labels(self) -> Counter[str]:
-        """What is held, by the names of Kubernetes' metrics."""
+        """Count the recorded events by their names in Kubernetes' metrics."""
         held: Iterable[Happened] = (*self._log, *(c for f in self._flights.values() for c in f.changes))
         counts = Counter(happened.label for happened in held)
         if self._positions:

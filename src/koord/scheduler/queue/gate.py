@@ -1,4 +1,4 @@
-"""Whether a pod may be tried at all: the PreEnqueue plugins of its profile."""
+"""Run the PreEnqueue plugins of a pod's profile."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from koord.scheduler.queue.entry import QueuedPod
 
 
 class Gates:
+    """Run the PreEnqueue plugins of all profiles."""
     def __init__(self, profiles: Sequence[Profile]) -> None:
         self._plugins = {profile.scheduler_name: profile.at("pre_enqueue") for profile in profiles}
 
@@ -18,7 +19,9 @@ class Gates:
         return scheduler in self._plugins
 
     def holding(self, queued: QueuedPod) -> tuple[str, Reject] | None:
-        """The first plugin that holds the pod back. Whoever did so last is asked first: most likely it still does."""
+        """Return the first plugin that gates the pod; the one that did so last is asked first, as most likely it still
+        does.
+        """
         plugins: Sequence[Plugin] = self._plugins[queued.pod.scheduler]
         if queued.gate:
             plugins = sorted(plugins, key=lambda plugin: plugin.name != queued.gate)

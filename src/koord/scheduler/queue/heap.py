@@ -1,4 +1,4 @@
-"""A priority queue whose entries can be taken out by name. Removal is lazy: a dead entry goes when it surfaces."""
+"""A priority queue whose entries can be removed by name. Removal is lazy: a dead entry goes when it surfaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SWEEP_FLOOR = 64
 
 
 class Heap(Generic[T]):
-    """Smallest key first; equal keys in the order of `push`."""
+    """Order items by key, smallest first; equal keys keep the order of `push`."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[Any, int, str, T]] = []
@@ -22,7 +22,7 @@ class Heap(Generic[T]):
         self._ticket = 0
 
     def push(self, name: str, key: Any, item: T) -> None:
-        """Replaces what was there under this name."""
+        """Add an item, replacing the one of this name."""
         self._ticket += 1
         self._live[name] = self._ticket
         heapq.heappush(self._entries, (key, self._ticket, name, item))
@@ -61,5 +61,5 @@ class Heap(Generic[T]):
         return name in self._live
 
     def __iter__(self) -> Iterator[T]:
-        """In order, for people to look at: this sorts everything."""
+        """Iterate in order, for people to look at: this sorts everything."""
         return (e[3] for e in sorted(e for e in self._entries if self._live.get(e[2]) == e[1]))

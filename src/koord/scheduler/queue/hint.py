@@ -1,4 +1,4 @@
-"""Who listens to which event, and whether an event is worth waking a pod for. Asks plugins, keeps nothing of pods."""
+"""Decide whether an event is worth requeueing a pod for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TAINTED = (Event("Node", UPDATE, "taints"), Event("Node", UPDATE, "unschedulabl
 
 
 class Worth(IntEnum):
-    """What an event means to a pod; the greater wins."""
+    """Say what to do with a pod after an event; the greater value wins."""
 
     NOTHING = 0
     AFTER_BACKOFF = 1
@@ -25,7 +25,7 @@ class Worth(IntEnum):
 
 
 class Listener:
-    """A plugin of a profile that listens to some event. `key` names the two."""
+    """Hold a plugin of a profile that listens to an event; `key` names the two."""
 
     __slots__ = ("_blindly", "_plugin", "key", "name", "scheduler")
 
@@ -37,13 +37,15 @@ class Listener:
         self._blindly = blindly
 
     def sees_hope(self, pod: PodInfo, happened: Happened) -> bool:
+        """Return whether the event may make the pod fit, as far as this plugin is concerned."""
         return self._blindly or self._plugin.might_help(pod, happened)
 
 
 def _hearing(plugin: Plugin, event: Event) -> Literal["yes", "blindly", "no"]:
-    """Kubernetes lets whoever waits for new nodes also try again after any change of taints, without a closer look.
+    """Return how a plugin listens to an event.
 
-    Nothing is won by that but a fresh message: the pod then says which taint keeps it away now.
+    As in Kubernetes, a plugin that waits for new nodes also retries after any change of taints, without a hint. Nothing
+    is won by that but a fresh message: the pod then says which taint keeps it away now.
     """
     if any(own.covers(event) for own in plugin.wakes_on):
         return "yes"
@@ -54,6 +56,7 @@ def _hearing(plugin: Plugin, event: Event) -> Literal["yes", "blindly", "no"]:
 
 
 class Hints:
+    """Find the plugins that listen to an event, and ask their queueing hints."""
     def __init__(self, profiles: Sequence[Profile]) -> None:
         self._plugins = {p.scheduler_name: {plugin.name: plugin for plugin in p.plugins()} for p in profiles}
         self._listeners: dict[Event, tuple[Listener, ...]] = {}  # by event as it happens, filled as they come
@@ -70,14 +73,14 @@ class Hints:
         return known
 
     def kin(self, plugin: str, pod: PodInfo) -> Hashable:
-        """Pods with equal answers get the same from this plugin's `might_help`."""
+        """Return a key that is equal for pods that get the same answer from this plugin's `queueing_hint`."""
         known = self._plugins[pod.scheduler].get(plugin)
         if known is None or known.scope.kind == "always":
             return pod.uid
         return (pod.shape.number, known.signature(pod))
 
     def worth(self, queued: QueuedPod, happened: Happened) -> Worth:
-        """What those who refused this pod say of an event."""
+        """Return what the plugins that rejected this pod want done after an event."""
         best = Worth.NOTHING
         for listener in self.listeners(happened.event):
             if listener.scheduler != queued.pod.scheduler:
@@ -95,7 +98,7 @@ class Hints:
         return best
 
     def best(self, queued: QueuedPod, events: Iterable[Happened]) -> Worth:
-        """The most that any of these events means to this pod."""
+        """Return the strongest strategy that any of these events calls for."""
         best = Worth.NOTHING
         most = Worth.AT_ONCE if queued.pending else Worth.AFTER_BACKOFF
         for happened in events:

@@ -1,4 +1,4 @@
-"""Pods that were promised room on a node which is still being made: others count them as if they were there."""
+"""Track nominated pods: other pods count them as if they were on their node already."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from koord.scheduler.state.pod import PodInfo
 
 
 class Nominations:
-    """At most one node per pod. A promise made here holds until the server's view of the pod says otherwise."""
+    """Keep at most one nominated node per pod, until the server's view of the pod says otherwise."""
 
     def __init__(self) -> None:
         self._on: dict[str, dict[str, PodInfo]] = {}  # node -> uid -> pod
@@ -16,7 +16,7 @@ class Nominations:
         self.version = 0  # moves with every change
 
     def put(self, pod: PodInfo, node: str) -> None:
-        """An empty name takes the promise back."""
+        """Nominate a pod to a node; an empty name removes the nomination."""
         self.drop(pod.uid)
         if node:
             self.version += 1
@@ -24,7 +24,7 @@ class Nominations:
             self._on.setdefault(node, {})[pod.uid] = pod
 
     def follow(self, old: PodInfo | None, new: PodInfo) -> None:
-        """The pod was seen. Its status decides, unless it never named a node: then it may just not show ours yet."""
+        """Update the nomination from the pod's status, unless it never named a node: it may just not show ours yet."""
         unspoken = old is not None and not old.nominated_node and not new.nominated_node
         self.put(new, self._node.get(new.uid, "") if unspoken else new.nominated_node)
 
@@ -40,16 +40,18 @@ class Nominations:
         return True
 
     def on(self, node: str) -> tuple[PodInfo, ...]:
-        """In the order of their nomination."""
+        """Return the pods nominated to a node, in the order of their nomination."""
         pods = self._on.get(node)
         return tuple(pods.values()) if pods else ()
 
     def nodes(self) -> Iterable[str]:
-        """Those where somebody was promised room."""
+        """Return the nodes that pods are nominated to."""
         return self._on
 
     def ahead_of(self, pod: PodInfo, node: str) -> tuple[PodInfo, ...]:
-        """Whose room there the pod must not take: that of others who are at least as important."""
+        """Return the other pods nominated to a node that are at least as important: the pod must not take their
+        resources.
+        """
         pods = self._on.get(node)
         if not pods:
             return ()

@@ -1,6 +1,6 @@
 """The scheduling queue: one owner calls it, the time is an argument, and every pod is in exactly one part.
 
-Whoever calls `happened` has put the event into the cluster state before: a pod that wakes must see what woke it.
+Whoever calls `on_event` has put the event into the cluster state before: a pod that wakes must see what woke it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ from koord.scheduler.state.pod import PodInfo
 
 
 class SchedulingQueue:
+    """Hold all pods without a node in the active, back-off, unschedulable, gated and in-flight parts, as kube-
+    scheduler does.
+    """
     def __init__(self, profiles: Sequence[Profile], settings: Settings | None = None) -> None:
         self._settings = settings or Settings()
         self._sort = _one_sort(profiles)
@@ -54,7 +57,7 @@ class SchedulingQueue:
     # What the watch says -----------------------------------------------------------------------------------------
 
     def add(self, pod: PodInfo, now: float) -> None:
-        """A pod without a node that one of the profiles is responsible for."""
+        """Add a pod without a node that one of the profiles is responsible for."""
         if pod.uid in self._known:
             self.update(pod, now)
             return
@@ -63,7 +66,7 @@ class SchedulingQueue:
         if not self._gates.guards(pod.scheduler):
             raise ValueError(f"{pod.key} is for scheduler {pod.scheduler!r}, which is none of the profiles here")
         flight = self._flights.get(pod.uid)
-        if flight is not None:  # it was gone and is back while its last attempt has not ended: that attempt goes on
+        if flight is not None:  # it was deleted and is back before its last attempt ended: that attempt goes on
             flight.gone = False
             flight.latest = pod
             flight.activated = True  # whatever it has missed, it is worth another look
@@ -76,7 +79,7 @@ class SchedulingQueue:
         self._let_in(queued, "active", POD_ADD, now)
 
     def update(self, pod: PodInfo, now: float) -> None:
-        """The pod changed and still has no node; do not call this for pods that are assumed."""
+        """Update a pod that still has no node; do not call this for assumed pods."""
         queued = self._known.get(pod.uid)
         if queued is None:
             self.add(pod, now)
@@ -90,7 +93,7 @@ class SchedulingQueue:
         if pod.revision and pod.revision == old.revision:
             return
         changes = [Happened(event, old, pod) for event in pod_changes(old, pod)]
-        if flight is not None:  # perhaps on its way to a node already: whom it is promised to is settled when it fails
+        if flight is not None:  # perhaps being bound already: its nomination is settled when it fails
             flight.latest = pod
             flight.changes += changes
             return
@@ -112,7 +115,7 @@ class SchedulingQueue:
                     break
 
     def delete(self, uid: str) -> QueuedPod | None:
-        """The pod is deleted, bound, or no longer ours. Its attempt, if one is under way, must still end by itself."""
+        """Remove a pod that is deleted, bound or no longer ours; an attempt in flight must still end by itself."""
         self.nominations.drop(uid)
         queued = self._known.pop(uid, None)
         if queued is None:
@@ -128,9 +131,9 @@ class SchedulingQueue:
         return queued
 
     def happened(self, happened: Happened, now: float, *, at_most_priority: int | None = None, but: str = "") -> int:
-        """Wake those whom this may help; returns how many. `but` names a pod by UID that is not to be woken by it.
+        """Requeue the pods that the event may help; return how many. `but` is the UID of a pod that is left alone.
 
-        `at_most_priority` is for room that only was promised: pods above the promised one never respected it.
+        `at_most_priority` is for resources of a nominated pod: pods above its priority never respected the nomination.
         """
         if not self._hints.listeners(happened.event):
             return 0
@@ -143,7 +146,7 @@ class SchedulingQueue:
     # Attempts ----------------------------------------------------------------------------------------------------
 
     def pop(self, now: float) -> QueuedPod | None:
-        """The next pod to try, or None when all that is left must wait."""
+        """Return the next pod to try, or None when all that is left must wait."""
         self.flush(now)
         queued = self._active.pop()
         if queued is None and self._settings.pop_from_backoff:
@@ -153,7 +156,7 @@ class SchedulingQueue:
         return self._start(queued, now) if queued is not None else None
 
     def take(self, uid: str, now: float) -> QueuedPod | None:
-        """The pod of that UID, wherever it waits and whatever holds it; None if it is unknown or being tried."""
+        """Return the pod of that UID, wherever it is and whatever gates it; None if it is unknown or in flight."""
         queued = self._known.get(uid)
         if queued is None or queued.part == "in-flight":
             return None
@@ -161,11 +164,11 @@ class SchedulingQueue:
         return self._start(queued, now)
 
     def committed(self, uid: str) -> None:
-        """The pod passed Permit: it can still fail, but no event has a part in that. Its events need not be kept."""
+        """Stop recording events for a pod that passed Permit: it can still fail, but no event has a part in that."""
         self._flights.stop_listening(uid)
 
     def done(self, uid: str) -> None:
-        """The attempt is over and the pod is not coming back: it was bound, or is not to be scheduled at all."""
+        """End an attempt whose pod does not come back: it was bound, or is not to be scheduled at all."""
         if self._flights.end(uid) is not None:
             self._known.pop(uid, None)
             self.nominations.drop(uid)
@@ -179,9 +182,9 @@ class SchedulingQueue:
         pending: frozenset[str] = NOBODY,
         message: str = "",
     ) -> Part | None:
-        """The attempt failed. Where the pod went; None if it was deleted meanwhile, and nothing is left of it.
+        """End a failed attempt; return the part that the pod went to, or None if it was deleted meanwhile.
 
-        With nobody to blame it was an error (or there are no nodes at all): it is tried again after a back-off.
+        With no plugin to blame it was an error (or there are no nodes at all): the pod is retried after a back-off.
         """
         flight = self._flights.get(queued.uid)
         if flight is None or flight.queued is not queued:
@@ -213,7 +216,7 @@ class SchedulingQueue:
         return queued.part
 
     def activate(self, uids: Iterable[str], now: float) -> int:
-        """Make these the next to be tried, back-off or not; those being tried come back awake if they fail."""
+        """Move these pods to the active part despite their back-off; pods in flight are requeued if they fail."""
         moved = 0
         for uid in uids:
             queued = self._known.get(uid)
@@ -229,9 +232,9 @@ class SchedulingQueue:
         return moved
 
     def nominate(self, uid: str, node: str) -> None:
-        """Promise the pod room on a node before its status shows it, or take that back with an empty name.
+        """Nominate the pod to a node before its status shows it, or remove the nomination with an empty name.
 
-        A pod that is assumed holds its room for real: take its promise back.
+        Remove the nomination of a pod that is assumed: it holds its resources for real.
         """
         queued = self._known.get(uid)
         if queued is None:
@@ -245,7 +248,9 @@ class SchedulingQueue:
     # Time --------------------------------------------------------------------------------------------------------
 
     def flush(self, now: float) -> int:
-        """Move the pods whose back-off is over, and those that slept so long that an event may have been missed."""
+        """Move pods whose back-off is over, and those that were unschedulable so long that an event may have been
+        missed.
+        """
         moved = 0
         for queued in self._backoff.release(now):
             moved += self._let_in(queued, "active", BACKOFF_COMPLETE, now, checked=self._settings.pop_from_backoff)
@@ -254,7 +259,7 @@ class SchedulingQueue:
         return moved
 
     def next_wakeup(self) -> float | None:
-        """When `flush` will next have something to do."""
+        """Return when `flush` will next have something to do."""
         end, head = self._backoff.next_end(), self._overdue.peek()
         if head is None:
             return end
@@ -268,7 +273,7 @@ class SchedulingQueue:
         return standing(queued, now, self.nominations.node_of(uid)) if queued is not None else None
 
     def ahead_of(self, uid: str) -> int | None:
-        """How many active pods come before this one; None if it is not active. Looks at all of them."""
+        """Count the active pods before this one; None if it is not active. Looks at all of them."""
         queued = self._known.get(uid)
         if queued is None or queued.part != "active":
             return None
@@ -276,7 +281,7 @@ class SchedulingQueue:
         return sum(1 for other in self._known.values() if other.part == "active" and self._order(other) < mine)
 
     def counts(self) -> dict[str, int]:
-        """`scheduler_pending_pods` by queue."""
+        """Return `scheduler_pending_pods` by queue."""
         return {
             "active": len(self._active),
             "backoff": len(self._backoff),
@@ -285,11 +290,11 @@ class SchedulingQueue:
         }
 
     def in_flight_events(self) -> Counter[str]:
-        """`scheduler_inflight_events` by event."""
+        """Return `scheduler_inflight_events` by event."""
         return self._flights.labels()
 
     def pods(self) -> Iterable[QueuedPod]:
-        """Everyone known, in order of arrival."""
+        """Return all known pods in order of arrival."""
         return self._known.values()
 
     def __len__(self) -> int:
@@ -308,7 +313,9 @@ class SchedulingQueue:
         return "backoff" if worth is Worth.AFTER_BACKOFF and now < queued.until else "active"
 
     def _let_in(self, queued: QueuedPod, part: Part, label: str, now: float, *, checked: bool = False) -> bool:
-        """Into a part that pods are popped from, if PreEnqueue lets it; False if it is gated instead."""
+        """Put the pod into a part that pods are popped from if PreEnqueue lets it; return False if it is gated
+        instead.
+        """
         poppable = part == "active" or self._settings.pop_from_backoff
         if poppable and not checked and not self._passes_gates(queued):
             self._enter(queued, "gated", label)
@@ -381,7 +388,7 @@ class SchedulingQueue:
             self.nominations.follow(old, new)
 
     def _settle_promise(self, popped: PodInfo, latest: PodInfo) -> None:
-        """The status that changed during an attempt decides; else what was promised or taken back meanwhile stays."""
+        """Follow a status that changed during the attempt; otherwise keep the nomination made or removed meanwhile."""
         if popped.nominated_node != latest.nominated_node:
             self.nominations.put(latest, latest.nominated_node)
         else:
@@ -392,7 +399,7 @@ class SchedulingQueue:
 
 
 def _one_sort(profiles: Sequence[Profile]) -> Plugin:
-    """All profiles share the line, so they must agree on its order."""
+    """Return the queue sort plugin that all profiles share, since they share one queue."""
     sorts = {plugin.name: plugin for profile in profiles for plugin in profile.at("sort_key")[:1]}
     if len(sorts) != 1:
         raise ValueError(f"the profiles must have one queue sort plugin in common, these have {sorted(sorts)}")

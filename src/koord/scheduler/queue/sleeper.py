@@ -1,6 +1,8 @@
-"""Pods that wait for events, found by who refused them: an event that concerns none of them costs nothing.
+"""Ask plugins about queued pods: PreEnqueue gates, and queueing hints that decide which pods an event requeues.
 
-Pods that a plugin cannot tell apart are kept together, so that it is asked once for all of them.
+Unschedulable and gated pods are indexed by the plugins that rejected them, so that an event that concerns none of
+them costs nothing. Pods that a plugin cannot tell apart are kept together, so that it is asked once for all of them.
+Which pods to requeue is decided over all pods before any is moved, because moving changes the index.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ Kin = dict[str, QueuedPod]  # by uid, in the order in which they went to sleep
 
 
 class Sleepers:
+    """Index pods by the plugins that rejected them, and by what those plugins treat as equal."""
     def __init__(self) -> None:
         self._beds: dict[str, tuple[tuple[Refuser, Hashable], ...]] = {}  # by uid: where to find it below
         self._kin: dict[Refuser, dict[Hashable, Kin]] = {}

@@ -1,4 +1,4 @@
-"""The queue's numbers for metrics, kept as pods move. Moves have the names that Kubernetes gives them."""
+"""Count pods for the queue's metrics."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ UNSCHEDULABLE_TIMEOUT = "UnschedulableTimeout"
 
 
 class Tally:
+    """Count the moves between queues, under Kubernetes' names, and the unschedulable pods by rejecting plugin."""
     def __init__(self) -> None:
         self.incoming: Counter[tuple[str, str]] = Counter()  # (queue, event): scheduler_queue_incoming_pods_total
         self.refused: Counter[tuple[str, str]] = Counter()  # (plugin, profile): scheduler_unschedulable_pods
@@ -25,12 +26,12 @@ class Tally:
         self.incoming["unschedulable" if part == "gated" else part, event] += 1
 
     def blame(self, queued: QueuedPod, plugins: frozenset[str]) -> None:
-        """These now refuse the pod too."""
+        """Count the pod for plugins that reject it from now on."""
         for plugin in plugins - queued.rejectors:
             self.refused[plugin, queued.pod.scheduler] += 1
 
     def acquit(self, queued: QueuedPod) -> None:
-        """Nobody refuses the pod any more: it is being tried, or it is gone."""
+        """Stop counting the pod as rejected: it is being tried, or it is gone."""
         for plugin in queued.rejectors:
             key = (plugin, queued.pod.scheduler)
             self.refused[key] -= 1

@@ -1,4 +1,4 @@
-"""Whom an event wakes. Decides over everyone before anyone is moved: moving changes what is being looked through."""
+"""Decide which pods an event requeues."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def whom_to_wake(
     gated: Sleepers,
     at_most_priority: int | None = None,
 ) -> Awake:
+    """Return the pods that an event requeues, with their strategies."""
     awake: Awake = {}
     for listener in hints.listeners(happened.event):
         for kin, one in _eligible(asleep, listener.key, at_most_priority):
@@ -33,7 +34,9 @@ def whom_to_wake(
 
 
 def _eligible(sleepers: Sleepers, refuser: Refuser, at_most_priority: int | None) -> Iterator[tuple[Kin, QueuedPod]]:
-    """Each group of like pods with the one that speaks for it. Priority is part of the shape, so kin agree in it."""
+    """Yield each group of equivalent pods with one that represents it; priority is part of the shape, so they agree in
+    it.
+    """
     for kin in sleepers.refused_by(refuser).values():
         one = next(iter(kin.values()))
         if at_most_priority is None or one.pod.priority <= at_most_priority:

@@ -1,1 +1,1 @@
-"""The scheduler's imperative side: watches go in, bindings and messages go out; decisions are made elsewhere."""
+"""The parts of the scheduler that do I/O."""

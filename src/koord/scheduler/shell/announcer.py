@@ -1,4 +1,7 @@
-"""Tells of bound pods when nothing more urgent is to be written: a binding must not wait behind the news of another."""
+"""Report what happens to pods: events, conditions and metrics. It decides nothing.
+
+Scheduled events are throttled: a binding must not wait behind the event about another one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Callable
 
 from koord.telemetry.clock import Clock
 
-# News wait until bindings pause, but not for ever: under endless load they are told at a trickle.
+# Events wait until bindings pause, but not for ever: under endless load they are written at a low rate.
 _LOOK_S = 0.2
 _PATIENCE_S = 5.0
 _TRICKLE = 20  # a look, so 100 a second
@@ -17,6 +20,7 @@ KEPT = 20_000
 
 
 class Announcer:
+    """Delay events until bindings pause; under endless load let them through at a low rate."""
     def __init__(self, clock: Clock, busy: Callable[[], bool], unwritten: Callable[[], int]) -> None:
         self._clock = clock
         self._busy = busy
@@ -38,7 +42,7 @@ class Announcer:
         return len(self._news)
 
     async def stop(self) -> None:
-        """Hand over what is left: the recorder knows how long it may still write."""
+        """Hand over the events that are left; the recorder knows how long it may still write."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

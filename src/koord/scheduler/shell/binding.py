@@ -1,12 +1,4 @@
-"""From a decision to a bound pod: wait at Permit, do what PreBind asks, write the binding once, learn what came of it.
-
-    submit -> [Permit: wait] -> PreBind -> bind --201--> confirmed later by the watch
-                   |               |         |
-                   | refused       | failed  | refused: undo          no answer: ask the server what is true
-                   +---------------+---------+----------------> undo: unreserve, forget, wake others, report, requeue
-
-An answer that never came is not a failure: the pod keeps its room until the server says whether it is bound.
-"""
+"""Bind decided pods (see the top of the file)."""
 
 from __future__ import annotations
 
@@ -35,15 +27,15 @@ _LOG = logging.getLogger(__name__)
 AT_A_TIME = 64
 # Decided pods that may queue for their turn; the loop pauses beyond that, so that decisions see a recent state.
 BACKLOG = 256
-_LOOK_S = (0.1, 1.0)  # how often to look whether an errand is settled, first and last
-_ASK_S = (0.5, 10.0)  # how often to ask the server for the truth
+_LOOK_S = (0.1, 1.0)  # first and longest interval between checks whether PreBind actions are done
+_ASK_S = (0.5, 10.0)  # first and longest interval between questions to the server whether the pod is bound
 
 Bound = Callable[[Bond], None]
 Undone = Callable[[Bond, Failure], None]
 
 
 class Binder:
-    """`bound` and `undone` are told exactly once per bond, one of the two."""
+    """Run one binding cycle per submitted pod; exactly one of `bound` and `undone` is called for each of them."""
 
     def __init__(
         self,
@@ -57,7 +49,10 @@ class Binder:
         waited: Callable[[str, float], None],
         took: Callable[[str, str, float], None],
     ) -> None:
-        """`waited` is told how each wait for permission ended, as Kubernetes names it, and how long it was."""
+        """Take the callbacks of the scheduling loop.
+
+        `waited` receives the result of each wait at Permit under Kubernetes' name of it, and its duration in seconds.
+        """
         self._client = client
         self._clock = clock
         self._room = room
@@ -85,7 +80,9 @@ class Binder:
         task.add_done_callback(self._tasks.discard)
 
     async def let_out(self) -> None:
-        """Until those who were just refused at Permit have given back their room: the next decision is to see it."""
+        """Wait until pods just rejected at Permit have released their resources, so that the next decision sees them.
+
+        """
         while self._room.leaving:  # noqa: ASYNC110 - a turn or two of the loop: their answer is there already
             await asyncio.sleep(0)
 
@@ -99,13 +96,15 @@ class Binder:
             await self._drained.wait()
 
     async def stop(self) -> None:
-        """Nothing new is written; what is on the wire is left to the server, and to the next leader's watch."""
+        """Cancel all binding cycles: nothing new is written, and requests on the wire are left to the next leader's
+        watch.
+        """
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # The journey -------------------------------------------------------------------------------------------------
+    # The binding cycle -------------------------------------------------------------------------------------------
 
     async def _journey(self, bond: Bond, guest: Guest | None) -> None:
         if guest is not None:
@@ -177,7 +176,7 @@ class Binder:
         if refused is None:
             return None
         message = f'running Bind plugin "DefaultBinder": {refused.message}'
-        if refused.code >= 500 or refused.conflict:  # it may be done all the same, by this call or by a lost one
+        if refused.code >= 500 or refused.conflict:  # it may be bound all the same, by this call or by a lost one
             return await self._truth(bond, message)
         return Failure(message=message, error=True)
 
@@ -199,7 +198,9 @@ class Binder:
         return self._agreed(bond, Mark(annotations, labels)) if annotations or labels else None
 
     def _agreed(self, bond: Bond, mark: Mark) -> Mark | Failure:
-        """What all of them marked, as the one plugin that has a say wants it written."""
+        """Let the ApplyPatch plugin change the combined patch of all PreBind plugins; the first that does not skip
+        decides.
+        """
         for plugin in bond.profile.at("apply_patch"):
             answer = plugin.apply_patch(bond.cycle, bond.pod, bond.node_name, mark)
             if isinstance(answer, Fault):
@@ -232,7 +233,7 @@ class Binder:
             pause = min(2 * pause, longest)
 
     async def _label(self, bond: Bond, marks: Mark) -> Failure | None:
-        """A binding can carry annotations but no labels, so these need a write of their own, before it."""
+        """Patch the pod's labels before the binding, which can carry annotations but no labels."""
         pod = bond.pod
         patch = {"metadata": {"labels": dict(marks.labels)}}
         try:
@@ -244,7 +245,9 @@ class Binder:
         return None
 
     async def _truth(self, bond: Bond, message: str) -> Failure | None:
-        """Whether the pod is bound to the node after all. Asked until the server answers."""
+        """Ask the server until it says whether the pod is bound to the node after all; return the failure if it is
+        not.
+        """
         pod = bond.pod
         pause, longest = _ASK_S
         while True:

@@ -1,4 +1,4 @@
-"""Whose fault an exception is: the plugin in whose method it was raised."""
+"""Find the plugin in whose method an exception was raised."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ UNKNOWN = "framework"
 
 
 def raised_by(error: BaseException) -> str:
-    """The name of the innermost plugin on the way to the error.
+    """Return the name of the innermost plugin on the traceback of the error.
 
-    Looked up in the traceback, because wrapping every call would cost the calls that go well, which are all but none.
+    The traceback is searched because wrapping every call would slow down the calls that succeed, which are nearly all.
     """
     name = UNKNOWN
     trace = error.__traceback__

@@ -1,4 +1,13 @@
-"""One pod on its way to one node: everything that the steps after the decision need to go on or to undo it."""
+"""Bind decided pods: wait at Permit, run PreBind, write the binding once, and find out what became of it.
+
+    submit -> [Permit: wait] -> PreBind -> bind --201--> confirmed later by the watch
+                   |               |         |
+                   | rejected      | failed  | refused: undo          no answer: ask the server what is true
+                   +---------------+---------+----------------> undo: unreserve, forget, wake others, report, requeue
+
+An answer that never came is not a failure: the pod keeps its resources until the server says whether it is bound.
+A reserve pod has no binding: the status of its Reservation is written instead (`StatusBinder`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +21,7 @@ from koord.scheduler.state.pod import PodInfo
 
 
 class Bond:
+    """Carry what the steps after a decision need to bind one pod to its node, or to undo that."""
     __slots__ = ("cycle", "decision", "pod", "profile", "queued", "started", "waits")
 
     def __init__(
@@ -36,6 +46,6 @@ class Bond:
         return self.decision.node
 
     def unreserve(self) -> None:
-        """Undo Reserve in reverse order, for every plugin: it must work for those that were never asked."""
+        """Run Unreserve of all plugins in reverse order; it must work for plugins whose Reserve was never run."""
         for plugin in reversed(self.profile.at("reserve")):
             plugin.unreserve(self.cycle, self.pod, self.node_name)

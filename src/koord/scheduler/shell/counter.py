@@ -1,4 +1,4 @@
-"""The program's side of the desk where plugins ask for something outside an attempt."""
+"""Carry out what plugins ask of the running scheduler."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from koord.telemetry.clock import Clock
 
 
 class ProgramCounter:
+    """Carry out plugins' actions on the waiting pods, the queue and the pods' status."""
     def __init__(
         self,
         room: WaitingRoom,

@@ -1,7 +1,4 @@
-"""Every pod that this scheduler made leave or tried to: who, by which rule, on which numbers, why, and what came of it.
-
-Bounded: what is older is in events and in the log.
-"""
+"""Evict pods for preemption and for quotas that are over-used, and record every eviction."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ Outcome = Literal["evicted", "refused", "failed"]  # the server said no; there w
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Record one eviction: who wanted it, by which rule, on which numbers, why this pod, and what came of it."""
     at: float
     actor: str  # the plugin
     rule: str
@@ -31,6 +29,7 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Departures:
+    """Keep the newest eviction records: what is older is in events and in the log."""
     def __init__(self, most: int = MOST) -> None:
         self._held: deque[Departure] = deque(maxlen=most)
 
@@ -38,7 +37,7 @@ class Departures:
         self._held.append(departure)
 
     def __iter__(self) -> Iterator[Departure]:
-        """Newest first."""
+        """Iterate over the records, newest first."""
         return reversed(self._held)
 
     def __len__(self) -> int:

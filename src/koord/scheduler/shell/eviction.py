@@ -1,4 +1,4 @@
-"""Makes pods leave: the victims of a preemption, and pods of quotas that use too much. Keeps account of all of them."""
+"""Evict the victims of a preemption and pods of over-used quotas."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _TRIES = 3
 
 
 class Evictor:
-    """The preemptor is held back while its victims go, all but the last: that one's deletion is what wakes it.
+    """Delete the victims of preemptions, and evict pods for controllers.
 
-    `failed` is told when some victim could not be deleted and the pod should think again.
+    The preemptor is held back in the queue while its victims are deleted, except for the last: that deletion wakes it.
+    `failed` is called when a victim could not be deleted and the preemptor should be tried again.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Evictor:
 
     def carry_out(self, pod: PodInfo, plan: Preempt) -> None:
         victims = [victim for victim in plan.victims if not victim.deleting]
-        if not victims:  # all are on their way out, and the pod will hear of that
+        if not victims:  # all are being deleted already, and that will wake the pod
             return
         self._under_way.begin(pod.uid)
         task = asyncio.create_task(self._all(pod, plan, victims), name=f"preempt-for-{pod.key}")
@@ -65,11 +66,11 @@ class Evictor:
         task.add_done_callback(self._tasks.discard)
 
     def serves(self, scheduler: str) -> bool:
-        """Whether pods of that scheduler are this program's to send away."""
+        """Return whether pods of that scheduler may be evicted by this process."""
         return scheduler in self._recorders
 
     async def revoke(self, victim: PodInfo, *, actor: str, rule: str, measured: str, threshold: str, why: str) -> bool:
-        """Ask a pod to leave for good, as its disruption budgets allow. Whether it does."""
+        """Evict a pod within its disruption budgets; return whether the server accepted."""
         outcome: Outcome = "evicted"
         detail = ""
         async with self._turn:
@@ -161,7 +162,9 @@ class Evictor:
             return False
 
     async def _mark(self, victim: PodInfo, pod: PodInfo) -> None:
-        """A condition that tells the victim's owner why it went. Its deletion does not depend on it."""
+        """Write the DisruptionTarget condition that tells the victim's owner why; the deletion does not depend on it.
+
+        """
         condition = {
             "type": "DisruptionTarget",
             "status": "True",

@@ -1,4 +1,6 @@
-"""What plugins are given: the cluster state, live lists of whatever other kinds they ask for, and the time."""
+"""Give plugins the cluster state, live listers of the other kinds they ask for, the time, and the scheduler's actions.
+
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ O = TypeVar("O", bound=Object)  # noqa: E741 - an object
 
 
 class LiveLister(Generic[O]):
-    """An informer's content. The intake says what changed (`changed`) before the queue is told."""
+    """List the content of an informer; the event handlers call `notify` with every change before the queue is told."""
 
     __slots__ = ("_callbacks", "informer", "version")
 
@@ -46,7 +48,7 @@ class LiveLister(Generic[O]):
 
 
 class LiveHandle:
-    """One for the whole program: plugins of all profiles share its lists."""
+    """Implement the framework handle of the running scheduler: one for all profiles, which share its listers."""
 
     def __init__(self, state: ClusterState, informers: Informers, clock: Clock) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""What the watch says, into the cluster state first and then to the queue: a pod that wakes must see what woke it."""
+"""Feed watch events into the cluster state first and then to the queue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _NODE_ADDED, _NODE_DELETED = Event("Node", ADD), Event("Node", DELETE)
 
 
 class Intake:
-    """`gone` is told the UID of every pod that ended or was deleted, so that one waiting at Permit is let go."""
+    """Handle watch events of nodes, pods and every kind that plugins asked a lister for.
+
+    `gone` is called with the UID of every pod that ended or was deleted, so that one waiting at Permit is released.
+    """
 
     def __init__(
         self,
@@ -53,7 +56,10 @@ class Intake:
         self._listed: LiveLister[Pod] | None = None  # plugins that look at all pods
 
     def connect(self) -> None:
-        """Nodes before pods, so that a first list of pods finds its nodes; the order of arrival is not promised."""
+        """Register the handlers: nodes before pods, so that a first list of pods finds its nodes.
+
+        The order of arrival is not guaranteed.
+        """
         self.nodes.on(self._on_node)
         self.pods.on(self._on_pod)
         for lister in self._handle.listers():
@@ -61,13 +67,13 @@ class Intake:
                 self._reserves = self._reserve_intake(lister)
                 self._reserves.connect()
             elif lister.informer is self.pods:
-                self._listed = lister  # told first by `_on_pod`, which knows what to tell the queue
+                self._listed = lister  # notified first by `_on_pod`, which knows what to tell the queue
             else:
                 lister.informer.on(self._teller(lister))
 
     @property
     def synced(self) -> bool:
-        """Every handler has heard its first list to the end."""
+        """Return whether every handler has received its first list completely."""
         others = all(lister.informer.synced for lister in self._handle.listers())
         return self.nodes.synced and self.pods.synced and others
 
@@ -110,9 +116,9 @@ class Intake:
         elif pod.spec.node_name:
             self._bound(pod)
         elif self._state.is_assumed(pod.metadata.uid):
-            return  # on its way to a node: what became of that decides
+            return  # being bound: the outcome of that decides
         elif pod.spec.scheduler_name in self._schedulers:
-            self._state.set_pod(pod)  # it holds no room, whatever was thought of it
+            self._state.set_pod(pod)  # it is on no node, whatever was assumed
             self._queue.update(self._state.info(pod), self._clock.monotonic())
             self._wake()
         else:
@@ -142,7 +148,7 @@ class Intake:
         self._state.drop_pod(uid)
         if before is not None:
             self._tell(Happened(_POD_DELETED, old=before))
-        elif promised and queued is not None:  # room that was only promised is free for those who respected the promise
+        elif promised and queued is not None:  # only nominated: its resources are free for pods that respected that
             left = queued.pod.placed_on(promised)
             self._tell(Happened(_POD_DELETED, old=left), at_most_priority=left.priority)
 
@@ -160,7 +166,7 @@ class Intake:
         )
 
     def latest(self, pod: PodInfo) -> Pod | None:
-        """A pod that the queue knows, as the watch last showed it; also one that stands for a Reservation."""
+        """Return a pod that the queue knows, reserve pods included, as the watch last showed it."""
         if not pod.reserve:
             return self.pods.get(pod.namespace, pod.name)
         return self._reserves.latest(pod) if self._reserves is not None else None
@@ -181,5 +187,7 @@ class Intake:
 
 
 def _places_alike(old: Node, new: Node) -> bool:
-    """Whether no plugin can judge the two differently. What `node_changes` compares need not be looked at again."""
+    """Return whether no plugin can judge the two nodes differently; what `node_update_events` compares is not
+    repeated.
+    """
     return old.spec == new.spec and old.status.images == new.status.images and old.metadata.uid == new.metadata.uid

@@ -1,7 +1,7 @@
-"""The scheduling loop: take a pod, decide, promise it its room, send it on its way. One pod at a time, without waiting.
+"""Run the scheduling loop: pop a pod, decide, assume its node, reserve, permit, and hand it over to the binder.
 
-Everything here runs on one event loop and nothing in `attempt` awaits, so a decision and the promise that follows from
-it are one step: no other event can come between.
+Everything here runs on one event loop and nothing in `schedule_one` awaits, so a decision and the assumption that
+follows from it are one step: no other event can come between them.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
 
-# Attempts between two looks at the network: few enough that answers are read in time, enough to pay for the look.
+# Attempts between two yields to the event loop: few enough that answers are read in time, enough to pay for it.
 _TURN = 8
-# After so many pods in a row it is a rush.
+# After so many pods in a row runner-up nodes are no longer recorded.
 _CALM = 32
 RUNNERS_UP = 3
 _POD_DELETED = Event("Pod", DELETE)
@@ -65,19 +65,19 @@ class Loop:
         self._clock = clock
         self._work = asyncio.Event()
         self._rush = False
-        # Given by whoever joins them: each calls the other.
+        # Set after construction, because each calls the other.
         self.binder: Binder | None = None
         self.evictor: Evictor | None = None
         self.taken: Callable[[float], None] | None = (
-            None  # told how long it took to get a plugin's choice from the queue
+            None  # receives the seconds that taking a plugin's choice from the queue took
         )
-        self.monitor: Monitor | None = None  # for those who want to know of attempts that last too long
+        self.monitor: Monitor | None = None  # reports attempts that last too long
 
     def wake(self) -> None:
         self._work.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Schedule pods one by one until cancelled."""
         binder = self.binder
         assert binder is not None
         while True:
@@ -94,7 +94,10 @@ class Loop:
             await self._rest()
 
     async def _next(self, binder: Binder) -> QueuedPod | None:
-        """Whom a plugin wants next, else the queue's first, when those refused at Permit have given back their room."""
+        """Return the pod that a plugin wants next, else the head of the queue.
+
+        The queue is asked only after pods rejected at Permit have released their resources.
+        """
         now = self._clock.monotonic()
         before = ""
         while self._chooser is not None and (uid := self._chooser.next_pod()) not in (None, before):
@@ -109,7 +112,7 @@ class Loop:
         return self._queue.pop(now)
 
     async def _rest(self) -> None:
-        """Until something happens or somebody's back-off is over."""
+        """Wait until an event makes a pod schedulable or the next back-off is over."""
         until = self._queue.next_wakeup()
         if until is None:
             await self._work.wait()
@@ -140,7 +143,7 @@ class Loop:
         engine.lap = lap
         decision: Decision
         try:
-            # In a rush nobody looks at single pods, and noting the next best nodes would cost more than the decision.
+            # In a rush nobody looks at single pods, and recording the next best nodes would cost more than the decision.
             decision = engine.decide(pod, 0 if self._rush else RUNNERS_UP)
             if isinstance(decision, Unschedulable):
                 decision = engine.post_filter(pod, decision)
@@ -176,7 +179,9 @@ class Loop:
         self._teller.decided(pod, decision, took)
 
     def _promise(self, engine: Engine, queued: QueuedPod, decision: Chosen, started: float) -> Failure | None:
-        """Assume, Reserve, Permit; then it is the binder's. Nothing is left behind when one of them says no."""
+        """Assume the chosen node, run Reserve and Permit, and submit the pod to the binder; undo all of it on a
+        rejection.
+        """
         pod, profile, cycle = queued.pod, engine.profile, engine.cycle
         refused = engine.nominate(pod, decision.node)
         if refused is not None:
@@ -249,7 +254,7 @@ class Loop:
         self._completed(pod)
 
     def undone(self, bond: Bond, failure: Failure) -> None:
-        """The pod did not get where it was sent: its room is free again, and those who waited for room are told."""
+        """Release the resources of a pod whose binding failed, wake pods that wait for them, and requeue the pod."""
         room = self._state.placed(bond.pod.uid)
         self._undo(bond)
         if room is not None and not failure.quiet:
@@ -266,7 +271,7 @@ class Loop:
             self._state.forget(bond.pod.uid)
 
     def fail(self, queued: QueuedPod, pod: PodInfo, failure: Failure) -> None:
-        """Back into the queue, and into words, unless the pod is gone or was bound meanwhile."""
+        """Put the pod back into the queue and report the failure, unless the pod is gone or was bound meanwhile."""
         self._completed(pod)
         if not self._teller.refresh(queued):
             self._queue.done(pod.uid)

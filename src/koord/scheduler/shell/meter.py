@@ -1,4 +1,4 @@
-"""What the shell counts, as a contract: metrics are one way to keep it, a test's list another."""
+"""Define what the scheduling loop measures, and time the extension points of sampled attempts."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ from typing import Literal, Protocol
 
 
 class Meter(Protocol):
+    """Receive the numbers of the scheduling loop; metrics are one implementation, a test's list is another."""
     def decided(self, profile: str, result: Literal["scheduled", "unschedulable", "error"], seconds: float) -> None:
-        """A decision was made; binding comes later."""
+        """Record that a decision was made; binding comes later."""
 
     def found(self, evaluated: int, feasible: int) -> None:
-        """A node was chosen: of so many that were judged, and so many that fit."""
+        """Record how many nodes were evaluated and how many were feasible when a node was chosen."""
 
     def bound(self, profile: str, seconds: float, since_queued_s: float, attempts: int) -> None:
-        """A pod is bound: the time of this attempt, of all of them, and how many there were."""
+        """Record a bound pod: the time of this attempt, the time since it was queued, and the number of attempts."""
 
     def undone(self, profile: str, result: Literal["unschedulable", "error"], seconds: float) -> None:
-        """A pod that was to get a node did not get there: Reserve, Permit or binding failed."""
+        """Record that a pod with a chosen node failed at Reserve, Permit or binding."""
 
     def preempted(self, victims: int) -> None:
-        """Victims were looked for; so many have to go, 0 when nobody's end would help."""
+        """Record a search for victims and how many were chosen; 0 when preemption does not help."""
 
     def permit_waited(self, result: str, seconds: float) -> None:
-        """A pod waited for permission; the result is Kubernetes' name of it."""
+        """Record the end of a wait at Permit; the result is Kubernetes' name of it."""
 
     def point(self, profile: str, point: str, seconds: float) -> None:
-        """A point of the framework took so long, of an attempt that was measured."""
+        """Record how long an extension point took in a sampled attempt."""
 
 
 class Uncounted:
-    """For those who do not look."""
+    """Record nothing."""
 
     def decided(self, profile: str, result: Literal["scheduled", "unschedulable", "error"], seconds: float) -> None:
         return

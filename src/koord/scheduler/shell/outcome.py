@@ -1,4 +1,4 @@
-"""What came of an attempt, in the words that users and the queue understand."""
+"""Describe what came of a scheduling attempt: its failure in Kubernetes' words, the plugin to blame, and its record."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ NOBODY: frozenset[str] = frozenset()
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """With nobody in `rejected` or `pending` the pod is tried again after a back-off, whatever happens."""
+    """Describe a failed attempt for the queue and for users.
+
+    With neither `rejected` nor `pending` plugins the pod is retried after a back-off, whatever happens.
+    """
 
     message: str
     error: bool = False  # something is broken, rather than no node suitable
     rejected: frozenset[str] = NOBODY
     pending: frozenset[str] = NOBODY
-    nominate: str | None = None  # a node to promise to the pod, "" to take a promise back, None to leave it
-    quiet: bool = False  # the room that it gives back is no news to those who wait for room
+    nominate: str | None = None  # the pod's new nominated node, "" for none, None to leave it
+    quiet: bool = False  # releasing its resources wakes no pod that waits for some
 
     @property
     def reason(self) -> str:
@@ -28,6 +31,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_decision(decision: Unschedulable | Failed) -> Failure:
+    """Return the failure that an unsuccessful decision amounts to."""
     if isinstance(decision, Failed):
         who = f'{decision.point} plugin "{decision.plugin}"' if decision.point else f'"{decision.plugin}" plugin'
         return Failure(message=f"running {who}: {decision.message}", error=True)
@@ -35,7 +39,9 @@ def of_decision(decision: Unschedulable | Failed) -> Failure:
 
 
 def of_refusal(plugin: str, point: str, verdict: Reject | Fault) -> Failure:
-    """A plugin's no after a node was chosen. Kubernetes counts that node as the only one."""
+    """Return the failure for a plugin's rejection after a node was chosen; Kubernetes counts that node as the only
+    one.
+    """
     if isinstance(verdict, Fault):
         return Failure(message=f'running {point} plugin "{plugin}": {verdict.message}', error=True)
     listed = ", ".join(f"1 {reason}" for reason in sorted(verdict.reasons))

@@ -1,4 +1,4 @@
-"""The last attempt at every pod that was lately tried, kept so that "why" has an answer when somebody asks."""
+"""Keep the last attempt at every recently tried pod for explanations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Attempt(msgspec.Struct, kw_only=True):
 
 
 class Records:
-    """By UID, the oldest forgotten first. Memory is bounded whatever the cluster does."""
+    """Keep the last attempt of each pod by UID; the oldest are forgotten first, so that memory is bounded."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept

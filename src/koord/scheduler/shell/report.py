@@ -1,7 +1,7 @@
-"""What users are told of a pod that was not placed: its PodScheduled condition and its promised node.
+"""Write the PodScheduled condition and the nominated node of pods that were not placed.
 
-Written when they change, and behind the decisions: each pod has at most one report waiting, the newest, and a few
-writers take them in turn.
+Written only when they change, and behind the decisions: each pod has at most one update waiting, the newest, and a
+few writers take them in turn.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     reason: str = ""  # "" leaves the condition as it is
     message: str = ""
-    nominate: str | None = None  # None leaves the promised node as it is
+    nominate: str | None = None  # None leaves the nominated node as it is
 
 
 class Reporter:
-    """`latest` finds a pod as the watch last showed it, so that nothing is written that is already there."""
+    """Write status updates of pods; `latest` finds a pod as the watch last showed it, so that nothing is written
+    twice.
+    """
 
     def __init__(self, client: Client, clock: Clock, latest: Callable[[str, str], Pod | None]) -> None:
         self._client = client
@@ -71,7 +73,7 @@ class Reporter:
         self._work.set()
 
     def drop(self, uid: str) -> None:
-        """The pod is bound or gone: what was to be said of it is no longer true."""
+        """Discard the waiting update of a pod that is bound or gone."""
         self._waiting.pop(uid, None)
 
     async def _write_all(self) -> None:
@@ -102,7 +104,7 @@ class Reporter:
                 )
             except OUTAGE as outage:
                 self._quiet.warning("the condition of %s/%s is not written: %s", report.namespace, report.name, outage)
-                return  # the next attempt says it again
+                return  # the next attempt writes it again
             if not isinstance(answer, Refused):
                 self.writes += 1
                 return
@@ -115,7 +117,7 @@ class Reporter:
 
 
 def status_patch(pod: Pod, report: Report, at: datetime) -> dict[str, Any]:
-    """A strategic merge patch of the pod's status; empty when everything it would say is said already."""
+    """Return a strategic merge patch of the pod's status; empty when the status already says all of it."""
     patch: dict[str, Any] = {}
     message = bounded(report.message)
     known = next((c for c in pod.status.conditions if c.type == POD_SCHEDULED), None)

@@ -1,6 +1,7 @@
-"""What the watch says of Reservations: those without a node go through the queue as the pods that stand for them.
+"""Feed watch events into the cluster state first and then to the queue: a pod that wakes must see what woke it.
 
-Plugins have put the ones with a node into the cluster state before the queue is told (`LiveLister.changed`).
+Reservations without a node go through the queue as reserve pods; plugins have put those with a node into the cluster
+state before the queue is told (`LiveLister.notify`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ _POD_ADDED, _POD_DELETED = Event("Pod", ADD), Event("Pod", DELETE)
 
 
 class ReserveIntake:
-    """`gone` is told the UID of every Reservation that ended, so that one waiting at Permit is let go."""
+    """Handle watch events of Reservations.
+
+    `gone` is called with the UID of every Reservation that ended, so that one waiting at Permit is released.
+    """
 
     def __init__(
         self,
@@ -49,7 +53,7 @@ class ReserveIntake:
         self._lister.informer.on(self._heard)
 
     def latest(self, pod: PodInfo) -> Pod | None:
-        """The pod that stands for a Reservation as it is now."""
+        """Return the reserve pod of a Reservation as the watch last showed it."""
         found = self._lister.get("", pod.annotations[A_RESERVATION_NAME])
         return standing_for(found) if found is not None and found.metadata.uid == pod.uid else None
 

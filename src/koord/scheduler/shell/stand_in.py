@@ -1,8 +1,4 @@
-"""Writes what became of a pod that stands for another object: its marks, then its status in place of a binding.
-
-A write that another one came before is decided anew on what the server has. An answer that never came is not a failure:
-the server is asked until it says whether the object shows it.
-"""
+"""Bind a reserve pod by writing the metadata and then the status of the object that it stands for."""
 
 from __future__ import annotations
 
@@ -20,6 +16,11 @@ _PAUSE_S, _LONGEST_S = 0.5, 10.0
 
 
 class StandIns:
+    """Write a `StatusBinding`: the pod patch to the object's metadata, then its new status in place of a binding.
+
+    After a conflict the status is computed anew from what the server has. An answer that never came is not a failure:
+    the server is asked until it says whether the object shows the status.
+    """
     def __init__(self, client: Client, clock: Clock) -> None:
         self._client = client
         self._clock = clock
@@ -71,7 +72,7 @@ class StandIns:
         return Fault(answer.message) if isinstance(answer, Refused) else None
 
     async def _latest(self, stand: Stand) -> Any:
-        """The object, or why there is none to write to."""
+        """Return the object as the server has it, or a fault that says why it cannot be written."""
         try:
             there = await self._client.get(stand.resource, stand.name, stand.namespace or None)
         except OUTAGE as outage:

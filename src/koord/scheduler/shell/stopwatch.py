@@ -1,4 +1,4 @@
-"""Measures how long the points of some attempts take: one in ten, as measuring costs as much as a quick decision."""
+"""Time the extension points of one in ten attempts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ EVERY = 10
 
 
 class Stopwatch:
-    """Call it with the name of the point that is just over."""
+    """Time the extension points of one attempt in ten, because timing costs as much as a quick decision.
+
+    Call it with the name of the point that has just ended.
+    """
 
     def __init__(self, meter: Meter, clock: Clock) -> None:
         self._meter = meter
@@ -19,7 +22,7 @@ class Stopwatch:
         self._since = 0.0
 
     def runs(self, profile: str, now: float) -> bool:
-        """Whether this attempt is one that is measured; it begins now."""
+        """Return whether this attempt is sampled; if it is, its time starts now."""
         self._count += 1
         if self._count % EVERY != 1:
             return False

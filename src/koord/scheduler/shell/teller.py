@@ -1,4 +1,4 @@
-"""Everything that leaves the loop besides bindings: events, conditions and numbers. It decides nothing."""
+"""Report what happens to pods: events, conditions and metrics."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ from koord.telemetry.clock import Clock
 
 
 class Teller:
+    """Report attempts and bindings as events, pod conditions and metrics, and refresh the queue's view of failed pods.
+
+    """
     def __init__(
         self,
         *,
@@ -45,9 +48,9 @@ class Teller:
         self._clock = clock
 
     def refresh(self, queued: QueuedPod) -> bool:
-        """Bring the queue's view of the pod up to what the watch has shown; False when nothing is left to schedule.
+        """Update the queue's pod to what the watch has shown; return False when nothing is left to schedule.
 
-        Updates of a pod that was on its way to a node were not told to the queue: the journey decided.
+        Updates of a pod in its binding cycle were not given to the queue, because the binding decides what becomes of it.
         """
         pod = self._latest(queued.pod)
         if pod is None or pod.metadata.uid != queued.uid or pod.spec.node_name:
@@ -86,9 +89,9 @@ class Teller:
         )
 
     def unpromised(self, pod: PodInfo) -> None:
-        """A greater pod got the room that this one was promised."""
+        """Clear the nomination of a pod whose nominated resources went to a pod of higher priority."""
         if pod.reserve:
-            return  # nothing shows its promise
+            return  # nothing shows its nomination
         self._reporter.report(Report(namespace=pod.namespace, name=pod.name, uid=pod.uid, nominate=""))
 
     def decided(self, pod: PodInfo, decision: Decision, took_s: float) -> None:
@@ -109,7 +112,7 @@ class Teller:
 
 
 def about_pod(pod: PodInfo) -> ObjectReference:
-    """What an event is about: the pod, or the Reservation that it stands for."""
+    """Return the object that an event is about: the pod, or the Reservation of a reserve pod."""
     if pod.reserve:
         return ObjectReference(
             api_version=RESERVATIONS.api_version,

@@ -1,4 +1,4 @@
-"""Pods that have a node and wait at Permit for somebody's word, each no longer than its plugins allow."""
+"""Hold pods that have a node and wait at Permit, each no longer than its plugins allow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Guest:
-    """One waiting pod. It goes on when every plugin that made it wait has allowed it, and back when one refuses."""
+    """Hold one waiting pod: it continues when every plugin that made it wait allowed it, and fails when one rejects
+    it.
+    """
 
     __slots__ = ("_alarm", "_answer", "_deadlines", "node_name", "pod")
 
@@ -40,14 +42,17 @@ class Guest:
             self._answer.set_result(None)
 
     def refuse(self, plugin: str, message: str, *, quiet: bool = False) -> bool:
-        """False when its word is spoken already."""
+        """Reject the pod; return False when it was allowed or rejected before."""
         if self._answer.done():
             return False
         self._answer.set_result(Refusal(plugin, message, quiet))
         return True
 
     async def word(self, clock: Clock, waits: Mapping[str, float]) -> Refusal | None:
-        """None: go on. `waits` are the times that the plugins asked for, to name in the refusal of one who forgot."""
+        """Wait for the outcome: None when the pod may continue, else the rejection.
+
+        `waits` are the timeouts that the plugins asked for, to name in the rejection of a pod whose time is up.
+        """
         self._look(clock, waits)
         try:
             return await self._answer
@@ -56,7 +61,7 @@ class Guest:
                 self._alarm.cancel()
 
     def _look(self, clock: Clock, waits: Mapping[str, float]) -> None:
-        """Whether somebody's time is up; look again when the next one's is."""
+        """Reject the pod if the earliest deadline has passed; otherwise check again when it does."""
         if self._answer.done():
             return
         plugin = min(self._deadlines, key=self._deadlines.__getitem__)
@@ -71,7 +76,7 @@ class Guest:
 class WaitingRoom:
     def __init__(self) -> None:
         self._guests: dict[str, Guest] = {}
-        self.leaving: set[str] = set()  # refused, and about to give back their room
+        self.leaving: set[str] = set()  # rejected, and about to release their resources
 
     def enter(self, guest: Guest) -> None:
         self._guests[guest.pod.uid] = guest
@@ -84,7 +89,7 @@ class WaitingRoom:
         return self._guests.get(uid)
 
     def allow(self, uid: str, plugin: str) -> bool:
-        """False when no such pod waits."""
+        """Allow a pod on behalf of a plugin; return False when no such pod waits."""
         guest = self._guests.get(uid)
         if guest is not None:
             guest.allow(plugin)

@@ -1,4 +1,8 @@
-"""What a node has for pods: its allocatable, under today's names, without what its annotation keeps for the system."""
+"""Represent a node with the pods on it: the exact, per-node side of the cluster state.
+
+Allocatable is read under current resource names and without what an annotation keeps for the system. The columns of
+the node table mirror the sums kept here.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,9 @@ def allocatable(node: Node) -> dict[str, int]:
 
 @lru_cache(maxsize=1024)
 def _reserved(text: str) -> tuple[tuple[str, int], ...]:
-    """Nothing where the annotation cannot be read: a node does not shrink by a guess."""
+    """Return what the annotation keeps for the system; nothing if it cannot be read: a node does not shrink by a
+    guess.
+    """
     given = node_reservation.parse({A_NODE_RESERVATION: text})
     if given is None or isinstance(given, Malformed) or not given.trims_allocatable:
         return ()

@@ -1,4 +1,7 @@
-"""The log of which rows changed, for everyone who keeps something per row."""
+"""Keep values per row that plugins derive from nodes, computed again only for rows that changed.
+
+The node table owns the columns and brings them up to date when they are read.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ _LIMIT = 1 << 16
 
 
 class Changes:
-    """Readers hold a position and ask what came after it. The log forgets its older half when it grows too long."""
+    """Log which rows changed. Readers hold a position and ask what came after it; the older half is dropped when it is
+    long.
+    """
 
     __slots__ = ("_rows", "_start", "position")
 
@@ -16,7 +21,7 @@ class Changes:
         self.position = 0  # an attribute, as every decision reads it many times
 
     def since(self, position: int) -> list[int] | None:
-        """Rows that changed after a position, each once; None when that is too long ago to say."""
+        """Return the rows that changed after a position, each once; None when that is too long ago to say."""
         if position < self._start:
             return None
         tail = self._rows[position - self._start :]

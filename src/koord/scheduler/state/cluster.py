@@ -1,4 +1,4 @@
-"""The one cluster state of the process: who is where, with what this scheduler has promised but not yet seen.
+"""The one cluster state of the process: which pods are on which nodes, with those this scheduler assumed.
 
 Single writer. Watch events come in through `set_node`, `drop_node`, `set_pod`, `drop_pod`; decisions through `assume`
 and `forget`. A placed pod is in one of two conditions:
@@ -9,8 +9,8 @@ and `forget`. A placed pod is in one of two conditions:
                      v                                             v
                    gone                                           gone
 
-Listeners hear of every pod that comes to or leaves a node after the state shows it, so that what they derive can
-always be rebuilt by replaying the present.
+Listeners are called for every pod that comes to or leaves a node after the state shows it, so that what they derive
+can always be rebuilt by replaying the present.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Updated = Callable[[PodInfo, PodInfo], None]
 
 
 class Derived(Protocol):
-    """Something that is kept in line with the placements by listening to them."""
+    """Be kept in line with the placements by listening to them."""
 
     def __init__(self, state: ClusterState) -> None: ...
 
@@ -46,6 +46,7 @@ D = TypeVar("D", bound=Derived)
 
 
 class ClusterState:
+    """Hold all nodes and placed pods, and notify listeners of placements."""
     def __init__(self) -> None:
         self.table = NodeTable()
         self.shapes = Shapes()
@@ -53,22 +54,22 @@ class ClusterState:
         self._derived: dict[type[Any], Any] = {}
         self._placed: dict[str, PodInfo] = {}  # by uid: every pod that holds room on a node, assumed ones included
         self._assumed: set[str] = set()
-        self._held: dict[str, Held] = {}  # by uid: those who hold something else than they ask for
+        self._held: dict[str, Held] = {}  # by uid: pods that hold something else than their requests
         self._listeners: list[Placed] = []
         self._followers: list[Updated] = []
 
     def listen(self, listener: Placed) -> None:
-        """Be told of placements from now on; what is placed already is told at once."""
+        """Call the listener for placements from now on, and at once for pods that are placed already."""
         self._listeners.append(listener)
         for pod in self._placed.values():
             listener("add", pod, self.table.index[pod.node_name])
 
     def follow(self, follower: Updated) -> None:
-        """Be told of updates (before, after) of placed pods that hold what they held, which `listen` does not tell."""
+        """Call the listener with updates (before, after) of placed pods that hold what they held."""
         self._followers.append(follower)
 
     def derived(self, kind: type[D]) -> D:
-        """The one thing of that kind for this state, made on first use: plugins of all profiles share it."""
+        """Return the one instance of that kind for this state, made on first use: plugins of all profiles share it."""
         known = self._derived.get(kind)
         if known is None:
             known = self._derived[kind] = kind(self)
@@ -97,10 +98,11 @@ class ClusterState:
         return uid in self._assumed
 
     def cache_size(self) -> dict[str, int]:
-        """`scheduler_cache_size` by type."""
+        """Return `scheduler_cache_size` by type."""
         return {"nodes": self.node_count, "pods": len(self._placed), "assumed_pods": len(self._assumed)}
 
     def info(self, pod: Pod) -> PodInfo:
+        """Return the PodInfo of a decoded pod, with its interned shape and label group."""
         meta = pod.metadata
         return PodInfo(pod, self.shapes.of(pod), self.crowd.of(meta.namespace, meta.labels))
 
@@ -122,7 +124,7 @@ class ClusterState:
             self.table.drop(info)
 
     def set_pod(self, pod: Pod) -> PodInfo | None:
-        """A pod as the server shows it. Returns it when it holds room on a node, None when it does not."""
+        """Update a pod as the server shows it; return it when it is placed on a node, else None."""
         uid = pod.metadata.uid
         if not pod.spec.node_name or is_terminal(pod):
             if uid not in self._assumed or is_terminal(pod):
@@ -148,9 +150,9 @@ class ClusterState:
         self._leave(uid)
 
     def hold(self, uid: str, held: Held | None) -> None:
-        """Count a pod with this much on its node from now on, whenever it is placed; None for what it asks for.
+        """Count a pod with this much on its node from now on, whenever it is placed; None for its requests.
 
-        Followers hear of it, listeners do not: it asks for what it asked for.
+        Update listeners are called, placement listeners are not, because its requests stay the same.
         """
         if held is None:
             self._held.pop(uid, None)
@@ -170,7 +172,7 @@ class ClusterState:
     # Decisions ---------------------------------------------------------------------------------------------------
 
     def assume(self, pod: PodInfo, node_name: str) -> PodInfo:
-        """Count the pod on that node from now on. Raises if it is placed already: that would be binding twice."""
+        """Count the pod on that node from now on. Raise if it is placed already: that would be binding twice."""
         if pod.uid in self._placed:
             raise ValueError(f"{pod.key} is already on {self._placed[pod.uid].node_name}")
         placed = pod.placed_on(node_name)
@@ -179,7 +181,7 @@ class ClusterState:
         return placed
 
     def forget(self, uid: str) -> bool:
-        """Take back an assumption; False when it was confirmed or dropped meanwhile, and nothing is to be undone."""
+        """Undo an assumption; return False when it was confirmed or dropped meanwhile, and nothing is to be undone."""
         if uid not in self._assumed:
             return False
         self._leave(uid)
@@ -210,7 +212,7 @@ class ClusterState:
 
 
 def _same_claims(a: PodInfo, b: PodInfo) -> bool:
-    """Whether b holds exactly what a held, so that sums and listeners need not hear of the difference."""
+    """Return whether b holds exactly what a held, so that sums and listeners are not affected by the difference."""
     return (
         a.shape is b.shape
         and a.requests == b.requests

@@ -1,7 +1,4 @@
-"""Values per row that plugins derive from nodes, worked out again only for rows that changed.
-
-The table owns the columns and brings them up to date when they are asked for.
-"""
+"""Keep values per row."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _SPARE_WORDS = 64
 
 
 class Column:
-    """One value per row; 0 where there is no node."""
+    """Keep one value per row; 0 where there is no node."""
 
     __slots__ = ("_changes", "_compute", "_position", "values")
 
@@ -42,10 +39,10 @@ class Column:
 
 
 class Coded:
-    """A value that many nodes share, as a small number per row: `words[codes[row]]` is the row's value.
+    """Keep a value that many nodes share as a small code per row: `values[codes[row]]` is the row's value.
 
-    What depends on the value alone is worked out once per word and spread over the rows by indexing. Codes mean
-    something only together with the words of the same moment. Word 0 is None, and stands for rows without a node.
+    What depends on the value alone is computed once per distinct value and mapped to the rows by indexing. Codes mean
+    something only together with the values of the same moment. Value 0 is None, and stands for rows without a node.
     """
 
     __slots__ = ("_changes", "_code_of", "_compute", "_position", "codes", "words")
@@ -62,7 +59,9 @@ class Coded:
         return self._code_of.get(word)
 
     def spread(self, rows: npt.NDArray[np.intp] | slice, worth: Callable[[Any], int]) -> npt.NDArray[np.int64]:
-        """What each word is worth, per row: asked once per word; 0 where there is no word."""
+        """Map each distinct value to a number, computed once per value; return it per row, 0 where there is no value.
+
+        """
         codes, words = self.codes[rows], self.words
         if len(words) > len(codes):  # few rows of many words: only theirs are asked about
             seen, codes = np.unique(codes, return_inverse=True)

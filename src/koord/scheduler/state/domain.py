@@ -1,4 +1,4 @@
-"""Which nodes share a value of a label, as numbers that stay the same object for as long as no node says otherwise."""
+"""Number the topology domains of a label, as arrays that stay the same object while no node changes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ Ids = npt.NDArray[np.intp]
 
 
 class Domains:
-    """Per row the number of its domain, 0 where there is no such label or no node. Never changed: kept by identity."""
+    """Hold per row the number of its domain, 0 without such a label or node. Never changed, so it can be cached by
+    identity.
+    """
 
     __slots__ = ("ids", "size")
 
@@ -21,7 +23,7 @@ class Domains:
 
 
 class Atlas:
-    """The domains of every label that was asked for. Get it with `state.derived(Atlas)`."""
+    """Keep the domains of every label that was asked for. Get it with `state.derived(TopologyDomainIndex)`."""
 
     def __init__(self, state: ClusterState) -> None:
         self._table = state.table

@@ -1,4 +1,4 @@
-"""One node with the pods on it: the exact, per-node side of the state. The columns of `table` mirror its sums."""
+"""Represent a node with the pods on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _NO_LABELS: Mapping[str, str] = {}
 
 
 class NodeInfo:
-    """Changed only by the cluster state that owns it; `copy` gives a what-if that nobody else sees."""
+    """Hold one node, its pods and their sums. Only the cluster state that owns it changes it; dry runs work on a
+    `copy`.
+    """
 
     __slots__ = (
         "allocatable",

@@ -1,4 +1,8 @@
-"""Pods of one namespace with equal labels: to every label selector they are one. Where they are is left to `tally`."""
+"""Represent a pod in the scheduler's cache: its identity, its shape, its label group, and where it is.
+
+A label group is all pods of one namespace with equal labels: no selector can tell them apart. Where they are placed is
+counted by `selector_counts`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,10 @@ from weakref import WeakValueDictionary
 
 
 class Peers:
-    """`memo` is where plugins keep what they derive from a namespace and labels; it goes with the last such pod."""
+    """Hold a namespace and a label set that some pods share.
+
+    `memo` is where plugins keep what they derive from the two; it goes with the last such pod.
+    """
 
     __slots__ = ("__weakref__", "labels", "memo", "namespace")
 
@@ -22,7 +29,7 @@ class Peers:
 
 
 class Crowd:
-    """One Peers for each namespace and label set that some pod has."""
+    """Intern one group for each namespace and label set that some pod has."""
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[Hashable, Peers] = WeakValueDictionary()

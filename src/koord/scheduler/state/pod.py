@@ -1,4 +1,4 @@
-"""One pod in the scheduler's memory: its identity, its shape, and where it is."""
+"""Represent a pod in the scheduler's cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _NO_LABELS: Mapping[str, str] = {}
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What a pod takes of its node where that is not what it asks for: a part of it is counted as others' already."""
+    """Hold what a pod takes of its node where that is less than its requests, because a part is counted for others
+    already.
+    """
 
     requests: dict[str, int]
     nonzero_cpu: int = 0
@@ -28,7 +30,10 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class PodInfo:
-    """Immutable by convention: a changed pod is a new PodInfo. Requests of a placed pod include a resize under way."""
+    """Hold one pod; immutable by convention: a changed pod is a new PodInfo.
+
+    Requests of a placed pod include a resize in progress.
+    """
 
     __slots__ = (
         "annotations",
@@ -96,13 +101,13 @@ class PodInfo:
         return self.shape.priority
 
     def placed_on(self, node_name: str) -> PodInfo:
-        """The same pod, as if it were bound there."""
+        """Return the same pod as if it were bound to that node."""
         other = self._copy()
         other.node_name = node_name
         return other
 
     def holding(self, held: Held | None) -> PodInfo:
-        """The same pod, counted on its node with another amount; None for what it asks for."""
+        """Return the same pod, counted on its node with another amount; None for its requests."""
         other = self._copy()
         other.held = held
         return other
@@ -118,7 +123,7 @@ class PodInfo:
 
 
 def _came_true(pod: Pod) -> tuple[float | None, float | None]:
-    """When the pod got its node and when it was initialized, in seconds since 1970; None while it did not."""
+    """Return when the pod was scheduled and initialized, in seconds since 1970; None while it was not."""
     scheduled = initialized = None
     for condition in pod.status.conditions:
         if condition.status == "True" and condition.last_transition_time is not None:

@@ -1,4 +1,4 @@
-"""The pod that stands for a Reservation, in the slim form in which the scheduler holds pods."""
+"""Make the reserve pod of a Reservation."""
 
 from __future__ import annotations
 
@@ -11,4 +11,5 @@ from koord.scheduler.state.wire import Pod
 
 
 def standing_for(reservation: Reservation) -> Pod:
+    """Return the reserve pod of a Reservation in the scheduler's pod model."""
     return convert(msgspec.to_builtins(reserve_pod(reservation)), Pod)

@@ -1,4 +1,4 @@
-"""What placement derives from a pod's spec, worked out once for all pods with an equal spec."""
+"""Derive what placement needs from a pod's spec, once for all pods with an equal spec."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ HostPort = tuple[str, str, int]
 
 
 class Shape:
-    """Shared by every pod whose spec is equal. `memo` is where plugins keep what they parse from it, by their name."""
+    """Hold what is derived from one spec, shared by every pod whose spec is equal.
+
+    `memo` is where plugins keep what they parse from it, by their name.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -50,7 +53,7 @@ class Shape:
 
 
 class Shapes:
-    """The table of shapes in use. Specs that differ only in what placement does not read share a shape."""
+    """Intern the shapes in use. Specs that differ only in what placement does not read share a shape."""
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[bytes, Shape] = WeakValueDictionary()
@@ -71,7 +74,7 @@ class Shapes:
         return known
 
     def interned(self, pod: Pod) -> Pod:
-        """The same pod with its spec made of the shape's parts: a cluster has far fewer specs than pods."""
+        """Return the pod with its spec made of the shape's parts: a cluster has far fewer specs than pods."""
         shape, own = self.of(pod), pod.spec
         spec = msgspec.structs.replace(shape.spec, node_name=own.node_name, scheduling_gates=own.scheduling_gates)
         return msgspec.structs.replace(pod, spec=spec, shape=shape)
@@ -81,7 +84,10 @@ class Shapes:
 
 
 def _read(volumes: tuple[Volume, ...]) -> tuple[Volume, ...]:
-    """Those that placement depends on. The others would make every pod unique: one of a token has a random name."""
+    """Return the volumes that placement depends on.
+
+    The others would make every pod unique: the volume of a service account token has a random name.
+    """
     kept = tuple(v for v in volumes if any(getattr(v, source) is not None for source in _PLACED_SOURCES))
     return volumes if len(kept) == len(volumes) else kept
 

@@ -1,8 +1,8 @@
-"""Nodes as rows of NumPy columns, and the log of which rows changed.
+"""Keep nodes as rows of NumPy columns, and log which rows changed.
 
-The table mirrors what NodeInfo holds exactly; columnar forms of plugins read it, and whoever keeps a result per row
-asks `changed_since` which rows to look at again. Plugins add columns of their own: `column` for what depends on the
-pods of a node too, `node_column` and `coded` for what depends on the node object alone and so changes seldom.
+The table mirrors what NodeInfo holds exactly; columnar forms of plugins read it, and whoever caches a result per row
+asks `changed_since` which rows to compute again. Plugins add columns of their own: `column` for what depends on the
+pods of a node too, `node_column` and `coded_column` for what depends on the node object alone and so changes seldom.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class NodeTable:
         return np.flatnonzero(self.alive)
 
     def row_of(self, name: str) -> NodeInfo:
-        """The node of that name, in a new row if need be."""
+        """Return the node of that name, in a new row if need be."""
         known = self.index.get(name)
         if known is not None:
             return known
@@ -126,11 +126,11 @@ class NodeTable:
         return column
 
     def column(self, key: Hashable, dtype: npt.DTypeLike, compute: Compute) -> npt.NDArray[Any]:
-        """A plugin's own column, up to date. `compute` must give the same answer for the same node and pods."""
+        """Return a plugin's own column, up to date. `compute` must give the same answer for the same node and pods."""
         return self._column(key, dtype, compute, self._changes)
 
     def node_column(self, key: Hashable, dtype: npt.DTypeLike, compute: Compute) -> npt.NDArray[Any]:
-        """The same for what depends on the node object alone: placements do not make it anew."""
+        """Return a column that depends on the node object alone: placements do not cause it to be recomputed."""
         return self._column(key, dtype, compute, self.node_changes)
 
     def _column(self, key: Hashable, dtype: npt.DTypeLike, compute: Compute, changes: Changes) -> npt.NDArray[Any]:
@@ -141,7 +141,7 @@ class NodeTable:
         return column.values
 
     def coded(self, key: Hashable, compute: Callable[[NodeInfo], Hashable]) -> Coded:
-        """What the node object alone says, as codes: taint sets, the value of a label."""
+        """Return a coded column of what the node object alone says, such as its taints."""
         coded = self._coded.get(key)
         if coded is None:
             coded = self._coded[key] = Coded(self.size, compute, self.node_changes)
@@ -149,7 +149,7 @@ class NodeTable:
         return coded
 
     def label(self, key: str) -> Coded:
-        """The value of a label per node; None for nodes without it."""
+        """Return the coded column of a label's values; None for nodes without it."""
         return self.coded(("label", key), lambda node: node.labels.get(key))
 
     # Changes -----------------------------------------------------------------------------------------------------
@@ -159,22 +159,22 @@ class NodeTable:
         return self._changes.position
 
     def changed_since(self, position: int) -> list[int] | None:
-        """Rows that changed after a position, each once; None when that is too long ago to say."""
+        """Return the rows that changed after a position, each once; None when that is too long ago to say."""
         return self._changes.since(position)
 
     def derived(self, kind: Callable[[NodeTable], T]) -> T:
-        """The one thing of that kind that is kept over this table, made on first use."""
+        """Return the one instance of that kind that is kept over this table, made on first use."""
         known: T | None = self._derived.get(kind)
         if known is None:
             known = self._derived[kind] = kind(self)
         return known
 
     def note(self, row: int) -> None:
-        """Something else that a plugin judges this row by changed, such as what is measured on the node."""
+        """Log that something else a plugin judges this row by changed, such as measured usage."""
         self._changes.note(row)
 
     def touch(self, node: NodeInfo) -> None:
-        """Bring the row's numbers in line with the node and note that it changed."""
+        """Copy the node's sums into its row and log the change."""
         row = node.row
         self.pod_count[row] = len(node.pods)
         self.nonzero_cpu[row] = node.nonzero_cpu
@@ -189,7 +189,7 @@ class NodeTable:
         self._changes.note(row)
 
     def touch_node(self, node: NodeInfo) -> None:
-        """The same after the node object itself changed."""
+        """Copy the node's allocatable and sums into its row and log the change, after the node object changed."""
         row = node.row
         self.live += (node.node is not None) - int(self.alive[row])
         self.alive[row] = node.node is not None

@@ -1,9 +1,9 @@
-"""How many placed pods match a selector, per row; kept for the selectors in use only.
+"""Count the placed pods that match a selector, per row; kept for the selectors in use only.
 
-    pod placed --> its Peers --> the tallies that match them --> one row of each
+    pod placed --> its label group --> the counts that match it --> one row of each
 
-A pod that no tally matches costs one dictionary entry. A tally is filled from the placed Peers that match it, which
-are found by label, and writes a log of its changes, so that whoever sums it up (by zone, say) need not sum again.
+A pod that no count matches costs one dictionary entry. A count is filled from the placed label groups that match it,
+which are found by label, and keeps a log of its changes, so that whoever sums it up (by zone, say) need not sum again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Pin = tuple[str, str]  # label key and value
 
 
 class Clause(msgspec.Struct, frozen=True):
-    """A selector within namespaces; None stands for all of them."""
+    """Match a selector within namespaces; None stands for all of them."""
 
     namespaces: frozenset[str] | None
     selector: Selector
@@ -42,7 +42,7 @@ class Clause(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Which pods to count: those that satisfy every clause, without those being deleted if `lasting`."""
+    """Say which pods to count: those that satisfy every clause, without those being deleted if `exclude_deleting`."""
 
     clauses: tuple[Clause, ...]
     lasting: bool = False
@@ -52,7 +52,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Placed:
-    """Where pods with one namespace and equal labels are: how many per row, how many of these are being deleted."""
+    """Hold where the pods of one label group are: how many per row, and how many of these are being deleted."""
 
     __slots__ = ("count", "ending", "peers", "rows", "tallies")
 
@@ -65,7 +65,7 @@ class Placed:
 
 
 class Tally:
-    """`counts` per row. `live` turns False when it is no longer kept up to date: ask for it again then."""
+    """Hold the counts per row; `live` turns False when they are no longer updated: ask for the count again then."""
 
     __slots__ = ("_log", "_start", "counts", "live", "members", "question")
 
@@ -82,7 +82,9 @@ class Tally:
         return self._start + len(self._log)
 
     def since(self, position: int) -> list[int] | None:
-        """What came after a position: a row for a pod that came there, ~row for one that left; None if forgotten."""
+        """Return what came after a position: a row for a pod that came there, ~row for one that left; None if
+        forgotten.
+        """
         return None if position < self._start else self._log[position - self._start :]
 
     def add(self, row: int, sign: int) -> None:
@@ -95,7 +97,9 @@ class Tally:
             self._log.clear()
 
     def sized(self, size: int) -> npt.NDArray[np.int64]:
-        """`counts` for exactly that many rows; the table can be longer, or shorter than what was grown ahead."""
+        """Return the counts of exactly that many rows; the table can be longer, or shorter than what was grown ahead.
+
+        """
         if len(self.counts) < size:
             self.counts = grown(self.counts, size)
         return self.counts[:size]
@@ -111,17 +115,17 @@ class Tally:
 
 
 class Tallies:
-    """All tallies of one cluster state. Get it with `state.derived(Tallies)`."""
+    """Keep all counts of one cluster state. Get it with `state.derived(SelectorCounts)`."""
 
     def __init__(self, state: ClusterState) -> None:
         self._table = state.table
         self._known: OrderedDict[Question, Tally] = OrderedDict()
-        self._by_pin: dict[Pin | None, dict[Tally, None]] = {}  # None: tallies that pin no label
+        self._by_pin: dict[Pin | None, dict[Tally, None]] = {}  # None: counts that require no label value
         self._placed: dict[Peers, Placed] = {}
         self._placed_in: dict[str, dict[Placed, None]] = {}  # by namespace
         self._placed_by_pin: dict[Pin, dict[Placed, None]] = {}
-        self._unindexed: dict[Placed, None] = {}  # by neither: that waits until a new tally looks for them
-        self.moves = 0  # counts every change of any tally
+        self._unindexed: dict[Placed, None] = {}  # by neither: indexed when a new count looks for them
+        self.moves = 0  # moves with every change of any count
         state.listen(self._heard)
 
     def __len__(self) -> int:
@@ -155,7 +159,7 @@ class Tallies:
         tally.members.clear()
 
     def _candidates(self, question: Question) -> Iterable[Placed]:
-        """Placed pods among which all that match are, by the rarest label that they must have."""
+        """Return placed groups among which all that match are, found by the rarest label that they must have."""
         self._index()
         best: list[dict[Placed, None]] | None = None
         for pins in _pins(question):
@@ -239,7 +243,7 @@ def _count(rows: dict[int, int], row: int, sign: int) -> None:
 
 
 def _pins(question: Question) -> Iterator[tuple[Pin, ...]]:
-    """For each requirement that names values: the labels of which a matching pod must have one."""
+    """Yield for each requirement that names values the labels of which a matching pod must have one."""
     for clause in question.clauses:
         for requirement in clause.selector.requirements:
             if requirement.operator in _PINNING:
@@ -247,5 +251,5 @@ def _pins(question: Question) -> Iterator[tuple[Pin, ...]]:
 
 
 def _index_pins(question: Question) -> tuple[Pin | None, ...]:
-    """Under which labels a tally stands, so that every Peers that it matches finds it."""
+    """Return the labels under which a count is indexed, so that every label group that it matches finds it."""
     return next(_pins(question), (None,))

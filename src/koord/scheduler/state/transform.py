@@ -1,4 +1,4 @@
-"""What is read differently from how it is written: resources under old names, and a scheduler chosen by a label."""
+"""Normalise pods on read."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ _OLD = {**DEPRECATED_BATCH, **DEPRECATED_DEVICES}
 
 
 def renamed(amounts: Mapping[str, V]) -> Mapping[str, V]:
-    """Under the names in use; where both are there the old one is left alone."""
+    """Return the amounts under current resource names; where both names are present the deprecated one is left alone.
+
+    """
     if _OLD.keys().isdisjoint(amounts):
         return amounts
     return {_OLD[name] if name in _OLD and _OLD[name] not in amounts else name: v for name, v in amounts.items()}
 
 
 def spec_of(pod: Pod) -> PodSpec:
-    """The spec as the scheduler reads it; the very same object for nearly every pod."""
+    """Return the spec as the scheduler reads it; the very same object for nearly every pod."""
     spec = pod.spec
     labels = pod.metadata.labels
     chosen = labels.get(L_SCHEDULER_NAME) if labels else None

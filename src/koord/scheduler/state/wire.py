@@ -1,4 +1,8 @@
-"""The parts of a Pod that placement can depend on. Fifty thousand of them are held, so nothing else is read."""
+"""Model the parts of a Pod that placement can depend on; nothing else is decoded, because fifty thousand are held.
+
+Also normalises what is read differently from how it is written: deprecated resource names, and a scheduler chosen by a
+label. A Reservation takes part as a reserve pod of the same form.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,9 @@ class Container(Part, frozen=True, kw_only=True):
 
 
 class PodSpec(Part, frozen=True, kw_only=True):
-    """Pods of one template have equal specs here, except for the node they are on and their gates."""
+    """Hold the spec fields that placement reads; pods of one template differ only in their node and scheduling gates.
+
+    """
 
     node_name: str = ""
     scheduler_name: str = ""
@@ -49,7 +55,9 @@ class PodSpec(Part, frozen=True, kw_only=True):
 
 
 class ContainerStatus(Part, frozen=True, kw_only=True):
-    """What a resize under way has admitted and what runs now; nothing else of a container's life matters here."""
+    """Hold what a resize in progress has admitted and what runs now; nothing else of a container's status matters
+    here.
+    """
 
     name: str = ""
     allocated_resources: ResourceList | None = None
@@ -76,10 +84,10 @@ PODS: Resource[Pod] = builtin.PODS.viewed(Pod)
 
 
 def is_terminal(pod: Pod) -> bool:
-    """A pod that has ended holds nothing, wherever it is."""
+    """Return whether the pod has ended: it holds nothing, wherever it is."""
     return pod.status.phase in ("Succeeded", "Failed")
 
 
 def signature(value: Any) -> bytes:
-    """Equal values give equal bytes, so that equal specs can share what is derived from them."""
+    """Encode a value so that equal values give equal bytes and equal specs can share what is derived from them."""
     return msgspec.msgpack.encode(value, order="deterministic")

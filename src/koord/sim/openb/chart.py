@@ -1,4 +1,6 @@
-"""A line chart as SVG: a few curves of percents by load, readable on light and dark pages. No script, no fonts."""
+"""Compare runs with what was published of the same seeds: per run, and on average by policy and variant; with an SVG
+chart.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 def chart(title: str, curves: Sequence[Curve], across: str, up: str) -> str:
-    """From 50 % of load on if there is that much, because below all policies place everything."""
+    """Render the curves as SVG, from 50 % of load on if there is that much, because below all policies place
+    everything.
+    """
     loads = [load for curve in curves for load in curve.points]
     if not loads:
         raise ValueError("there is nothing to draw")

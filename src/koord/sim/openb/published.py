@@ -1,5 +1,6 @@
-"""The scores of the published experiment as plugins of the scheduler: BestFit and FGD, which keep count of cards
-themselves, and the order of nodes that decides ties. For replays only; no product profile can name them."""
+"""The policies of the published experiment as scheduler plugins: BestFit and FGD, which keep count of cards
+themselves, and the order of nodes that decides ties. For replays only; no product profile can name them.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +36,12 @@ def asked(pod: PodInfo) -> Shape:
 
 
 class Packing(Plugin):
-    """What both have in common: cards are counted here, fitting is by counting, and Reserve takes the cards."""
+    """The common part of both policies: cards are counted here, fitting is by counting, and Reserve takes the cards."""
 
     scope = ROW
 
     def __init__(self, state: ClusterState) -> None:
-        """All nodes are there from the start."""
+        """Count the cards; all nodes exist from the start."""
         table = state.table
         self._left: Ints = np.zeros((table.size, _PLACES), np.int64)  # percents; 0 where there is no card
         self._cards: list[int] = [0] * table.size
@@ -104,7 +105,7 @@ class OpenbFGD(Packing):
     name = "OpenbFGD"
 
     def __init__(self, state: ClusterState, expected: Sequence[Typical], models: Mapping[str, str]) -> None:
-        """`expected`: of the whole trace, known beforehand. `models`: by node."""
+        """Build the scorers. `expected` is of the whole trace, known beforehand; `models` is by node."""
         super().__init__(state)
         kinds = sorted(set(models.values()))
         self._prospects = [_prospect(expected, model) for model in kinds]
@@ -127,7 +128,7 @@ class OpenbFGD(Packing):
 
 
 class OpenbRank(Plugin):
-    """The lower a node's rank, the better; counted below anything else."""
+    """Breaks ties: the lower a node's rank, the better; it counts below anything else."""
 
     name = "OpenbRank"
     scope = ROW
@@ -147,5 +148,5 @@ def _prospect(expected: Sequence[Typical], model: str) -> Prospect:
 
 
 def _anywhere(shape: Shape) -> Shape:
-    """Which models will do is NodeAffinity's business."""
+    """Drop the models, which NodeAffinity checks."""
     return Shape(shape.cpu_milli, shape.gpu_milli, shape.gpu_count) if shape.gpu_spec else shape

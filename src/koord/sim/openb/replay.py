@@ -1,5 +1,8 @@
-"""One run of the experiment: pods arrive one by one, each is decided by the engine, and one that fits nowhere is gone.
-Nothing ever leaves. After each arrival it is noted how much of all cards is allocated."""
+"""One run of the experiment: pods arrive one by one, each is decided by the engine, and one that fits
+nowhere is dropped.
+
+Nothing ever leaves. After each arrival the allocated percentage of all cards is recorded.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ Told = Callable[[int], None]
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`allocation`: percent of all cards, by load: the percent of all cards that pods have asked for so far."""
+    """The result of one run. `allocation` is the percentage of all cards, by load: the percentage requested so far."""
 
     policy: str
     variant: str
@@ -49,7 +52,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def replay(trace: Trace, order: Order, policy: str, up_to: int | None = None, told: Told | None = None) -> Run:
-    """`up_to`: the load in percent after which to stop. `told`: how many more pods have arrived."""
+    """Run the experiment. `up_to` is the load in percent after which to stop; `told` is called with the number of
+    arrivals.
+    """
     scene = Scene(trace.nodes)
     engine = _engine(scene, trace, order, policy)
     pods, capacity = scene.shelf("Pod"), trace.capacity_milli
@@ -96,7 +101,7 @@ def _placed(engine: Engine, scene: Scene, pod: PodInfo) -> bool:
 
 
 class _Points:
-    """Allocation by load: what was noted while the load rounds to a percent is averaged."""
+    """Allocation by load: what was recorded while the load rounds to a percent is averaged."""
 
     def __init__(self, capacity_milli: int) -> None:
         self._capacity = capacity_milli
@@ -133,7 +138,9 @@ def _engine(scene: Scene, trace: Trace, order: Order, policy: str) -> Engine:
 
 
 def koord_plugins() -> dict[str, Any]:
-    """Kubernetes' filters and DeviceShare; nodes are ranked by FragmentationAware alone."""
+    """Return the plugins of koord's profile: Kubernetes' filters and DeviceShare; FragmentationAware alone ranks
+    nodes.
+    """
     return {
         "multiPoint": {"enabled": [{"name": "DeviceShare"}]},
         "score": {"disabled": [{"name": "*"}], "enabled": [{"name": "FragmentationAware"}]},
@@ -141,7 +148,9 @@ def koord_plugins() -> dict[str, Any]:
 
 
 def _published(trace: Trace, order: Order, policy: str) -> tuple[dict[str, Any], dict[str, Factory]]:
-    """Filters of CPU, memory, number of pods and model; cards and scores by the published rules."""
+    """Return the plugins of a published policy: filters of CPU, memory, pod count and model; cards and scores as
+    published.
+    """
     rank = {node.name: order.node_rank[place] for place, node in enumerate(trace.nodes)}
 
     def score(args: Any, handle: Handle) -> OpenbBestFit | OpenbFGD:

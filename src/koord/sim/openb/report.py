@@ -1,4 +1,4 @@
-"""Runs beside what was published of the same seeds: per run, and on average by policy and variant."""
+"""Compare runs with what was published of the same seeds."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ PUBLISHED = ("BestFit", "FGD")
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`published`: curves of the same seed by policy. `largest_gap`: to the published run of the same policy, over
-    all loads; None where there is none, or the order is not the published one."""
+    """A run beside published curves of the same seed by policy.
+
+    `largest_gap` is to the published run of the same policy, over all loads; None where there is none, or the
+    order is not the published one.
+    """
 
     run: Run
     published: Mapping[str, Mapping[int, float]]
@@ -81,7 +84,7 @@ def _averaged(curves: Sequence[Mapping[int, float]]) -> dict[int, float]:
 
 
 def drawn(found: Report, variant: str) -> str:
-    """What was run as lines, what was published as broken ones."""
+    """Draw runs as lines and published curves as dashed lines."""
     means = [mean for mean in found.means if mean.variant == variant]
     seeds = len({seed for mean in means for seed in mean.seeds})
     curves = [Curve(_name(mean.policy), mean.allocation) for mean in means]

@@ -1,4 +1,6 @@
-"""The trace as objects of a cluster: nodes with Device objects, and pods that ask for GPUs as Koordinator's do."""
+"""The trace as a cluster without an API server: nodes with Device objects, and pods that request GPUs as Koordinator's
+do.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _NAMESPACE = "openb"
 
 
 class Shelf:
-    """A lister that is written to."""
+    """A lister that can be written to."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -54,7 +56,7 @@ class Shelf:
 
 
 class Scene:
-    """A cluster without an API server: the handle of its scheduler's plugins."""
+    """A cluster without an API server: the framework handle of its scheduler's plugins."""
 
     def __init__(self, nodes: Sequence[TraceNode]) -> None:
         self.state = ClusterState()
@@ -95,7 +97,7 @@ def device_of(node: TraceNode) -> Device:
 
 
 def pod_of(pod: TracePod, number: int) -> Pod:
-    """The `number`-th to arrive: the same pod of the trace may come more than once."""
+    """Build the `number`-th pod to arrive: the same pod of the trace may come more than once."""
     asked = {"cpu": f"{pod.cpu_milli}m", "memory": f"{pod.memory_mib}Mi"}
     if pod.gpus:
         percent = str(pod.total_milli // 10)
@@ -111,7 +113,7 @@ def pod_of(pod: TracePod, number: int) -> Pod:
 
 
 def models_of(shape: Shape) -> tuple[str, ...]:
-    """The models that `pod_of` wrote down as the only ones that will do."""
+    """Return the models that `pod_of` wrote into the required node affinity."""
     required = required_of(shape.spec)
     terms = required.node_selector_terms if required is not None else ()
     found: list[NodeSelectorRequirement] = [one for term in terms for one in term.match_expressions]

@@ -1,5 +1,7 @@
-"""Reads the published openb trace: nodes, pods, orders of arrival and published results. The files are not part of
-koord; whatever is missing or wrong is told in a sentence."""
+"""Reads the published openb trace: nodes, pods, arrival orders and published results.
+
+The files are not part of koord; whatever is missing or wrong is reported in a sentence.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ SOURCE = "cluster-trace-gpu-v2023 of github.com/alibaba/clusterdata"
 
 
 class BadTrace(Exception):
-    """A file is not there, or not what it should be."""
+    """A trace file is missing, or not what it should be."""
 
 
 class TraceNode(msgspec.Struct, frozen=True):
@@ -35,7 +37,7 @@ class TraceNode(msgspec.Struct, frozen=True):
 
 
 class TracePod(msgspec.Struct, frozen=True):
-    """`gpu_milli` is of each card."""
+    """A pod of the trace. `gpu_milli` is of each card."""
 
     name: str
     cpu_milli: int
@@ -54,7 +56,7 @@ class TracePod(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """Both sorted by name, as orders count them."""
+    """Nodes and pods, both sorted by name, as orders count them."""
 
     variant: str
     nodes: tuple[TraceNode, ...]
@@ -66,7 +68,9 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """`pods`: which pod arrives next, by index. `node_rank`: of each node; the lowest wins a tie."""
+    """An arrival order. `pods` is which pod arrives next, by index; `node_rank` is of each node, and the lowest wins a
+    tie.
+    """
 
     seed: int
     pods: Sequence[int]
@@ -86,7 +90,7 @@ def read_trace(folder: Path, variant: str) -> Trace:
 
 
 def _pod(row: dict[str, str]) -> TracePod:
-    """A list of five columns, as some variants have it, names no models."""
+    """Read a pod. A list of five columns, as some variants have it, names no models."""
     spec = row.get("gpu_spec") or ""
     return TracePod(
         row["name"],
@@ -99,7 +103,7 @@ def _pod(row: dict[str, str]) -> TracePod:
 
 
 def read_order(folder: Path, trace: Trace, seed: int) -> Order:
-    """The published order where there is a file of it, otherwise one of our own by the same rules."""
+    """Return the published order where there is a file of it, otherwise a random one by the same rules."""
     path = folder / ORDER.format(variant=trace.variant, seed=seed)
     if not path.exists():
         return drawn_order(trace, seed)
@@ -118,8 +122,10 @@ class _OrderFile(msgspec.Struct):
 
 
 def drawn_order(trace: Trace, seed: int, percent: int = TUNED_PERCENT) -> Order:
-    """All pods once in any order, then more of them at random until they ask for `percent` of all cards. Where they
-    ask for more to begin with, some are left out."""
+    """Draw an order: all pods once in any order, then more at random until they request `percent` of all cards.
+
+    Where they request more to begin with, some are left out.
+    """
     chance = np.random.default_rng(seed)
     most = percent * trace.capacity_milli // 100
     pods: list[int] = chance.permutation(len(trace.pods)).tolist()
@@ -137,7 +143,7 @@ def drawn_order(trace: Trace, seed: int, percent: int = TUNED_PERCENT) -> Order:
 
 
 def read_published(folder: Path, variant: str, policy: str, seed: int) -> dict[int, float]:
-    """Allocation in percent by load in percent, of one published run; empty when there is none."""
+    """Return allocation in percent by load in percent, of one published run; empty when there is none."""
     path = folder / ALLOCATION
     if not path.exists():
         return {}

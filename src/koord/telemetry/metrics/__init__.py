@@ -1,1 +1,1 @@
-"""Numbers that a program publishes: what they are, where they are held, and the text in which they are served."""
+"""Metrics of a program: families and their registry, process metrics, and the exposition formats."""

@@ -1,4 +1,11 @@
-"""Bounds of histograms, computed as Kubernetes computes them so that the served numbers are the same text."""
+"""Counters, gauges and histograms of one program instance, one series for each set of label values, and
+their registry.
+
+Not thread-safe: a program changes its metrics from its event loop only, which saves a lock per
+observation. Names are served as given; koord's are Kubernetes' and Koordinator's, and some of those break
+the rules that client libraries enforce (a counter without `_total`), which is why this is not one of
+them. There is no global registry: two programs in a process never share a number.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text in which metrics are served: Prometheus' own by default, OpenMetrics for who asks for it."""
+"""The exposition formats of metrics: Prometheus text by default, OpenMetrics for clients that ask for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LABEL = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 
 def wants_open(accept: str) -> bool:
-    """Whether an Accept header prefers OpenMetrics to plain text. Weights decide, the first of equals wins."""
+    """Return whether an Accept header prefers OpenMetrics to plain text. Weights decide, the first of equals wins."""
     best, chosen = 0.0, ""
     for part in accept.split(","):
         kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
@@ -31,7 +31,7 @@ def wants_open(accept: str) -> bool:
 
 
 def render(registries: Iterable[Registry], *, open_metrics: bool = False) -> bytes:
-    """Every family that has a series, in order of name. Where two registries share a name, the first one is served."""
+    """Render every family that has a series, by name. Where two registries share a name, the first one is served."""
     entries: dict[str, AnyFamily | Reading] = {}
     for registry in registries:
         for entry in (*registry.families(), *registry.readings()):
@@ -49,7 +49,7 @@ def render(registries: Iterable[Registry], *, open_metrics: bool = False) -> byt
 
 
 def number(value: float) -> str:
-    """As Go prints it: shortest digits, an exponent from a million on."""
+    """Format a number as Go prints it: shortest digits, an exponent from a million on."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -65,7 +65,7 @@ def number(value: float) -> str:
 
 
 def line(name: str, names: Labels, values: Labels, value: str) -> str:
-    """One sample, with its labels in order of name."""
+    """Format one sample, with its labels in order of name."""
     return f"{name}{_labels(names, values)} {value}"
 
 

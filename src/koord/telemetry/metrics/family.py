@@ -58,7 +58,7 @@ class Histogram:
         self.total += value
 
     def observe_many(self, value: float, times: int) -> None:
-        """`times` observations of one value, for a loop that measures a batch and divides."""
+        """Record `times` observations of one value, for a loop that measures a batch and divides."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
 
@@ -67,7 +67,9 @@ M = TypeVar("M", bound=Counter | Gauge | Histogram)
 
 
 class Family(Generic[M]):
-    """All series of one name. `labels(...)` finds or makes one; keep it where the same series is changed often."""
+    """All series of one name. `labels(...)` finds or creates one; keep a reference where the same series changes
+    often.
+    """
 
     def __init__(
         self,
@@ -106,11 +108,11 @@ class Family(Generic[M]):
         return made
 
     def remove(self, *values: str) -> None:
-        """The series is served no more; absent already is fine."""
+        """Remove the series; it is no error when it is absent."""
         self._series.pop(values, None)
 
     def remove_where(self, **wanted: str) -> int:
-        """Remove every series with these label values, and say how many those were."""
+        """Remove every series with these label values, and return how many there were."""
         at = [(self.label_names.index(name), value) for name, value in wanted.items()]
         gone = [values for values in self._series if all(values[i] == value for i, value in at)]
         for values in gone:

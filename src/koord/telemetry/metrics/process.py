@@ -1,4 +1,4 @@
-"""What the system and the interpreter know about this process, under the names that every dashboard has."""
+"""Metrics of this process from the system and the interpreter, under the names that every dashboard has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _START_FIELD, _CPU_FIELDS, _VIRTUAL_FIELD, _RESIDENT_FIELD = 19, (11, 12), 20, 2
 
 
 def watch_process(registry: Registry, proc: Path = _PROC) -> None:
-    """Serve process_* (where there is a /proc) and python_* numbers from now on."""
+    """Register process_* metrics (where there is a /proc) and python_* metrics."""
     registry.source(lambda: (*_process(proc), *_python()))
 
 

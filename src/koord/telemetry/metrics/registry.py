@@ -14,7 +14,7 @@ _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A number that is not held but looked up when somebody asks: one name, and a value for each set of labels."""
+    """A metric that is not held but read on each scrape: one name, and a value for each set of labels."""
 
     name: str
     help: str
@@ -28,7 +28,7 @@ Source = Callable[[], Iterable[Reading]]
 
 
 class Registry:
-    """Makes families and serves them in order of name. A name is taken once."""
+    """Creates families and serves them in order of name. A name can be registered once."""
 
     def __init__(
         self,
@@ -36,7 +36,9 @@ class Registry:
         disabled: Iterable[str] = (),
         allowed: Mapping[str, Mapping[str, frozenset[str]]] | None = None,
     ) -> None:
-        """`disabled` names count but are not served; `allowed` is metric -> label -> the values it may show."""
+        """Configure the registry. `disabled` names count but are not served; `allowed` is metric -> label -> permitted
+        values.
+        """
         self._disabled = frozenset(disabled)
         self._allowed = allowed or {}
         self._families: dict[str, AnyFamily] = {}
@@ -58,7 +60,7 @@ class Registry:
         return self._take(Family(name, help, "histogram", names, lambda: Histogram(bounds), self._of(name)))
 
     def source(self, read: Source) -> None:
-        """Ask `read` for numbers each time the metrics are served."""
+        """Register a function that is asked for readings on each scrape."""
         self._sources.append(read)
 
     def families(self) -> Iterator[AnyFamily]:

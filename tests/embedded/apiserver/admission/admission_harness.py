@@ -1,4 +1,4 @@
-"""A started server and the fewest words to speak to it."""
+"""Start a server and send it requests in few words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server itself adds to objects and refuses; the words are the real server's."""
+"""The built-in admission plugins add and refuse what kube-apiserver's do, in its words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which requests a rule is about."""
+"""Webhook rules match the requests that they should."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks that are functions of this process, alone and beside webhooks."""
+"""In-process hooks, alone and beside webhooks."""
 
 from __future__ import annotations
 

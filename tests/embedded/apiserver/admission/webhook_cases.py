@@ -1,4 +1,4 @@
-"""Webhooks, requests and what comes of them: played against this server and against a real one, which must agree."""
+"""Webhook configurations, requests and their outcomes, played against this server and against a real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An HTTPS server that plays admission webhooks: the path says what it answers, and it remembers what it was asked."""
+"""An HTTPS server that plays admission webhooks: the path decides its answer, and it records what it received."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Definitions in few words, and a started server to give them to."""
+"""This module builds CRDs in few words, and a started server that takes them."""
 
 from __future__ import annotations
 

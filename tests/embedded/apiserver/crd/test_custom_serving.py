@@ -1,4 +1,4 @@
-"""A definition's life: served at once, changed under its objects, deleted with them, and back after a restart."""
+"""These tests check a CRD's life cycle: served at once, changed, deleted with its objects, restored."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def test_deprecated_versions_say_so(api: Api) -> None:
 
 
 class Test_versions:
-    """The values are those of a real server with the same definitions."""
+    """These tests expect the values of a real server with the same CRDs."""
 
     FIRST = version("v1", schema(a=text(default="A"), x=text()))
     SECOND = version("v2", schema(b=text(default="B"), x=text()), storage=False)
@@ -283,7 +283,7 @@ async def test_built_in_kinds_are_not_replaced(api: Api) -> None:
 
 
 async def test_restart(tmp_path: Path) -> None:
-    """A server that finds definitions and objects on disk serves them from its first moment."""
+    """Check that a server that finds CRDs and objects on disk serves them from the start."""
     columns = [{"name": "Color", "type": "string", "jsonPath": ".spec.color"}]
     fields = schema(color=text())
     chosen = [{"jsonPath": ".spec.color"}]

@@ -1,4 +1,4 @@
-"""Names are given to definitions first come, first served, within a group."""
+"""These tests check that names are given to CRDs first come, first served, within a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a definition must be like: every answer that a real server gave, and the rules of updates."""
+"""These tests check the validation of CRDs against a real server's recorded answers, and the rules of updates."""
 
 from __future__ import annotations
 

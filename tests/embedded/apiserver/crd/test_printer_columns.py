@@ -1,4 +1,4 @@
-"""Cells of printer columns, as a real server filled them, and paths beyond those."""
+"""These tests check the cells of printer columns against a real server's, and more paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Whatever the bytes of a request, the server answers with an object or a refusal, and a refusal changes nothing."""
+"""Whatever the bytes of a request, the server answers with an object or an error, and an error changes
+nothing.
+"""
 
 from __future__ import annotations
 

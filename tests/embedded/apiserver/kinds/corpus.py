@@ -1,8 +1,8 @@
-"""The questions that both servers are asked: rich objects, and every small way to damage each of them.
+"""This module provides the requests that both servers answer: rich objects and small damages of each.
 
-An object of `objects/*.yaml` is created as it is, then with one field at a time dropped, emptied, negated, doubled or
-misspelt, then with the changes that `variations.yaml` lists for it; and once created, replaced by each of those.
-`{ns}` in a name becomes the namespace of the run.
+An object of `objects/*.yaml` is created as it is, then with one field at a time dropped, emptied, negated,
+doubled or misspelt, then with the changes that `variations.yaml` lists for it; and once created, replaced
+by each of those. `{ns}` in a name becomes the namespace of the run.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def objects() -> dict[str, Obj]:
 
 
 def variations(id: str) -> dict[str, Obj]:
-    """Changes of more than one field that are worth a question: name -> path -> value."""
+    """Return the changes of more than one field that are worth a request: name -> path -> value."""
     return _variations().get(id, {})
 
 
@@ -96,7 +96,7 @@ def varied(id: str, onto: Obj) -> Iterator[tuple[str, Obj]]:
 
 
 def collection(obj: Obj) -> str:
-    """The path that the object is posted to, with `{ns}`."""
+    """Return the path that the object is posted to, with `{ns}`."""
     version, kind = obj["apiVersion"], obj["kind"]
     plural = _PLURALS.get(kind) or kind.lower()
     if not plural.endswith("s"):
@@ -108,9 +108,9 @@ def collection(obj: Obj) -> str:
 
 
 def damaged(obj: Obj, onto: Obj | None = None) -> Iterator[tuple[str, Obj]]:
-    """The object itself, then each small change to it, with an id that says what was done where.
+    """Yield the object itself, then each small change to it, with an id that says what was done where.
 
-    `onto`: make the same changes to this object, which has grown out of the first one.
+    `onto`: make the same changes to this object, which is the stored form of the first one.
     """
     onto = obj if onto is None else onto
     yield AS_IT_IS, onto
@@ -164,9 +164,9 @@ def _others(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _put(obj: Any, path: Place, value: Any, *, make: bool = False) -> Any:
-    """A copy of the object with another value at the path; None takes the place away.
+    """Return a copy of the object with another value at the path; None removes the field.
 
-    Raises KeyError where the path leaves the object, unless it is to `make` the way.
+    Raises KeyError where the path leaves the object, unless `make` creates the path.
     """
     key, rest = path[0], path[1:]
     if isinstance(obj, list):
@@ -183,7 +183,7 @@ def _put(obj: Any, path: Place, value: Any, *, make: bool = False) -> Any:
 
 
 def fill(value: Any, ns: str) -> Any:
-    """The value with `{ns}` replaced in every string."""
+    """Return the value with `{ns}` replaced in every string."""
     if isinstance(value, str):
         return value.replace("{ns}", ns)
     if isinstance(value, dict):
@@ -194,7 +194,7 @@ def fill(value: Any, ns: str) -> Any:
 
 
 def delta(old: Any, new: Any) -> Any:
-    """A merge patch that turns `old` into `new`; lists are taken whole."""
+    """Return a merge patch that turns `old` into `new`; lists are replaced whole."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return new
     changed = {key: None for key in old if key not in new}

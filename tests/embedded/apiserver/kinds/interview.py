@@ -1,6 +1,7 @@
-"""Put every question of the corpus to a server, and keep what it says in a form that two servers can agree on.
+"""This module sends every request of the corpus to a server and keeps the answers in a comparable form.
 
-Uids, times, revisions and allocated addresses are the server's own and are left out; so is what admission adds to pods.
+Uids, times, revisions and allocated addresses are the server's own and are left out; so is what admission
+adds to pods.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _ADMITTED_KEYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachabl
 
 
 class Admitted:
-    """Stands in for the admission plugins whose work shows in the messages of refused pod updates."""
+    """This stand-in does what those admission plugins do whose work shows in the messages of rejected pod updates."""
 
     async def admit(self, attributes: Attributes) -> None:
         obj = attributes.obj
@@ -54,7 +55,7 @@ class Admitted:
 
 
 async def interview(ask: Ask, id: str, obj: Obj, ns: str) -> Answers:
-    """`create` answers by the id of the damage, and `update` answers to the same when the object is there."""
+    """Return the answers by the id of the damage: `create`, and `update` of the existing object."""
     place = fill(collection(obj), ns)
     name = fill(obj["metadata"]["name"], ns)
     answers: Answers = {"create": {}, "update": {}}
@@ -119,7 +120,7 @@ def _neutral(value: Any, ns: str, key: str = "") -> Any:
 
 
 def _related(answers: Answers) -> Answers:
-    """Accepted bodies as differences from the undamaged one, which keeps the record small."""
+    """Replace accepted bodies by their difference from the undamaged one, which keeps the record small."""
     for said in answers.values():
         whole = said.get(AS_IT_IS, {}).get("body")
         if whole is None:

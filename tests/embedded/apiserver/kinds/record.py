@@ -1,4 +1,7 @@
-"""Record a real server's answers: python -m tests.embedded.apiserver.kinds.record KUBECONFIG [object ...]"""
+"""This program records a real server's answers.
+
+Run python -m tests.embedded.apiserver.kinds.record_answers KUBECONFIG [object ...]
+"""
 
 from __future__ import annotations
 

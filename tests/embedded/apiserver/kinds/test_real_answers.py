@@ -1,4 +1,4 @@
-"""Every question of the corpus gets the answer that a real kube-apiserver 1.35 gave when it was recorded."""
+"""These tests check that every request of the corpus gets the recorded answer of a real kube-apiserver 1.35."""
 
 from __future__ import annotations
 

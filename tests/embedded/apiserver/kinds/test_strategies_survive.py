@@ -1,4 +1,4 @@
-"""No object that fits its schema, however odd, may break a strategy: it is taken or refused, never a crash."""
+"""These tests check that no object that fits its schema, however odd, crashes a strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold for every kind: defaults settle at once, and an object that was taken may be sent back unchanged."""
+"""These tests check that defaulting is idempotent and that accepted objects may be sent back unchanged."""
 
 from __future__ import annotations
 

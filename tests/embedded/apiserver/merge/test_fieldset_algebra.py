@@ -1,4 +1,4 @@
-"""Sets of fields: the algebra against plain Python sets of paths, and FieldsV1 both ways."""
+"""These tests check the set operations against plain Python sets of paths, and FieldsV1 in both directions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_leaves_have_nothing_below_them(a: frozenset[Path]) -> None:
 
 @given(a=SETS, b=SETS)
 def test_results_are_canonical(a: frozenset[Path], b: frozenset[Path]) -> None:
-    """Equal sets are equal dicts in the same order, whichever way they came to be."""
+    """Check that equal sets are equal dicts in the same order, however they were built."""
     found = fieldset.union(fieldset.difference(tree(a), tree(b)), fieldset.intersection(tree(a), tree(b)))
     assert json.dumps(found) == json.dumps(tree(a))
     assert json.dumps(fieldset.union(tree(b), tree(a))) == json.dumps(tree(a | b))

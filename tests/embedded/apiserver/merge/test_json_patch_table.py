@@ -1,4 +1,4 @@
-"""JSON patch: every row was seen on kube-apiserver 1.35."""
+"""These tests check JSON patch; every row was observed on kube-apiserver 1.35."""
 
 from __future__ import annotations
 

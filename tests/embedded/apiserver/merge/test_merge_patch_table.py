@@ -1,4 +1,4 @@
-"""Merge patch: RFC 7386's own examples, and what kube-apiserver does beside them."""
+"""These tests check merge patch: RFC 7386's own examples, and what kube-apiserver does beyond them."""
 
 from __future__ import annotations
 

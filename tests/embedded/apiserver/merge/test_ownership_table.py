@@ -1,4 +1,4 @@
-"""Who owns what after creates, updates and patches: entries seen on kube-apiserver 1.35."""
+"""These tests check field ownership after creates, updates and patches against kube-apiserver 1.35."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ KINDS = {
 
 
 def converted(obj: Obj, version: str) -> tuple[Obj, Node] | None:
-    """`size` of v1 is `count` in v2; no other version is served."""
+    """Convert between v1, where the field is `size`, and v2, where it is `count`; no other version is served."""
     if version not in KINDS:
         return None
     names = {"size": "count"} if version == "t/v2" else {"count": "size"}

@@ -1,4 +1,4 @@
-"""Server-side apply: results, entries and refusals seen on kube-apiserver 1.35, and invariants on random objects."""
+"""These tests check server-side apply against kube-apiserver 1.35, and its invariants on random objects."""
 
 from __future__ import annotations
 
@@ -357,7 +357,7 @@ def apply_widget(live: Obj | None, spec: Obj, manager: str, *, force: bool, now:
 
 
 def settled(value: Any) -> Any:
-    """Without what is empty: an emptied container may stay as null or go."""
+    """Return the value without empty containers: an emptied container may stay as null or disappear."""
     if isinstance(value, dict):
         kept = {k: settled(v) for k, v in value.items()}
         return {k: v for k, v in kept.items() if v is not None and v != {} and v != []}
@@ -365,7 +365,7 @@ def settled(value: Any) -> Any:
 
 
 def nulls(value: Any) -> bool:
-    """Whether a container that lost all its content to its owners is left as null, which validation then refuses."""
+    """Return whether a container that lost all its content is left as null, which validation then rejects."""
     if isinstance(value, dict):
         return any(map(nulls, value.values()))
     return any(map(nulls, value)) if isinstance(value, list) else value is None

@@ -1,4 +1,4 @@
-"""Strategic merge patch: results and refusals seen on kube-apiserver 1.35, and invariants on pods and deployments."""
+"""These tests check strategic merge patch against kube-apiserver 1.35, and its invariants."""
 
 from __future__ import annotations
 

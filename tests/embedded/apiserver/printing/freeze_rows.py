@@ -1,6 +1,6 @@
-"""Ask a real server for the tables of many objects and keep its answers in rows.json.gz.
+"""This program asks a real server for the tables of many objects and keeps its answers in rows.json.gz.
 
-Run from the repository's root: python -m tests.embedded.apiserver.printing.freeze_rows KUBECONFIG
+Run from the repository's root: python -m tests.embedded.apiserver.printing.record_rows KUBECONFIG
 """
 
 from __future__ import annotations
@@ -126,12 +126,12 @@ class Server:
 
 
 def flat(path: str) -> str:
-    """The path without its namespace: what a row belongs to."""
+    """Return the path without its namespace, which is what a row belongs to."""
     return re.sub(r"/namespaces/[^/]+(?=/)", "", path)
 
 
 async def make(server: Server, ns: str, made: list[str]) -> None:
-    """Create everything; the paths of the objects go into `made`."""
+    """Create everything, and append the paths of the objects to `made`."""
     now = time.time()
     whole = [*pods(), *signing_requests(ns)]
     whole += [({k: v for k, v in case.items() if k != "status"}, case.get("status") or {}) for case in cases()]
@@ -151,7 +151,7 @@ async def make(server: Server, ns: str, made: list[str]) -> None:
 
 
 async def row(server: Server, path: str) -> Obj:
-    """One object, its cells, and the moment at which they were made, away from the turn of a second."""
+    """Return one object, its cells and the time at which they were made, away from the turn of a second."""
     part = time.time() % 1
     if not 0.2 < part < 0.7:
         await asyncio.sleep((1.25 - part) % 1)

@@ -1,4 +1,4 @@
-"""Objects of the other kinds that people look at in tables, as YAML: what is created, and the status it gets then."""
+"""These YAML objects cover the other kinds that people list in tables: the object and its later status."""
 
 from __future__ import annotations
 
@@ -625,7 +625,7 @@ metadata: {name: "{ns}-other"}
 
 
 def cases() -> list[dict[str, Any]]:
-    """All cases; one YAML list, because an anchor ends with its document."""
+    """Return all cases; they are one YAML list, because an anchor ends with its document."""
     parts = [part.strip("\n").replace("\n", "\n  ") for part in CASES.split("---\n")]
     loaded: list[dict[str, Any]] = yaml.safe_load("\n".join(f"- {part}" for part in parts))
     return loaded

@@ -1,4 +1,4 @@
-"""Pods in the states that `kubectl get pods` tells apart: name -> (spec, status, what happens to it afterwards)."""
+"""These pods are in the states that `kubectl get pods` tells apart: name -> (spec, status, later action)."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ DYING_PODS: dict[str, tuple[Obj, Obj]] = {
 
 
 def pods() -> list[tuple[Obj, Obj]]:
-    """Pairs of pod and status; those that are to be deleted carry a finalizer, so that they stay to be looked at."""
+    """Return pairs of pod and status; those to be deleted carry a finalizer, so that they can still be listed."""
     made = []
     for name, (spec, status) in {**PODS, **DYING_PODS}.items():
         metadata: Obj = {"name": name}

@@ -1,4 +1,4 @@
-"""Every row that a real server printed, printed again: `freeze_rows` made the file."""
+"""These tests print every recorded row of a real server again; `record_rows` made the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ConfigMaps in protobuf that no server takes, and kube-apiserver's words for each."""
+"""These ConfigMaps in protobuf are rejected by every server, with kube-apiserver's message for each."""
 
 from __future__ import annotations
 

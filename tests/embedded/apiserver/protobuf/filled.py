@@ -1,4 +1,7 @@
-"""An object of a kind with something in every field, from the kind's own description: no value is one that defaults."""
+"""This module builds an object of a kind with a value in every field, from the kind's schema.
+
+No value is a default.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ POSTED = [("policy", "v1", "Eviction"), ("autoscaling", "v1", "Scale"), ("", "v1
 
 
 def kinds() -> list[tuple[str, str, str]]:
-    """Every kind that has a body, once for each group version."""
+    """Return every kind that has a body, once for each group-version."""
     served = [(row.group, row.version, row.kind) for row in builtin().resources()]
     # ComponentStatus and the like are only ever answers, but they are messages too.
     return list(dict.fromkeys([*served, *POSTED]))
@@ -26,7 +29,10 @@ def name_of(group: str, version: str, kind: str) -> str:
 
 
 def objects(*, zero: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """`zero`: pointers to nothing much (0, "", false, {}), which are not the same as no pointer."""
+    """Yield an object of every kind.
+
+    `zero` sets pointers to zero values (0, "", false, {}), which differ from no pointer.
+    """
     for group, version, kind in kinds():
         node = builtin().node_for(group, version, kind)
         assert node is not None, kind
@@ -82,7 +88,7 @@ class _Filler:
         return "" if self._zero else f"é {number}"
 
     def free(self, node: Node, number: int) -> Any:
-        """What has no description of its own: JSON inside bytes, and a schema or something simpler."""
+        """Return a value for a field without a schema: JSON inside bytes, and schema unions."""
         if self._zero:
             return None
         if node.go_type in SCHEMA_UNIONS:

@@ -1,4 +1,4 @@
-"""Protobuf written by hand, byte for byte, for tests that need bytes no client would send."""
+"""These functions build protobuf bytes by hand, for tests that need bytes that no client would send."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def envelope(api_version: str, kind: str, raw: bytes) -> bytes:
 
 
 def named(name: str) -> bytes:
-    """Metadata with a name, which is field 1 of field 1 in every kind."""
+    """Build metadata with a name, which is field 1 of field 1 in every kind."""
     return chunk(1, chunk(1, name))

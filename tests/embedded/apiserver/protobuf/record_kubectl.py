@@ -1,6 +1,9 @@
-"""Record what kubectl sends in protobuf: python -m tests.embedded.apiserver.protobuf.record_kubectl
+"""This program records what kubectl sends in protobuf.
 
-Beside each body goes the same object as kubectl itself writes it to JSON, where it can (--dry-run=client -o json).
+Run python -m tests.embedded.apiserver.protobuf.record_kubectl.
+
+Beside each body it keeps the same object as kubectl writes it to JSON, where it can (--dry-run=client -o
+json).
 """
 
 from __future__ import annotations

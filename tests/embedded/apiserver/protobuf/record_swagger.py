@@ -1,6 +1,7 @@
-"""Have gnostic write one OpenAPI 2 document: python -m tests.embedded.apiserver.protobuf.record_swagger (needs Go).
+"""This program has gnostic encode one OpenAPI 2 document (needs Go).
 
-Keys are in the order of their numbers and free values look alike in JSON and YAML, so that the bytes can be compared.
+Run python -m tests.embedded.apiserver.protobuf.record_swagger. Keys are in the order of their numbers and
+free values are equal in JSON and YAML, so that the bytes can be compared.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def gnostic(way: str, given: bytes) -> bytes:
-    """`write` turns JSON into protobuf, `read` turns that into YAML."""
+    """Run gnostic: `write` turns JSON into protobuf, `read` turns that into YAML."""
     command = ["go", "run", "-mod=readonly", str(HERE / "swagger.go"), way]
     return subprocess.run(command, cwd=MODULE, input=given, capture_output=True, check=True).stdout
 

@@ -1,4 +1,7 @@
-"""Have Go write every kind with every field: python -m tests.embedded.apiserver.protobuf.record_types (needs Go)."""
+"""This program has Go encode every kind with every field (needs Go).
+
+Run python -m tests.embedded.apiserver.protobuf.record_types.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bytes of a message mean where clients differ, and that no bytes do harm."""
+"""These tests check the decoding of messages where clients differ, and that no bytes do harm."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_refused_form(definition: str, raw: bytes, why: str) -> None:
 
 
 def nested(levels: int) -> bytes:
-    """A schema that says `not` so many times: from the inside out, so that it is quick to write."""
+    """Return a schema with so many levels of `not`, built from the inside out to be fast."""
     sizes, size = [], 0
     for _ in range(levels):
         sizes.append(size)
@@ -187,7 +187,7 @@ def test_nesting_ends_where_we_say() -> None:
 
 
 def test_message_given_often_is_read_once() -> None:
-    """Reading it anew each time would take the square of this, which is a minute and not a moment."""
+    """Check linear time: reading the message anew each time would take a minute instead of a moment."""
     often = b"".join(chunk(1, chunk(11, chunk(1, f"k{i}") + chunk(2, ""))) for i in range(50_000))
     assert len(decode(CORE + "ConfigMap", often)["metadata"]["labels"]) == 50_000
 

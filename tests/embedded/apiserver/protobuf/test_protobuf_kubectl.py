@@ -1,4 +1,4 @@
-"""Bodies that kubectl 1.32 sent: read as kubectl writes the same objects to JSON, and taken by the server."""
+"""These tests check that bodies of kubectl 1.32 decode to its own JSON and are accepted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ASKED: dict[str, Any] = {
 
 
 def read(name: str) -> dict[str, Any]:
-    """The object, after the round trip through its type that the server gives everything."""
+    """Return the object after the round trip through its type that the server gives every object."""
     plain = content(open_envelope(base64.b64decode(SENT[name]["body"]), "", ""))
     group, _, version = plain["apiVersion"].rpartition("/")
     node = builtin().node_for(group, version, plain["kind"])
@@ -63,7 +63,7 @@ def test_same_object_as_kubectl_prints(name: str) -> None:
 
 
 def _drop_empty(value: Any, key: str) -> None:
-    """Releases differ in whether they write null times and empty structs; neither says anything."""
+    """Drop null times and empty structs, which only some releases write."""
     if isinstance(value, dict):
         if value.get(key, "") in (None, {}):
             del value[key]

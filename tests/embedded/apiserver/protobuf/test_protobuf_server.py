@@ -1,4 +1,4 @@
-"""The server's doors for protobuf bodies: who takes them, and the real server's words for those that are broken."""
+"""These tests check which requests accept protobuf bodies, and the real server's messages for broken ones."""
 
 from __future__ import annotations
 

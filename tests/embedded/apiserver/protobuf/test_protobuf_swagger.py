@@ -1,4 +1,4 @@
-"""OpenAPI 2 in gnostic's protobuf: the same bytes as gnostic's own, and who gets them."""
+"""These tests check that OpenAPI 2 in protobuf equals gnostic's bytes, and which clients get it."""
 
 from __future__ import annotations
 
@@ -79,6 +79,6 @@ async def test_new_kinds_are_in_it() -> None:
 
 
 async def _ask(api: Api, accept: str) -> tuple[int, bytes]:
-    """Not through the harness, which reads every body as text."""
+    """Send the request without the harness, which decodes every body as text."""
     api.last = await api.server.handle(Request(method="GET", path="/openapi/v2", accept=accept, user="tester"))
     return api.last.status, api.last.body.raw()

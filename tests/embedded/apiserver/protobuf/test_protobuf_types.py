@@ -1,4 +1,4 @@
-"""Every kind with every field, written by Kubernetes' own Go types, reads as those types show it in JSON."""
+"""These tests check that every kind with every field, encoded by Kubernetes' Go types, decodes to their JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generated table of built-in kinds: what discovery says of them and what their nodes know."""
+"""These tests check the generated table of built-in kinds: discovery and nodes."""
 
 from koord.embedded.apiserver.schema.builtin import builtin
 from koord.embedded.apiserver.schema.node import Node

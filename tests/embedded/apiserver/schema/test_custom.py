@@ -1,4 +1,4 @@
-"""Custom objects are pruned, defaulted and judged as the real server did it, frozen."""
+"""These tests check pruning, defaulting and validation of custom objects against the real server's."""
 
 import copy
 import json
@@ -63,7 +63,7 @@ ALONE = {
 
 
 def agrees(value: dict[str, Any], name: str) -> None:
-    """What the quick answer lets through, the full walks would have left untouched and without complaint."""
+    """Assert that the full walks leave what the fast path accepts untouched and without errors."""
     if fits(value, ALONE[name]):
         slow = decode_custom_slowly(value, ALONE[name])
         assert not slow.error

@@ -1,4 +1,4 @@
-"""Built-in kinds are decoded as the real server decoded them: its refusals and its stored objects, frozen."""
+"""These tests check the decoding of built-in kinds against the real server's errors and stored objects."""
 
 import json
 from pathlib import Path
@@ -68,7 +68,7 @@ documents = st.recursive(
 
 
 def shaped(node: Node, depth: int = 0) -> st.SearchStrategy[Any]:
-    """Values that mostly fit a node, with nulls, empties and strangers among them."""
+    """Return values that mostly fit a node, with nulls, empty values and unknown fields among them."""
     if depth > 5 or node.kind == "any":
         return documents
     match node.kind:

@@ -1,4 +1,4 @@
-"""OpenAPI documents say what the real server's say, sentences aside."""
+"""These tests check that OpenAPI documents equal the real server's, except for descriptions."""
 
 import json
 from pathlib import Path

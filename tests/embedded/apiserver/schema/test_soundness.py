@@ -1,4 +1,4 @@
-"""CRD schemas are refused as the real server refused them, frozen; and the rules that only this server has."""
+"""These tests check the rejection of CRD schemas against the real server's, and the rules of this server."""
 
 import json
 from pathlib import Path

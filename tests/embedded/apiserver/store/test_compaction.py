@@ -1,4 +1,4 @@
-"""The past is forgotten by age: lists and watches from before say so, the present and the near past stay."""
+"""History is compacted by age: older lists and watches fail with 410, the present and the near past stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was acknowledged is there after a restart, a failed disk is told, and one directory has one owner."""
+"""What was acknowledged is there after a restart, a failed disk is reported, and one directory has one owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small cluster with devices, driven as the program drives it: decide, assume, reserve, bind, see, delete."""
+"""A small cluster with devices, driven as the scheduler drives it: decide, assume, reserve, bind, observe, delete."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def asking(
 
 
 class World:
-    """The handle of its plugin."""
+    """The handle of its plugin, and the cluster around it."""
 
     def __init__(self, *machines: Device, args: DeviceShareArgs | None = None, **options: Any) -> None:
         self.state = ClusterState()
@@ -96,7 +96,7 @@ class World:
     # The way of a pod --------------------------------------------------------------------------------------------
 
     def judged(self, pod: Pod | PodInfo, node: str = "n0") -> str:
-        """What Filter says of a node; "" when it takes the pod."""
+        """Return the text of Filter's rejection of a node; "" when it takes the pod."""
         info = pod if isinstance(pod, PodInfo) else self.state.info(pod)
         cycle = Cycle(self.state)
         cycle.reserved, cycle.nominated = self.cycle.reserved, self.cycle.nominated
@@ -149,7 +149,7 @@ class World:
         return minors_of(self.bound(pod, node))
 
     def check(self) -> None:
-        """What is counted is what live pods carry and what is promised, and no card is given twice."""
+        """Assert that the cache counts what live pods carry and what is assumed, and that no card is given twice."""
         book = self.book
         assert {(node, uid): held for node, uid, held in book.held()} == book.rebuilt()
         assert all(uid in {p.uid for p in self.state.pods()} for uid in book.promises)

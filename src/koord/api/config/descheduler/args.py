@@ -1,4 +1,6 @@
-"""What the arguments of descheduler plugins share: namespaces, pod selectors, thresholds."""
+"""This module holds the arguments of the smaller descheduler plugins and what all arguments share: namespaces,
+pod selectors, thresholds.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def validate_pod_selectors(given: tuple[PodSelector, ...], path: str = "podSelec
 
 
 def not_above(lower: Mapping[str, float], upper: Mapping[str, float], path: str, rule: str) -> list[FieldError]:
-    """Each value of `lower` at most the same resource's in `upper`; resources that only one names are not compared."""
+    """Return an error for each value of `lower` above the same resource's in `upper`; resources in only one are
+    not compared.
+    """
     return [
         FieldError(f"{path}[{name}]", value, f"{rule} ({upper[name]:g})")
         for name, value in lower.items()
@@ -52,7 +56,7 @@ def validate_thresholds(
     prod_low: Mapping[str, float],
     path: str = "",
 ) -> list[FieldError]:
-    """The four ceilings of load-based plugins against 0 and against each other."""
+    """Validate the four thresholds of load-based plugins against 0 and against each other."""
     named = {
         "highThresholds": high,
         "lowThresholds": low,

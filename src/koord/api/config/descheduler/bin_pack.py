@@ -22,6 +22,7 @@ EVICT_DIRECTLY = "EvictDirectly"
 
 
 class ScaleDownBinPackArgs(PluginArgs, frozen=True, kw_only=True):
+    """ScaleDownBinPackArgs says which pods should go first when a workload shrinks."""
     paused: bool | None = None
     strategy: str = ""
     max_pods_to_evict: int | None = None

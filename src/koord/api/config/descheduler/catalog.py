@@ -1,4 +1,6 @@
-"""Every descheduler plugin of Koordinator's own: the model of its arguments, their defaults and rules."""
+"""This module is the catalog of Koordinator's own descheduler plugins: the model of their arguments, defaults
+and validation.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ IMPORTED = (
 
 
 def typed_args(plugin: str, raw: dict[str, Any] | None) -> PluginArgs | list[FieldError]:
-    """Defaulted, checked arguments of a plugin in the catalog, or all that is wrong with them."""
+    """Return the defaulted, validated arguments of a plugin in the catalog, or all that is wrong with them."""
     known = CATALOG[plugin]
     document = raw or {}
     errors = [

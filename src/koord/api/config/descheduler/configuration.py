@@ -1,4 +1,6 @@
-"""DeschedulerConfiguration: profiles, their plugins by extension point, and the process around them."""
+"""This module holds DeschedulerConfiguration: profiles, their plugins by extension point, and the process
+around them.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ class Profile(Model, frozen=True, kw_only=True):
 
 
 class DeschedulerConfiguration(Model, frozen=True, kw_only=True):
-    """An interval of 0 runs once and stops."""
+    """DeschedulerConfiguration is the descheduler's configuration file. An interval of 0 runs once and stops."""
 
     api_version: str = ""
     kind: str = ""
@@ -87,7 +89,7 @@ def defaulted(given: DeschedulerConfiguration) -> DeschedulerConfiguration:
 
 
 def bind_address(given: str | None) -> str:
-    """All addresses and the usual port, where the text leaves them out. A bare address is completed with the port."""
+    """Complete an address with all interfaces and the usual port, where the text omits them."""
     if given is None:
         return f"0.0.0.0:{PORT}"
     try:
@@ -98,7 +100,9 @@ def bind_address(given: str | None) -> str:
 
 
 def _profile(profile: Profile) -> Profile:
-    """Plugins merged over the defaults, and an empty config for each enabled plugin of ours that has none."""
+    """Merge a profile's plugins over the defaults, and add an empty config for each enabled plugin of ours that
+    has none.
+    """
     given = profile.plugins or Plugins()
     plugins = Plugins(
         deschedule=_merged(DEFAULT_PLUGINS.deschedule, given.deschedule),
@@ -114,12 +118,14 @@ def _profile(profile: Profile) -> Profile:
 
 
 def _merged(defaults: PluginSet, custom: PluginSet) -> PluginSet:
-    """As the scheduler merges; nothing is left to be disabled afterwards."""
+    """Merge as the scheduler does; nothing is left to be disabled afterwards."""
     return PluginSet(enabled=merged(defaults, custom).enabled)
 
 
 def validate(config: DeschedulerConfiguration) -> list[FieldError]:
-    """Of a defaulted configuration. Arguments of every known plugin are checked, not only the evictor's as upstream."""
+    """Validate a defaulted configuration. The arguments of every known plugin are checked, not only the evictor's
+    as upstream.
+    """
     errors = validate_election(config.leader_election) + validate_client(config.client_connection)
     errors += duration_at_least("deschedulingInterval", config.descheduling_interval)
     errors += selector_errors("nodeSelector", config.node_selector)

@@ -15,7 +15,7 @@ DRAIN_NODE = "DrainNode"
 
 
 class PriorityLevel(Model, frozen=True, kw_only=True):
-    """The two thresholds are part of the shape and without effect."""
+    """PriorityLevel is a level of nodes. The two thresholds are part of the shape and without effect."""
 
     name: str = ""
     node_selector: LabelSelector | None = None
@@ -24,6 +24,7 @@ class PriorityLevel(Model, frozen=True, kw_only=True):
 
 
 class CustomPriorityArgs(PluginArgs, frozen=True, kw_only=True):
+    """CustomPriorityArgs lists levels of nodes, expensive first, off which pods are moved."""
     paused: bool | None = None
     dry_run: bool | None = None
     evictable_namespaces: Namespaces | None = None

@@ -17,6 +17,7 @@ from koord.api.resource_name import CPU, MEMORY
 
 
 class FragmentationAwareArgs(PluginArgs, frozen=True, kw_only=True):
+    """FragmentationAwareArgs says how uneven a node's allocation may be before a pod is moved off it."""
     paused: bool | None = None
     dry_run: bool | None = None
     node_selector: LabelSelector | None = None

@@ -1,4 +1,6 @@
-"""Arguments of LowNodeLoad: who is overloaded, who has room, and how sure one must be before moving pods."""
+"""This module holds the arguments of LowNodeLoad: which nodes are overloaded, which have capacity to spare,
+and how certain that must be before pods are moved.
+"""
 
 from __future__ import annotations
 
@@ -78,15 +80,18 @@ def defaulted(args: LowNodeLoadArgs) -> LowNodeLoadArgs:
 
 
 def _weights(args: LowNodeLoadArgs) -> dict[str, int]:
-    """1 for cpu, memory and every resource that has a ceiling or a floor, unless a positive weight is given."""
+    """Return weight 1 for cpu, memory and every resource with a threshold, unless a positive weight is given."""
     named = {CPU, MEMORY, *args.high_thresholds, *args.low_thresholds}
     ones = {name: 1 for name in sorted(named) if args.resource_weights.get(name, 0) <= 0}
     return {**args.resource_weights, **ones}
 
 
 def _anomaly(given: AnomalyCondition | None) -> AnomalyCondition:
-    """Only the first counter of a given condition that is zero is filled in, as upstream does; validation tells of the
-    other. A timeout left out stays out: the detector has its own."""
+    """Fill in an anomaly condition.
+
+    Only the first counter of a given condition that is zero is filled in, as upstream does; validation reports
+    the other. An omitted timeout stays omitted: the detector has its own.
+    """
     if given is None:
         return AnomalyCondition(timeout="1m", consecutive_abnormalities=5, consecutive_normalities=3)
     if not given.consecutive_abnormalities:
@@ -97,7 +102,7 @@ def _anomaly(given: AnomalyCondition | None) -> AnomalyCondition:
 
 
 def _pool(pool: NodePool, args: LowNodeLoadArgs, anomaly: AnomalyCondition) -> NodePool:
-    """What a pool leaves out is the top level's, except deviation, which each pool says for itself."""
+    """Fill in a pool from the top level, except for deviation, which each pool states for itself."""
     own = pool.anomaly_condition
     return msgspec.structs.replace(
         pool,
@@ -117,7 +122,7 @@ def _pool(pool: NodePool, args: LowNodeLoadArgs, anomaly: AnomalyCondition) -> N
 
 
 def validate(args: LowNodeLoadArgs) -> list[FieldError]:
-    """Of defaulted arguments."""
+    """Validate defaulted arguments."""
     errors = within("numberOfNodes", args.number_of_nodes, low=0)
     errors += within("nodeMetricExpirationSeconds", args.node_metric_expiration_seconds, above=0)
     errors += validate_namespaces(args.evictable_namespaces, "evictableNamespaces")

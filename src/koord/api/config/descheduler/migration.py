@@ -1,4 +1,6 @@
-"""Arguments of MigrationController, the evictor that moves pods through PodMigrationJobs."""
+"""This module holds the arguments of MigrationController, the evictor that moves pods through
+PodMigrationJobs.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ class MigrationControllerArgs(PluginArgs, frozen=True, kw_only=True):
 
 
 def defaulted(args: MigrationControllerArgs) -> MigrationControllerArgs:
-    """Arbitration that is given at all starts switched off unless it says otherwise; left out, it is on."""
+    """Fill in defaults. Arbitration that is given at all starts disabled unless it says otherwise; omitted, it is
+    enabled.
+    """
     arbitration = args.arbitration_args
     return msgspec.structs.replace(
         args,
@@ -109,7 +113,7 @@ def defaulted(args: MigrationControllerArgs) -> MigrationControllerArgs:
 
 
 def evict_qps(args: MigrationControllerArgs) -> float:
-    """The rate as a number; text that is none counts as 0, which validation then refuses."""
+    """Return the rate as a number; text that is none counts as 0, which validation then refuses."""
     given = args.evict_qps
     if isinstance(given, str):
         return finite(given) or 0.0
@@ -117,7 +121,7 @@ def evict_qps(args: MigrationControllerArgs) -> float:
 
 
 def validate(args: MigrationControllerArgs) -> list[FieldError]:
-    """Of defaulted arguments."""
+    """Validate defaulted arguments."""
     errors = within("maxConcurrentReconciles", args.max_concurrent_reconciles, low=1)
     errors += within("maxMigratingGlobally", args.max_migrating_globally, low=0)
     errors += within("maxMigratingPerNamespace", args.max_migrating_per_namespace, low=0)

@@ -1,4 +1,6 @@
-"""The configuration that Koordinator ships: migrations are carried out, and nobody proposes any yet."""
+"""This module is the configuration that Koordinator ships: migrations are carried out, and no plugin proposes
+any yet.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ LOW, HIGH = {"cpu": 45, "memory": 55}, {"cpu": 75, "memory": 80}
 
 
 def configuration(namespace: str = NAMESPACE) -> DeschedulerConfiguration:
-    """As a file would have it: before defaults. LowNodeLoad has arguments, so that enabling it is one line."""
+    """Return the configuration as a file would have it, before defaults. LowNodeLoad has arguments, so that
+    enabling it is one line.
+    """
     only = PluginSet(enabled=enabled(MIGRATION_CONTROLLER).enabled, disabled=(Plugin(name=ALL),))
     return DeschedulerConfiguration(
         api_version=API_VERSION,

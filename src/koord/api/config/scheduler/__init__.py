@@ -1,1 +1,3 @@
-"""kubescheduler.config.k8s.io/v1: the scheduler's configuration and the arguments of its plugins."""
+"""This package holds kubescheduler.config.k8s.io/v1: the scheduler's configuration and the arguments of its
+plugins.
+"""

@@ -1,4 +1,6 @@
-"""What all plugin arguments share: their type header, scoring strategies, and the weights inside them."""
+"""This module holds what all plugin arguments share: their type header, scoring strategies and resource
+weights.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ REQUESTED_TO_CAPACITY_RATIO = "RequestedToCapacityRatio"
 
 
 class PluginArgs(Model, frozen=True, kw_only=True):
-    """In a profile both fields may be left out: the plugin's name gives the kind."""
+    """SchedulerPluginArgs is the type header. In a profile both fields may be omitted: the plugin's name gives the
+    kind.
+    """
 
     api_version: str = ""
     kind: str = ""
@@ -49,7 +53,7 @@ LEAST_CPU_AND_MEMORY = ScoringStrategy(type=LEAST_ALLOCATED, resources=CPU_AND_M
 
 
 def defaulted_strategy(given: ScoringStrategy | None, default: ScoringStrategy) -> ScoringStrategy:
-    """A strategy without resources takes the default's; a resource without weight weighs 1."""
+    """Fill in a strategy: without resources it takes the default's; a resource without weight weighs 1."""
     if given is None:
         return default
     return ScoringStrategy(

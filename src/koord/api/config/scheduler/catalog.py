@@ -1,4 +1,6 @@
-"""Every plugin whose arguments have a known shape: its model, its defaults, its rules."""
+"""This module is the catalog of plugins whose arguments have a known shape: their model, defaults and
+validation.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ CATALOG: dict[str, ArgsKind] = {
 
 
 def typed_args(plugin: str, raw: dict[str, Any] | None) -> PluginArgs | list[FieldError]:
-    """Defaulted, checked arguments of a plugin in the catalog, or all that is wrong with them."""
+    """Return the defaulted, validated arguments of a plugin in the catalog, or all that is wrong with them."""
     known = CATALOG[plugin]
     document = raw or {}
     errors = _header(plugin, document)

@@ -1,4 +1,6 @@
-"""KubeSchedulerConfiguration: profiles, their plugins by extension point, and the process around them."""
+"""This module holds KubeSchedulerConfiguration: profiles, their plugins by extension point, and the process
+around them.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,7 @@ DEFAULT_MULTI_POINT = enabled(
 
 
 def defaulted(given: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
-    """Everything filled in; each profile's plugins are merged over Kubernetes' own."""
+    """Fill in everything; each profile's plugins are merged over Kubernetes' own."""
     profiles = given.profiles or (Profile(),)
     if len(profiles) == 1 and profiles[0].scheduler_name is None:
         profiles = (msgspec.structs.replace(profiles[0], scheduler_name=DEFAULT_SCHEDULER),)
@@ -127,7 +129,7 @@ def defaulted(given: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
 
 
 def _completed(profile: Profile, ignored: tuple[str, ...]) -> Profile:
-    """Resources that an extender manages alone are none of NodeResourcesFit's business."""
+    """Fill in a profile. Resources that an extender manages alone are ignored by NodeResourcesFit."""
     made = msgspec.structs.replace(profile, plugins=effective_plugins(profile))
     if not ignored:
         return made
@@ -142,9 +144,10 @@ def _completed(profile: Profile, ignored: tuple[str, ...]) -> Profile:
 
 
 def effective_plugins(profile: Profile) -> Plugins:
-    """A profile's plugins with the defaults merged in, and DefaultPreBind where the profile does not refuse it.
+    """Return a profile's plugins with the defaults merged in, and DefaultPreBind unless the profile disables it.
 
-    A default disabled at multiPoint is gone everywhere; the sets of single points have no defaults of their own.
+    A default disabled at multiPoint is gone everywhere; the sets of single points have no defaults of their
+    own.
     """
     given = profile.plugins or Plugins()
     made = msgspec.structs.replace(given, multi_point=merged(DEFAULT_MULTI_POINT, given.multi_point))
@@ -157,7 +160,7 @@ def effective_plugins(profile: Profile) -> Plugins:
 
 
 def validate(config: KubeSchedulerConfiguration) -> list[FieldError]:
-    """Of a defaulted configuration."""
+    """Validate a defaulted configuration."""
     errors = within("parallelism", config.parallelism, low=1, high=_INT32)
     errors += within("percentageOfNodesToScore", config.percentage_of_nodes_to_score, low=0, high=100)
     errors += within("podInitialBackoffSeconds", config.pod_initial_backoff_seconds, above=0)
@@ -193,7 +196,7 @@ def _profile(profile: Profile, path: str) -> list[FieldError]:
 
 
 def _one_queue(config: KubeSchedulerConfiguration) -> list[FieldError]:
-    """All profiles feed one queue, so they must sort it alike."""
+    """Check that all profiles sort alike, because they feed one queue."""
     sorts = [(p.plugins or Plugins()).queue_sort for p in config.profiles]
     errors = [
         FieldError(

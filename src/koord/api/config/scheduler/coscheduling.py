@@ -1,4 +1,6 @@
-"""Arguments of Coscheduling."""
+"""This module holds the arguments of Koordinator's smaller scheduler plugins: Coscheduling, NodeNUMAResource,
+DeviceShare, NodeResourcesFitPlus, ScarceResourceAvoidance and SchedulingHint.
+"""
 
 from __future__ import annotations
 

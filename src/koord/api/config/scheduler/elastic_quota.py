@@ -1,4 +1,4 @@
-"""Arguments of the ElasticQuota plugin."""
+"""This module holds the arguments of the ElasticQuota plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extenders: HTTP services that the scheduler asks about nodes beside its own plugins."""
+"""This module configures extenders: HTTP services that the scheduler asks about nodes beside its own plugins."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def defaulted_extender(given: Extender) -> Extender:
 
 
 def ignored_resources(extenders: tuple[Extender, ...]) -> tuple[str, ...]:
-    """What the scheduler itself must not count, because an extender does."""
+    """Return the resources that the scheduler itself must not count, because an extender does."""
     return tuple(r.name for extender in extenders for r in extender.managed_resources if r.ignored_by_scheduler)
 
 
@@ -81,7 +81,7 @@ def validate_extenders(extenders: tuple[Extender, ...], path: str = "extenders")
 
 
 def _is_extended(name: str) -> bool:
-    """With a domain that is not Kubernetes' own, and not one that quotas would take for a request."""
+    """Return whether a resource name has a domain that is not Kubernetes' own and is no quota request name."""
     domain, slash, _ = name.partition("/")
     native = f"{domain}/".endswith(_NATIVE)
     return bool(slash and _QUALIFIED.match(name)) and not native and not name.startswith("requests.")

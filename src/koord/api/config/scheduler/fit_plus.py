@@ -12,7 +12,7 @@ class ResourceType(Model, frozen=True, kw_only=True):
 
 
 class NodeResourcesFitPlusArgs(PluginArgs, frozen=True, kw_only=True):
-    """No defaults, and upstream checks nothing: an unknown type scores 0."""
+    """NodeResourcesFitPlusArgs has no defaults, and upstream validates nothing: an unknown type scores 0."""
 
     resources: dict[str, ResourceType] = {}
 

@@ -1,4 +1,6 @@
-"""Arguments of the plugins that kube-scheduler itself has, with the defaults of Kubernetes 1.35."""
+"""This module holds the arguments of the plugins that kube-scheduler itself has, with the defaults of
+Kubernetes 1.35.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +166,7 @@ def validate_dynamic_resources(args: DynamicResourcesArgs) -> list[FieldError]:
 
 
 def validate_shape(shape: tuple[UtilizationShapePoint, ...], path: str) -> list[FieldError]:
-    """At least one point, utilization rising within 0..100, scores within 0..10."""
+    """Check for at least one point, utilization rising within 0..100, and scores within 0..10."""
     if not shape:
         return [FieldError(path, [], "must have at least one point")]
     errors = []

@@ -1,4 +1,4 @@
-"""Arguments of LoadAwareScheduling."""
+"""This module holds the arguments of LoadAwareScheduling."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LoadAwareSchedulingArgs(PluginArgs, frozen=True, kw_only=True):
 
 
 def defaulted(args: LoadAwareSchedulingArgs) -> LoadAwareSchedulingArgs:
-    """A threshold of 0 that is written down switches its resource off, so only an empty map is filled."""
+    """Fill in defaults. A stated threshold of 0 disables its resource, so only an empty map is filled."""
     weights = args.resource_weights
     if not weights and args.dominant_resource_weight == 0:
         weights = DEFAULT_WEIGHTS
@@ -71,7 +71,7 @@ def defaulted(args: LoadAwareSchedulingArgs) -> LoadAwareSchedulingArgs:
 
 
 def validate(args: LoadAwareSchedulingArgs) -> list[FieldError]:
-    """Of defaulted arguments."""
+    """Validate defaulted arguments."""
     errors = within("nodeMetricExpirationSeconds", args.node_metric_expiration_seconds, above=0)
     errors += each_within("resourceWeights", args.resource_weights, low=1, high=100)
     errors += within("dominantResourceWeight", args.dominant_resource_weight, low=0, high=100)

@@ -19,7 +19,9 @@ from koord.api.config.scheduler.args import (
 
 
 class NodeNUMAResourceArgs(PluginArgs, frozen=True, kw_only=True):
-    """An explicitly empty bind policy leaves LSE and LSR pods without a policy of their own unbound."""
+    """NodeNUMAResourceArgs: an explicitly empty bind policy leaves LSE and LSR pods without a policy of their own
+    unbound.
+    """
 
     default_cpu_bind_policy: str | None = field(default=None, name="defaultCPUBindPolicy")
     scoring_strategy: ScoringStrategy | None = None

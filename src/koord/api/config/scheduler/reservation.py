@@ -1,4 +1,4 @@
-"""Arguments of the Reservation plugin."""
+"""This module holds the arguments of the Reservation plugin."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from koord.api.config.scheduler.args import PluginArgs
 
 
 class ScarceResourceAvoidanceArgs(PluginArgs, frozen=True, kw_only=True):
+    """ScarceResourceAvoidanceArgs names the resources that pods without need of them should keep away from."""
     resources: tuple[str, ...] = ()
 
 

@@ -1,4 +1,6 @@
-"""The profile that Koordinator ships: its plugins at every point, in their order, with the arguments it sets."""
+"""This module is the profile that Koordinator ships: its plugins at every point, in their order, with their
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def plugins() -> Plugins:
 
 
 def configuration() -> KubeSchedulerConfiguration:
-    """As a file would have it: before defaults."""
+    """Return the configuration as a file would have it, before defaults."""
     weights = [{"name": name, "weight": 1} for name in (CPU, MEMORY, BATCH_CPU, BATCH_MEMORY)]
     return KubeSchedulerConfiguration(
         api_version=API_VERSION,

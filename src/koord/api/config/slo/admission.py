@@ -1,4 +1,6 @@
-"""The ranges of the four NodeSLO documents as they are written, before defaults. The ConfigMap webhook refuses more."""
+"""This module validates the NodeSLO documents as they are written, before defaults: ranges and enumerated
+values. The ConfigMap webhook refuses more.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ def validate_system(config: SystemConfig) -> list[FieldError]:
 
 
 def validate_qos(config: QOSConfig) -> list[FieldError]:
-    """Ranges of every block. Network shares, which need system-config beside them, are the webhook's to add up."""
+    """Validate the ranges of every block. Network shares, which need system-config beside them, are summed by the
+    webhook.
+    """
     every = _strategies(config.cluster_strategy, config.node_strategies)
     return [e for path, strategy in every for e in _qos(strategy, path)]
 
@@ -116,7 +120,7 @@ def _qos(strategy: ResourceQOSStrategy, path: str) -> list[FieldError]:
 
 
 def _strategies(cluster: S | None, nodes: Sequence[S]) -> list[tuple[str, S]]:
-    """Every strategy of a document with the path to its fields."""
+    """Return every strategy of a document with the path to its fields."""
     found: list[tuple[str, S]] = []
     if cluster is not None:
         found.append(("clusterStrategy.", cluster))

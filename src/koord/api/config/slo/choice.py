@@ -1,4 +1,6 @@
-"""Settings that take one of a few words. Programs silently treat a word that they do not know as the default."""
+"""This module checks fields that take one of a few values. Programs silently treat a value that they do not
+know as the default.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def unknown_words(config: msgspec.Struct) -> list[FieldError]:
-    """Every word in the document that nobody knows, with the ones that are."""
+    """Return an error for every enumerated value in the document that is unknown, with the known ones."""
     return list(_walk(config, ""))
 
 

@@ -1,4 +1,6 @@
-"""colocation-config: how much of a node is lent to batch and mid work, and how its load is measured."""
+"""This module holds colocation-config: how much of a node is lent to batch and mid work, and how its load is
+measured; and the node annotation that overrides it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ STATIC = "static"
 
 
 class ColocationStrategy(Model, frozen=True, kw_only=True):
-    """An absent field inherits: from the cluster's strategy, and there from the defaults."""
+    """ColocationStrategy inherits absent fields from the cluster's strategy, and that from the defaults."""
 
     enable: bool | None = None
     metric_aggregate_duration_seconds: int | None = None
@@ -107,7 +109,7 @@ RUNTIME = (
 
 
 def validate_admission(config: ColocationConfig) -> list[FieldError]:
-    """What the ConfigMap webhook refuses, in the config as written."""
+    """Return what the ConfigMap webhook refuses in the config as written."""
     errors = broken(config, ADMISSION)
     for index, node in enumerate(config.node_configs):
         errors += broken(node, ADMISSION, path=f"nodeConfigs[{index}].")
@@ -115,7 +117,7 @@ def validate_admission(config: ColocationConfig) -> list[FieldError]:
 
 
 def validate_runtime(strategy: ColocationStrategy) -> list[FieldError]:
-    """What makes a merged strategy unusable to the controllers."""
+    """Return what makes a merged strategy unusable to the controllers."""
     errors = broken(strategy, RUNTIME)
     if strategy.metric_memory_collect_policy == "":
         errors.append(FieldError("metricMemoryCollectPolicy", "", "must not be empty"))

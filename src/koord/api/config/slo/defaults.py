@@ -1,4 +1,4 @@
-"""Built-in defaults of every NodeSLO strategy, and the values that switch a disabled block off."""
+"""This module holds the built-in defaults of every NodeSLO strategy, and the values that disable a block."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def resctrl_qos(qos: str) -> ResctrlQOS:
 
 
 def resource_qos(qos: str) -> ResourceQOS:
-    """The whole default block of one class, everything in it disabled."""
+    """Return the whole default block of one class, everything in it disabled."""
     cpu, memory, resctrl = cpu_qos(qos), memory_qos(qos), resctrl_qos(qos)
     return ResourceQOS(
         cpu_qos=CPUQOSConfig(enable=False, **_fields(cpu)),
@@ -114,7 +114,9 @@ def resource_qos(qos: str) -> ResourceQOS:
 
 
 def qos_strategy() -> ResourceQOSStrategy:
-    """What koordlet merges a NodeSLO over. The manager itself writes nothing where its ConfigMap says nothing."""
+    """Return what koordlet merges a NodeSLO over. The manager itself writes nothing where its ConfigMap says
+    nothing.
+    """
     return ResourceQOSStrategy(
         policies=ResourceQOSPolicies(cpu_policy=GROUP_IDENTITY, net_qos_policy=TC),
         lsr_class=resource_qos(LSR),
@@ -126,7 +128,7 @@ def qos_strategy() -> ResourceQOSStrategy:
 
 
 def _block(qos: str) -> str:
-    """LSE pods have no block of their own."""
+    """Return the class whose block applies: LSE pods have no block of their own."""
     return LSR if qos == LSE else qos
 
 

@@ -1,4 +1,4 @@
-"""The data keys of slo-controller-config."""
+"""This module lists the data keys of slo-controller-config."""
 
 from __future__ import annotations
 

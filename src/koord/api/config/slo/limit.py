@@ -1,4 +1,6 @@
-"""Ranges of strategy fields as data, so that admission and the controllers state each number once."""
+"""This module states the ranges of strategy fields as data, so that admission and the controllers share each
+number.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from koord.api.config.field_error import FieldError, within
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """The allowed values of one or more fields, by attribute name."""
+    """FieldLimit is the allowed range of one or more fields, by attribute name."""
 
     fields: tuple[str, ...]
     low: float | None = None
@@ -19,10 +21,11 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ordered(msgspec.Struct, frozen=True, kw_only=True):
-    """`lower` must be below `upper` where both are given.
+    """FieldOrder requires `lower` to be below `upper` where both are given.
 
-    A pair of which only one is given is fine: the other has a default. Upstream's webhook refuses it, and with it the
-    memory-evict example of its own manual; so does ours, in koord.manager.webhooks.config_rule, where that rule lives.
+    A pair of which only one is given is fine: the other has a default. Upstream's webhook refuses it, and with
+    it the memory-evict example of its own manual; so does ours, in koord.manager.webhooks.config_rule, where
+    that rule lives.
     """
 
     lower: str
@@ -32,7 +35,7 @@ class Ordered(msgspec.Struct, frozen=True, kw_only=True):
 def broken(
     strategy: msgspec.Struct, limits: Sequence[Limit], pairs: Sequence[Ordered] = (), path: str = ""
 ) -> list[FieldError]:
-    """All limits that the strategy breaks, with wire names below `path`."""
+    """Return an error for each limit that the strategy breaks, with wire names below `path`."""
     names = {f.name: f"{path}{f.encode_name}" for f in msgspec.structs.fields(strategy)}
     errors = [
         error

@@ -1,8 +1,9 @@
-"""How a more particular strategy is laid over a more general one: what it does not say stays as it was.
+"""This module overlays a more specific strategy on a more general one: what it does not state stays as it was.
 
-This is what Koordinator does by writing the one as JSON and reading it onto the other, surprises included. Structs are
-laid over field by field, maps key by key with each value replaced whole. Elements of a list are laid over the old
-element at the same place, so what they leave out shines through; an empty list says nothing.
+This is what Koordinator does by writing the one as JSON and reading it onto the other, surprises included.
+Structs are overlaid field by field, maps key by key with each value replaced whole. Elements of a list are
+overlaid on the old element at the same index, so what they omit keeps the old value; an empty list states
+nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def overlay(old: S, new: msgspec.Struct) -> S:
-    """`old` with everything that `new` says. Fields that only `new` has (a name, a selector) are not looked at."""
+    """Return `old` with everything that `new` states. Fields that only `new` has (a name, a selector) are ignored."""
     said = {name: getattr(new, name) for name, silent in _silence(type(old)) if getattr(new, name) != silent}
     if not said:
         return old
@@ -36,5 +37,5 @@ def _value(old: Any, new: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _silence(tp: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
-    """Each field with the value that says nothing. Fields written even when unset never say nothing."""
+    """Return each field with the value that states nothing. Fields that are never omitted always state something."""
     return tuple((f.name, f.default) for f in msgspec.structs.fields(tp))

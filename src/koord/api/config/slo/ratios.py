@@ -10,7 +10,7 @@ LOWEST_RATIO, HIGHEST_RATIO = 1.0, 5.0
 
 
 class ModelRatios(Model, frozen=True, kw_only=True):
-    """Of one CPU model, by what is switched on."""
+    """CPUModelRatios holds the ratios of one CPU model, by what is switched on."""
 
     base_ratio: float | None = None
     hyper_thread_enabled_ratio: float | None = None
@@ -19,6 +19,7 @@ class ModelRatios(Model, frozen=True, kw_only=True):
 
 
 class CPUNormalizationStrategy(Model, frozen=True, kw_only=True):
+    """CPUNormalizationStrategy holds the ratios that make CPUs of unequal machines comparable."""
     enable: bool | None = None
     default_ratio: float | None = None
     ratio_model: dict[str, ModelRatios] = {}
@@ -54,7 +55,9 @@ DEFAULT_RESOURCE_AMPLIFICATION = ResourceAmplificationStrategy(enable=False)
 def ratio_of(
     strategy: CPUNormalizationStrategy, cpu_model: str, *, hyper_thread: bool, turbo: bool
 ) -> float | FieldError:
-    """The ratio of a node's CPU: of its model and switches, else the default; an error when neither is stated."""
+    """Return the ratio of a node's CPU: of its model and switches, else the default; an error when neither is
+    stated.
+    """
     known = strategy.ratio_model.get(cpu_model, ModelRatios())
     chosen = {
         (True, True): known.hyper_thread_turbo_enabled_ratio,

@@ -1,4 +1,6 @@
-"""The documents that become a NodeSLO: a per-node entry carries its strategy inline, beside a selector."""
+"""This module holds the documents of slo-controller-config that become a NodeSLO, and those of CPU
+normalization and resource amplification. A per-node entry carries its strategy inline, beside a selector.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ class NodeHostApplications(Model, frozen=True, kw_only=True):
 
 
 class HostApplicationConfig(Model, frozen=True, kw_only=True):
-    """No defaults and no merging: the first matching entry replaces the list, even with an empty one."""
+    """HostApplicationConfig has no defaults and is not merged: the first matching entry replaces the list, even
+    with an empty one.
+    """
 
     applications: tuple[HostApplicationSpec, ...] = ()
     node_configs: tuple[NodeHostApplications, ...] = ()

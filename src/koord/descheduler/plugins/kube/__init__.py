@@ -1,1 +1,1 @@
-"""The plugins of the Kubernetes descheduler, with its arguments and its words."""
+"""The plugins of the Kubernetes descheduler, with its argument names and messages."""

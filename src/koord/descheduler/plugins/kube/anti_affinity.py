@@ -1,4 +1,4 @@
-"""RemovePodsViolatingInterPodAntiAffinity: pods that stand beside others they asked to be away from."""
+"""RemovePodsViolatingInterPodAntiAffinity evicts pods that run beside pods of their anti-affinity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of these plugins: plain data to a model, strictly, and what many of them share."""
+"""Loading and validation of the arguments that these plugins share, and the pod filter that they describe."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def selector_error(given: LabelSelector | None) -> list[str]:
 
 
 class Chosen:
-    """Which pods a plugin may touch: by namespace, by label, and as the filters of the profile allow."""
+    """Matches the pods that a plugin may evict: by namespace, by label, and by the filters of the profile."""
 
     def __init__(self, namespaces: Namespaces | None, labels: LabelSelector | None) -> None:
         self._choice = Choice(namespaces)

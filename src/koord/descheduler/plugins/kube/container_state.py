@@ -1,4 +1,4 @@
-"""What the containers of a pod say of themselves."""
+"""The plugins that evict by pod status: RemoveFailedPods, RemovePodsHavingTooManyRestarts and PodLifeTime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DefaultEvictor: which pods may be evicted at once, and the evictor that does so through the Eviction API."""
+"""DefaultEvictor: the filter of pods that may be evicted at once, and the evictor through the Eviction API."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class DefaultEvictor(Plugin):
         return None
 
     def _guarded(self, pod: Pod, claims: list[str], snapshot: Snapshot) -> bool:
-        """Whether one of the claims is of a class that protects; a class that cannot be told protects, too."""
+        """Return whether a claim is of a protected storage class; an unknown class protects as well."""
         if not self._classes:
             return True
         held = self._seen(snapshot).classes
@@ -200,7 +200,7 @@ class DefaultEvictor(Plugin):
 
 
 class _Seen:
-    """What is asked of one snapshot again and again, gathered when it is first asked for."""
+    """Indexes over one snapshot, each built when it is first needed."""
 
     def __init__(self, snapshot: Snapshot, nodes: Selector) -> None:
         self.snapshot = snapshot
@@ -212,12 +212,12 @@ class _Seen:
 
     @cached_property
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
-        """Their labels."""
+        """Return the labels of the namespaces."""
         return {n.metadata.name: n.metadata.labels for n in self.snapshot.others.get(NAMESPACES.plural, ())}
 
     @cached_property
     def classes(self) -> Mapping[tuple[str, str], str | None]:
-        """By claim."""
+        """Return the storage class by claim."""
         claims = self.snapshot.others.get(PERSISTENT_VOLUME_CLAIMS.plural, ())
         return {(c.metadata.namespace, c.metadata.name): c.spec.storage_class_name for c in claims}
 
@@ -235,7 +235,7 @@ class _Seen:
 
 
 def _storage_classes(given: Protections) -> list[str]:
-    """Under a key with Kubernetes' capitals, which no model of ours has."""
+    """Return the protected storage classes, from a key in Kubernetes' capitals that no model has."""
     config = (given.config or {}).get("PodsWithPVC") or {}
     return [entry.get("name", "") for entry in config.get("protectedStorageClasses") or ()]
 

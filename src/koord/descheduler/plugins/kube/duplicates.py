@@ -1,4 +1,4 @@
-"""RemoveDuplicates: pods of one owner and one make that crowd on a node while others could take them."""
+"""RemoveDuplicates evicts pods of one owner and image that share a node while other nodes could take them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Duplicates(Plugin):
         return None
 
     def _spread(self, crowd: dict[str, list[Pod]], nodes: Sequence[Node], hand: Hand) -> None:
-        """No node needs more of them than an even share over all that could take them."""
+        """Evict the pods above an even share over all nodes that accept them."""
         first = next(iter(crowd.values()))[0]
         suited = sum(1 for node in nodes if _suits(first, node))
         if suited < 2:

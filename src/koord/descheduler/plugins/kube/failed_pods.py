@@ -1,4 +1,4 @@
-"""RemoveFailedPods: pods that have failed and are still there."""
+"""RemoveFailedPods evicts pods that have failed and still exist."""
 
 from __future__ import annotations
 

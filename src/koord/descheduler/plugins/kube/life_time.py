@@ -1,4 +1,4 @@
-"""PodLifeTime: pods that are old, or have been in a state they should not stay in."""
+"""PodLifeTime evicts pods that are too old, or too long in a given state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RemovePodsViolatingNodeAffinity: pods whose node no longer is one of those they asked for, or no longer the best."""
+"""The plugins that evict pods whose node violates their node affinity or whose taints they do not tolerate."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _affinity(pod: Pod) -> NodeAffinity | None:
 
 
 def preference(affinity: NodeAffinity, node: Node) -> int:
-    """The sum of the weights of what the node satisfies."""
+    """Return the sum of the weights of the preferred terms that the node satisfies."""
     return sum(
         term.weight
         for term in affinity.preferred_during_scheduling_ignored_during_execution

@@ -1,4 +1,4 @@
-"""RemovePodsViolatingNodeTaints: pods that do not tolerate taints their node got after they came."""
+"""RemovePodsViolatingNodeTaints evicts pods that do not tolerate taints added to their node later."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ViolatedNodeTaints(Plugin):
 
 
 def _listed(taint: Taint, names: Sequence[str]) -> bool:
-    """By key, or by key and value."""
+    """Return whether the taint is listed by key, or by key and value."""
     return taint.key in names or f"{taint.key}={taint.value}" in names
 
 

@@ -1,4 +1,4 @@
-"""RemovePodsHavingTooManyRestarts: pods that keep crashing may do better on another node."""
+"""RemovePodsHavingTooManyRestarts evicts pods that keep crashing and may do better on another node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RemovePodsViolatingTopologySpreadConstraint: pods that are too many in one domain while another has too few."""
+"""RemovePodsViolatingTopologySpreadConstraint evicts pods from crowded domains while others have too few."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Args(PluginArgs, frozen=True, kw_only=True):
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """One rule, as one pod states it."""
+    """One constraint as one pod states it."""
 
     key: str
     max_skew: int
@@ -117,7 +117,7 @@ class ViolatedTopologySpread(Plugin):
         hand: Hand,
         fitting: Fitting,
     ) -> list[Pod]:
-        """From the fullest to the emptiest, as many as bring both nearer to the mean."""
+        """Return the pods to evict, from the fullest domains down, as many as bring both ends nearer to the mean."""
         found: list[Pod] = []
         sizes = [len(domain.pods) for domain in ranked]
         for domain in ranked:
@@ -153,7 +153,7 @@ class ViolatedTopologySpread(Plugin):
         return not self._node_fit or fitting.elsewhere(pod, nodes) is not None
 
     def _in_order(self, pods: list[Pod], hand: Hand) -> list[Pod]:
-        """Who goes last comes first: who may not go, who is bound to some nodes, and then by what they count for."""
+        """Sort pods so that the last is evicted first: protected pods, pods bound to some nodes, then by importance."""
 
         def order(pod: Pod) -> tuple[int, int, int]:
             priority, qos = least_first(pod)
@@ -186,7 +186,7 @@ def _constraint(given: TopologySpreadConstraint, pod: Pod) -> Constraint:
 
 
 def _domains(rule: Constraint, pods: Sequence[Pod], nodes: Sequence[Node], gone: set[str]) -> list[Domain]:
-    """By value of the key, empty ones included."""
+    """Return the domains by value of the topology key, empty ones included."""
     found: dict[str, Domain] = {}
     of_node: dict[str, Domain] = {}
     for node in nodes:

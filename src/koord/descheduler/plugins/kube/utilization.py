@@ -1,4 +1,4 @@
-"""LowNodeUtilization and HighNodeUtilization: balance, or pack, by what pods ask for rather than what they use."""
+"""LowNodeUtilization and HighNodeUtilization balance, or pack, nodes by requests rather than usage."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class HighArgs(PluginArgs, frozen=True, kw_only=True):
 
 
 class Usage:
-    """One node by the requests of its pods; changes as pods are proposed."""
+    """The utilization of one node by the requests of its pods; it changes as pods are proposed."""
 
     def __init__(self, node: Node, hand: Hand, fitting: Fitting, resources: Sequence[str]) -> None:
         self.node = node
@@ -76,12 +76,12 @@ def amount(pod: Pod, name: str, fitting: Fitting) -> int:
 
 
 def _tolerates(pod: Pod, targets: Sequence[Usage]) -> bool:
-    """Whether some target's taints are all tolerated."""
+    """Return whether the pod tolerates all taints of some target."""
     return any(all(tolerated(pod.spec.tolerations, t) for t in target.node.spec.taints) for target in targets)
 
 
 class _Mover(Plugin):
-    """What both share: taking pods off sources while the targets have room for them."""
+    """The base of both plugins: evicts pods from sources while the targets have headroom."""
 
     _choice: Choice
 

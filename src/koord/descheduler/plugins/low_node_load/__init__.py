@@ -1,4 +1,4 @@
-"""LowNodeLoad: balance by what nodes really use."""
+"""LowNodeLoad balances nodes by their measured usage."""
 
 from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad
 

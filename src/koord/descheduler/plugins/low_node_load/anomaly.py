@@ -1,10 +1,10 @@
-"""Whether a node has been too full for long enough to be sure of it: one mark does not move a pod.
+"""Anomaly detection: a node must be overutilized several times in a row before pods are moved.
 
         abnormal more than N times in a row
 ok  ------------------------------------------>  anomaly
  ^                                                  |
  +--------------------------------------------------+
-   normal more than M times in a row, the time is over, or a reset
+   normal more than M times in a row, the timeout is over, or a reset
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def at_once(self) -> bool:
-        """A single abnormality is enough, and nothing needs to be remembered."""
+        """Return whether a single abnormality is enough, so that nothing needs to be remembered."""
         return self.abnormal <= 1
 
 
 class Detector:
-    """Of one node. Time arrives with each question."""
+    """The anomaly detector of one node. Time arrives with each call."""
 
     def __init__(self, condition: Condition) -> None:
         self._condition = condition
@@ -38,7 +38,7 @@ class Detector:
         return self._until_s is not None
 
     def mark(self, now_s: float, *, normal: bool) -> bool:
-        """One more observation; whether the node is anomalous after it."""
+        """Add one observation; return whether the node is anomalous after it."""
         self.is_anomalous(now_s)  # a time that is over ends before this one counts
         if normal:
             self._normal += 1
@@ -53,17 +53,17 @@ class Detector:
 
     @property
     def abnormal(self) -> int:
-        """Marks in a row."""
+        """Return the number of abnormal marks in a row."""
         return self._abnormal
 
     def reset(self) -> None:
-        """All is well, and what was counted so far is forgotten."""
+        """Return to normal and forget all counts."""
         self._until_s = None
         self._abnormal = self._normal = 0
 
 
 class Detectors:
-    """By node, forgotten when nothing abnormal was seen of one for long enough."""
+    """The detectors by node; one is dropped when its node was not abnormal for long enough."""
 
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s
@@ -81,7 +81,7 @@ class Detectors:
             held[0].mark(now_s, normal=True)
 
     def known(self, node: str) -> Detector | None:
-        """For explanations."""
+        """Return the detector of a node, for explanations."""
         return self._held[node][0] if node in self._held else None
 
     def reset(self, node: str) -> None:
@@ -89,5 +89,5 @@ class Detectors:
             self._held[node][0].reset()
 
     def forget(self, now_s: float) -> None:
-        """Those whose time is over: once a round is enough."""
+        """Drop the expired detectors; once a round is enough."""
         self._held = {node: held for node, held in self._held.items() if held[1] > now_s}

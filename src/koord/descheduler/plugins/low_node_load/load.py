@@ -22,7 +22,7 @@ Key = tuple[str, str]
 
 
 class Load:
-    """Changes during a round: what a pod used leaves with it, and comes to the node that is to take it."""
+    """The load of one node. It changes during a round as pods are moved from and to the node."""
 
     __slots__ = ("bounds", "node", "pod_usage", "pods", "prod_bounds", "prod_pods", "prod_usage", "size", "usage")
 
@@ -49,7 +49,7 @@ class Load:
         self.bounds = self.prod_bounds = Bounds(low={}, high={})
 
     def again(self) -> Load:
-        """The same, to be changed apart from it."""
+        """Return a copy that can be changed on its own."""
         other: Load = object.__new__(Load)
         other.node, other.pods, other.pod_usage, other.prod_pods = self.node, self.pods, self.pod_usage, self.prod_pods
         other.size, other.usage, other.prod_usage = self.size, dict(self.usage), dict(self.prod_usage)
@@ -61,7 +61,7 @@ class Load:
         return self.node.metadata.name
 
     def used_by(self, pod: Pod) -> Mapping[str, int] | None:
-        """None when nothing was reported of it."""
+        """Return the usage of the pod; None when none was reported."""
         return self.pod_usage.get((pod.metadata.namespace, pod.metadata.name))
 
 
@@ -73,7 +73,7 @@ def _summed(parts: Sequence[Mapping[str, int]], resources: Sequence[str], pods: 
 
 
 class Staleness(msgspec.Struct, frozen=True):
-    """Why a node without a load was left out."""
+    """The reason why a node's metric cannot be used."""
 
     node: str
     why: str
@@ -96,14 +96,14 @@ def load_of(node: Node, snapshot: Snapshot, resources: Sequence[str], expires_s:
 
 
 class Readings:
-    """The loads of one pool, kept from round to round: only what changed since is worked out again."""
+    """Caches the loads of one pool between rounds, so that only what changed is computed again."""
 
     def __init__(self, resources: Sequence[str]) -> None:
         self._resources = resources
         self._kept: dict[str, tuple[Node, NodeMetric | None, Load]] = {}
 
     def of(self, nodes: Sequence[Node], snapshot: Snapshot, expires_s: float) -> list[Load | Staleness]:
-        """Each is the round's own to change."""
+        """Return the loads of the nodes as copies that the round may change."""
         kept: dict[str, tuple[Node, NodeMetric | None, Load]] = {}
         found: list[Load | Staleness] = []
         for node in nodes:
@@ -133,5 +133,5 @@ def is_over(usage: Mapping[str, int], high: Mapping[str, int]) -> bool:
 
 
 def is_under(usage: Mapping[str, int], low: Mapping[str, int]) -> bool:
-    """At the threshold counts as under it."""
+    """Return whether no resource is above its low threshold; usage at the threshold counts as under."""
     return all(used <= low[name] for name, used in usage.items())

@@ -1,4 +1,6 @@
-"""LowNodeLoad: moves pods from nodes that really use too much to nodes that use little, after being sure of it."""
+"""LowNodeLoad moves pods from overutilized nodes to underutilized ones, by measured usage, after confirming
+anomalies.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ DETECTOR_TIMEOUT_S = 60.0
 
 
 class Sorted(msgspec.Struct):
-    """The nodes of a pool by what they are good for."""
+    """The nodes of a pool by class of load."""
 
     high: list[Load] = []
     prod_high: list[Load] = []
@@ -52,7 +54,7 @@ class Sorted(msgspec.Struct):
 
 
 class Pool:
-    """One set of nodes with thresholds of its own."""
+    """One set of nodes with its own thresholds."""
 
     def __init__(self, given: NodePool) -> None:
         self.name = given.name
@@ -71,7 +73,7 @@ class Pool:
         self.readings = Readings(self.resources)
 
     def bound(self, loads: Sequence[Load]) -> None:
-        """Give every node its thresholds in amounts."""
+        """Set the thresholds of every node in amounts."""
         whole, prod = self.all, self.prod
         if self.deviation:
             sizes = [load.size for load in loads]
@@ -82,7 +84,7 @@ class Pool:
             load.prod_bounds = bounds(prod, load.size)
 
     def told(self, *, prod: bool) -> Mapping[str, float]:
-        """The configured percentages; of a deviation the distance, as upstream tells it."""
+        """Return the configured high percentages; for deviation thresholds the distance, as upstream reports it."""
         return (self.prod if prod else self.all).high
 
 
@@ -90,7 +92,7 @@ class LowNodeLoad(Plugin):
     name: ClassVar[str] = "LowNodeLoad"
 
     def __init__(self, args: LowNodeLoadArgs) -> None:
-        """Of defaulted and validated arguments."""
+        """Take defaulted and validated arguments."""
         self._args = args
         self._choice = Choice(args.evictable_namespaces, args.pod_selectors)
         self.number_of_nodes = args.number_of_nodes or 0
@@ -119,7 +121,7 @@ class LowNodeLoad(Plugin):
     def _balance(
         self, pool: Pool, nodes: Sequence[Node], hand: Hand, fitting: Fitting, stale: dict[str, Staleness]
     ) -> list[str]:
-        """Returns the nodes that no later pool should look at."""
+        """Balance one pool; return the nodes that no later pool should look at."""
         loads: list[Load] = []
         for found in pool.readings.of(nodes, hand.snapshot, self.expires_s):
             if isinstance(found, Staleness):
@@ -138,7 +140,7 @@ class LowNodeLoad(Plugin):
         return [load.name for load in by.high]
 
     def _sure(self, pool: Pool, by: Sorted, now_s: float) -> tuple[list[Load], list[Load]]:
-        """Of the nodes that are too full, those that have been so for long enough."""
+        """Return the overutilized nodes that have been so for long enough."""
         sure: dict[bool, list[Load]] = {}
         for prod, loads in ((False, by.high), (True, by.prod_high)):
             detectors = self.detectors[prod]

@@ -18,14 +18,14 @@ from koord.descheduler.plugins.node_fit import Fitting
 from koord.descheduler.plugins.pod_order import ordered
 from koord.descheduler.wire import Pod
 
-# Of what pods ask for, the two that nearly all do: nodes without enough of them are not even looked at.
+# The requests that nearly all pods have: nodes without enough of them are skipped.
 ASKED = (CPU, MEMORY)
 # Proposes one eviction; None when it is taken on.
 Propose = Callable[[Pod, str, str], str | None]
 
 
 class Pass(msgspec.Struct, kw_only=True):
-    """One kind of load: of all pods, or of prod pods."""
+    """One balance pass over one kind of load: of all pods, or of prod pods."""
 
     prod: bool
     sources: Sequence[Load]
@@ -43,7 +43,7 @@ class Pass(msgspec.Struct, kw_only=True):
 
 
 def room(loads: Sequence[Load], *, prod: bool) -> dict[str, int]:
-    """What all of them together may still take before one resource is too much."""
+    """Return how much all of these nodes together can take before a resource reaches its high threshold."""
     found: dict[str, int] = {}
     for load in loads:
         high, usage = (load.prod_bounds.high, load.prod_usage) if prod else (load.bounds.high, load.usage)
@@ -60,8 +60,12 @@ def relieve(
     calmed: Callable[[str], None],
     passed_over: Callable[[Pod, str], None],
 ) -> None:
-    """`removable` is asked twice, since what was proposed meanwhile may stand against a pod; `calmed` is told of
-    every node that is no longer too full."""
+    """Evict pods from the sources of the pass.
+
+    `removable` is asked twice, since proposals made meanwhile may protect a pod; `calmed` is called for every
+    node that
+    is no longer overutilized.
+    """
     targets = Targets(work, fitting) if work.node_fit else None
     for source in work.sources:
         over = excess(work.usage(source), work.high(source))
@@ -93,13 +97,13 @@ def relieve(
 
 
 def _last_without(source: Load, pod: Pod, over: Mapping[str, int], weights: Mapping[str, int]) -> float:
-    """Higher cover first; pods that nothing is known of come last."""
+    """Return the sort key by coverage, higher coverage first; pods of unknown usage come last."""
     used = source.used_by(pod)
     return 1.0 if used is None else -cover(used, over, weights)
 
 
 class Targets:
-    """Those that may take pods of this pass, and the first that takes one without becoming too full itself."""
+    """The target nodes of a pass; finds the first that takes a pod without becoming overutilized itself."""
 
     def __init__(self, work: Pass, fitting: Fitting) -> None:
         self._work = work
@@ -109,7 +113,7 @@ class Targets:
         self._shelf = Shelf([self._room(target) for target in work.targets])
 
     def first(self, pod: Pod, used: Mapping[str, int] | None) -> Load | None:
-        """A pod of unknown use is not moved."""
+        """Return the first target that fits; None for a pod of unknown usage, which is not moved."""
         if used is None:
             return None
         uses = [used.get(name, 0) for name in self._used]
@@ -121,7 +125,7 @@ class Targets:
         return None if index is None else targets[index]
 
     def filled(self, target: Load) -> None:
-        """Something was moved there."""
+        """Update the target's headroom after a pod was moved there."""
         self._shelf.put(self._index[target.name], self._room(target))
 
     def _room(self, target: Load) -> list[int]:
@@ -133,7 +137,7 @@ class Targets:
 
 
 def _moved(work: Pass, source: Load, target: Load | None, pod: Pod, used: Mapping[str, int] | None) -> None:
-    """What it uses goes with it, in both kinds of load that it is part of."""
+    """Book the pod's usage from the source to the target, in each kind of load that it is part of."""
     if used is None:
         return
     for name in work.budget:

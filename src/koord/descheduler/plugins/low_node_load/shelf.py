@@ -1,6 +1,9 @@
-"""Targets in their order, and the first one that has room, found without asking each of them.
+"""Balancing of one pool: evict pods from overutilized nodes until they are not, or the targets have no
+headroom left.
 
-A tree over the targets: every branch knows the most room, by kind, that any target below it has.
+Pods are tried in eviction order, each on the first target where it fits; its usage is booked there at once,
+so that
+the next one sees a fuller cluster. Upstream books every candidate first, in random order.
 """
 
 from __future__ import annotations
@@ -11,7 +14,10 @@ NONE = -(1 << 62)
 
 
 class Shelf:
-    """`rooms` by target, and by kind of room within it."""
+    """A segment tree over targets in order that finds the first with enough capacity without checking each.
+
+    `rooms` are capacities by target and resource; every branch knows the maximum of each resource below it.
+    """
 
     def __init__(self, rooms: Sequence[Sequence[int]]) -> None:
         self._size = 1 << max(len(rooms) - 1, 0).bit_length()
@@ -23,7 +29,7 @@ class Shelf:
                 most[branch] = max(most[2 * branch], most[2 * branch + 1])
 
     def put(self, index: int, room: Sequence[int]) -> None:
-        """The target has this much room from now on."""
+        """Set the capacity of one target."""
         for most, amount in zip(self._most, room, strict=True):
             branch = self._size + index
             most[branch] = amount
@@ -32,7 +38,7 @@ class Shelf:
                 most[branch] = max(most[2 * branch], most[2 * branch + 1])
 
     def first(self, wanted: Sequence[int], suits: Callable[[int], bool]) -> int | None:
-        """The first target with enough of everything that also suits."""
+        """Return the index of the first target that has enough of every resource and also suits."""
         if not self._most:
             return None
         pairs = list(zip(self._most, wanted, strict=True))

@@ -8,7 +8,7 @@ from koord.descheduler.plugins.low_node_load.load import Load
 
 
 def fullness(usage: Mapping[str, int], size: Mapping[str, int], weights: Mapping[str, int]) -> int:
-    """Thousandths of the node, weighted, in whole numbers."""
+    """Return the weighted utilization in thousandths of the node, as a whole number."""
     total = sum(weights.get(name, 0) for name in usage)
     if not total:
         return 0
@@ -24,7 +24,7 @@ def excess(usage: Mapping[str, int], high: Mapping[str, int]) -> dict[str, int]:
 
 
 def cover(used: Mapping[str, int] | None, over: Mapping[str, int], weights: Mapping[str, int]) -> float:
-    """2 for a pod that uses just what is too much, between 1 and 2 for larger ones, below 1 for smaller ones."""
+    """Return 2 for a pod that uses exactly the excess, between 1 and 2 for larger pods, below 1 for smaller ones."""
     total = sum(weights.get(name, 0) for name in over)
     if used is None or not total:
         return 0.0

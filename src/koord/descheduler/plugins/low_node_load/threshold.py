@@ -1,4 +1,4 @@
-"""From percentages to amounts: what each node may use before it is too full, and below what it counts as free."""
+"""The load of nodes from their latest NodeMetric, and the thresholds that it is compared with, in amounts."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ FULL = 100.0
 
 
 class Percentages(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one kind of load (all pods, or prod pods only)."""
+    """The low and high thresholds of one kind of load (all pods, or prod pods only) in percent."""
 
     low: Mapping[str, float]
     high: Mapping[str, float]
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The same on one node, in amounts."""
+    """The low and high thresholds on one node in amounts."""
 
     low: Mapping[str, int]
     high: Mapping[str, int]
 
 
 def universe(*given: Mapping[str, float]) -> tuple[str, ...]:
-    """Every resource that some threshold names, and memory."""
+    """Return every resource that some threshold names, and memory."""
     return tuple(sorted({MEMORY}.union(*given)))
 
 
 def completed(
     low: Mapping[str, float], high: Mapping[str, float], resources: Iterable[str], *, deviation: bool
 ) -> Percentages:
-    """Both for every resource. One without a low threshold never counts; one without a high has none above zero."""
+    """Complete both thresholds for every resource.
+
+    A resource without a low threshold never counts; one with a low but no high threshold has a high threshold
+    of zero.
+    """
     neutral = 0.0 if deviation else FULL
     lows, highs = {}, {}
     for name in resources:
@@ -44,7 +48,7 @@ def completed(
 
 
 def around(average: Mapping[str, float], spread: Percentages) -> Percentages:
-    """Thresholds at a distance from the average. A resource without a distance below it never counts."""
+    """Return thresholds at a distance from the average. A resource without a lower distance never counts."""
     lows, highs = {}, {}
     for name, below in spread.low.items():
         if below == 0:
@@ -57,7 +61,7 @@ def around(average: Mapping[str, float], spread: Percentages) -> Percentages:
 
 
 def average(used: Sequence[Mapping[str, int]], sizes: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """Percent of each resource over all nodes. A node that has none of it counts as unused."""
+    """Return the average usage in percent over all nodes. A node without the resource counts as unused."""
     found: dict[str, float] = {}
     for usage, size in zip(used, sizes, strict=True):
         for name, amount in usage.items():

@@ -1,4 +1,4 @@
-"""Our own writes to jobs, for as long as the watch has not shown them: what was decided must not be forgotten."""
+"""Caches own writes to jobs until the informer shows them, so that a decision is not forgotten."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Ahead:
         self._ours.pop(name, None)
 
     def newest(self, seen: PodMigrationJob) -> PodMigrationJob:
-        """What the watch shows, or our own write where that is later."""
+        """Return the job as the informer shows it, or the own write where that is later."""
         ours = self._ours.get(seen.metadata.name)
         if ours is None:
             return seen

@@ -1,4 +1,6 @@
-"""Lets waiting jobs through, round by round, as the rules allow; those that are forbidden for good fail at once."""
+"""Runs arbitration periodically: passes waiting jobs as the rules allow, and fails those that are forbidden
+for good.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ LEAST_S = 0.01
 
 
 class Arbiter:
-    """`passed` is told of each job that may start."""
+    """Holds the waiting jobs and arbitrates them each interval. `on_passed` is called for each job that may start."""
 
     def __init__(
         self,

@@ -1,9 +1,10 @@
-"""MigrationController at work: makes jobs of proposals, and walks every job to its end.
+"""The controller of PodMigrationJobs: creates jobs from eviction proposals, and brings every job to its end.
 
-    proposal -> job -> arbitration -> step, step, step ... -> Succeeded or Failed -> cleared away
+    proposal -> job -> arbitration -> step, step, step ... -> Succeeded or Failed -> garbage collected
 
-Steps are decided in koord.descheduler.migration.step from what is known at that moment, so a process that was killed
-in the middle goes on where the objects say it was.
+Steps are decided in koord.descheduler.migration.step from what is known at that moment, so a process that
+was killed
+in the middle continues where the objects say it was.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ STEPS_AT_ONCE = 12  # more than any job has; a job that needs more waits for its
 
 
 class Migration:
-    """The means of MigrationController."""
+    """The eviction backend of MigrationController: reconciles PodMigrationJobs."""
 
     def __init__(self, world: World, view: View, plugin: MigrationController) -> None:
         self._world = world
@@ -130,19 +131,19 @@ class Migration:
         return None
 
     def place(self, job: PodMigrationJob) -> Reservation | None:
-        """The reservation that the job names, as far as the watch shows it."""
+        """Return the reservation that the job names, as far as the informer shows it."""
         name = _reservation_of(job)
         return self._reservations.get("", name) if name else None
 
     def forbidden(self, pod: Pod) -> str:
-        """Why the pod may not be moved at all, if so."""
+        """Return why the pod may not be moved at all; empty when it may."""
         return self._plugin.protection.refuses(pod, self._view.of_jobs(())) or ""
 
     def limited(self, pod: Pod) -> str:
-        """Why an eviction of the pod's workload or namespace has to wait, if it has to."""
+        """Return why an eviction of the pod's workload or namespace must wait; empty when it need not."""
         return self._plugin.limiter.refuses(pod, self._world.clock.time()) or ""
 
-    # What happens around -----------------------------------------------------------------------------------------
+    # Event handlers ----------------------------------------------------------------------------------------------
 
     def _on_job(self, change: Change[PodMigrationJob]) -> None:
         job = change.object
@@ -166,7 +167,7 @@ class Migration:
         self._queue.add(job.metadata.name)
 
     def _on_pod(self, change: Change[Pod]) -> None:
-        """The pod of a job, or its successor, changed: the job may go on."""
+        """Enqueue the jobs of a changed pod, which may be the pod to move or its successor."""
         meta = change.object.metadata
         self._wake(_POD, f"{meta.namespace}/{meta.name}")
 
@@ -223,7 +224,7 @@ class Migration:
         return Done()
 
     async def _bury(self, name: str) -> Outcome:
-        """The job is gone: nobody else would remove the place that was held for its pod."""
+        """Delete the reservation of a deleted job, since nobody else would."""
         orphan = self._orphans.get(name)
         refused = await self._pen.drop(orphan) if orphan is not None else None
         if refused is not None:
@@ -236,7 +237,7 @@ class Migration:
         return None if seen is None else self._ahead.newest(seen)
 
     async def _facts(self, job: PodMigrationJob) -> Facts | Refused:
-        """What the watch does not show is asked for: an absence must be certain before anything follows from it."""
+        """Gather the facts of a job. What the informer lacks is read from the server: an absence must be certain."""
         ref, name, after = job.spec.pod_ref, _reservation_of(job), job.status.pod_ref
         pod = await self._pod(ref.namespace, ref.name) if ref is not None and ref.namespace and ref.name else None
         if isinstance(pod, Refused):
@@ -266,12 +267,12 @@ class Migration:
         return None if isinstance(asked, Refused) and asked.not_found else asked
 
     async def _place(self, name: str) -> Reservation | Refused | None:
-        """As the server has it now."""
+        """Read the reservation from the server."""
         asked = await self._world.client.get(RESERVATIONS, name)
         return None if isinstance(asked, Refused) and asked.not_found else asked
 
     async def _act(self, job: PodMigrationJob, action: Action) -> PodMigrationJob | str | None:
-        """The job as it is afterwards, None when it is as before; or why the action came to nothing."""
+        """Execute the action. Return the changed job, None when it is unchanged, or the error message."""
         if isinstance(action, EvictPod):
             return await self._evict(job, action.pod)
         if isinstance(action, NamePod):
@@ -315,7 +316,7 @@ class Migration:
 
 
 def _pods_of(job: PodMigrationJob) -> list[str]:
-    """The pod that is moved, and its successor."""
+    """Return the keys of the pod that is moved and of its successor."""
     refs = (job.spec.pod_ref, job.status.pod_ref)
     return [f"{ref.namespace}/{ref.name}" for ref in refs if ref is not None]
 

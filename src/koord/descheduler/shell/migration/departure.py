@@ -1,4 +1,4 @@
-"""Makes one pod leave, by the policy that it, its job or the configuration names, and no faster than allowed."""
+"""Evicts one pod by the policy that it, its job or the configuration names, within the configured rate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Departures:
         self._bucket = Bucket(evict_qps(args), args.evict_burst or 1, world.clock.monotonic())
 
     async def send(self, job: PodMigrationJob, pod: Pod) -> str | None:
-        """None when it is on its way out; else why not."""
+        """Evict the pod. Return None when it is on its way out, else the reason."""
         now = self._world.clock.monotonic()
         if self._bucket.tokens(now) < 1:
             return REASON_TOO_MANY_EVICTIONS
@@ -78,7 +78,7 @@ class Departures:
         return None
 
     def _request(self, job: PodMigrationJob, options: DeleteOptions | None) -> Mapping[str, str]:
-        """For whoever removes such pods: when, how, on whose behalf and why."""
+        """Return the soft-eviction annotation for whoever removes such pods: when, how, by whom and why."""
         wanted = SoftEviction(
             timestamp=datetime.fromtimestamp(self._world.clock.time(), UTC),
             delete_options=options,

@@ -1,4 +1,4 @@
-"""Clears away jobs that are long over their time, each with the reservation that was made for it."""
+"""Deletes jobs that are long past their ttl, each with the reservation that was made for it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Scavenger:
 
 
 def is_leftover(job: PodMigrationJob, now_s: float) -> bool:
-    """In whatever phase."""
+    """Return whether the job is old enough to be deleted, in whatever phase."""
     ttl_s = duration.parse_seconds(job.spec.ttl) if job.spec.ttl else 0.0
     created = job.metadata.creation_timestamp
     keep_s = ttl_s + GRACE_S if ttl_s > 0 else WITHOUT_TTL_S

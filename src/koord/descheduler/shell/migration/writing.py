@@ -1,4 +1,7 @@
-"""Writes to jobs and reservations: each a patch of what changed, tied to the very object it was decided on."""
+"""Writes to jobs and reservations, each a patch of what changed with the uid of the object that was decided
+on,
+and the cache of own writes that informers have not shown yet.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class Pen:
         return await self._patch(job, {"status": told}, subresource="status")
 
     async def passed(self, job: PodMigrationJob) -> Written:
-        """Its ttl is written as Kubernetes' own programs would on the way."""
+        """Mark the job as passed, and normalize its ttl on the way."""
         patch: dict[str, Any] = {"metadata": {"annotations": {A_PASSED_ARBITRATION: "true"}}}
         if job.spec.ttl and (tidy := duration.text(duration.parse(job.spec.ttl))) != job.spec.ttl:
             patch["spec"] = {"ttl": tidy}
@@ -46,9 +49,10 @@ class Pen:
     # Reservations ------------------------------------------------------------------------------------------------
 
     async def reserve(self, job: PodMigrationJob) -> Written | str:
-        """The place, and its name in the job. One that exists already is taken up: an earlier attempt made it.
+        """Create the reservation and name it in the job; adopt an existing one, which an earlier attempt created.
 
-        Words are why it is not made just now."""
+        A string that is returned says why it is not created now.
+        """
         plain, ref = self._world.client.plain, job.spec.pod_ref
         assert ref is not None
         whole_job = await plain.get(POD_MIGRATION_JOBS, job.metadata.name)
@@ -72,7 +76,7 @@ class Pen:
         return answer if isinstance(answer, Refused) else None
 
     async def drop(self, name: str) -> Refused | None:
-        """Only one that we made: a reservation that a person named in the job is that person's."""
+        """Delete a reservation that this program created; one that a person named in the job is left alone."""
         found = await self._world.client.get(RESERVATIONS, name)
         if isinstance(found, Refused):
             return None if found.not_found else found

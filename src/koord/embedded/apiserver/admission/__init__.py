@@ -1,0 +1,1 @@
+"""Admission of writes: the chain, the built-in plugins, in-process hooks and webhooks."""

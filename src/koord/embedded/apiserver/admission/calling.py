@@ -1,4 +1,4 @@
-"""The HTTPS side of webhooks: where they are, who they prove to be, and what went wrong in words that people know."""
+"""Call webhooks over HTTPS: find them, verify their certificates, and report failures in Go's words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_ANSWER_BYTES = 8 << 20
 
 
 class CallFailed(Exception):
-    """The webhook gave no answer; the message says why."""
+    """Raised when a webhook gave no answer; the message says why."""
 
 
 def no_services(namespace: str, name: str, port: int) -> tuple[str, int] | None:
@@ -35,7 +35,7 @@ class Caller:
         self._session: aiohttp.ClientSession | None = None
 
     async def call(self, webhook: Webhook, review: Obj) -> Any:
-        """The decoded answer. Raises CallFailed."""
+        """Post the review and return the decoded answer. Raises WebhookCallError."""
         address, server_name = self._address(webhook)
         shown = f"{webhook.endpoint.shown}?timeout={webhook.timeout_s}s"
         try:
@@ -58,7 +58,9 @@ class Caller:
             raise _failed(f'Post "{shown}": {_words(error)}') from error
 
     def _address(self, webhook: Webhook) -> tuple[str, str | None]:
-        """The URL to connect to, and the name that the certificate must prove when it is not the URL's host."""
+        """Return the URL to connect to, and the name that the certificate must prove when it is not the host of
+        the URL.
+        """
         endpoint = webhook.endpoint
         if endpoint.url:
             return endpoint.url, None
@@ -86,7 +88,7 @@ def _service_name(endpoint: Endpoint) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _context(ca_bundle: str) -> ssl.SSLContext:
-    """Trusts the bundle alone when there is one, else what the machine trusts."""
+    """Return a TLS context that trusts the bundle alone when there is one, else what the machine trusts."""
     return ssl.create_default_context(cadata=ca_bundle or None)
 
 
@@ -110,7 +112,7 @@ def _body(status: int, raw: bytes) -> Any:
 
 
 def _words(error: Exception) -> str:
-    """The failure as Go's client puts it, for the cases that people search for."""
+    """Return the failure as Go's client words it, for the cases that people search for."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"tls: failed to verify certificate: {_certificate_words(error)}"
     if isinstance(error, aiohttp.ClientConnectorError):

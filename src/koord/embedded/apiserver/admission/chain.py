@@ -1,7 +1,8 @@
-"""The admission that a server has unless it is given another: the built-in plugins, then the hooks.
+"""The admission plugins of a server: the built-in ones of kube-apiserver, then the hooks.
 
-Hooks may change what the built-in plugins looked at (a pod's priority class), so those run once more afterwards; a
-hook that asks for it is asked again too when others changed the object after it.
+Hooks may change what the built-in plugins looked at (the priority class of a pod), so those run once
+more afterwards. A hook that asks for reinvocation is called again when others changed the object after
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from koord.embedded.apiserver.store import Store
 
 
 class Mutation:
-    """One pass over plugins and hooks, and as much of a second one as the first made necessary."""
+    """Runs plugins and hooks once, and again as far as the first pass made it necessary."""
 
     def __init__(self, plugins: Sequence[Plugin], hooks: Hooks) -> None:
         self._plugins = tuple(plugins)
@@ -59,7 +60,7 @@ class Validation:
 
 
 class DefinitionRemarks:
-    """Warns of what a custom resource definition says in vain."""
+    """Warns about parts of a CustomResourceDefinition that have no effect."""
 
     async def admit(self, attributes: Attributes) -> None:
         if attributes.resource.storage != definition.STORAGE or attributes.subresource or attributes.obj is None:

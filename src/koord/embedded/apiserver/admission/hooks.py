@@ -1,6 +1,8 @@
-"""All hooks of a server, those of this process and those behind HTTPS, and how they are asked one after the other.
+"""All admission hooks of a server, in this process and behind HTTPS, and how they are called one after the
+other.
 
-An in-process hook is a function of the same attributes that a webhook is sent, without a network in between.
+An in-process hook is a function of the same attributes that a webhook is sent, without a network in
+between.
 """
 
 from __future__ import annotations
@@ -30,8 +32,11 @@ Judge = Callable[[Attributes], Verdict | Awaitable[Verdict]]
 
 
 class InProcessAdmission(msgspec.Struct, frozen=True, kw_only=True):
-    """A hook in this process. Functions get the request's attributes and change nothing in them: what they want
-    changed is in the verdict. `mutate` runs before `validate`; either may be absent."""
+    """An admission hook in this process.
+
+    Its functions get the attributes of the request and change nothing in them: what they want changed is in
+    the verdict. `mutate` runs before `validate`; either may be absent.
+    """
 
     name: str
     rules: tuple[Rule, ...]
@@ -40,7 +45,7 @@ class InProcessAdmission(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: Selector | None = None  # None: all
     objects: Selector | None = None
     exact: bool = False
-    reinvoked: bool = False  # asked again when a later hook changed the object
+    reinvoked: bool = False  # called again when a later hook changed the object
 
 
 class Hooks:
@@ -56,7 +61,7 @@ class Hooks:
         self._own: list[InProcessAdmission] = []
 
     def add(self, hook: InProcessAdmission) -> None:
-        """Ask `hook` from now on, after those that were added before and before all webhooks."""
+        """Call `hook` from now on, after those that were added before and before all webhooks."""
         if any(known.name == hook.name for known in self._own):
             raise ValueError(f"an admission hook named {hook.name!r} is there already")
         self._own.append(hook)
@@ -70,7 +75,7 @@ class Hooks:
     # Which of them -----------------------------------------------------------------------------------------------
 
     def asked(self, attributes: Attributes, phase: Phase) -> list[Asked]:
-        """The hooks that want to see this request, in order."""
+        """Return the hooks that match this request, in order."""
         if attributes.resource.storage in EXEMPT:
             return []
         found: list[Asked] = []
@@ -109,7 +114,7 @@ class Hooks:
     # Asking ------------------------------------------------------------------------------------------------------
 
     async def mutate(self, attributes: Attributes, asked: Asked) -> bool:
-        """Whether the object is another one afterwards. Raises the hook's denial."""
+        """Call one mutating hook and return whether it changed the object. Raises the hook's denial."""
         verdict = await self._verdict(attributes, asked, "mutating")
         if verdict is None or attributes.obj is None:
             return False
@@ -129,7 +134,7 @@ class Hooks:
         return True
 
     async def validate(self, attributes: Attributes) -> None:
-        """Ask all at once; of several denials the first in order is the answer."""
+        """Call all validating hooks at once; of several denials the first in order is raised."""
         asked = self.asked(attributes, "validating")
         if not asked:
             return
@@ -144,7 +149,9 @@ class Hooks:
                 raise outcome
 
     async def _verdict(self, attributes: Attributes, asked: Asked, phase: Phase) -> Verdict | None:
-        """The verdict of a hook that allows the request; None when the hook failed and that is to be ignored."""
+        """Return the verdict of a hook that allows the request; None when the hook failed and that is to be
+        ignored.
+        """
         hook = asked.hook
         if isinstance(hook, Webhook):
             verdict = await self._call(attributes, hook, asked.resource, phase)
@@ -174,7 +181,7 @@ class Hooks:
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A hook that wants to see a request, and the version in which it wants to see it."""
+    """A hook that matches a request, and the version of the resource in which it wants to see it."""
 
     hook: InProcessAdmission | Webhook
     resource: ServedResource
@@ -194,9 +201,9 @@ async def _ask(hook: InProcessAdmission, attributes: Attributes, phase: Phase) -
 
 
 def _read(attributes: Attributes, resource: ServedResource, obj: Obj) -> Obj:
-    """A changed object as its kind: without unknown fields, with defaults. Raises PatchRefused."""
+    """Read a mutated object as its kind: without unknown fields, with defaults. Raises HookPatchError."""
     if attributes.subresource and attributes.subresource not in ("status", "resize", "ephemeralcontainers"):
-        return obj  # a Scale, a Binding: small kinds that their own door reads
+        return obj  # a Scale, a Binding: small kinds that their own handler reads
     found = resource.decode(obj)
     if found.error:
         raise PatchRefused(found.error)

@@ -1,4 +1,6 @@
-"""Objects live in namespaces that exist and are not on their way out; three namespaces cannot be deleted at all."""
+"""The NamespaceLifecycle plugin: objects are created only in existing, active namespaces, and three
+namespaces cannot be deleted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hook's JSON patch on the object that it was shown. Unlike a client's, a patch that does not apply is explained."""
+"""Apply the JSON patch of a hook. Unlike with a client's patch, the failing operation is explained."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Obj = dict[str, Any]
 
 
 class PatchRefused(Exception):
-    """The patch does not apply, or what it makes is no object of the kind."""
+    """Raised when a patch does not apply, or its result is not an object of the kind."""
 
 
 def patched(obj: Obj, operations: Sequence[Obj]) -> Obj:
-    """A private object; the given one is shared. Raises PatchRefused."""
+    """Apply the patch and return a private object; the given one is shared. Raises HookPatchError."""
     whole = json_patch(obj, list(operations))
     if not isinstance(whole, PatchFailed):
         return whole

@@ -1,4 +1,4 @@
-"""What every new pod gets: tolerations for nodes that fall silent, and the numbers behind its priority class."""
+"""The plugins for pods: tolerations for unreachable nodes, and the priority behind a priority class."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ class PodPriority:
         spec["priority"], spec["preemptionPolicy"] = value, policy
 
     def _global_default(self) -> Obj | None:
-        """The class for pods that name none: the lowest of those that are marked."""
+        """Return the class for pods that name none: of the classes marked as default, the one with the lowest
+        value.
+        """
         if self._default[0] != self._classes.end:
             marked = [r.plain() for r in self._classes.scan() if r.plain().get("globalDefault")]
             chosen = min(marked, key=lambda c: c.get("value", 0), default=None)
@@ -106,7 +108,7 @@ def _forbidden(attributes: Attributes, why: str) -> refusal.Refusal:
 
 
 class PriorityClasses:
-    """There is one default among priority classes, and the system's own stay."""
+    """Allows one default priority class and protects the system's own from deletion."""
 
     SYSTEM = frozenset(("system-node-critical", "system-cluster-critical"))
 

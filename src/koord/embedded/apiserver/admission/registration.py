@@ -1,4 +1,4 @@
-"""Webhooks as their configurations register them, read once for each version of a configuration."""
+"""Admission webhooks: parsed once for each version of their configurations, and called over HTTPS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIGURATIONS: dict[Phase, str] = {
     "mutating": f"mutatingwebhookconfigurations.{GROUP}",
     "validating": f"validatingwebhookconfigurations.{GROUP}",
 }
-# Hooks are not asked about these: a hook that refuses everything could never be removed otherwise.
+# Hooks are not called for these: a hook that refuses everything could never be removed otherwise.
 EXEMPT = frozenset(
     (
         *CONFIGURATIONS.values(),
@@ -37,7 +37,7 @@ NO_CONDITIONS = "match conditions are written in CEL, which the embedded server 
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a webhook is: a URL, or a service of the cluster."""
+    """The address of a webhook: a URL, or a service of the cluster."""
 
     url: str = ""
     namespace: str = ""
@@ -48,7 +48,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """The address as failures quote it, without the timeout."""
+        """Return the address as error messages quote it, without the timeout."""
         if self.url:
             return self.url
         path = self.path if self.path.startswith("/") or not self.path else f"/{self.path}"
@@ -70,7 +70,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def webhook_of(stated: Obj) -> Webhook:
-    """Raises SelectorError for a selector that is none."""
+    """Parse a webhook of a configuration. Raises SelectorError for an invalid selector."""
     versions = stated.get("admissionReviewVersions") or ("v1",)
     return Webhook(
         name=stated["name"],
@@ -104,7 +104,7 @@ def _pem(encoded: str) -> str:
 
 
 class Registrations:
-    """The webhooks of one phase in the order in which they are called: by configuration, then as listed there."""
+    """Returns the webhooks of one phase in call order: by configuration, then as listed there."""
 
     def __init__(self, store: Store, phase: Phase) -> None:
         self._collection: Collection = store.collection(CONFIGURATIONS[phase])
@@ -120,7 +120,7 @@ class Registrations:
 
 
 class RegistrationCheck:
-    """Refuses configurations that this server could not follow."""
+    """Refuses configurations that this server cannot follow."""
 
     async def admit(self, attributes: Attributes) -> None:
         resource = attributes.resource

@@ -1,4 +1,6 @@
-"""AdmissionReview: the question that a webhook is sent, and its answer read with the server's complaints. Pure."""
+"""Admission reviews and verdicts: build the AdmissionReview for a webhook, parse its answer, and apply its
+patch. Pure.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ _NO_OPTIONS = {
 
 
 class BadReview(Exception):
-    """The answer is no review that can be followed; the message says why."""
+    """Raised when the answer of a webhook is not a valid review; the message says why."""
 
 
 def request_of(attributes: Attributes, resource: ServedResource, uid: str) -> Obj:
-    """The `request` of a review, in the version that the hook asked for."""
+    """Build the `request` of a review, in the version that the hook asked for."""
     asked = attributes.resource
     part = attributes.subresource
     request: Obj = {
@@ -62,7 +64,7 @@ def review_of(webhook: Webhook, request: Obj) -> Obj:
 
 
 def verdict_of(answer: Any, webhook: Webhook, uid: str, phase: Phase) -> Verdict:
-    """Raises BadReview. `answer` is the decoded body."""
+    """Parse the decoded answer of a webhook. Raises InvalidReviewError."""
     if not isinstance(answer, dict):
         kind = {list: "array", str: "string", bool: "bool"}.get(type(answer), "number")
         raise BadReview(

@@ -1,4 +1,4 @@
-"""Which requests a hook wants to see. Pure: rules, selectors and a description of the request."""
+"""Match requests against the rules and selectors of a hook. Pure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def rule_of(stated: Obj) -> Rule:
 
 
 def selector_of(stated: Obj | None) -> Selector | None:
-    """None selects everything. Raises SelectorError."""
+    """Parse a label selector; None selects everything. Raises SelectorError."""
     if not stated:
         return None
     expressions = [(e["key"], e["operator"], e.get("values") or ()) for e in stated.get("matchExpressions") or ()]
@@ -77,7 +77,7 @@ def selector_of(stated: Obj | None) -> Selector | None:
 
 
 def labels_match(selector: Selector | None, *candidates: Mapping[str, str] | None) -> bool:
-    """Whether any of the label sets is selected; a missing set has no labels but counts only if another is missing."""
+    """Return whether the selector matches any of the label sets that are present."""
     if selector is None:
         return True
     return any(selector.matches(labels) for labels in candidates if labels is not None)

@@ -1,4 +1,6 @@
-"""Volumes and claims stay while someone uses them, and a claim that names no class gets the default one."""
+"""The plugins for storage: finalizers that protect volumes and claims in use, and the default storage
+class.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ class DefaultStorageClass:
             spec["storageClassName"] = chosen
 
     def _default(self) -> str | None:
-        """The newest of the classes that are marked; of equals the first by name."""
+        """Return the newest of the classes that are marked as default; of equals the first by name."""
         marked = [record for record in self._classes.scan() if _is_default(record)]
         marked.sort(key=lambda record: record.name)
         marked.sort(key=_born, reverse=True)

@@ -1,4 +1,6 @@
-"""What a hook is shown of a request: the object in a version that its rules name, and the way back from there."""
+"""Match requests to hooks by rules and selectors, and convert objects to the version that a hook wants and
+back.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def target_of(attributes: Attributes, resource: ServedResource) -> Target:
 
 
 def matched(rules: Sequence[Rule], attributes: Attributes, catalog: Catalog, *, exact: bool) -> ServedResource | None:
-    """The version of the resource that the rules ask for: the request's own, else another of the same objects."""
+    """Return the version of the resource that the rules ask for: the request's own, else another of the same
+    objects.
+    """
     asked = attributes.resource
     target = target_of(attributes, asked)
     if any(rule.matches(target) for rule in rules):
@@ -57,7 +61,7 @@ def matched(rules: Sequence[Rule], attributes: Attributes, catalog: Catalog, *, 
 
 
 def shown(attributes: Attributes, resource: ServedResource, obj: Obj | None) -> Obj | None:
-    """`obj` (new or old) as the hook sees it. Shared: never change it."""
+    """Return `obj` (new or old) as the hook sees it. It is shared: never change it."""
     if obj is None:
         return None
     if attributes.subresource == "scale":
@@ -68,7 +72,7 @@ def shown(attributes: Attributes, resource: ServedResource, obj: Obj | None) -> 
 
 
 def taken_back(attributes: Attributes, resource: ServedResource, obj: Obj) -> Obj:
-    """A hook's object in the version of the request."""
+    """Return the object of a hook in the version of the request."""
     if attributes.subresource == "scale":
         assert attributes.obj is not None, "a scale is never deleted"
         new = rescaled(attributes.obj, obj, attributes.resource.scale)

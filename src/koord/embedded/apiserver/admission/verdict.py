@@ -1,4 +1,4 @@
-"""What a hook thinks of a request, whether it answered over HTTPS or as a function in this process."""
+"""The verdict of a hook, whether it answered over HTTPS or as a function in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ Obj = dict[str, Any]
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Allowed or not, and what to change: `patch` is a JSON patch, `obj` a whole object to take instead."""
+    """Says whether a hook allows a request and what it changes: `patch` is a JSON patch, `obj` a whole object
+    to take instead.
+    """
 
     allowed: bool = True
     message: str = ""
@@ -33,7 +35,7 @@ def denied(message: str, code: int = 0, reason: str = "") -> Verdict:
 
 
 def denial(name: str, verdict: Verdict) -> Refusal:
-    """A denial in the words that clients know; a code that would say success becomes 400."""
+    """Return the error of a denial in kube-apiserver's words; a code that would mean success becomes 400."""
     by = f'admission webhook "{name}" denied the request'
     why = verdict.message or verdict.reason
     message = f"{by}: {why}" if why else f"{by} without explanation"

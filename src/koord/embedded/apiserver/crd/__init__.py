@@ -1,0 +1,1 @@
+"""This package implements CustomResourceDefinitions: validation, names, deletion, served resources."""

@@ -1,4 +1,4 @@
-"""A definition's printer columns: their headings, and the cell that each gives for an object."""
+"""This module compiles the printer columns of a CRD: their definitions, and the cell for an object."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"
 
 
 def printer_columns(stated: Sequence[Obj]) -> tuple[PrinterColumn, ...]:
-    """The columns after Name; a definition that names none gets Age."""
+    """Return the columns after Name; a CRD that defines none gets Age."""
     return tuple(_column(column) for column in stated or (_AGE,))
 
 

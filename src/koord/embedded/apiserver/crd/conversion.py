@@ -1,8 +1,4 @@
-"""How an object moves between the versions of its definition: with conversion None, only the apiVersion changes.
-
-What the schema of the version at hand does not name is dropped on the way, and what was stored under an older schema
-is read with the defaults of the present one.
-"""
+"""These functions convert an object between the versions of its CRD."""
 
 from __future__ import annotations
 
@@ -19,11 +15,11 @@ Obj = dict[str, Any]
 
 
 def conversion(nodes: Mapping[str, Node], served: str, stored: str) -> Conversion:
-    """`nodes` by apiVersion; `served` and `stored` are apiVersions."""
+    """Return the conversion between two versions; `nodes` is by apiVersion, `served` and `stored` are apiVersions."""
 
     def to_storage(obj: Obj) -> Obj:
         new = _moved(obj, stored)
-        apply_defaults(new, nodes[stored])  # so that it lies there as it is served
+        apply_defaults(new, nodes[stored])  # so that it is stored as it is served
         return new
 
     def from_storage(obj: Obj) -> Obj:
@@ -42,7 +38,7 @@ def conversion(nodes: Mapping[str, Node], served: str, stored: str) -> Conversio
 
 
 def is_settled(obj: Obj, node: Node, api_version: str) -> bool:
-    """Whether a stored object can be served as it lies there."""
+    """Return whether a stored object can be served as it is stored."""
     if obj.get("apiVersion") != api_version:
         return False
     new = clone(obj)

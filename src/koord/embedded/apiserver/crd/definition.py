@@ -1,4 +1,7 @@
-"""The strategy of CustomResourceDefinition objects: defaults, what a write may touch, and when one is sound."""
+"""This module holds the strategy of CustomResourceDefinition: defaults, status on write, validation.
+
+The rules for versions and their schemas are in `version_validation`.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +159,7 @@ def _approval_errors(obj: Obj) -> list[FieldError]:
 
 
 def _stored_errors(obj: Obj, old: Obj | None) -> list[FieldError]:
-    """Objects may still lie on disk in any version that was ever stored, so those versions stay."""
+    """Return errors for storedVersions, which must stay: objects may be stored in any version listed there."""
     at = "status.storedVersions"
     stored = (obj.get("status") or {}).get("storedVersions")
     if not stored:

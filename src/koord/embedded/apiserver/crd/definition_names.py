@@ -1,4 +1,4 @@
-"""The rules for the names of a definition: words that fit into paths, and kinds."""
+"""These functions validate the names of a CRD: DNS labels for paths, and kinds."""
 
 from __future__ import annotations
 

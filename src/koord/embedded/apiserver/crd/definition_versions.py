@@ -1,6 +1,6 @@
-"""The rules for the versions of a definition: names, the one that is stored, schemas, subresources and columns.
+"""This module validates a CRD's versions: names, storage version, schemas, subresources, printer columns.
 
-What all versions say alike is judged once, and complained of at the place above them.
+What all versions have in common is validated once, and reported at the path above them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ def _schema_errors(place: str, schema: Obj | None, version: Obj) -> list[FieldEr
 
 
 def _parts(spec: Obj, name: str) -> Iterator[tuple[str, Any]]:
-    """What versions say under `name`, with the place where it is judged."""
+    """Yield the values of `name` in the versions with the path to report.
+
+    A value common to all versions comes once.
+    """
     versions: Sequence[Obj] = spec.get("versions") or ()
     stated = [version.get(name) for version in versions]
     if stated and all(s == stated[0] for s in stated):
@@ -73,7 +76,7 @@ def _parts(spec: Obj, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _schema_of(spec: Obj, place: str) -> Obj:
-    """The schema that belongs to a place that `_parts` gave."""
+    """Return the schema of the version that a path of `_shared_or_per_version` belongs to."""
     index = int(place.removeprefix("spec.versions[").partition("]")[0]) if place.startswith("spec.versions[") else 0
     return (spec["versions"][index].get("schema") or {}).get("openAPIV3Schema") or {}
 
@@ -182,7 +185,7 @@ def _column_errors(column: Obj, at: str) -> Iterator[FieldError]:
 
 
 def _shown(spec: Obj) -> list[Obj] | None:
-    """The versions as the server's own type prints them: what they say alike is kept elsewhere, so it is null here."""
+    """Return the versions as the server's Go type prints them, with null for what they have in common."""
     versions = spec.get("versions")
     if versions is None:
         return None
@@ -203,5 +206,5 @@ def _shown(spec: Obj) -> list[Obj] | None:
 
 
 def definition_warnings(obj: Obj) -> list[str]:
-    """What the server remarks on while it accepts a definition."""
+    """Return the warnings that the server sends when it accepts a CRD."""
     return [text for _, schema, _ in _schemas(obj["spec"]) if schema for text in schema_warnings(schema)]

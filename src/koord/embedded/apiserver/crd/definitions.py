@@ -1,7 +1,9 @@
-"""Keeps the catalog true to the definitions in the store: accepts names, serves versions, empties what is deleted.
+"""This module keeps the catalog in step with the CRDs in the store.
 
-It reacts inside the write that changed a definition, so that a client that has its answer can use the new kind at
-once, in real time and in virtual time alike.
+It accepts names, serves versions and finalizes deleted CRDs.
+
+It reacts inside the write that changed a CRD, so that a client can use the new kind as soon as it has its
+answer, in real time and in virtual time alike.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Obj = dict[str, Any]
 
 
 class _Served(msgspec.Struct):
-    """What a definition said when its resources were made."""
+    """A _ServedDefinition records what a CRD said when its resources were built."""
 
     spec: Obj
     names: Obj
@@ -35,6 +37,7 @@ class _Served(msgspec.Struct):
 
 
 class Definitions:
+    """The DefinitionController reconciles CRDs with the catalog and with the collections of their objects."""
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._served: dict[str, _Served] = {}  # by the definition's name, which is also the key of its collection
@@ -42,7 +45,7 @@ class Definitions:
         self._busy = False
 
     def start(self) -> None:
-        """Serve what is defined already, and follow the store from now on."""
+        """Serve the CRDs that exist, and follow the store from then on."""
         self._parts.store.listen(STORAGE, self._definition_changed)
         self._settle(record.name for record in self._all())
 
@@ -53,7 +56,7 @@ class Definitions:
         self._settle((event.record.name,))
 
     def _settle(self, names: Any) -> None:
-        """Reconcile the named definitions, and whatever that changes in turn."""
+        """Reconcile the named CRDs and all CRDs that this affects in turn."""
         self._waiting.extend(names)
         if self._busy:
             return
@@ -94,7 +97,7 @@ class Definitions:
             self._wake_refused(group, name)
 
     def _wake_refused(self, group: str, but: str) -> None:
-        """Names may have become free for those of the group that did not get theirs."""
+        """Requeue the CRDs of the group whose names were not accepted, since names may have become free."""
         for record in self._all():
             obj = record.plain()
             if record.name != but and obj["spec"]["group"] == group and not _content(obj):
@@ -137,7 +140,7 @@ class Definitions:
         self._served[name] = _Served(spec, names, dying, resources)
 
     def _is_builtin(self, resource: ServedResource) -> bool:
-        """A definition never takes the place of what the server has by itself."""
+        """Return whether the path belongs to a built-in resource, which a CRD never replaces."""
         found = self._parts.catalog.find(resource.group, resource.version, resource.plural)
         return found is not None and not found.custom
 
@@ -153,7 +156,7 @@ class Definitions:
     # Ending ------------------------------------------------------------------------------------------------------
 
     def _end(self, name: str, obj: Obj) -> None:
-        """Delete all objects of the definition; when none is left, let the definition go."""
+        """Delete all objects of the CRD; when none is left, remove the finalizer or the CRD."""
         parts = self._parts
         if ending.FINALIZER not in obj["metadata"].get("finalizers", ()):
             return
@@ -184,7 +187,7 @@ class Definitions:
             store.delete(name, record.namespace, record.name)
 
     def _object_changed(self, event: Event) -> None:
-        """The last object of a definition that is being deleted takes the definition with it."""
+        """Finalize a terminating CRD when its last object is deleted."""
         if event.type != "DELETED" or self._busy:
             return
         for name, served in self._served.items():

@@ -1,4 +1,7 @@
-"""How a definition dies: marked first, then its objects go, then it goes itself. Pure; `definitions` carries it out."""
+"""This module decides the steps of a CRD's deletion: mark it, delete its objects, remove its finalizer.
+
+It is pure; `controller` carries the steps out.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ IN_PROGRESS = condition(TERMINATING, "True", "InstanceDeletionInProgress", "Cust
 
 
 def mark_definition(obj: Obj, now: str) -> Plan:
-    """What a DELETE does: the first one marks, later ones find it marked."""
+    """Return the plan of a DELETE: the first one marks the CRD, later ones find it marked."""
     if "deletionTimestamp" in obj["metadata"]:
         return Plan(None, remove=False)
     meta = {**obj["metadata"], "deletionTimestamp": now}
@@ -33,12 +36,13 @@ def mark_definition(obj: Obj, now: str) -> Plan:
 
 
 def in_progress(obj: Obj, now: str) -> Obj:
+    """Return the status of a CRD whose objects are being deleted."""
     status = obj.get("status") or {}
     return {**status, "conditions": with_condition(status.get("conditions") or (), IN_PROGRESS, now)}
 
 
 def released(obj: Obj) -> Obj:
-    """The definition without its own finalizer; others may have theirs."""
+    """Return the CRD without its cleanup finalizer; other finalizers stay."""
     meta = dict(obj["metadata"])
     left = [name for name in meta.get("finalizers", ()) if name != FINALIZER]
     if left:

@@ -1,6 +1,7 @@
-"""The JSONPath of printer columns: fields, indexes, ranges, wildcards and equality filters, as kubectl reads it.
+"""This module implements the JSONPath of printer columns as kubectl reads it.
 
-A path is parsed once into steps; walking it over an object gives all values that it reaches, in order.
+It knows fields, indexes, ranges, wildcards and comparison filters. A path is parsed once into steps;
+applying it to an object gives all values that it reaches, in order.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _FILTER = re.compile(r"\[\?\(\s*@((?:[^=!<>\])]|\[[^\]]*\])*?)\s*(?:(==|!=|<=|>=
 
 
 class BadPath(ValueError):
-    """The text is not a path that this server reads."""
+    """This error says that the text is not a path that this server supports."""
 
 
 class Path:
@@ -37,7 +38,10 @@ class Path:
 
 @functools.lru_cache(maxsize=4096)
 def parse(text: str) -> Path:
-    """Raises BadPath. The path starts with a dot or a bracket: `.status.conditions[?(@.type=="Ready")].status`."""
+    """Parse a path that starts with a dot or a bracket, such as `.status.conditions[?(@.type=="Ready")].status`.
+
+    Raises JsonPathError.
+    """
     steps: list[Step] = []
     at = 0
     while at < len(text):

@@ -1,6 +1,6 @@
-"""Which of a definition's names it may have, and what that says about it: conditions NamesAccepted and Established.
+"""This module decides which names a CRD gets, and its conditions NamesAccepted and Established.
 
-Names are taken per group, first come first served; a name that another definition holds is not given away.
+Names are taken per group, first come first served; a name that another CRD holds is not reassigned.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _ORDER = ("plural", "singular", "shortNames", "kind", "listKind", "categories")
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What the other definitions of a group hold: words for paths and commands, and kinds."""
+    """NamesInUse holds the names of the other CRDs of a group: resource names and kinds."""
 
     resources: frozenset[str] = frozenset()
     kinds: frozenset[str] = frozenset()
 
 
 def taken(others: Iterable[Obj]) -> Taken:
-    """`others`: the other definitions of the same group."""
+    """Collect the accepted names of `others`, the other CRDs of the same group."""
     resources: set[str] = set()
     kinds: set[str] = set()
     for other in others:
@@ -38,12 +38,13 @@ def taken(others: Iterable[Obj]) -> Taken:
 
 
 class Acceptance(msgspec.Struct, frozen=True):
+    """A NameDecision holds the accepted names and the resulting conditions."""
     names: Obj
     conditions: tuple[Obj, ...]  # without times
 
 
 def decide_names(definition: Obj, held: Taken) -> Acceptance:
-    """The names that are accepted now, keeping an earlier one where the wanted one is taken."""
+    """Decide the names to accept now, keeping an earlier one where the requested one is in use."""
     wanted = definition["spec"].get("names") or {}
     status = definition.get("status") or {}
     names = dict(status.get("acceptedNames") or {})
@@ -95,7 +96,7 @@ def _conditions(definition: Obj, problem: tuple[str, str] | None) -> tuple[Obj, 
 
 
 def protected(group: str) -> bool:
-    """Groups below k8s.io and kubernetes.io belong to the project: a definition there names its review."""
+    """Return whether the group is below k8s.io or kubernetes.io, where a CRD must name its API review."""
     return group in ("k8s.io", "kubernetes.io") or group.endswith((".k8s.io", ".kubernetes.io"))
 
 
@@ -114,7 +115,7 @@ def condition(type: str, status: str, reason: str, message: str) -> Obj:
 
 
 def with_condition(conditions: Iterable[Obj], new: Obj, now: str) -> list[Obj]:
-    """The list with one condition set; its time moves only when its status does."""
+    """Return the list with one condition set; its transition time changes only when its status does."""
     kept = list(conditions)
     for at, old in enumerate(kept):
         if old["type"] == new["type"]:

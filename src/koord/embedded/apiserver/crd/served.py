@@ -1,4 +1,4 @@
-"""From a definition to the resources that it makes the server serve: one for each served version."""
+"""These functions build the resources that a CRD makes the server serve, one for each served version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _PART_VERBS = ("get", "patch", "update")
 
 
 def served_resources(definition: Obj, stored: Iterable[Obj]) -> list[ServedResource]:
-    """`definition` is established; `stored` are the objects that lie in its collection. The stored version is first."""
+    """Build the resources of an established CRD, the storage version first.
+
+    `stored` are the objects in its collection.
+    """
     spec = definition["spec"]
     group, versions = spec["group"], spec["versions"]
     nodes = {f"{group}/{v['name']}": compile_schema(v["schema"]["openAPIV3Schema"]) for v in versions}
@@ -87,7 +90,7 @@ def _resource(definition: Obj, version: Obj, node: Node) -> ServedResource:
 
 
 def whole(node: Node) -> Node:
-    """The schema with what every object has, for merging: a definition leaves that out, or only narrows its names."""
+    """Return the schema with the fields of every object, which a CRD leaves out, for merging."""
     typed = {"apiVersion": Node(kind="string"), "kind": Node(kind="string")}
     fields = {**node.fields, **typed, "metadata": builtin().definition(OBJECT_META)}
     return msgspec.structs.replace(node, fields=fields)
@@ -109,6 +112,6 @@ def _warning(version: Obj, group: str, kind: str) -> str:
 
 
 def storage_hash(group: str, version: str, kind: str) -> str:
-    """What clients compare to notice that objects are stored in another version."""
+    """Return the hash by which clients notice that objects are stored in another version."""
     digest = hashlib.sha256(f"{group}/{version}/{kind}".encode()).digest()
     return base64.b64encode(digest[:8]).decode()

@@ -1,4 +1,9 @@
-"""The strategy of custom objects: everything that a built-in kind has in code, their schema says."""
+"""This module builds the resources that a CRD makes the server serve, one for each served version.
+
+A resource has a strategy that follows its schema, conversion to the storage version, and printer columns.
+With conversion strategy None only the apiVersion changes: fields that the schema of the target version does
+not name are pruned, and objects stored under an older schema are read with the defaults of the present one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,11 @@ Obj = dict[str, Any]
 def custom_strategy(
     node: Node, *, status: bool, selectable: Sequence[str], refuse_create: Callable[[Obj], refusal.Refusal] | None
 ) -> Strategy:
-    """`selectable`: paths of fields that lists can be filtered by. `refuse_create`: the definition is being deleted."""
+    """Return the strategy of custom objects, which takes from their schema all that a built-in kind has in code.
+
+    `selectable`: paths of fields that lists can be filtered by. `refuse_create`: set while the CRD is
+    terminating.
+    """
     ignored = ("metadata", "status") if status else ("metadata",)
 
     def prepare_update(new: Obj, old: Obj) -> None:

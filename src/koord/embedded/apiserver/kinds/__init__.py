@@ -1,4 +1,7 @@
-"""The strategies of all built-in kinds that have one, by group and kind; any other kind takes what fits its schema."""
+"""This table maps the group and kind of every built-in kind with rules of its own to its strategy.
+
+Any other built-in kind accepts whatever fits its schema.
+"""
 
 from __future__ import annotations
 

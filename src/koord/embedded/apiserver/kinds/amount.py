@@ -1,4 +1,7 @@
-"""Resource amounts: which resource names a place takes, and how requests and limits must relate."""
+"""This module validates resource lists: resource names, quantities, and how requests and limits must relate.
+
+It covers the resources of containers and those of a pod as a whole, with the defaults of the latter.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def is_extended(name: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def container_reasons(name: str) -> tuple[str, ...]:
-    """Why containers cannot ask for a resource of this name."""
+    """Return why containers cannot request a resource of this name; empty when they can."""
     reasons = standard_reasons(name)
     if name in _CONTAINER or is_huge(name):
         return reasons
@@ -73,7 +76,7 @@ def container_reasons(name: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def standard_reasons(name: str) -> tuple[str, ...]:
-    """Why a name is that of no resource at all."""
+    """Return why this is not a valid resource name at all; empty when it is."""
     reasons = names.qualified_name(name)
     if not reasons and "/" not in name and name not in _STANDARD and not is_huge(name):
         reasons = ["must be a standard resource type or fully qualified"]
@@ -82,7 +85,7 @@ def standard_reasons(name: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def amount_reasons(name: str, text: str) -> tuple[str, ...]:
-    """Why this much of a resource cannot be."""
+    """Return why this quantity is not valid for the resource; empty when it is."""
     amount = Quantity.parse(text)
     reasons = [NON_NEGATIVE] if amount.sign() < 0 else []
     if (name in INTEGER or is_extended(name)) and amount.milli_value() % 1000:
@@ -91,7 +94,7 @@ def amount_reasons(name: str, text: str) -> tuple[str, ...]:
 
 
 def amounts(found: Obj, path: str, name_reasons: Callable[[str], tuple[str, ...]]) -> list[FieldError]:
-    """Names by a rule of the place, amounts by the rule for the name."""
+    """Return the errors of a resource list; `name_reasons` checks names, `quantity_reasons` quantities."""
     errors: list[FieldError] = []
     for name, text in found.items():
         at = f"{path}[{name}]"
@@ -101,7 +104,7 @@ def amounts(found: Obj, path: str, name_reasons: Callable[[str], tuple[str, ...]
 
 
 def _pages(name: str, text: str, path: str) -> Errors:
-    """Huge pages come whole."""
+    """Return an error unless the quantity is a whole number of huge pages."""
     page, amount = _page_bytes(name), Quantity.parse(text)
     if page <= 0 or amount.sign() < 0 or amount.milli_value() % (page * 1000):
         return [invalid_value(path, text, f"{text} is not positive integer multiple of {name}")]
@@ -109,7 +112,7 @@ def _pages(name: str, text: str, path: str) -> Errors:
 
 
 def _page_bytes(name: str) -> int:
-    """The size that a huge page resource has in its name; 0 when that is no size."""
+    """Return the page size in bytes that a huge page resource has in its name, 0 when that is not a size."""
     try:
         return Quantity.parse(name.removeprefix(HUGE)).value()
     except QuantityError:
@@ -117,7 +120,7 @@ def _page_bytes(name: str) -> int:
 
 
 def requirements(found: Obj, path: str, claims: frozenset[str] | set[str] = frozenset()) -> Errors:
-    """ResourceRequirements of a container."""
+    """Return the errors of the ResourceRequirements of a container."""
     limits, requests = found.get("limits"), found.get("requests")
     if not limits and not requests:
         return _claims(found["claims"], f"{path}.claims", claims) if "claims" in found else FINE

@@ -1,4 +1,6 @@
-"""Deployment, ReplicaSet and ControllerRevision; ReplicationController and PodTemplate of core."""
+"""This module holds the strategies of apps/v1 (Deployment, ReplicaSet, ControllerRevision), the
+ReplicationController and PodTemplate of core, and PodDisruptionBudget.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,7 @@ def _deployment_errors(obj: Obj) -> list[FieldError]:
 
 
 def template_of(spec: Obj, selector: Obj | None, unreadable: str) -> list[FieldError]:
-    """The template of a workload whose selector may itself be broken."""
+    """Return the errors of a workload's pod template; the workload's selector may be invalid itself."""
     found = converted(selector) if selector is not None else NOTHING
     if found is None:
         return [_unreadable(selector, unreadable)]

@@ -1,4 +1,4 @@
-"""Job and CronJob."""
+"""This module holds the strategies of Job and CronJob."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COUNTS = fields(
 
 
 def default_job_spec(spec: Obj) -> None:
-    """What a job is given but not the template of a CronJob."""
+    """Fill in the defaults that a Job gets and the job template of a CronJob does not."""
     if spec.get("completions") is None and spec.get("parallelism") is None:
         spec["completions"] = 1
     if spec.get("parallelism") is None:
@@ -75,7 +75,10 @@ def _begin_job(obj: Obj) -> None:
 
 
 def _generate_selector(spec: Obj, uid: str, name: str) -> None:
-    """A job owns the pods that carry its uid; what a user set already stays, to be refused."""
+    """Generate the selector and labels by which a job owns the pods with its uid.
+
+    User-set values stay, to be rejected later.
+    """
     template = spec["template"].setdefault("metadata", {})
     labels = dict(template.get("labels") or {})
     for key, value in (("job-name", name), (NAME_LABEL, name), ("controller-uid", uid), (UID_LABEL, uid)):
@@ -88,7 +91,7 @@ def _generate_selector(spec: Obj, uid: str, name: str) -> None:
 
 
 def _generated_selector(obj: Obj) -> list[FieldError]:
-    """That nobody else wrote into what is generated."""
+    """Return errors where a user has changed the generated selector or labels."""
     spec, meta = obj["spec"], obj["metadata"]
     if spec.get("manualSelector"):
         return []
@@ -135,7 +138,7 @@ def _managed_by(value: str, path: str) -> Errors:
 
 
 def _spec_errors(spec: Obj, path: str) -> list[FieldError]:
-    """What holds for jobs and for templates of jobs."""
+    """Return the errors of a JobSpec, for jobs and for job templates alike."""
     errors = list(_COUNTS(spec, path))
     per_index, failed = spec.get("backoffLimitPerIndex"), spec.get("maxFailedIndexes")
     if per_index is not None:
@@ -232,7 +235,7 @@ def _fixed(spec: Obj, before: Obj, key: str, type_name: str | None) -> list[Fiel
 
 
 def _completions_changed(spec: Obj, before: Obj) -> list[FieldError]:
-    """Indexed jobs are elastic: completions may follow parallelism."""
+    """Return errors for a change of completions; those of an elastic indexed job may follow parallelism."""
     value, at = spec.get("completions"), "spec.completions"
     if value == before.get("completions"):
         return []
@@ -249,7 +252,10 @@ _WHILE_SUSPENDED = ("nodeSelector", "tolerations", "schedulingGates")
 
 
 def _template_changed(spec: Obj, before: Obj, old: Obj) -> list[FieldError]:
-    """The template is fixed; a suspended job that has not started may still be told where to run."""
+    """Return errors for a change of the pod template.
+
+    A suspended job that has not started may change scheduling fields.
+    """
     template, was = spec["template"], before["template"]
     if template == was:
         return []

@@ -1,4 +1,7 @@
-"""PersistentVolumeClaimSpec: a claim of its own, the template of an ephemeral volume, or one of a StatefulSet."""
+"""This module defaults and validates PersistentVolumeClaimSpec.
+
+The spec occurs in a PersistentVolumeClaim, in the template of an ephemeral volume and in a StatefulSet.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ def default_claim(spec: Obj) -> None:
 
 
 def drop_foreign_source(spec: Obj) -> None:
-    """A new claim that names something which cannot be read from is taken as if it named nothing."""
+    """Drop the dataSource of a new claim when it names a kind that volumes cannot be populated from."""
     source = spec.get("dataSource")
     if source is not None and (source.get("apiGroup") or "", source.get("kind")) not in _SOURCES:
         del spec["dataSource"]
 
 
 def adopt_source(spec: Obj) -> None:
-    """dataSource and dataSourceRef are two names of one thing; whichever is given fills the other."""
+    """Copy dataSource and dataSourceRef to each other; they are two names of one field."""
     source, ref = spec.get("dataSource"), spec.get("dataSourceRef")
     if source and not ref:
         spec["dataSourceRef"] = dict(source)

@@ -1,4 +1,4 @@
-"""ConfigMap, Secret and ServiceAccount."""
+"""This module holds the strategies of ConfigMap and Secret."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CONFIG_MAP = Strategy(
 
 
 def _default_secret(obj: Obj) -> None:
-    """stringData is a way to write data, never to read it."""
+    """Move stringData, which is write-only, into data, and default the type."""
     if not obj.get("type"):
         obj["type"] = "Opaque"
     text = obj.pop("stringData", None)

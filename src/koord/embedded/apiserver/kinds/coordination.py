@@ -1,4 +1,4 @@
-"""Lease, PriorityClass, RuntimeClass: small kinds that schedulers and agents live by."""
+"""This section holds the strategies of Lease, PriorityClass and RuntimeClass."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _runtime_errors(obj: Obj) -> list[FieldError]:
     handler = obj.get("handler", "")
     errors = [invalid_value("handler", handler, reason) for reason in names.dns1123_label(handler)]
     fixed = (obj.get("overhead") or {}).get("podFixed") or {}
-    # The real server judges the overhead as limits of a container, and says so.
+    # The real server validates the overhead as limits of a container, and reports it so.
     errors += amount.requirements({"limits": fixed}, "overhead")
     scheduling = obj.get("scheduling") or {}
     errors += label.labels(scheduling.get("nodeSelector") or {}, "scheduling.nodeSelector")

@@ -1,4 +1,4 @@
-"""Whether a text is a schedule that Kubernetes' cron library reads, and what it says when it is not."""
+"""This module checks that a text is a schedule that Kubernetes' cron library parses, in its own words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Unreadable(ValueError):
 
 
 def schedule_refusal(text: str) -> str:
-    """Empty when the schedule is fine."""
+    """Return why the schedule is invalid, empty when it is valid."""
     if "TZ" in text:
         return "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
     try:
@@ -107,7 +107,7 @@ def _zones() -> frozenset[str]:
 
 
 def zone_refusal(name: str) -> str:
-    """Empty when the time zone is one of the IANA's."""
+    """Return why the time zone is invalid, empty when it is an IANA time zone."""
     if not name:
         return "timeZone must be nil or non-empty string"
     if name.lower() == "local":

@@ -1,4 +1,4 @@
-"""DaemonSet."""
+"""This module holds the strategy of DaemonSet."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _begin_daemon_set(obj: Obj) -> None:
 
 
 def _prepare_daemon_set(new: Obj, old: Obj) -> None:
-    """The generation of the template is kept in an annotation that nobody may set."""
+    """Bump the generation of the template, which is kept in an annotation that clients cannot set."""
     generation.bump_on("spec")(new, old)
     before = (old["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "1")
     count = int(before) if before.isdecimal() else 1

@@ -1,4 +1,4 @@
-"""Events of core and of events.k8s.io: one store, two sets of rules."""
+"""This module holds the strategies of Event in core and in events.k8s.io: one collection, two sets of rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_NOTE = 1024
 
 
 def _namespace_errors(obj: Obj, about: str) -> list[FieldError]:
-    """An event lives where its subject lives; events about cluster-wide things live in default."""
+    """Return an error unless the event is in the namespace of its object (default for cluster-scoped ones)."""
     namespace = obj["metadata"].get("namespace", "")
     given = (obj.get(about) or {}).get("namespace", "")
     if given == namespace or (not given and namespace in ("", "default")):
@@ -25,14 +25,17 @@ def _namespace_errors(obj: Obj, about: str) -> list[FieldError]:
 
 
 def _home_errors(obj: Obj) -> list[FieldError]:
-    """The new group asks less: only that events about nothing in particular live in default."""
+    """Return an error for an events.k8s.io event without a regarding namespace outside of default.
+
+    The rest is accepted.
+    """
     if (obj.get("regarding") or {}).get("namespace") or obj["metadata"].get("namespace", "") in ("", "default"):
         return []
     return [invalid_value("involvedObject.namespace", "", "does not match event.namespace")]
 
 
 def _new_errors(obj: Obj) -> list[FieldError]:
-    """What events.k8s.io asks for and core does not."""
+    """Return the errors of the fields that events.k8s.io requires and core does not."""
     errors: list[FieldError] = []
     if obj.get("eventTime") is None:
         errors.append(required("eventTime"))

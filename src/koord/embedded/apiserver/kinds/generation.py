@@ -1,4 +1,4 @@
-"""metadata.generation: one at birth, and one more whenever what the user asks for changes."""
+"""These functions keep metadata.generation: it is 1 at creation and grows when the desired state changes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Objects as kube-apiserver's inner Go types, which some of its messages quote: capitalised, zero values and all.
+"""This module renders objects as kube-apiserver's internal Go types, which some of its messages quote.
 
-Each type is a line of fields in Go's order. A bare field is a string; the other signs are
-`?` pointer to a scalar, `=` number, `!` boolean, `[]` list of scalars, `{}` map, `~` quoted as it is on the wire,
-`@T` pointer to type T, `#T` type T in place, `[T]` list of type T. `:name` gives a wire name that cannot be guessed.
+Field names are capitalised and zero values are shown. Each type is a line of fields in Go's order. A bare
+field is a string; the other signs are `?` pointer to a scalar, `=` number, `!` boolean, `[]` list of
+scalars, `{}` map, `~` quoted as it is on the wire, `@T` pointer to type T, `#T` type T in place, `[T]` list
+of type T. `:name` gives a wire name that cannot be derived.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ class _Field(NamedTuple):
 
 
 def _wire_name(name: str) -> str:
-    """DNSPolicy is dnsPolicy: the leading capitals but the one that starts the next word."""
+    """Lower the leading capitals except the one that starts the next word: DNSPolicy is dnsPolicy."""
     run = re.match(r"[A-Z]+(?![a-z])|[A-Z]", name)
     return name if run is None else name[: run.end()].lower() + name[run.end() :]
 
@@ -200,7 +201,7 @@ def _types() -> dict[str, tuple[_Field, ...]]:
 
 
 def internal(type_name: str, obj: Obj) -> Obj:
-    """The object as Go would write its inner form to JSON."""
+    """Return the object as Go would write its internal type to JSON."""
     out: Obj = {}
     if type_name == "PodSpec":
         obj = _with_host_fields(obj)
@@ -229,7 +230,7 @@ def _value(value: Any, field: _Field) -> Any:
 
 
 def _sorted(value: Any) -> Any:
-    """Go writes maps by key; the objects among these parts have names that nobody else sorts either way."""
+    """Sort the keys of nested maps, as Go does; the keys of the value itself keep their order."""
     if not isinstance(value, dict):
         return value
     return {
@@ -238,7 +239,7 @@ def _sorted(value: Any) -> Any:
 
 
 def _with_host_fields(spec: Obj) -> Obj:
-    """The inner type keeps what a pod shares with its host in the security context."""
+    """Move the host namespace fields into the security context, where the internal type keeps them."""
     context = spec.get("securityContext")
     if context is None:
         return spec
@@ -253,6 +254,6 @@ def _lines(type_name: str, obj: Obj) -> list[str]:
 
 
 def difference(type_name: str, old: Obj, new: Obj) -> str:
-    """What changed, as a unified diff of both inner forms, without the names of files."""
+    """Return a unified diff of the internal forms of two objects, without file names."""
     lines = list(difflib.unified_diff(_lines(type_name, old), _lines(type_name, new)))
     return "".join(lines[2:])

@@ -1,4 +1,4 @@
-"""When a job counts as failed or as done: its pod failure policy and its success policy."""
+"""This module validates the pod failure policy and the success policy of jobs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _failure_rule(found: Obj, path: str, known: set[str], spec: Obj) -> list[Fie
 
 
 def _bare_invalid(path: str, detail: str) -> FieldError:
-    """The real server leaves the value out here."""
+    """Return an invalid-value error without the value, which is how kube-apiserver reports it here."""
     return FieldError(path, "FieldValueInvalid", f"Invalid value: {detail}")
 
 
@@ -134,7 +134,7 @@ def _success_rule(found: Obj, path: str, completions: int) -> list[FieldError]:
 
 
 def _count_indexes(text: str, completions: int) -> tuple[int, str]:
-    """How many indexes a text such as "0-2,5" names, and why it cannot be read when it cannot."""
+    """Return how many indexes a text such as "0-2,5" names, and why it cannot be parsed, empty when it can."""
     if not text:
         return 0, ""
     total, last = 0, -1

@@ -1,4 +1,4 @@
-"""Labels, annotations and label selectors inside of objects, by the rules that hold for all of them."""
+"""This module validates labels, annotations and label selectors by the rules that hold for all kinds."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _expressions: Rule = each(_expression)
 
 
 def selector(found: Obj | None, path: str) -> Errors:
-    """A LabelSelector; an absent one is fine here."""
+    """Return the errors of a LabelSelector; an absent one is valid here."""
     if not found:
         return FINE
     return [

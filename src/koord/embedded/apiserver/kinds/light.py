@@ -1,4 +1,4 @@
-"""Kinds that are stored for others to read: they get their defaults, and are not judged beyond their schema."""
+"""This module holds the strategies of kinds that get defaults and no validation beyond the schema."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Obj = dict[str, Any]
 
 
 def _counted(*keys: str, default: Any = None) -> Strategy:
-    """A kind whose generation follows these fields."""
+    """Return the strategy of a kind whose generation follows these fields."""
     return Strategy(
         default=default or (lambda obj: None),
         prepare_create=generation.begin,

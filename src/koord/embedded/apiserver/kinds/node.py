@@ -1,4 +1,7 @@
-"""Node and Namespace. What the server itself puts into a namespace is the REST layer's business."""
+"""This module holds the strategies of Node, Namespace, Lease, PriorityClass and RuntimeClass.
+
+What the server itself creates in a namespace is left to the REST layer.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _ONCE = 'node updates may not change {} except from "" to valid'
 
 
 def _default_node(obj: Obj) -> None:
-    """podCIDR is the first of podCIDRs, and allocatable is all there is unless someone says less."""
+    """Keep podCIDR the first of podCIDRs, and default allocatable to the capacity."""
     spec = obj.setdefault("spec", {})
     one, many = spec.get("podCIDR"), spec.get("podCIDRs")
     if one and (not many or many[0] != one):

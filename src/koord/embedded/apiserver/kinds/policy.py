@@ -1,4 +1,4 @@
-"""PodDisruptionBudget."""
+"""This section holds the strategy of PodDisruptionBudget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResourceQuota and LimitRange."""
+"""This module holds the strategies of ResourceQuota and LimitRange."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _scoped(scopes: list[str], hard: Obj, shown: Any, path: str) -> list[FieldEr
 
 
 def _misfit(scope: str, name: str) -> bool:
-    """Scopes that pods have say nothing about most other countable things."""
+    """Return whether the scope cannot apply to the resource: most scopes are properties of pods."""
     if name not in amount.QUOTA and not amount.is_huge(name.removeprefix("requests.")):
         return False
     if scope == "BestEffort":
@@ -145,7 +145,7 @@ _PARTS = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
 
 
 def _default_limits(obj: Obj) -> None:
-    """For containers a default limit follows from the maximum, a default request from that limit, else the minimum."""
+    """Default limits of containers to the maximum, and default requests to that limit or else to the minimum."""
     for item in (obj.get("spec") or {}).get("limits") or ():
         if item.get("type") != "Container":
             continue
@@ -202,7 +202,7 @@ def _name_errors(found: Obj, path: str, rule: Callable[[str], tuple[str, ...]]) 
 
 
 def _relations(name: str, texts: dict[str, str | None], path: str) -> list[FieldError]:
-    """min <= default request <= default <= max, and the ratio within what min and max allow."""
+    """Check that min <= default request <= default <= max, and that the ratio is within what min and max allow."""
     errors: list[FieldError] = []
     found = {part: Quantity.parse(text) for part, text in texts.items() if text is not None}
 

@@ -1,4 +1,4 @@
-"""Roles and their bindings."""
+"""This module holds the strategies of Role, ClusterRole and their bindings."""
 
 from __future__ import annotations
 

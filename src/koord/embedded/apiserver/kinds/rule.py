@@ -1,7 +1,9 @@
-"""A small vocabulary for validation: a rule looks at a value and its path and returns complaints, none when it is fine.
+"""This module holds small combinators for field validation.
 
-Rules of an object are a table from field to rule, in the order in which kube-apiserver complains. A rule is asked
-about a field that is there; `needed` asks it about a missing one too, as the zero value that Go would see.
+A validator takes a value and its path and returns the errors, none when the value is valid. The validators
+of an object form a table from field to validator, in the order in which kube-apiserver reports errors. A
+validator is called for a field that is present; `even_if_absent` also calls it for a missing one, with the
+zero value of Go.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ IMMUTABLE = "field is immutable"
 
 
 class _Needed:
-    """A rule that also judges absence."""
+    """This validator also runs when the field is absent, with the zero value that Go would see."""
 
     __slots__ = ("rule", "zero")
 
@@ -38,7 +40,10 @@ def needed(rule: Rule, zero: Any = "") -> Rule:
 
 
 def fields(table: Mapping[str, Rule]) -> Rule:
-    """Each field by its own rule. Costs one lookup for each field that is there."""
+    """Return a validator that checks each field with its own validator.
+
+    It costs one lookup for each field present.
+    """
     order = tuple(table)
     missing = tuple((key, rule) for key, rule in table.items() if isinstance(rule, _Needed))
     plain = {
@@ -84,7 +89,7 @@ def all_of(*rules: Rule) -> Rule:
 
 
 def first_of(*rules: Rule) -> Rule:
-    """The complaints of the first rule that has any."""
+    """Return a validator that reports the errors of the first of `rules` that has any."""
 
     def check(value: Any, path: str) -> Errors:
         for rule in rules:
@@ -104,7 +109,7 @@ def where(holds: Callable[[Any], bool], rule: Rule) -> Rule:
 
 
 def filled(detail: str = "") -> Rule:
-    """Not empty."""
+    """Return a validator that requires a non-empty value."""
 
     def check(value: Any, path: str) -> Errors:
         return FINE if value else [required(path, detail)]
@@ -122,7 +127,7 @@ def one_of(*allowed: str) -> Rule:
 
 
 def named(reasons: Callable[[str], Iterable[str]]) -> Rule:
-    """A text by one of the rules of `koord.values.names`."""
+    """Return a validator for a text that follows one of the rules of `koord.values.names`."""
 
     def check(value: str, path: str) -> Errors:
         return [invalid_value(path, value, reason) for reason in reasons(value)]
@@ -149,7 +154,7 @@ def between(low: int, high: int, detail: str = "") -> Rule:
 
 
 def fails(holds: Callable[[Any], bool], detail: str) -> Rule:
-    """Invalid wherever `holds`."""
+    """Return a validator that reports `detail` wherever `holds` is true."""
 
     def check(value: Any, path: str) -> Errors:
         return [invalid_value(path, value, detail)] if holds(value) else FINE
@@ -158,7 +163,7 @@ def fails(holds: Callable[[Any], bool], detail: str) -> Rule:
 
 
 def unique(key: str = "", at: str = "") -> Rule:
-    """No two items alike, or alike in one of their fields."""
+    """Return a validator that forbids two equal items, or two items with an equal field `key`."""
 
     def check(values: list[Any], path: str) -> Errors:
         seen: set[Any] = set()
@@ -178,7 +183,7 @@ PORT_NUMBER = between(1, 65535)
 
 
 def address(value: str, path: str) -> Errors:
-    """An IP address in a form that Go reads."""
+    """Return an error unless the value is an IP address in a form that Go parses."""
     if is_address(value):
         return FINE
     return [invalid_value(path, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")]
@@ -193,7 +198,7 @@ def is_address(value: str) -> bool:
 
 
 def unchanged(new: Obj, old: Obj, path: str, keys: Iterable[str], detail: str = IMMUTABLE) -> list[FieldError]:
-    """A complaint for each field of two objects that differs."""
+    """Return an error for each of `keys` whose value differs between two objects."""
     return [
         invalid_value(f"{path}.{key}" if path else key, new.get(key), detail)
         for key in keys

@@ -1,7 +1,7 @@
-"""Service: defaults, addresses and node ports from its uid, and its rules.
+"""This module holds the strategy of Service: defaults, addresses derived from its uid, and validation.
 
-Addresses are a function of the service's uid rather than of what is taken: nothing routes to them here, and a write
-stays free of state. Two of many thousand services may share one.
+Addresses are a function of the uid rather than of what is allocated: nothing routes to them here, and a
+write stays free of state. Two of many thousand services may share an address.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def _default(obj: Obj) -> None:
 
 
 def _external(spec: Obj) -> bool:
-    """Reachable from outside of the cluster."""
+    """Return whether the service is reachable from outside of the cluster."""
     return spec.get("type") in ("NodePort", "LoadBalancer") or (
         spec.get("type") == "ClusterIP" and bool(spec.get("externalIPs"))
     )
 
 
 def _joined_addresses(spec: Obj) -> None:
-    """clusterIP is the first of clusterIPs."""
+    """Fill clusterIPs from clusterIP, which is its first entry."""
     if spec.get("clusterIP") and not spec.get("clusterIPs"):
         spec["clusterIPs"] = [spec["clusterIP"]]
 
@@ -92,7 +92,7 @@ def _allocate(obj: Obj) -> None:
         spec["clusterIP"] = str(ADDRESSES[_RESERVED + _chosen(uid, free)])
         spec["clusterIPs"] = [spec["clusterIP"]]
     if spec["clusterIP"] == "None" and not spec.get("selector") and not spec.get("ipFamilyPolicy"):
-        spec["ipFamilyPolicy"] = "RequireDualStack"  # whoever fills in its endpoints may use both
+        spec["ipFamilyPolicy"] = "RequireDualStack"  # its endpoints are managed elsewhere and may use both families
         spec["ipFamilies"] = ["IPv4", "IPv6"]
     if not spec.get("ipFamilies"):
         spec["ipFamilies"] = ["IPv6" if ":" in spec["clusterIP"] else "IPv4"]
@@ -157,7 +157,7 @@ def _prepare_update(new: Obj, old: Obj) -> None:
 
 
 def _drop_outgrown(spec: Obj, before: Obj) -> None:
-    """What the old type had and the new one does not goes, unless the client sent something else there."""
+    """Drop the fields that the old type has and the new one does not, unless the client changed them."""
     kind, was = spec["type"], before.get("type")
     if was != "ExternalName" and kind == "ExternalName":
         for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"):
@@ -261,7 +261,7 @@ def _cidr(value: str, path: str) -> list[FieldError]:
 
 
 def _balancer(spec: Obj, path: str) -> list[FieldError]:
-    """What belongs to load balancers alone."""
+    """Return the errors of the fields that only load balancers may have."""
     errors: list[FieldError] = []
     balances = spec["type"] == "LoadBalancer"
     ranges = spec.get("loadBalancerSourceRanges")

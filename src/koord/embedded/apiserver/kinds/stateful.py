@@ -1,4 +1,4 @@
-"""StatefulSet."""
+"""This module holds the strategy of StatefulSet."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _default_stateful_set(obj: Obj) -> None:
 
 
 def _claims_as_volumes(template: Obj, claims: list[Obj]) -> Obj:
-    """The template with a volume for each claim in front, which is what its mounts will find."""
+    """Return the template with a leading volume for each claim, which is what its volume mounts refer to."""
     spec = template.get("spec") or {}
     taken = dict.fromkeys((claim.get("metadata") or {}).get("name", "") for claim in claims)
     made = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in taken]

@@ -1,4 +1,7 @@
-"""PersistentVolumeClaim and the kinds of storage.k8s.io. Volumes themselves are in `volume`."""
+"""This module holds the strategies of PersistentVolumeClaim and of the kinds of storage.k8s.io.
+
+The strategy of PersistentVolume is in `persistent_volume`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What makes one kind different from another on the server: defaults, validation, what an update may touch.
+"""This module defines what differs between kinds on the server: defaults, validation, immutable fields.
 
-A Strategy is a record of pure functions over plain dicts. The REST layer works on a private deep copy, so `default`,
-`prepare_create` and `prepare_update` change their first argument in place; validators only look.
+A KindStrategy is a record of pure functions over plain dicts. The REST layer works on a private deep copy,
+so `default`, `prepare_create` and `prepare_update` change their first argument in place; validators only
+read.
 """
 
 from __future__ import annotations

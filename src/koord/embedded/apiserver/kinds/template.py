@@ -1,4 +1,4 @@
-"""Pod templates inside workloads, and the selectors that must find what the templates make."""
+"""These functions validate pod templates inside of workloads and the selectors that must match them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ MISMATCH = "`selector` does not match template `labels`"
 
 
 def template_errors(template: Obj, path: str) -> list[FieldError]:
-    """The template by itself. Its labels are complained of without `metadata`, which is how the real server says it."""
+    """Return the errors of the template by itself.
+
+    Label errors leave `metadata` out of the path, as in kube-apiserver.
+    """
     meta, spec = template.get("metadata") or {}, template.get("spec") or {}
     errors: list[FieldError] = []
     errors += label.labels(meta.get("labels") or {}, f"{path}.labels")
@@ -27,7 +30,7 @@ def template_errors(template: Obj, path: str) -> list[FieldError]:
 
 
 def shown_selector(selector: Obj | None) -> Obj | None:
-    """A LabelSelector as Go quotes it."""
+    """Return a LabelSelector as Go quotes it in messages."""
     if selector is None:
         return None
     shown: Obj = {}
@@ -39,7 +42,7 @@ def shown_selector(selector: Obj | None) -> Obj | None:
 
 
 def converted(selector: Obj) -> Selector | None:
-    """None when it breaks a rule."""
+    """Parse a LabelSelector into a Selector; return None when it is invalid."""
     expressions = [
         (e.get("key", ""), e.get("operator", ""), e.get("values") or ()) for e in selector.get("matchExpressions") or ()
     ]
@@ -50,7 +53,7 @@ def converted(selector: Obj) -> Selector | None:
 
 
 def selector_errors(selector: Obj | None, path: str, kind: str) -> list[FieldError]:
-    """A selector that must be there and must not select everything."""
+    """Return the errors of a selector that must be present and must not select everything."""
     if selector is None:
         return [required(path)]
     errors = list(label.selector(selector, path))
@@ -60,7 +63,7 @@ def selector_errors(selector: Obj | None, path: str, kind: str) -> list[FieldErr
 
 
 def selected_template(template: Obj, selector: Selector, path: str, *, only_always: bool = True) -> list[FieldError]:
-    """A template whose pods the owner's selector finds, and which run for ever."""
+    """Return the errors of a template whose pods must match the owner's selector and, by default, always restart."""
     errors: list[FieldError] = []
     labels = (template.get("metadata") or {}).get("labels") or {}
     if not selector.matches(labels):
@@ -91,7 +94,7 @@ def _sorted(labels: Obj) -> Obj | None:
 
 
 def labels_mismatch(template: Obj, selector: Obj | None, path: str) -> list[FieldError]:
-    """The bare complaint, for owners that judge the template elsewhere."""
+    """Return only the mismatch error, for owners that validate the template elsewhere."""
     found = converted(selector) if selector else None
     labels = (template.get("metadata") or {}).get("labels") or {}
     if found is not None and not found.is_everything() and found.matches(labels):

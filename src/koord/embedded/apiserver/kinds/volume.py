@@ -1,4 +1,4 @@
-"""PersistentVolume."""
+"""This module holds the strategy of PersistentVolume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MutatingWebhookConfiguration and ValidatingWebhookConfiguration."""
+"""This module holds the strategies of MutatingWebhookConfiguration and ValidatingWebhookConfiguration."""
 
 from __future__ import annotations
 

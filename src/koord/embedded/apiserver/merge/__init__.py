@@ -1,1 +1,1 @@
-"""How a write changes an object: the four patch types, server-side apply, and who owns which field."""
+"""This package implements how a write changes an object: JSON patch, server-side apply, and field ownership."""

@@ -1,7 +1,4 @@
-"""Server-side apply: a configuration laid over the live object, with ownership deciding what stays and what goes.
-
-The caller fills in defaults and validates afterwards, as for any write.
-"""
+"""These functions apply a configuration to the live object."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ BEFORE_FIRST_APPLY = "before-first-apply"
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """The object to store; unchanged parts are shared with the live one."""
+    """An ApplyResult holds the object to store; unchanged parts are shared with the live one."""
 
     obj: Obj
 
@@ -46,7 +43,7 @@ def apply(
     ownable: Filter = everything,
     convert: Convert | None = None,
 ) -> Applied | Conflicts | PatchFailed:
-    """What applying `config` as `manager` makes of the live object; `live` is None when there is none yet."""
+    """Apply `config` as `manager` to the live object; `live` is None when there is none yet."""
     wrong = _unfit(config, node, api_version, kind)
     if wrong is not None:
         return wrong
@@ -154,10 +151,10 @@ def _unfit(config: Any, node: Node, api_version: str, kind: str) -> PatchFailed 
 
 
 def _text(value: Any) -> str:
-    """What is not a string was never read as one."""
+    """Return the value when it is a string, empty otherwise, because Go does not decode other types here."""
     return value if isinstance(value, str) else ""
 
 
 def _spelled(api_version: str, kind: str) -> str:
-    """Group, version and kind as Go prints them: the core group is empty, its slash is not."""
+    """Format group, version and kind as Go prints them: the core group is empty, its slash is not."""
     return f"{api_version if '/' in api_version else '/' + api_version}, Kind={kind}"

@@ -1,7 +1,7 @@
-"""Which fields differ between two objects of one kind, as sets: removed, modified, added.
+"""This module compares two objects of one kind and returns removed, modified and added field sets.
 
-Equal subtrees are skipped by comparing them whole, which Python does in C, so the cost follows the size of the
-change and not that of the object.
+Equal subtrees are skipped by comparing them whole, which Python does in C, so the cost follows the size of
+the change and not that of the object.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ def compare(old: dict[str, Any], new: dict[str, Any], node: Node) -> Comparison:
 
 
 def same(a: Any, b: Any, node: Node) -> bool:
-    """Equality of JSON values. Python's is that, but for 1 == True, which can only differ where the type is open."""
+    """Return whether two JSON values are equal.
+
+    Python differs only in 1 == True, which matters where the type is unknown.
+    """
     return bool(a == b) and (not open_ended(node) or _same_types(a, b))
 
 
 def _same_types(a: Any, b: Any) -> bool:
-    """Whether two values that are equal to Python are equal as JSON too."""
+    """Return whether two values that are equal to Python are equal as JSON too."""
     if isinstance(a, dict):
         return all(_same_types(v, b[k]) for k, v in a.items())
     if isinstance(a, list):
@@ -50,7 +53,7 @@ def _same_types(a: Any, b: Any) -> bool:
 
 
 def whole(value: Any, node: Node) -> Fields:
-    """What owning a value that was not there before comes to: every leaf, and every container above it."""
+    """Return the fields owned by whoever adds the value: every leaf, and every container above it."""
     kind = node.kind
     if kind == "object":
         if not value or node.atomic or not isinstance(value, dict):
@@ -59,7 +62,7 @@ def whole(value: Any, node: Node) -> Fields:
         out: Fields = {SELF: MEMBER}
         for key in sorted(value):
             item = value[key]
-            # Most fields are scalars: they are told apart here because a call for each costs more than the rest.
+            # Most fields are scalars: they are handled here because a call for each costs more than the rest.
             if item.__class__ is dict or item.__class__ is list:
                 out["f:" + key] = whole(item, fields.get(key) or ANY)
             else:
@@ -85,7 +88,7 @@ def whole(value: Any, node: Node) -> Fields:
 
 
 def _values(old: Any, new: Any, node: Node, step: str, removed: Fields, modified: Fields, added: Fields) -> None:
-    """Both sides have a value and they differ."""
+    """Compare two values that are both present and differ."""
     kind = node.kind
     if kind == "any" and not node.atomic:
         _untyped(old, new, step, removed, modified, added)

@@ -1,4 +1,8 @@
-"""Fields that an apply would take from their owners, and how the server says so."""
+"""This module implements server-side apply: it merges a configuration into the live object by field ownership.
+
+It also detects conflicts with other managers, prunes the fields that the applier dropped, and takes over
+from kubectl's client-side apply. The caller applies defaults and validates afterwards, as for any write.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from koord.values.quotation import quoted
 
 
 class Conflict(msgspec.Struct, frozen=True):
+    """A FieldConflict is one field that another manager owns."""
     owner: Key
     path: Path
 
@@ -21,7 +26,7 @@ class Conflict(msgspec.Struct, frozen=True):
 
     @property
     def holder(self) -> str:
-        """The owner as messages name it."""
+        """Return the owner as messages name it."""
         manager, operation, version, subresource = self.owner
         shown = quoted(manager)
         if subresource:
@@ -30,7 +35,7 @@ class Conflict(msgspec.Struct, frozen=True):
 
 
 class Conflicts(msgspec.Struct, frozen=True):
-    """The answer of an apply that was not forced."""
+    """ApplyConflicts is the result of an apply without force that would take fields from their owners."""
 
     found: tuple[Conflict, ...]
 
@@ -57,7 +62,7 @@ class Conflicts(msgspec.Struct, frozen=True):
 
 
 def conflicts(taken: dict[Key, Fields]) -> Conflicts:
-    """Sorted by owner; the real server sorts its message so, and leaves the order of causes to chance."""
+    """Build the conflicts sorted by owner, as the real server's message is; its causes have a random order."""
     return Conflicts(
         tuple(
             Conflict(owner, path)

@@ -1,6 +1,7 @@
-"""Whether an applied configuration fits its kind's shape, in the words of kube-apiserver's typed objects.
+"""This module checks that an applied configuration fits the structure of its kind, in kube-apiserver's words.
 
-This is coarser than validation: it only makes sure that every field and item of the configuration has an owner's path.
+This is coarser than validation: it only ensures that every field and item of the configuration has a field
+path.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _STRINGS = ("", "byte")  # every other format of a string accepts any scalar
 
 
 def complaint(config: dict[str, Any], node: Node) -> str | None:
-    """The text of all that is wrong, None when nothing is."""
+    """Return the text of all errors, None when there are none."""
     found: list[str] = []
     _check(config, node, "", found)
     if len(found) <= 1:

@@ -1,6 +1,9 @@
-"""One step of a field path in its FieldsV1 spelling: `f:name`, `k:{"name":"x"}`, `v:"x"`, `i:3`.
+"""This module represents field sets as FieldsV1 itself: nested dicts keyed by path steps.
 
-The canonical spelling is the identity of a step, so sets of fields are plain dicts keyed by it and need no parsing.
+A step is spelled `f:name`, `k:{"name":"x"}`, `v:"x"` or `i:3`; its canonical spelling is its identity. A
+step that maps to `{}` is in the set; one that maps to more is in the set only if it holds `.`. Trees share
+their unchanged parts and are never changed after they are built, so a set costs nothing to store, copy or
+send. Every function keeps siblings in the order in which kube-apiserver writes them.
 """
 
 from __future__ import annotations
@@ -34,26 +37,26 @@ def _json(value: Any) -> str:
 
 @lru_cache(maxsize=65536, typed=True)
 def of_value(value: Any) -> str:
-    """The step to an item of a set."""
+    """Return the step to an item of a set list."""
     return "v:" + _json(value)
 
 
 @lru_cache(maxsize=65536, typed=True)
 def of_key(name: str, value: Any) -> str:
-    """The step to an item of a list whose only key is `name`."""
+    """Return the step to an item of a list map whose only key is `name`."""
     return f"k:{{{_json(name)}:{_json(value)}}}"
 
 
 def of_keys(pairs: Sequence[tuple[str, Any]]) -> str:
-    """The step to an item of a list keyed by several fields."""
+    """Return the step to an item of a list map with several keys."""
     return "k:{" + ",".join(f"{_json(k)}:{_json(v)}" for k, v in sorted(pairs, key=lambda pair: pair[0])) + "}"
 
 
 @lru_cache(maxsize=65536)
 def canonical(element: str) -> str | None:
-    """The canonical spelling of a step that a client wrote; None for a kind of step nobody knows yet.
+    """Return the canonical spelling of a step that a client wrote; None for an unknown type of step.
 
-    Raises ValueError when it is no step at all.
+    Raises ValueError when it is not a step at all.
     """
     if len(element) < 2 or element[1] != ":":
         raise ValueError(f"missing colon: {element}")
@@ -77,7 +80,7 @@ _RANK = {"f": 0, "k": 1, "v": 2, "i": 3}
 
 @lru_cache(maxsize=65536)
 def order(element: str) -> tuple[Any, ...]:
-    """Where a step sorts among its siblings: fields, then keyed items, then set items, then indexes."""
+    """Return the sort key of a step among its siblings: fields, then list map items, then set items, then indexes."""
     if element == SELF:
         return (-1,)
     kind, rest = element[0], element[2:]
@@ -91,7 +94,7 @@ def order(element: str) -> tuple[Any, ...]:
 
 
 def _value_order(value: Any) -> tuple[Any, ...]:
-    """Numbers before strings before booleans, each among themselves."""
+    """Return a sort key: numbers before strings before booleans."""
     if isinstance(value, bool):
         return (2, value)
     if isinstance(value, int | float):
@@ -103,7 +106,7 @@ def _value_order(value: Any) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=65536)
 def text(element: str) -> str:
-    """A step as people read it: `.name`, `[name="x"]`, `[="x"]`, `[3]`."""
+    """Format a step for messages: `.name`, `[name="x"]`, `[="x"]`, `[3]`."""
     kind, rest = element[0], element[2:]
     if kind == "f":
         return "." + rest

@@ -1,4 +1,4 @@
-"""metadata.managedFields on the wire: reading it into managers, writing it back in kube-apiserver's order."""
+"""This module reads and writes metadata.managedFields, in kube-apiserver's order."""
 
 from __future__ import annotations
 
@@ -31,12 +31,15 @@ def own_key(manager: str, operation: str, api_version: str, subresource: str) ->
 
 
 def stored(entries: list[Obj] | None) -> Managers:
-    """Managers of an object that this server wrote: its field sets are canonical already."""
+    """Return the managers of an object that this server wrote: their field sets are canonical already."""
     return {key_of(entry): entry for entry in entries or ()}
 
 
 def sent(entries: Any) -> Managers:
-    """Managers as a client wrote them, made canonical. Raises ValueError with the complaint when they are not valid."""
+    """Return the managers as a client wrote them, made canonical.
+
+    Raises ValueError with the message when they are invalid.
+    """
     found: Managers = {}
     for position, entry in enumerate(entries):
         if not isinstance(entry, dict) or entry.get("operation") not in (UPDATE, APPLY):
@@ -55,7 +58,7 @@ def sent(entries: Any) -> Managers:
 
 
 def _instant(time: Any) -> str | None:
-    """A client's time as the server writes it: UTC, whole seconds."""
+    """Return a client's time as the server writes it: UTC, whole seconds."""
     if not time:
         return None
     moment = datetime.fromisoformat(time)
@@ -86,7 +89,7 @@ def fields_of(entry: Obj) -> Fields:
 
 
 def written(managers: Managers) -> list[Obj]:
-    """Appliers first, then by time, name, version, subresource."""
+    """Return the entries sorted: appliers first, then by time, name, version, subresource."""
     if len(managers) == 1:
         return list(managers.values())
     return sorted(managers.values(), key=_wire_order)
@@ -103,20 +106,20 @@ def _wire_order(entry: Obj) -> tuple[str, ...]:
 
 
 def identity(key: Key) -> str:
-    """A manager's name to the field manager: JSON of what tells it apart. Only its sort order can be seen outside."""
+    """Return the JSON identity of a manager; only its sort order is visible to clients."""
     manager, operation, version, subresource = key
     parts = {"manager": manager, "operation": operation, "apiVersion": version, "subresource": subresource}
     return json.dumps({k: v for k, v in parts.items() if v}, separators=(",", ":"), ensure_ascii=False)
 
 
 def managed_of(obj: Obj | None) -> Any:
-    """The raw managedFields of an object, None when there are none or they are null."""
+    """Return the raw managedFields of an object, None when there are none or they are null."""
     metadata = obj.get("metadata") if obj else None
     return metadata.get("managedFields") if metadata else None
 
 
 def bare(obj: Obj) -> Obj:
-    """The object without its managedFields; everything else is shared."""
+    """Return the object without its managedFields; everything else is shared."""
     metadata = obj.get("metadata")
     if not metadata or "managedFields" not in metadata:
         return obj
@@ -124,7 +127,7 @@ def bare(obj: Obj) -> Obj:
 
 
 def put(obj: Obj, entries: list[Obj]) -> None:
-    """Give an object its managedFields; an empty list removes them."""
+    """Set the managedFields of an object; an empty list removes them."""
     if entries:
         obj.setdefault("metadata", {})["managedFields"] = entries
     elif obj.get("metadata"):

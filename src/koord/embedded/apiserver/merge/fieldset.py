@@ -1,9 +1,4 @@
-"""Sets of fields as FieldsV1 itself: nested dicts keyed by path steps, with set algebra on them.
-
-A step that maps to `{}` is in the set; one that maps to more is in the set only if it holds `.`. Trees share their
-unchanged parts and are never changed after they are built, so a set costs nothing to store, copy or send. Every
-function here keeps siblings in the order in which kube-apiserver writes them.
-"""
+"""These functions operate on sets of fields."""
 
 from __future__ import annotations
 
@@ -29,7 +24,7 @@ def in_order(steps: Iterable[str]) -> list[str]:
 
 
 def union(a: Fields, b: Fields) -> Fields:
-    """What is in either set."""
+    """Return the fields in either set."""
     if not b or a is b:
         return a
     if not a:
@@ -55,12 +50,12 @@ def _joined(a: Fields, b: Fields) -> Fields:
 
 
 def difference(a: Fields, b: Fields) -> Fields:
-    """What is in `a` and not in `b`; a field of `b` does not take away what lies below it."""
+    """Return the fields in `a` and not in `b`; a field of `b` does not remove what lies below it."""
     return _minus(a, b, deep=False)
 
 
 def without(a: Fields, b: Fields) -> Fields:
-    """What is in `a` and neither in `b` nor below a field of `b`."""
+    """Return the fields in `a` that are neither in `b` nor below a field of `b`."""
     return _minus(a, b, deep=True)
 
 
@@ -88,7 +83,7 @@ def _minus(a: Fields, b: Fields, *, deep: bool) -> Fields:
 
 
 def _left(mine: Fields, theirs: Fields, taken: bool, deep: bool) -> Fields | None:
-    """What stays of one step, None when nothing does."""
+    """Return what remains of one step, None when nothing does."""
     if not mine:
         return None if taken else mine
     owned = SELF in mine and not taken
@@ -102,7 +97,7 @@ def _left(mine: Fields, theirs: Fields, taken: bool, deep: bool) -> Fields | Non
 
 
 def intersection(a: Fields, b: Fields) -> Fields:
-    """What is in both sets."""
+    """Return the fields in both sets."""
     if a is b:
         return a
     out: Fields = {}
@@ -122,7 +117,7 @@ def intersection(a: Fields, b: Fields) -> Fields:
 
 
 def leaves(a: Fields) -> Fields:
-    """The set without the fields that have something below them."""
+    """Return the set without the fields that have fields below them."""
     return {step: leaves(below) if below else MEMBER for step, below in a.items() if step != SELF}
 
 
@@ -136,7 +131,7 @@ def has(a: Fields, path: Path) -> bool:
 
 
 def paths(a: Fields, prefix: Path = ()) -> Iterator[Path]:
-    """Every field of the set; at each level those owned there come before those below."""
+    """Yield every field of the set; at each level the fields owned there come before those below."""
     for step, below in a.items():
         if step != SELF and (not below or SELF in below):
             yield (*prefix, step)
@@ -156,12 +151,12 @@ def of_paths(found: Iterable[Path]) -> Fields:
 
 
 def text(path: Path) -> str:
-    """A path as conflict messages print it: `.spec.containers[name="c"].image`."""
+    """Format a path as conflict messages print it: `.spec.containers[name="c"].image`."""
     return "".join(element.text(step) for step in path)
 
 
 def parsed(raw: Any) -> Fields:
-    """A FieldsV1 that a client wrote, made canonical. Raises ValueError when it is none."""
+    """Return a FieldsV1 that a client wrote, made canonical; raises ValueError when it is not one."""
     if not isinstance(raw, dict):
         raise ValueError(f"a field set must be an object, not {raw!r}")
     found: Fields = {}

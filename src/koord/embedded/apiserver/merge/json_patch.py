@@ -1,7 +1,8 @@
-"""RFC 6902 as kube-apiserver runs it, which is looser than the RFC in places and never says what went wrong.
+"""This module implements RFC 6902 as kube-apiserver does: looser, and without a reason on failure.
 
-Looser: `replace` may set a missing key, indexes may be negative, a missing `value` is null, `copy` of a missing key
-adds null, and the part of a path before its first slash is ignored. The document is shared, never changed.
+Looser: `replace` may set a missing key, indexes may be negative, a missing `value` is null, `copy` of a
+missing key adds null, and the part of a path before its first slash is ignored. The document is shared,
+never changed.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _INDEX = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
 class _Fails(Exception):
-    """The operation does not apply; the answer is the same whatever the cause."""
+    """This exception says that the operation does not apply; the response is the same whatever the cause."""
 
 
 def json_patch(doc: Obj, patch: Any) -> Obj | PatchFailed:
-    """The document after every operation of a decoded patch."""
+    """Return the document after every operation of a decoded patch."""
     wrong = _undecodable(patch)
     if wrong is not None:
         return bad_patch(f"error decoding patch: json: cannot unmarshal {wrong}")
@@ -61,11 +62,14 @@ def _undecodable(patch: Any) -> str | None:
 
 
 class _Run:
-    """One patch in progress. Containers on a changed path are copied once and then changed in place."""
+    """A _PatchRun is one patch in progress.
+
+    Containers on a changed path are copied once and then changed in place.
+    """
 
     def __init__(self, doc: Any) -> None:
         self.root: dict[str, Any] = {"root": doc}
-        self._mine: dict[int, Any] = {}  # id -> container of ours; holding it keeps the id from being used again
+        self._mine: dict[int, Any] = {}  # id -> container copied by this run; holding it keeps the id from being used again
         self._copied_bytes = 0
 
     def step(self, operation: Obj) -> None:
@@ -101,7 +105,7 @@ class _Run:
         return str(path)
 
     def _find(self, path: str, *, change: bool) -> tuple[Any, str]:
-        """The container that holds the last step of a path, and that step."""
+        """Return the container that holds the last step of a path, and that step."""
         parts = [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")]
         if len(parts) < 2:
             raise _Fails
@@ -181,7 +185,7 @@ def _index(text: str, size: int, last: int) -> int:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Equality of what was written: 1 is neither 1.0 nor true."""
+    """Return whether two values are written alike: 1 is neither 1.0 nor true."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_equal(v, b[k]) for k, v in a.items())
     if isinstance(a, list) and isinstance(b, list):

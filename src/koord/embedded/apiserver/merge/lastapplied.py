@@ -1,4 +1,4 @@
-"""The bridge from client-side apply: kubectl's last-applied-configuration annotation."""
+"""These functions migrate from client-side apply, by kubectl's last-applied-configuration annotation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ MAX_ANNOTATIONS_BYTES = 256 * 1024
 
 
 def migrating(live: Obj, node: Node, api_version: str) -> Fields | None:
-    """Fields of the annotation's configuration that the live object still has as it says; None without a usable one."""
+    """Return the fields of the annotation's configuration that the live object has unchanged.
+
+    None without a usable one.
+    """
     text = _annotations(live).get(ANNOTATION)
     if not text:
         return None
@@ -36,7 +39,7 @@ def migrating(live: Obj, node: Node, api_version: str) -> Fields | None:
 
 
 def refresh(obj: Obj, config: Obj) -> None:
-    """Rewrite the annotation from what was applied now, where there is one; drop it when it does not fit."""
+    """Update an existing annotation from the applied configuration; drop it when it exceeds the size limit."""
     annotations = _annotations(obj)
     if not annotations.get(ANNOTATION):
         return

@@ -1,4 +1,4 @@
-"""Who owns which field after a create, an update or a patch. Server-side apply is in `apply`."""
+"""These functions track the managers of an object's fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_MANAGER_BYTES = 128
 
 
 def manager_name(field_manager: str, user_agent: str) -> str:
-    """The fieldManager of the request, else the printable start of the client's name up to the first slash."""
+    """Return the fieldManager of the request, else the printable start of the user agent up to the first slash."""
     if field_manager:
         return field_manager
     name = ""
@@ -45,10 +45,11 @@ def track_update(
     ownable: Filter = everything,
     convert: Convert | None = None,
 ) -> list[Obj]:
-    """The managedFields of `new` after `manager` turned `old` into it; `old` is None when it creates it.
+    """Return the managedFields of `new` after `manager` turned `old` into it; `old` is None on create.
 
-    `new` may carry managedFields of its own, which an update may edit or reset. `ownable` is the door's filter from
-    `reset`. `now` is RFC 3339 in UTC with whole seconds; None writes no time, as the scale subresource does.
+    `new` may carry managedFields of its own, which an update may edit or reset. `ownable` is the filter of the
+    resource or subresource from `reset_fields`. `now` is RFC 3339 in UTC with whole seconds; None writes no
+    time, as the scale subresource does.
     """
     held = entries.managed_of(old)
     managers = reshaped(_start(held, new, subresource, custom=not node.go_type), node)
@@ -72,7 +73,7 @@ def track_update(
 
 
 def reshaped(managers: Managers, node: Node) -> Managers:
-    """Managers after a custom kind's schema made atomic what was owned piece by piece; built-in schemas stay."""
+    """Collapse the fields that a custom kind's schema has made atomic since; built-in schemas do not change."""
     if node.go_type:
         return managers
     out: Managers = {}
@@ -84,7 +85,10 @@ def reshaped(managers: Managers, node: Node) -> Managers:
 
 
 class Change:
-    """One write as other versions of the kind see it; each is worked out once, when a manager needs it."""
+    """A VersionedChange is one write as other versions of the kind see it.
+
+    Each comparison is computed once, on demand.
+    """
 
     def __init__(self, before: Obj, after: Obj, versions: Versions, ownable: Filter) -> None:
         self._before = before
@@ -94,7 +98,7 @@ class Change:
         self.versions = versions
 
     def at(self, api_version: str) -> Comparison | None:
-        """None when that version is not served any more."""
+        """Return the comparison at a version, None when that version is not served any more."""
         if api_version not in self._seen:
             old = self.versions.at(self._before, api_version)
             new = self.versions.at(self._after, api_version)
@@ -115,7 +119,7 @@ def filtered(comparison: Comparison, ownable: Filter) -> Comparison:
 def surrender(
     managers: Managers, comparison: Comparison, written: fieldset.Fields, change: Change, keep: Key | None = None
 ) -> Managers:
-    """Managers without the fields that the write took or removed; those left with nothing are gone."""
+    """Return the managers without the fields that the write took or removed; managers left with none are dropped."""
     left: Managers = {}
     removed = comparison.removed
     for key, entry in managers.items():
@@ -138,7 +142,7 @@ def surrender(
 
 
 def _start(held: list[Obj] | None, new: Obj, subresource: str, *, custom: bool) -> Managers:
-    """The managers to start from: the stored ones, unless the request edits or resets them.
+    """Return the managers to start from: the stored ones, unless the request edits or resets them.
 
     An empty list resets a built-in object; in a custom one the real server cannot tell it from no list.
     """
@@ -159,7 +163,7 @@ def _resets(given: list[Obj]) -> bool:
 
 
 def _capped(managers: Managers) -> Managers:
-    """At most MAX_UPDATERS updaters: the oldest of one version share an entry."""
+    """Limit the updaters to MAX_UPDATERS: the oldest ones of one version share an entry."""
     updaters = [key for key in managers if key[1] == UPDATE]
     extra = len(updaters) - MAX_UPDATERS
     if extra <= 0:

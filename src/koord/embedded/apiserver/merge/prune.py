@@ -1,4 +1,4 @@
-"""What an applier gives up: fields that it applied last time, left out now, and that nobody else owns."""
+"""These functions prune the fields that an applier applied before, left out now, and that nobody else owns."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from koord.embedded.apiserver.schema.node import Node
 
 
 def pruned(merged: Obj, managers: Managers, last: Obj | None, own: Fields, versions: Versions) -> Obj:
-    """The merged object without what only the applier's last configuration had put there.
+    """Return the merged object without what only the applier's last configuration had set.
 
-    `last` is the applier's old entry, `own` what its new configuration mentions.
+    `last` is the applier's old entry, `own` the fields that its new configuration mentions.
     """
     mine = entries.fields_of(last) if last else EMPTY
     if last is None or not mine:
@@ -40,7 +40,7 @@ def pruned(merged: Obj, managers: Managers, last: Obj | None, own: Fields, versi
 
 
 def _give_back(whole: Obj, cut: Obj, managers: Managers, version: str, versions: Versions) -> Obj:
-    """Put back what any manager, the applier included, owns now."""
+    """Restore what any manager, the applier included, owns now."""
     owned: dict[str, Fields] = {version: EMPTY}
     for entry in managers.values():
         at = version if versions.same(entry["apiVersion"]) and versions.same(version) else entry["apiVersion"]

@@ -1,6 +1,7 @@
-"""Which fields a write to a resource or subresource cannot change, and so cannot come to own.
+"""This module defines the fields that a write to a resource or subresource cannot change or own.
 
-A table of facts about the built-in kinds, plus the rule for custom ones.
+It is a table of facts about the built-in kinds (GetResetFields in kube-apiserver), plus the rule for custom
+ones.
 """
 
 from __future__ import annotations
@@ -42,13 +43,16 @@ _SPECIAL: dict[tuple[str, str, str], tuple[str, ...]] = {
 
 
 def everything(fields: Fields) -> Fields:
-    """The filter that lets all fields pass."""
+    """Return the fields unchanged: the filter that keeps all fields."""
     return fields
 
 
 @lru_cache(maxsize=4096)
 def ownable(group: str, kind: str, subresource: str = "", *, has_status: bool = True) -> Filter:
-    """The filter for one door. `has_status` is False for a custom kind without the status subresource."""
+    """Return the filter of a resource or subresource.
+
+    `has_status` is False for a custom kind without that subresource.
+    """
     paths = _paths(group, kind, subresource) if has_status or subresource else ()
     if not paths:
         return everything
@@ -65,7 +69,7 @@ def _paths(group: str, kind: str, subresource: str) -> tuple[str, ...]:
     if subresource == "status":
         return ("metadata", "spec") if (group, kind) in _METADATA_TOO else ("spec",)
     # The real server also means to limit pods/resize and pods/ephemeralcontainers, but its limits are never asked for:
-    # these doors come to own all that was sent through them, stored or not.
+    # a write to these subresources owns all that was sent, stored or not.
     return ()
 
 

@@ -1,4 +1,4 @@
-"""When a write changed nothing: the resource version stays, and times written for nothing are taken back."""
+"""These functions detect writes that change nothing: the resource version stays, and new times are taken back."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from koord.embedded.apiserver.schema.node import Node
 
 
 def equal_ignoring_managed(old: Obj, new: Obj, node: Node = ANY) -> bool:
-    """Whether the two objects differ at most in who owns them. With the kind's node it is quicker."""
+    """Return whether the two objects differ at most in their managedFields; it is faster with the kind's node."""
     return same(entries.bare(old), entries.bare(new), node)
 
 
 def kept_times(old: Obj, new: Obj, node: Node = ANY) -> list[Obj] | None:
-    """The managedFields to store: the old ones when the new ones differ only in their times and nothing else changed.
+    """Return the old managedFields when only times differ and nothing else changed, else the new ones.
 
     Without this a repeated apply would bump the resource version each second.
     """

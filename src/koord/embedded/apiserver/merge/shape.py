@@ -1,4 +1,4 @@
-"""Operations of server-side apply on a typed object: what it mentions, laying one over another, taking fields out."""
+"""These functions operate on typed objects for server-side apply."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from koord.embedded.apiserver.schema.node import Node
 
 
 def mentioned(value: Any, node: Node) -> Fields:
-    """The fields that a configuration speaks of. A struct is owned through its fields, a map's entry also as such."""
+    """Return the fields that a configuration sets; a struct is owned through its fields, a map entry also as such."""
     found = _mentioned(value, node)
     return found if found is not None else {}
 
 
 def _mentioned(value: Any, node: Node) -> Fields | None:
-    """What a value owns below itself; MEMBER when it is a leaf, None when it owns nothing at all."""
+    """Return what a value owns below itself; MEMBER when it is a leaf, None when it owns nothing at all."""
     if is_map(node) or (node.kind == "any" and isinstance(value, dict)):
         if node.atomic:
             return MEMBER
@@ -52,7 +52,10 @@ def _mentioned_items(value: list[Any], node: Node) -> Fields | None:
 
 
 def with_parents(fields: Fields, node: Node) -> Fields:
-    """The set with every struct field above one of its fields as a member too; maps and items stay as they are."""
+    """Return the set with every struct field above one of its fields as a member too.
+
+    Maps and items are not added.
+    """
     out: Fields = {}
     for step, tree in fields.items():
         if not tree or step == SELF:
@@ -71,7 +74,7 @@ def with_parents(fields: Fields, node: Node) -> Fields:
 
 
 def overlaid(live: Any, config: Any, node: Node) -> Any:
-    """The live value with a configuration laid over it, nothing removed; ABSENT when neither side has one."""
+    """Merge a configuration into the live value, removing nothing; return ABSENT when neither side has a value."""
     if live is ABSENT and config is ABSENT:
         return ABSENT
     kind = node.kind
@@ -105,7 +108,7 @@ def _last(live: Any, config: Any) -> Any:
 
 
 def _overlaid_items(live: list[Any], config: list[Any], node: Node) -> list[Any]:
-    """Items in the configuration's order, with live-only items kept beside the shared items that they stood next to."""
+    """Merge list items in the configuration's order, keeping live-only items beside the shared items next to them."""
     inner = items_of(node)
     left_steps = [item_step(node, item) for item in live]
     right = {item_step(node, item): item for item in config}
@@ -155,7 +158,7 @@ def _overlaid_items(live: list[Any], config: list[Any], node: Node) -> list[Any]
 
 
 def removed(value: Any, fields: Fields, node: Node) -> Any:
-    """The value without the given fields. A container that loses everything becomes null, as it does in Go."""
+    """Return the value without the given fields; a container that loses everything becomes null, as it does in Go."""
     if isinstance(value, dict) and (is_map(node) or node.kind == "any"):
         if not value or node.atomic:
             return None
@@ -182,7 +185,7 @@ def removed(value: Any, fields: Fields, node: Node) -> Any:
 
 
 def fitting(fields: Fields, node: Node) -> Fields:
-    """The set with everything below an atomic field drawn together into that field."""
+    """Return the set with everything below an atomic field collapsed into that field."""
     out: Fields | None = None
     for step, tree in fields.items():
         if not tree or step == SELF:

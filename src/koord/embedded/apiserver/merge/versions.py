@@ -1,4 +1,10 @@
-"""An object seen at the API version in which a manager last wrote it."""
+"""This module decides who owns which field after a create, an update or a patch.
+
+Server-side apply builds on it.
+
+It also views an object at the API version in which a manager last wrote it, and detects writes that change
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ Convert = Callable[[Obj, str], "tuple[Obj, Node] | None"]
 
 
 class Versions:
-    """With no converter every version has the shape of the one at hand, which is true of all kinds with one version."""
+    """ObjectVersions views objects at other API versions; without a converter every version has the same shape."""
 
     def __init__(self, api_version: str, node: Node, convert: Convert | None) -> None:
         self.api_version = api_version

@@ -1,4 +1,8 @@
-"""How a schema node divides a value for ownership: what is one leaf, what is owned key by key or item by item."""
+"""This module views a value through its schema node for field ownership.
+
+It says what is a leaf and what is owned by key or by item, and holds the operations of server-side apply on
+typed values: the fields that a configuration mentions, merging one value into another, and removing fields.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,14 @@ ABSENT = msgspec.UNSET
 
 
 def below(node: Node, key: str) -> Node:
-    """The node of a map's or struct's entry."""
+    """Return the node of an entry of a map or struct."""
     if node.kind == "map":
         return node.values or ANY
     return node.fields.get(key) or ANY
 
 
 def declared(node: Node, key: str) -> bool:
-    """Whether the entry is a named field of a struct. The keys of a map are not."""
+    """Return whether the entry is a named field of a struct; the keys of a map are not."""
     return node.kind == "object" and key in node.fields
 
 
@@ -36,7 +40,10 @@ def granular_list(node: Node) -> bool:
 
 
 def item_step(node: Node, item: Any) -> str:
-    """The step to one item of a granular list. Raises ValueError, worded as kube-apiserver does, when it has none."""
+    """Return the step to one item of a granular list.
+
+    Raises ValueError in kube-apiserver's words when it has none.
+    """
     if node.list_type == "map":
         if not isinstance(item, dict):
             what = "a null element" if item is None else "non-map elements"
@@ -82,7 +89,7 @@ def items_of(node: Node) -> Node:
 
 @lru_cache(maxsize=65536)
 def open_ended(node: Node) -> bool:
-    """Whether a value of this node can hold something of no known type."""
+    """Return whether a value of this node can contain something of unknown type."""
     seen: set[int] = set()
     waiting = [node]
     while waiting:
@@ -101,7 +108,7 @@ def open_ended(node: Node) -> bool:
 # A bound, because custom kinds come and go; it is far above the number of kinds a server has.
 @lru_cache(maxsize=4096)
 def zero(node: Node) -> dict[str, Any]:
-    """The object that Go makes of a kind before anything is set: structs are there, and so is all without omitempty.
+    """Return the zero object of a kind in Go: structs are present, and so is everything without omitempty.
 
     A create is an update of this object, which is why `f:spec` of a new pod is not owned as such but that of a
     custom resource is.

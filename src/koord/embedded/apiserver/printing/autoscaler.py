@@ -1,4 +1,4 @@
-"""Horizontal pod autoscalers: each metric as measured and wanted."""
+"""This section prints horizontal pod autoscalers: each metric as current and target value."""
 
 from __future__ import annotations
 

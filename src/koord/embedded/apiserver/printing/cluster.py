@@ -1,4 +1,4 @@
-"""Namespaces, configuration, access, events and the kinds through which the server itself is set up."""
+"""This module prints namespaces, configuration, access control, events and server configuration kinds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _quota(obj: Obj, now: float) -> Sequence[Any]:
 
 
 def _event(obj: Obj, now: float) -> Sequence[Any]:
-    """An event of core/v1; the other group's are read in this form."""
+    """Return the row of a core/v1 event; events of events.k8s.io are converted to this form first."""
     happened = obj.get("eventTime")
     first = since(obj.get("firstTimestamp") or happened, now)
     last = since(obj.get("lastTimestamp"), now) if obj.get("lastTimestamp") else first

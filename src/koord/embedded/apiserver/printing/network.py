@@ -1,4 +1,4 @@
-"""Services, what is behind them, and the ways in."""
+"""This module prints services, endpoints, ingresses and network policies."""
 
 from __future__ import annotations
 

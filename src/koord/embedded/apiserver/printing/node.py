@@ -1,4 +1,4 @@
-"""Nodes, and what the cluster keeps about them."""
+"""This module prints nodes, leases, runtime classes, resource slices and resource claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods: how many containers are ready, the one word that says what is going on, and how often it started again."""
+"""This module prints pods: ready containers, the one-word status, and restarts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _row(pod: Obj, now: float) -> Sequence[Any]:
 
 
 class _Look:
-    """What a pass over the containers finds."""
+    """A _PodSummary collects what a pass over the containers finds."""
 
     __slots__ = ("last", "ready", "reason", "restarts", "total")
 
@@ -65,7 +65,7 @@ def _look(pod: Obj) -> _Look:
 
 
 def _look_at_inits(pod: Obj, seen: _Look) -> bool:
-    """True while an init container is not through: the pod is described by it."""
+    """Summarize the init containers; return True while one is not done, when it determines the pod's status."""
     inits = {c["name"]: c for c in spec(pod).get("initContainers", ())}
     for index, container in enumerate(status(pod).get("initContainerStatuses", ())):
         seen.count(container)
@@ -87,7 +87,7 @@ def _look_at_inits(pod: Obj, seen: _Look) -> bool:
 
 
 def _look_at_containers(pod: Obj, seen: _Look) -> None:
-    """Restarts of init containers stop counting, but for those that run beside the others."""
+    """Summarize the main containers; restarts of init containers no longer count, except those of sidecars."""
     seen.restarts, seen.last = 0, ""
     sidecars = {c["name"] for c in spec(pod).get("initContainers", ()) if _is_sidecar(c)}
     for container in status(pod).get("initContainerStatuses", ()):

@@ -1,4 +1,4 @@
-"""The tables that `kubectl get` shows, for every kind that is served."""
+"""This module prints the tables that `kubectl get` shows, for every kind that is served."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAME = columns("Name")
 
 @functools.cache
 def sheets() -> Mapping[str, Sheet]:
-    """By qualified resource name, in the version that is stored."""
+    """Return the tables of built-in kinds by qualified resource name, for the storage version."""
     return {**PODS, **NODES, **WORKLOADS, **NETWORK, **STORAGE, **CLUSTER, **AUTOSCALERS}
 
 

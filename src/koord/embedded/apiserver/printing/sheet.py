@@ -1,4 +1,7 @@
-"""What a table of one kind is: columns, and how an object becomes a row. The kinds are in the modules beside it."""
+"""This module defines the table of a kind: its columns, and its row function, with cell helpers.
+
+The tables of the kinds are in the modules beside it.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,17 @@ UNKNOWN = "<unknown>"
 
 
 class Sheet(msgspec.Struct, frozen=True):
+    """A KindTable holds the columns of a kind and its row function."""
     columns: tuple[Column, ...]
     row: Row  # (object, now) -> one cell for each column
 
 
 def columns(*stated: str) -> tuple[Column, ...]:
-    """`Name` is the name, `Age` a text, `Desired:integer` has another type; `!` at the end: in wide tables only."""
+    """Build column definitions from texts.
+
+    `Name` is the name, `Age` a string, `Desired:integer` has another type; `!` at the end means wide tables
+    only.
+    """
     return tuple(_column(text) for text in stated)
 
 
@@ -59,7 +67,7 @@ def name(obj: Obj) -> str:
 
 
 def born(obj: Obj, now: float) -> str:
-    """The age of an object."""
+    """Return the age of an object."""
     return age(obj["metadata"].get("creationTimestamp") or "", now)
 
 
@@ -76,12 +84,12 @@ def labels_text(labels: Mapping[str, str] | None) -> str:
 
 
 def selector(stated: Any) -> str:
-    """A label selector, or a plain map of labels, in the form that commands take."""
+    """Format a label selector, or a plain map of labels, in the form that commands accept."""
     return selector_text(stated) if stated else NONE
 
 
 def few(items: Sequence[str], most: int = 3, empty: str = NONE) -> str:
-    """The first items, and how many more there are."""
+    """Join the first items, and say how many more there are."""
     if not items:
         return empty
     shown = ",".join(items[:most])
@@ -89,7 +97,7 @@ def few(items: Sequence[str], most: int = 3, empty: str = NONE) -> str:
 
 
 def containers(template: Obj | None) -> tuple[str, str]:
-    """Names and images of a pod template's containers, for wide tables."""
+    """Return the names and the images of a pod template's containers, for wide tables."""
     found = ((template or {}).get("spec") or {}).get("containers") or ()
     return ",".join(c["name"] for c in found), ",".join(c.get("image", "") for c in found)
 

@@ -1,4 +1,4 @@
-"""Volumes, claims, and the classes and drivers behind them."""
+"""This module prints volumes, claims, storage classes and CSI drivers."""
 
 from __future__ import annotations
 

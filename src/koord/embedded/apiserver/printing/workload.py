@@ -1,4 +1,4 @@
-"""Workloads: deployments and the sets below them, jobs, and what limits and scales them."""
+"""This module prints workloads, jobs, disruption budgets, priority classes and autoscalers."""
 
 from __future__ import annotations
 

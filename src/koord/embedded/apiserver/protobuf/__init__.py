@@ -1,1 +1,4 @@
-"""Bodies in Kubernetes' protobuf, read into the JSON that Go would have written. Pure: bytes in, plain values out."""
+"""This package decodes Kubernetes protobuf bodies into the JSON that Go would write.
+
+It is pure: bytes in, plain values out.
+"""

@@ -1,4 +1,7 @@
-"""One message's bytes as plain JSON values, with no copies on the way and in one pass, whatever the bytes are."""
+"""This module decodes Kubernetes protobuf bodies: the prefix, the envelope with the kind, the message.
+
+Messages become plain JSON values in one pass without copies, whatever the bytes are.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ from typing import Any
 from koord.embedded.apiserver.protobuf.message import Field, Message, messages, text
 from koord.embedded.apiserver.protobuf.wire import BYTES, END_GROUP, VARINT, Malformed, chunk, signed, skip, varint
 
-# Deeper than any kind goes by itself; only schemas and hostile bytes nest without end.
+# Deeper than any kind nests by itself; only schemas and hostile bytes nest without end.
 MAX_DEPTH = 100
 _Span = tuple[int, int]
 
 
 def decode(definition: str, raw: bytes) -> Any:
-    """A message of the table. Raises Malformed."""
+    """Decode a message of the table; raises MalformedProtobuf."""
     return _Reader(raw).message(definition, [(0, len(raw))], 0)
 
 
@@ -22,7 +25,7 @@ class _Reader:
         self._data = data
 
     def message(self, definition: str, spans: list[_Span], depth: int) -> Any:
-        """A message given twice is one message with the fields of both: hence the spans."""
+        """Decode a message; a message given several times is one message with the fields of all, hence the spans."""
         if depth > MAX_DEPTH:
             raise Malformed(f"proto: messages nested deeper than {MAX_DEPTH}")
         message = messages().of(definition)
@@ -42,7 +45,7 @@ class _Reader:
     def _fields(
         self, message: Message, at: int, end: int, depth: int, found: dict[str, Any], parts: dict[int, list[_Span]]
     ) -> None:
-        """Everything into `found`, but single messages, of which more may come, into `parts`."""
+        """Decode all fields into `found`, except singular messages, which may repeat and are collected in `parts`."""
         data = self._data
         while at < end:
             tag, at = varint(data, at, end)
@@ -89,7 +92,7 @@ class _Reader:
         return scalar.of_bytes(self._data[start:at]), at
 
     def _packed(self, field: Field, wire: int, at: int, end: int, found: dict[str, Any]) -> int:
-        """Several numbers in one value, which is the only other way to write a field."""
+        """Decode packed numbers, which is the only other encoding of a repeated field."""
         if wire != BYTES or field.shape != "list" or field.wire == BYTES:
             raise Malformed(f"proto: wrong wireType = {wire} for field {field.go}")
         start, stop = chunk(self._data, at, end)
@@ -100,7 +103,7 @@ class _Reader:
         return stop
 
     def _entry(self, field: Field, at: int, end: int, depth: int) -> tuple[str, Any]:
-        """A map's key and value; what is not there is the zero of its type."""
+        """Decode the key and value of a map entry; a missing one is the zero value of its type."""
         data, key, at_value = self._data, "", (end, end)
         while at < end:
             tag, at = varint(data, at, end)

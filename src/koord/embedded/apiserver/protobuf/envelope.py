@@ -1,4 +1,4 @@
-"""What every body in Kubernetes' protobuf begins with: four bytes, then which kind it is, then its message."""
+"""These functions open the envelope of a Kubernetes protobuf body: the prefix, the type, and the message."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _UNSERVED = {("policy", "v1beta1", "Eviction"): "io.k8s.api.policy.v1beta1.Evict
 
 
 class Envelope(msgspec.Struct, frozen=True):
+    """An Envelope is the decoded runtime.Unknown of a body: its type and its raw message."""
     api_version: str
     kind: str
     raw: bytes
@@ -29,7 +30,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 def open_envelope(body: bytes, api_version: str, kind: str) -> Envelope:
-    """The kind that a body says it is, or `kind` where it says nothing. Raises Malformed."""
+    """Open a body; `api_version` and `kind` apply where it does not say its own. Raises MalformedProtobuf."""
     if not body:
         raise Malformed("empty data")
     if not body.startswith(MAGIC):
@@ -47,9 +48,9 @@ def open_envelope(body: bytes, api_version: str, kind: str) -> Envelope:
 
 
 def content(envelope: Envelope) -> dict[str, Any]:
-    """The object inside as Go would write it to JSON. Raises Malformed.
+    """Decode the object inside as Go would write it to JSON; raises MalformedProtobuf.
 
-    A kind without a message comes back as its name alone: whoever wanted another kind will say so.
+    A kind without a message comes back as its type alone: the caller that expects another kind reports it.
     """
     group, _, version = envelope.api_version.rpartition("/")
     definition = _definition(group, version, envelope.kind)

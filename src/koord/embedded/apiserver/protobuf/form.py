@@ -1,4 +1,8 @@
-"""Types whose JSON is not their fields: times, quantities, numbers or names, JSON in bytes, schemas or booleans."""
+"""This module describes protobuf messages by the generated table: field numbers and their JSON.
+
+It also converts the types whose JSON is not their fields: times, quantities, IntOrString, raw JSON, schema
+unions.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ def _moment(fields: Fields, microseconds: int) -> datetime:
 
 
 def _time(fields: Fields) -> str | None:
-    """Whole seconds; a time without any field was never set."""
+    """Format a time in whole seconds; a time without any field was never set."""
     if not fields:
         return None
     moment = _moment(fields, 0)

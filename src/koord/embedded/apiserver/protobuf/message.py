@@ -1,4 +1,4 @@
-"""Messages as the generated table describes them: which number is which field, and how its bytes become JSON."""
+"""These classes describe messages and their fields."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOST = dict.fromkeys(range(0xDC80, 0xDD00), "\ufffd")
 
 
 def text(raw: bytes) -> str:
-    """Bytes that are no UTF-8 become one replacement character each, as when Go writes them to JSON."""
+    """Decode UTF-8; each invalid byte becomes one replacement character, as when Go writes JSON."""
     try:
         return str(raw, "utf-8")
     except UnicodeDecodeError:
@@ -33,7 +33,7 @@ def _base64(raw: bytes) -> str:
 
 
 def _number(raw: bytes) -> int | float:
-    """A double; a whole one without its decimal point, which is how Go writes it and JSON is read back."""
+    """Decode a double; a whole one becomes an integer, which is how Go writes it and JSON is read back."""
     (value,) = struct.unpack("<d", raw)
     if not math.isfinite(value):
         raise Malformed(f"json: unsupported value: {value}")
@@ -89,7 +89,7 @@ class _Entry(msgspec.Struct):
 
 
 class Messages:
-    """All messages by the name of their definition, compiled on first use."""
+    """The MessageTable holds all messages by definition name, compiled on first use."""
 
     def __init__(self, table: bytes) -> None:
         self._entries = msgspec.json.decode(table, type=dict[str, _Entry])

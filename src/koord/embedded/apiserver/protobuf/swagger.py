@@ -1,6 +1,7 @@
-"""An OpenAPI 2 document in the protobuf form of gnostic, which is the only form that many Go clients ask for.
+"""This module encodes an OpenAPI 2 document in gnostic's protobuf, the only form that many Go clients request.
 
-kubectl before 1.27, Helm and others take no object before they have read it. Pure: a document in, bytes out.
+kubectl before 1.27, Helm and others send no object before they have read it. It is pure: a document in,
+bytes out.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _double(number: int, value: float) -> bytes:
 
 
 def _free(number: int, value: Any) -> bytes:
-    """Any JSON value: gnostic keeps its YAML, and JSON is YAML."""
+    """Encode any JSON value: gnostic keeps it as YAML, and JSON is YAML."""
     return _chunk(number, _chunk(2, msgspec.json.encode(value) + b"\n"))
 
 
@@ -68,7 +69,7 @@ def _each(writer: Writer) -> Writer:
 
 
 def _named(writer: Writer, inner: int = 1) -> Writer:
-    """A map, which is a message that repeats pairs of a name and a value."""
+    """Return a writer for a map, which is a message of repeated pairs of a name and a value."""
 
     def write(number: int, values: Document) -> bytes:
         pairs = (_chunk(inner, _text(1, name) + writer(2, value)) for name, value in values.items())
@@ -78,7 +79,7 @@ def _named(writer: Writer, inner: int = 1) -> Writer:
 
 
 class _Keys(msgspec.Struct, frozen=True):
-    """A message: which key is which field. `extensions` is the number for keys that start with `x-`."""
+    """A _MessageSpec maps keys to fields; `extensions` is the field number for keys that start with `x-`."""
 
     keys: Mapping[str, tuple[int, Writer]]
     extensions: int

@@ -1,6 +1,7 @@
-"""Protobuf's own bytes: numbers, lengths, and how to step over what is not known. What they mean is `message`'s.
+"""This module reads the protobuf wire format: varints, lengths, and skipping of unknown fields.
 
-Refusals are in the words of the code that Kubernetes generates for Go.
+What fields mean is left to `messages`. Errors are in the words of the code that Kubernetes generates for
+Go.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ _SIGN = 1 << 63
 
 
 class Malformed(ValueError):
-    """The bytes are not what they claim to be. The message is the server's."""
+    """This error says that the bytes are not valid; the message is the server's."""
 
 
 def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """An unsigned number of 64 bits, and where it ends; bits above them are dropped, as Go does."""
+    """Read an unsigned 64-bit number and return it with its end; higher bits are dropped, as Go does."""
     value = shift = 0
     while True:
         if shift >= 64:
@@ -31,7 +32,7 @@ def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def chunk(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Where a length-delimited value starts and ends."""
+    """Return where a length-delimited value starts and ends."""
     size, at = varint(data, at, end)
     if size & _SIGN:
         raise Malformed("proto: negative length found during unmarshaling")
@@ -41,7 +42,7 @@ def chunk(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def skip(data: bytes, at: int, end: int, wire: int) -> int:
-    """The end of a value whose tag has been read. Groups inside groups are counted, not called for."""
+    """Return the end of a value whose tag has been read; nested groups are counted without recursion."""
     depth = 0
     while True:
         if wire == VARINT:

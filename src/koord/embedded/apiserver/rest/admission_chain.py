@@ -1,5 +1,6 @@
-"""What stands between a decoded request and the store: an ordered chain that may change the object, then one that may
-only refuse. The plugins themselves live in `admission`."""
+"""The admission chain between a decoded request and the store: first plugins that may change the object,
+then plugins that may only refuse. The plugins are in `plugins`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
 
 class Attributes:
-    """One write as admission sees it. Mutating plugins change `obj` in place or put another object in its place."""
+    """One write as admission sees it. Mutating plugins change `obj` in place or set another object."""
 
     __slots__ = (
         "dry_run",
@@ -57,8 +58,11 @@ class Attributes:
 
 
 class Plugin(Protocol):
-    """Refuses by raising Refusal. A plugin that really waits (a webhook) makes the write check again afterwards that
-    nobody else changed the object; one that does not wait costs nothing but its own work."""
+    """Admits or refuses a request by raising StatusError.
+
+    A plugin that really waits (a webhook) makes the write check again afterwards that nobody else changed
+    the object; one that does not wait costs nothing but its own work.
+    """
 
     async def admit(self, attributes: Attributes) -> None: ...
 

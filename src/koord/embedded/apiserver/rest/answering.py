@@ -1,4 +1,9 @@
-"""Answers made of stored records without encoding anything twice: one object, a list as a join of bytes, a Status."""
+"""Response bodies made of stored records without encoding anything twice, and the negotiation of their
+format.
+
+A response is one object, a list as a join of bytes, or a Status, in JSON or YAML, as itself, as
+metadata or as a Table.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RecordBody:
-    """A stored object; its decoded forms are shared with everyone else who reads the record."""
+    """A stored object; its decoded forms are shared with all readers of the record."""
 
     __slots__ = ("_record",)
 
@@ -45,7 +50,9 @@ def body_of(resource: ServedResource, record: Record) -> Body:
 
 
 class ListBody:
-    """A list of stored objects. Items of built-in kinds go out without kind and apiVersion, as kube-apiserver does."""
+    """A list of stored objects. Items of built-in kinds go out without kind and apiVersion, as with kube-
+    apiserver.
+    """
 
     __slots__ = ("_metadata", "_records", "_resource")
 
@@ -79,7 +86,9 @@ class ListBody:
         }
 
     def typed(self, model: type[T]) -> T:
-        """A generic page type gets items that are shared with other readers; any other type is decoded whole."""
+        """Decode the list. A generic page type gets items that are shared with other readers; any other type is
+        decoded whole.
+        """
         arguments = typing.get_args(model)
         if len(arguments) == 1 and self._resource.conversion is None:
             empty = convert({"metadata": self._metadata, "items": []}, model)
@@ -90,7 +99,7 @@ class ListBody:
 
 
 class TextBody:
-    """Anything that is not JSON."""
+    """A body that is not made from a decoded value: text, or bytes that were encoded elsewhere."""
 
     __slots__ = ("_text",)
 
@@ -123,7 +132,7 @@ def refused(refusal: Refusal, warnings: Sequence[str] = ()) -> Answer:
 
 
 def warning_header(warnings: Sequence[str]) -> str:
-    """All warnings in one header value; clients split it at the commas between the quoted texts."""
+    """Join all warnings into one header value; clients split it at the commas between the quoted texts."""
     return ", ".join(f"299 - {_quoted(text)}" for text in dict.fromkeys(warnings))
 
 
@@ -133,7 +142,7 @@ def _quoted(text: str) -> str:
 
 
 def success(resource: ServedResource, name: str, uid: str) -> Obj:
-    """The Status of a deletion."""
+    """Return the Status object of a deletion."""
     details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
     return {
         "kind": "Status",

@@ -1,4 +1,4 @@
-"""pods/binding: the scheduler's one write, which gives an unassigned pod its node. Pure; the verb stores the result."""
+"""Decide pods/binding, the write by which the scheduler assigns a node to a pod. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Obj = dict[str, Any]
 
 
 def check_binding(binding: Obj, name: str) -> str:
-    """The node that a binding names."""
+    """Return the node that a binding names; raise if the binding is invalid."""
     given = binding.get("metadata", {}).get("name", "")
     if name and given and given != name:
         raise bad_request("name in URL does not match name in Binding object")
@@ -26,7 +26,9 @@ def check_binding(binding: Obj, name: str) -> str:
 
 
 def bound(pod: Obj, binding: Obj, node: str, now: str) -> Obj:
-    """The pod on its node; a private top, the rest shared. Raises 409 when it cannot be bound."""
+    """Return the pod with its node assigned; only the top level is private. Raises 409 when the pod cannot be
+    bound.
+    """
     meta, spec = pod["metadata"], pod.get("spec", {})
     name = meta["name"]
     if "deletionTimestamp" in meta:

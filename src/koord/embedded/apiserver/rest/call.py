@@ -1,4 +1,6 @@
-"""What every verb works with: the parts of the server that it may use, and the one request that it answers."""
+"""The context of a request: the parts of the server that a verb may use, the request that it answers, and
+its parsed resource path.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 
 
 class Stamp:
-    """Times, uids and name suffixes for new objects; a seeded source makes a run repeatable."""
+    """Generates timestamps, uids and name suffixes for new objects; a seeded source makes a run repeatable."""
 
     def __init__(self, clock: Clock, chance: random.Random) -> None:
         self._clock = clock
@@ -30,7 +32,7 @@ class Stamp:
         self._text = ""
 
     def now(self) -> str:
-        """RFC 3339 in whole seconds; the text is made once a second."""
+        """Return the time in RFC 3339 with whole seconds; the text is made once a second."""
         second = int(self._clock.time())
         if second != self._second:
             self._second = second
@@ -64,14 +66,16 @@ class Parts(msgspec.Struct, eq=False):
 
 
 class Call(msgspec.Struct, eq=False):
-    """One request for one resource. `namespace` is "" for cluster-scoped resources and lists over all namespaces."""
+    """One request for one resource. `namespace` is "" for cluster-scoped resources and for lists over all
+    namespaces.
+    """
 
     resource: ServedResource
     namespace: str
     name: str
     subresource: str
     request: Request
-    tracked: bool  # whether managedFields are kept for what this door writes
+    tracked: bool  # whether managedFields are kept for what this client writes
     warnings: list[str]
 
     def collection(self, parts: Parts) -> Collection:
@@ -79,7 +83,7 @@ class Call(msgspec.Struct, eq=False):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a write leaves to answer with: the object as stored, or as it would have been (dry run, final deletion)."""
+    """The result of a write: the object as stored, or as it would have been (dry run, final deletion)."""
 
     status: int
     record: Record | None = None

@@ -1,4 +1,4 @@
-"""The token that carries a list from one page to the next: where to go on, and at which revision."""
+"""The continue token that carries a list from one page to the next: the last key and the revision."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def decode(token: str) -> Continuation:
 
 
 class Expired(Refusal):
-    """410 with a token that goes on without consistency, for a client that would rather have that than start over."""
+    """A 410 error with a token that continues inconsistently, for clients that prefer that to starting over."""
 
     def __init__(self, page: Continuation) -> None:
         super().__init__(410, "Expired", _TOO_OLD)

@@ -1,5 +1,6 @@
-"""The two built-in kinds that are served in more than one form: Events under two groups, HorizontalPodAutoscalers in
-two versions. All forms are stored as one."""
+"""The conversions of built-in kinds that are served in more than one form: Events under two groups,
+HorizontalPodAutoscalers in two versions. All forms are stored as one.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def _cpu_percent(metrics: list[Obj], which: str) -> int | None:
 
 
 def _hpa_to_v1(obj: Obj) -> Obj:
-    """v1 knows one metric; the others stay in storage and are invisible here."""
+    """Convert to v1, which knows one metric; the others stay in storage and are invisible here."""
     spec = {k: v for k, v in obj.get("spec", {}).items() if k not in ("metrics", "behavior")}
     target = _cpu_percent(obj.get("spec", {}).get("metrics") or [], "target")
     if target is not None:

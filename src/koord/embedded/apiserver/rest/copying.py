@@ -1,4 +1,4 @@
-"""A private copy of a JSON value. Bodies and stored objects are shared: whoever wants to change one copies it first."""
+"""Deep copies of JSON values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 
 def clone(obj: dict[str, Any]) -> dict[str, Any]:
-    """Scalars are tested for before the call: calling for each of them is what makes general copiers slow."""
+    """Return a deep copy. Scalars are tested for before the recursive call, because calling for each of them
+    is slow.
+    """
     return {
         key: clone(value) if value.__class__ is dict else _items(value) if value.__class__ is list else value
         for key, value in obj.items()

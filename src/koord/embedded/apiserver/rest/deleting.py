@@ -1,4 +1,6 @@
-"""DELETE of one object and of a collection: preconditions, admission, then the plan that `deletion` decides on."""
+"""Handle DELETE of one object and of a collection: check preconditions, run admission, then carry out the
+plan of `delete_plan`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Obj = dict[str, Any]
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """`record` is the object as the deletion left it; `plain` the same where nothing was stored (dry run)."""
+    """The result of a DELETE. `record` is the object as the deletion left it; `plain` is the same where
+    nothing was stored (dry run).
+    """
 
     removed: bool
     uid: str
@@ -100,7 +104,7 @@ class Deleter:
         return self._writer.put_now(stored, namespace, name, obj)
 
     async def delete_all(self, call: Call, options: DeleteOptions, listing: ListOptions) -> tuple[list[Record], Obj]:
-        """The records as they were, and the list's metadata."""
+        """Delete every listed object; return the records as they were and the metadata of the list."""
         page = list_page(call, self._parts, listing)
         for record in page.records:
             one = msgspec.structs.replace(call, namespace=record.namespace, name=record.name)

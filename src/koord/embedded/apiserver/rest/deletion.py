@@ -1,4 +1,6 @@
-"""What a DELETE does to an object: remove it, mark it, or nothing. Pure; the verb carries the plan out."""
+"""Decide what a DELETE does to an object: remove it, mark it, or nothing. Pure; `delete` carries the plan
+out.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,16 @@ FOREGROUND = "foregroundDeletion"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """`mark`: the object to store first (None: store nothing); `remove`: whether the object then goes away."""
+    """The effect of a DELETE. `marked` is the object to store first (None: store nothing); `remove` says
+    whether it then goes away.
+    """
 
     mark: Obj | None
     remove: bool
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What the kind and the moment add to the decision."""
+    """Carries the facts of the kind and the time on which the decision depends."""
 
     now: str
     graceful: bool  # pods: deletion waits for the kubelet
@@ -31,7 +35,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def pod_grace_s(pod: Obj, asked: int | None) -> int:
-    """How long a pod may take to stop: not at all when nothing runs."""
+    """Return how many seconds a pod may take to stop: 0 when nothing runs."""
     spec = pod.get("spec", {})
     if not spec.get("nodeName") or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
         return 0
@@ -40,7 +44,7 @@ def pod_grace_s(pod: Obj, asked: int | None) -> int:
 
 
 def decide_deletion(obj: Obj, options: DeleteOptions, facts: Facts) -> Plan:
-    """`obj` is shared and stays as it is. Preconditions have been checked."""
+    """Decide a DELETE whose preconditions hold. `obj` is shared and stays as it is."""
     meta = dict(obj["metadata"])
     waits = False
     if facts.graceful:
@@ -62,7 +66,9 @@ def decide_deletion(obj: Obj, options: DeleteOptions, facts: Facts) -> Plan:
 
 
 def _grace(obj: Obj, meta: Obj, options: DeleteOptions, facts: Facts) -> Literal["pending", "waits", "now"]:
-    """Sets the time of death of a pod. A second DELETE may only shorten the grace of the first."""
+    """Set the deletion timestamp and grace period of a pod. A second DELETE may only shorten the grace of the
+    first.
+    """
     if "deletionTimestamp" in meta:
         left = meta.get("deletionGracePeriodSeconds")
         if left is None:
@@ -97,7 +103,7 @@ def shifted(stamp: str, seconds: int) -> str:
 
 
 def wanted_finalizers(held: list[str], options: DeleteOptions, orphans_by_default: bool) -> list[str]:
-    """The finalizers after the propagation policy: the garbage collector works through the two that it owns."""
+    """Return the finalizers after the propagation policy; the garbage collector removes the two that it owns."""
     policy = options.propagation_policy
     if options.orphan_dependents is not None:
         orphan, foreground = options.orphan_dependents, False
@@ -114,7 +120,9 @@ def wanted_finalizers(held: list[str], options: DeleteOptions, orphans_by_defaul
 
 
 def mark_namespace(obj: Obj, now: str) -> Obj:
-    """A namespace dies through its own spec.finalizers, so it is told apart: no grace period, but a phase."""
+    """Mark a namespace Terminating. It ends through its spec.finalizers, so it has no grace period but a
+    phase.
+    """
     if "deletionTimestamp" in obj["metadata"]:
         return obj
     meta = in_order({**obj["metadata"], "deletionTimestamp": now})
@@ -122,7 +130,7 @@ def mark_namespace(obj: Obj, now: str) -> Obj:
 
 
 def dies_with_update(new: Obj, old: Obj) -> bool:
-    """True when an update removes the last thing that kept a deleted object alive."""
+    """Return whether an update removes the last finalizer of an object that is being deleted."""
     before = old["metadata"]
     if "deletionTimestamp" not in before or new["metadata"].get("finalizers"):
         return False

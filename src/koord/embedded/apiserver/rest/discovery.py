@@ -1,4 +1,9 @@
-"""What the server serves, said in the old form (lists per group and version) and in the aggregated one."""
+"""Describe what the server serves: discovery lists per group and version, aggregated discovery, and the
+OpenAPI documents.
+
+Documents are cached until the catalog changes. OpenAPI v3 is JSON only: no client asks for it in
+another form without taking JSON too.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ Obj = dict[str, Any]
 
 
 class Discovery:
-    """Documents are made once per state of the catalog."""
+    """Serves discovery documents, which are made once per generation of the catalog."""
 
     def __init__(self, catalog: Catalog, address: str = "") -> None:
         self._catalog = catalog
@@ -26,7 +31,7 @@ class Discovery:
         self._generation = -1
 
     def answer(self, request: Request) -> Answer | None:
-        """None when the path is not one of discovery's."""
+        """Answer a discovery request; return None when the path is not one of discovery's."""
         parts = [part for part in request.path.split("/") if part]
         if not parts or parts[0] not in ("api", "apis") or len(parts) > 3:
             return None
@@ -169,7 +174,9 @@ def _aggregated_row(resource: ServedResource) -> Obj:
 
 
 def _kind(resource: ServedResource, kind: str) -> Obj:
-    """Built-in rows leave group and version to their place in the document; custom rows say them."""
+    """Return the kind of a row. Built-in rows leave group and version to their place in the document; custom
+    rows name them.
+    """
     if resource.custom:
         return {"group": resource.group, "version": resource.version, "kind": kind}
     return {"group": "", "version": "", "kind": kind}

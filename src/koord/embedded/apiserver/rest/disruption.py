@@ -1,4 +1,8 @@
-"""The two subresources through which pods change hands: binding gives one a node, eviction takes one away politely."""
+"""The subresources of pods that move them: binding assigns a node, eviction deletes a pod within its
+disruption budgets.
+
+The decisions are pure functions; PodSubresources reads, stores and deletes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ class PodHandover:
         self._deleter = deleter
 
     async def bind(self, call: Call, binding: Obj, options: WriteOptions) -> None:
-        """`call` names the pod."""
+        """Bind the pod that the request context names."""
         parts = self._parts
         node = check_binding(binding, call.name)
         if parts.admission.mutating or parts.admission.validating:
@@ -95,7 +99,9 @@ class PodHandover:
         return record.plain()
 
     async def _spend(self, call: Call, budget: Obj, status: Obj) -> bool:
-        """Store the budget's new status, if the budget is still the one that was asked."""
+        """Store the new status of the budget and return True, or return False if the budget has changed since it
+        was read.
+        """
         request = msgspec.structs.replace(call.request, user_agent=MYSELF)
         call = msgspec.structs.replace(call, request=request)
 
@@ -111,7 +117,7 @@ class PodHandover:
         return True
 
     async def _delete(self, call: Call, pod: Obj, options: DeleteOptions, *, pinned: bool) -> None:
-        """Tell in the pod's status why it goes, then delete it."""
+        """Add the DisruptionTarget condition to the pod, then delete it."""
         present = self._pod(call)
         wanted = options.preconditions
         if pinned and (wanted is None or wanted.resource_version is None):
@@ -122,7 +128,7 @@ class PodHandover:
             marked = disruption_target(present, self._parts.stamp.now())
             if marked is not present:
                 self._writer.put_now(call.resource, call.namespace, call.name, marked)
-        # Checked above, against the pod that was judged; the mark has moved its version since.
+        # Checked above, against the pod that was decided on; its new condition has moved its version since.
         options = msgspec.structs.replace(options, preconditions=None)
-        # Admission judged the eviction; it is not asked about the deletion as well.
+        # Admission has admitted the eviction; it does not run for the deletion as well.
         await self._deleter.delete(msgspec.structs.replace(call, subresource=""), options, admitted=True)

@@ -1,4 +1,8 @@
-"""The doors to one object: its main path and the subresources that write part of it. A door says what it may change."""
+"""The update strategies of an object: one for its main path and one for each subresource that writes part
+of it.
+
+A strategy restores what its path may not change, and validates what it may.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,13 @@ Validate = Callable[[Obj, Obj, ServedResource], list[FieldError]]
 
 
 class Door(msgspec.Struct, frozen=True):
-    prepare: Prepare  # (new, old, resource): put back what this door may not change
+    prepare: Prepare  # (new, old, resource): restore what this path may not change
     validate: Validate
 
 
 def _prepare_main(new: Obj, old: Obj, resource: ServedResource) -> None:
     stamping.keep_status(new, old, resource)
-    if resource.storage == "namespaces":  # finalizers of the spec have a door of their own
+    if resource.storage == "namespaces":  # finalizers of the spec have a subresource of their own
         _keep(new, old, "spec")
     resource.strategy.prepare_update(new, old)
 
@@ -65,7 +69,7 @@ def _prepare_resize(new: Obj, old: Obj, resource: ServedResource) -> None:
 
 
 def _only_spec(new: Obj, old: Obj) -> None:
-    """Everything as it was, but for managedFields."""
+    """Restore everything from the old object but managedFields."""
     managed = new["metadata"].get("managedFields")
     new.clear()
     new.update(old)

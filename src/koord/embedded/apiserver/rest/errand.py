@@ -1,4 +1,6 @@
-"""Kinds that are posted and acted on but never kept (Binding, Eviction, Scale), described like those that are."""
+"""Kinds that are posted and acted on but never stored: Binding, Eviction, Scale, and the access and token
+reviews.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from koord.embedded.apiserver.schema.decoding import decode
 
 @functools.cache
 def _errand(group: str, version: str, kind: str, like: str = "") -> ServedResource:
-    """`like`: the version whose fields these are, when its own is no longer served."""
+    """Describe a kind that is not stored. `like` is the version whose fields it has, when its own is no longer
+    served.
+    """
     node = builtin().node_for(group, like or version, kind)
     assert node is not None, f"{kind} is built in"
     return ServedResource(
@@ -29,7 +33,7 @@ def bindings() -> tuple[ServedResource, ...]:
 
 
 def evictions() -> tuple[ServedResource, ...]:
-    """The server still takes the old version, though it says nowhere that it does."""
+    """Return the versions of Eviction. The server still takes the old one, though discovery does not list it."""
     return _errand("policy", "v1", "Eviction"), _errand("policy", "v1beta1", "Eviction", like="v1")
 
 

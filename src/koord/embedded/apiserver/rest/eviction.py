@@ -1,4 +1,4 @@
-"""pods/eviction: whether a disruption budget lets a pod go. Pure; the verb writes the budget and deletes the pod."""
+"""Decide pods/eviction: whether a disruption budget allows it. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ STILL_PROCESSED_S = 10
 
 
 class Allowed(msgspec.Struct, frozen=True):
-    """`status`: the budget's new status to store before the deletion (None: no budget is spent)."""
+    """The eviction is allowed. `status` is the new status of the budget to store before the deletion (None: no
+    budget is charged).
+    """
 
     budget: str = ""
     status: Obj | None = None
@@ -27,7 +29,7 @@ class Allowed(msgspec.Struct, frozen=True):
 
 
 def budgets_of(pod: Obj, budgets: Sequence[Obj]) -> list[Obj]:
-    """The budgets of the pod's namespace that select it."""
+    """Return the budgets of the pod's namespace that select it."""
     labels = pod["metadata"].get("labels", {})
     found = []
     for budget in budgets:
@@ -44,7 +46,7 @@ def budgets_of(pod: Obj, budgets: Sequence[Obj]) -> list[Obj]:
 
 
 def unguarded(pod: Obj) -> bool:
-    """Pods that are done, have not started, or are on their way out: evicting them disrupts nothing."""
+    """Return whether a pod is finished, not started or terminating, so that evicting it disrupts nothing."""
     phase = pod.get("status", {}).get("phase")
     return phase in ("Succeeded", "Failed", "Pending") or "deletionTimestamp" in pod["metadata"]
 
@@ -55,7 +57,7 @@ def _ready(pod: Obj) -> bool:
 
 
 def decide_eviction(pod: Obj, budgets: Sequence[Obj], now: str, *, dry_run: bool) -> Allowed | Refusal:
-    """`budgets` are those that select the pod."""
+    """Decide an eviction. `budgets` are those that select the pod."""
     if unguarded(pod) or not budgets:
         return Allowed()
     if len(budgets) > 1:
@@ -124,7 +126,7 @@ def _too_many(cause: str, retry_s: int) -> Refusal:
 
 
 def _disallowed(conditions: list[Obj], generation: int, now: str) -> list[Obj]:
-    """The budget is spent: its condition says so at once, and the disruption controller confirms it later."""
+    """Set the condition of a budget that is used up at once; the disruption controller confirms it later."""
     old = next((c for c in conditions if c.get("type") == "DisruptionAllowed"), None)
     moved = old is None or old.get("status") != "False"
     condition: Obj = {
@@ -141,7 +143,7 @@ def _disallowed(conditions: list[Obj], generation: int, now: str) -> list[Obj]:
 
 
 def disruption_target(pod: Obj, now: str) -> Obj:
-    """The pod with the condition that tells why it goes; a private top, the rest shared."""
+    """Return the pod with a DisruptionTarget condition; only the top level is private."""
     condition = {
         "type": "DisruptionTarget",
         "status": "True",

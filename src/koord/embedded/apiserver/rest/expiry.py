@@ -1,4 +1,4 @@
-"""Objects that are forgotten an hour after their last write: Events, and nothing else."""
+"""Delete Events an hour after their last write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ EXPIRING = frozenset(("events",))
 
 
 class Expiry:
-    """One lifetime for all, so deadlines come in the order of writes and a queue is enough."""
+    """Queues the deadlines of expiring objects. All have one lifetime, so deadlines come in the order of
+    writes.
+    """
 
     def __init__(self, store: Store, clock: Clock, ttl_s: float = EVENT_TTL_S) -> None:
         self._store = store
@@ -24,12 +26,12 @@ class Expiry:
                 self.note(resource, record)
 
     def note(self, resource: str, record: Record) -> None:
-        """A write of an expiring resource; each write starts the hour anew."""
+        """Record a write of an expiring resource; each write starts the hour anew."""
         due = self._clock.time() + self._ttl_s
         self._queue.append((due, resource, record.namespace, record.name, record.revision))
 
     def sweep(self) -> float | None:
-        """Forget what is due. Seconds until the next one is, or None when nothing is waiting."""
+        """Delete what is due and return the seconds until the next deadline, or None when nothing is waiting."""
         now = self._clock.time()
         while self._queue and self._queue[0][0] <= now:
             _, resource, namespace, name, revision = self._queue.popleft()

@@ -1,4 +1,6 @@
-"""Paths that are no resources: version, liveness and readiness, the list of paths."""
+"""Paths that are not resources: version, liveness and readiness, and the paths below /koord/ that
+components of the cluster serve.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ Check = Callable[[], str]  # "" when all is well, else what is not
 
 
 class Health:
-    """`checks` run on every request: a server that cannot store must say so."""
+    """Serves /version, /healthz, /livez and /readyz. `checks` run on every request: a server that cannot store
+    must say so.
+    """
 
     def __init__(self, release: str, checks: Mapping[str, Check]) -> None:
         self._checks = {"ping": lambda: "", **checks}

@@ -1,4 +1,4 @@
-"""Lists: which records, at which revision, in which pages."""
+"""List objects: which records at which revision, selected by namespace, labels and fields, in which pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validation of ObjectMeta, which is the same for every kind but for the rule that names follow."""
+"""Validate ObjectMeta, which is the same for every kind but for the rule that names follow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IMMUTABLE = "field is immutable"
 
 
 def path_segment(name: str) -> list[str]:
-    """RBAC names go into paths and may hold anything that does not break one."""
+    """Return why a name cannot be one path segment; RBAC names may hold anything else."""
     if name in (".", ".."):
         return [f"may not be '{name}'"]
     return [f"may not contain '{bad}'" for bad in ("/", "%") if bad in name]

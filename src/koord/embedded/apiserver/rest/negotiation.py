@@ -1,4 +1,4 @@
-"""In which form an answer is wanted: JSON or YAML, the object itself, its metadata, or a table for people."""
+"""Negotiate the format of a response: JSON or YAML, the object itself, its metadata, or a Table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Wish(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=512)
 def wishes(accept: str) -> tuple[_Wish, ...]:
-    """The entries of an Accept header, best first; equal weights keep their order."""
+    """Parse an Accept header into media ranges, best first; equal weights keep their order."""
     found: list[_Wish] = []
     for entry in accept.split(","):
         kind, *rest = (part.strip() for part in entry.split(";"))
@@ -51,7 +51,9 @@ def wishes(accept: str) -> tuple[_Wish, ...]:
 
 @functools.lru_cache(maxsize=512)
 def negotiate(accept: str, *, streams: bool = False) -> Form:
-    """The first wish that can be met. Raises 406 when there is none. `streams`: the path can be watched."""
+    """Return the first media range that can be served. Raises 406 when there is none. `streams`: the path can
+    be watched.
+    """
     if not accept:
         return PLAIN
     refused_shape = False
@@ -84,7 +86,7 @@ def negotiate(accept: str, *, streams: bool = False) -> Form:
 
 @functools.lru_cache(maxsize=512)
 def aggregated_discovery(accept: str) -> str:
-    """The version of aggregated discovery that is wanted and served ("v2"), or nothing."""
+    """Return the version of aggregated discovery that is asked for and served ("v2"), or an empty string."""
     for wish in wishes(accept):
         if wish.type == "application/json":
             if wish.params.get("as") == "APIGroupDiscoveryList" and wish.params.get("g") == DISCOVERY_GROUP:

@@ -1,6 +1,5 @@
-"""/openapi/v2 and /openapi/v3: the documents that `schema` writes for what is served, kept until that changes.
-
-Version 3 is JSON only: no client asks for it in another form without taking JSON too.
+"""Serve /openapi/v2 and /openapi/v3 from the documents that `schema` writes, cached until the catalog
+changes.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ class OpenApi:
         return self._v2
 
     def _packed(self) -> bytes:
-        """The same in protobuf, made when the first client asks for it."""
+        """Return the v2 document in protobuf, made when the first client asks for it."""
         document = self._all()
         if self._v2_packed is None:
             self._v2_packed = swagger.encode(msgspec.json.decode(document))
         return self._v2_packed
 
     def _documents(self) -> dict[str, bytes]:
-        """One document per group-version; only those whose resources changed are written again."""
+        """Return one v3 document per group-version; only those whose resources changed are written again."""
         made: dict[str, tuple[tuple[ServedResource, ...], bytes]] = {}
         for group, versions in self._catalog.versions().items():
             for version in versions:
@@ -78,7 +77,9 @@ class OpenApi:
 
 
 def _media(accept: str, served: tuple[str, ...]) -> str:
-    """The first wish that is served; the first that is served when there is none; nothing when none can be met."""
+    """Return the first acceptable media type that is served, the default without a header, or "" when none is
+    acceptable.
+    """
     if not accept:
         return served[0]
     for wish in wishes(accept):

@@ -1,4 +1,6 @@
-"""The options of each verb, read from the query (for DELETE also the body) and refused as kube-apiserver does it."""
+"""Parse the options of each verb from the query (for DELETE also the body), with kube-apiserver's error
+texts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def flag(query: Mapping[str, str], name: str) -> bool | None:
-    """None when it is not given. Anything but a spelled-out false is true, as in kube-apiserver's own conversion."""
+    """Return a boolean query parameter, None when it is absent. Anything but a spelled-out false is true, as
+    in kube-apiserver.
+    """
     value = query.get(name)
     return None if value is None else value.lower() not in ("false", "0")
 
@@ -56,7 +60,7 @@ _VALIDATIONS: dict[str, FieldValidation] = {"": "Warn", "Ignore": "Ignore", "Str
 
 
 def write_options(query: Mapping[str, str], kind: str) -> WriteOptions:
-    """`kind` is CreateOptions, UpdateOptions or PatchOptions."""
+    """Parse the options of a write. `kind` is CreateOptions, UpdateOptions or PatchOptions."""
     if not query:
         return NO_OPTIONS
     errors: list[FieldError] = []
@@ -79,7 +83,7 @@ def write_options(query: Mapping[str, str], kind: str) -> WriteOptions:
 
 
 def wire_options(kind: str, options: WriteOptions) -> dict[str, Any]:
-    """The options of a write as webhooks see them; to them a patch is an update."""
+    """Return the options of a write as webhooks see them; to them a patch is an update."""
     body: dict[str, Any] = {"kind": kind, "apiVersion": "meta.k8s.io/v1"}
     if options.dry_run:
         body["dryRun"] = ["All"]
@@ -174,7 +178,7 @@ _POLICIES = ("Foreground", "Background", "Orphan")
 
 
 def delete_options(query: Mapping[str, str], body: Any) -> DeleteOptions:
-    """`body` is the decoded DeleteOptions, or None; a body wins over the query."""
+    """Parse DeleteOptions. `body` is the decoded object or None; a body wins over the query."""
     if body is None and not query:
         return NO_DELETE_OPTIONS
     if body is None:
@@ -213,7 +217,7 @@ def _from_body(body: Any) -> DeleteOptions:
 
 
 def revision_of(version: str, *, invalid: Literal["list", "other"] = "other") -> int:
-    """A resourceVersion as a number; 0 when it is empty. What a bad one costs depends on the verb."""
+    """Parse a resourceVersion; 0 when it is empty. The error for a bad one depends on the verb."""
     if not version:
         return 0
     if version.isascii() and version.isdigit() and len(version) <= 20:
@@ -225,7 +229,9 @@ def revision_of(version: str, *, invalid: Literal["list", "other"] = "other") ->
 
 
 def too_large(asked: int, current: int) -> Refusal:
-    """The revision lies in the future: the client has talked to a server that knows more than this one."""
+    """Return the error for a revision in the future: the client has talked to a server that knows more than
+    this one.
+    """
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     return Refusal(
         504,

@@ -1,8 +1,10 @@
-"""Who owns which field: the bridge from the verbs to `merge`, and the rule of when ownership is kept at all.
+"""Field ownership: the bridge from the verbs to `merge`, and the rule of when managedFields are kept at
+all.
 
-Objects that only in-process programs write carry no managedFields: tracking would double their bytes for nobody. Once
-an object has them, every write keeps them true, and the first apply to one without them finds its owner all the same
-(`before-first-apply`), so that server-side apply gives the same answers either way.
+Objects that only in-process programs write carry no managedFields: tracking would double their bytes
+for nobody. Once an object has them, every write keeps them true, and the first apply to an object
+without them finds its owner all the same (`before-first-apply`), so that server-side apply gives the
+same answers either way.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def manager_of(call: Call, options: WriteOptions) -> str:
 
 
 def converter(catalog: Catalog, resource: ServedResource) -> Convert | None:
-    """How managers at other versions of the kind see an object; None when there is one version only."""
+    """Return how managers at other versions of the kind see an object; None when there is one version only."""
     siblings = catalog.sharing(resource.storage)
     if len(siblings) < 2:
         return None
@@ -45,7 +47,7 @@ def converter(catalog: Catalog, resource: ServedResource) -> Convert | None:
 
 
 def track(call: Call, parts: Parts, old: Obj | None, new: Obj, options: WriteOptions) -> None:
-    """Set `new`'s managedFields as this write leaves them. `new` is private, `old` is shared."""
+    """Set the managedFields of `new` as this write leaves them. `new` is private, `old` is shared."""
     held = entries.managed_of(old)
     if not call.tracked and not held:
         new["metadata"].pop("managedFields", None)

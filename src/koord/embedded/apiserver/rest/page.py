@@ -1,4 +1,4 @@
-"""Paths below /koord/ that components of the cluster serve: what a real cluster reaches through a pod's proxy."""
+"""Route the paths below /koord/ to components, which a real cluster reaches through the proxy of a pod."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pages:
         self._pages.pop(component, None)
 
     async def answer(self, request: Request) -> Answer | None:
-        """None when no component serves the path."""
+        """Answer a request for a component; return None when no component serves the path."""
         if not request.path.startswith(PREFIX):
             return None
         component, slash, rest = request.path[len(PREFIX) :].partition("/")

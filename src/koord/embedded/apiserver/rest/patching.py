@@ -1,4 +1,6 @@
-"""PATCH: which patch types a resource takes, what they make of an object, and server-side apply, which may create."""
+"""Handle PATCH: which patch types a resource takes, what they make of an object, and server-side apply,
+which may create.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def patch_type(call: Call) -> str:
 
 
 def patch_body(request: Request, media: str) -> Any:
-    """The decoded patch: shared when it came in-process."""
+    """Decode the patch, which is shared when it came in-process."""
     body = request.body
     if not isinstance(body, bytes | bytearray):
         return body
@@ -88,7 +90,7 @@ class Patcher:
         return await self._writer.update(call, door, change, options)
 
     def _read(self, call: Call, merged: Obj, options: WriteOptions, shown: Callable[[], str]) -> Obj:
-        """The merged object as its kind: what does not fit is the patch's fault, and complained of as such."""
+        """Read the patched object as its kind; what does not fit is reported as an error of the patch."""
         resource = call.resource
         kind, version = merged.get("kind", resource.kind), merged.get("apiVersion", resource.api_version)
         if (kind, version) != (resource.kind, resource.api_version):
@@ -154,7 +156,7 @@ class Patcher:
 
 
 def _only_times_differ(new: Obj, live: Obj) -> bool:
-    """An apply that changes nothing but the times of ownership is no change at all."""
+    """Return whether an apply changed nothing but the times of ownership, which is no change at all."""
     mine, theirs = new["metadata"].get("managedFields", []), live["metadata"].get("managedFields", [])
     if [{**e, "time": ""} for e in mine] != [{**e, "time": ""} for e in theirs]:
         return False
@@ -182,7 +184,9 @@ def bad_patched(shown: str, why: str) -> Refusal:
 
 
 def _shown(media: str, patch: Any, merged: Obj) -> str:
-    """The value that a refusal quotes: Go prints a strategic patch as a map, the others as the patched document."""
+    """Return the value that an error quotes: Go prints a strategic patch as a map, the others as the patched
+    document.
+    """
     if media == STRATEGIC_PATCH:
         return _go_map(patch)
     return msgspec.json.encode({key: merged[key] for key in sorted(merged)}).decode()

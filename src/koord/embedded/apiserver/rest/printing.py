@@ -1,4 +1,6 @@
-"""Tables and metadata-only forms of objects. Which columns a kind has is the printer's to say."""
+"""Convert objects to Tables and to metadata-only forms. The TableConvertor decides which columns a kind
+has.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,21 @@ class Printer(Protocol):
     def columns(self, resource: ServedResource) -> Sequence[Column]: ...
 
     def row(self, resource: ServedResource, obj: Obj) -> Sequence[Any]:
-        """One cell per column. `obj` is shared and in the served version."""
+        """Return one cell per column. `obj` is shared and in the served version."""
         ...
 
 
 def age(stamp: str, now: float) -> str:
-    """The time since a stamp as kubectl shows it: two units while the second one still matters."""
+    """Return the time since a timestamp as kubectl shows it."""
     if not stamp:
         return "<unknown>"
     return human_duration(now - datetime.fromisoformat(stamp).timestamp())
 
 
 def human_duration(length: float) -> str:
-    """Two units while the second one still matters; a clock that is a little ahead gives no negative time."""
+    """Format a duration as kubectl does, with two units while the second one still matters. Clock skew gives
+    no negative time.
+    """
     seconds = int(length)
     if seconds < -1:
         return "<invalid>"
@@ -79,7 +83,7 @@ def _included(obj: Obj, include: str, version: str) -> Obj | None:
 
 
 class Tables:
-    """Answers and watch events in the form that a client asked for other than the object itself."""
+    """Encodes responses and watch events as a Table or as PartialObjectMetadata."""
 
     def __init__(self, printer: Printer, resource: ServedResource, form: Form, include: str) -> None:
         self._printer = printer
@@ -158,7 +162,7 @@ class Tables:
 
 
 class Objects:
-    """Watch events as the objects themselves."""
+    """Encodes watch events as the objects themselves."""
 
     def __init__(self, resource: ServedResource) -> None:
         self._resource = resource

@@ -1,4 +1,6 @@
-"""A request's body as plain JSON, and then as one kind: which formats are taken, and how bad ones are refused."""
+"""Read the body of a request as plain JSON, and then as one kind: which formats are taken, and how bad
+ones are reported.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _KIND_STRUCT = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Ki
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as JSON has it: what looks like a date stays a string."""
+    """Loads YAML as JSON has it: what looks like a date stays a string."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -39,7 +41,7 @@ def media_type(content_type: str) -> str:
 
 
 def parse_yaml(raw: bytes) -> Any:
-    """Raises ValueError with a sentence when it is not YAML."""
+    """Parse YAML; raise ValueError with a sentence when it is not YAML."""
     try:
         return yaml.load(raw, Loader=_Loader)
     except yaml.YAMLError as error:
@@ -47,7 +49,7 @@ def parse_yaml(raw: bytes) -> Any:
 
 
 def parse_json(raw: bytes) -> Any:
-    """Raises ValueError in the words of Go's decoder when it is not JSON."""
+    """Parse JSON; raise ValueError in the words of Go's decoder when it is not JSON."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -84,7 +86,7 @@ def _summary(raw: bytes) -> str:
 
 
 def plain_body(request: Request, resource: ServedResource) -> Any:
-    """The body as dicts and lists: shared when it came in-process, private when it came as bytes."""
+    """Return the body as dicts and lists: shared when it came in-process, private when it came as bytes."""
     body = request.body
     if body is None:
         body = b""
@@ -130,7 +132,7 @@ def _protobuf_body(raw: bytes, resource: ServedResource) -> Obj:
 
 
 def plain_options(request: Request) -> Any:
-    """The body of a DELETE, which is not the object but what to do with it."""
+    """Return the body of a DELETE, which is DeleteOptions and not the object."""
     if not isinstance(request.body, bytes):
         return request.body
     media = media_type(request.content_type)
@@ -152,7 +154,7 @@ def _shown_body(request: Request, plain: Any) -> bytes:
 
 
 def check_kind(resource: ServedResource, catalog: Catalog, request: Request, plain: Any) -> Obj:
-    """The body as an object that says it is of this kind, or says nothing about it."""
+    """Return the body as an object that names this kind or no kind; raise otherwise."""
     if plain is None:
         plain = {}
     if not isinstance(plain, dict):
@@ -211,7 +213,7 @@ def _refuse_builtin(
 def read_object(
     resource: ServedResource, request: Request, plain: Obj, validation: FieldValidation, warnings: list[str]
 ) -> Obj:
-    """A private object of the kind, without what the kind does not have; complaints become warnings or a refusal."""
+    """Return a private object of the kind without unknown fields; complaints become warnings or an error."""
     found = resource.decode(plain)
     if found.error:
         raise bad_request(strict.cannot_be_handled(resource.kind, resource.version, found.error))
@@ -224,10 +226,10 @@ def read_object(
 
 
 def _complaints(resource: ServedResource, request: Request, plain: Obj, found: Decoded) -> list[str]:
-    """Unknown fields, and keys that an object names twice; only bytes can have the latter.
+    """Return unknown fields and duplicate keys; only bytes can have the latter.
 
-    Writing the decoded object again gives the same length unless something was dropped (or spelled unusually), so
-    that the slow search runs on few bodies.
+    Encoding the decoded object again gives the same length unless something was dropped (or spelled
+    unusually), so that the slow search runs on few bodies.
     """
     raw = request.body
     if not isinstance(raw, bytes) or media_type(request.content_type) != JSON:
@@ -238,7 +240,9 @@ def _complaints(resource: ServedResource, request: Request, plain: Obj, found: D
 
 
 def framed(obj: Obj, kind: str, api_version: str) -> Obj:
-    """With kind and apiVersion set and first, which is where lists expect them in the stored bytes."""
+    """Return the object with kind and apiVersion set and first, which is where lists expect them in the stored
+    bytes.
+    """
     if obj.get("kind") == kind and obj.get("apiVersion") == api_version and next(iter(obj)) == "kind":
         return obj
     rest = {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}

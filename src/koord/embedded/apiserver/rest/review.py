@@ -1,4 +1,4 @@
-"""Reviews: questions that are posted like objects and answered at once. Whoever has the token may do everything."""
+"""Answer reviews, which are posted like objects. Whoever has a token may do everything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def user_info(user: str) -> Obj:
 
 
 def answer_review(kind: str, obj: Obj, user: str, tokens: Mapping[str, str], now: str) -> Obj:
-    """The posted review with its status. `tokens`: bearer token -> user."""
+    """Return the posted review with its status. `tokens` maps bearer tokens to users."""
     spec = obj.get("spec") or {}
     match kind:
         case "SelfSubjectReview":

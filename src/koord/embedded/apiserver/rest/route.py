@@ -1,4 +1,4 @@
-"""Which resource, object and subresource a path names. Knows the grammar of paths, not which of them are served."""
+"""Parse resource paths. It knows the grammar of paths, not which of them are served."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Route(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=16_384)
 def resource_route(path: str) -> Route | None:
-    """The route of a resource path; None for every other path (discovery, health, unknown roots)."""
+    """Parse a resource path; return None for every other path (discovery, health, unknown roots)."""
     parts = [part for part in path.split("/") if part]
     if len(parts) >= 3 and parts[0] == "api":
         group, version, rest = "", parts[1], parts[2:]

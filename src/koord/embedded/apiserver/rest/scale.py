@@ -1,4 +1,6 @@
-"""GET, PUT and PATCH of the scale subresource: a Scale comes in, the workload behind it is written."""
+"""The scale subresource: autoscaling/v1 Scale as a view of the replicas, status and selector of a
+workload, and its GET, PUT and PATCH.
+"""
 
 from __future__ import annotations
 

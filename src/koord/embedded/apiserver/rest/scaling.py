@@ -1,4 +1,4 @@
-"""The scale subresource: autoscaling/v1 Scale as a view of the replicas, status and selector of a workload."""
+"""Convert between a workload and its Scale."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def scale_of(obj: Obj, paths: ScalePaths) -> Obj:
 
 
 def rescaled(obj: Obj, scale: Obj, paths: ScalePaths) -> Obj:
-    """A private copy of `obj` with the replicas that `scale` asks for. Raises when they make no sense."""
+    """Return a private copy of `obj` with the replicas that `scale` asks for. Raises when they are invalid."""
     replicas = scale.get("spec", {}).get("replicas", 0)
     name = scale.get("metadata", {}).get("name", "")
     if replicas < 0:

@@ -1,4 +1,6 @@
-"""Which records a list or watch is about: one namespace or all, labels, and the fields that the kind lets select."""
+"""The selection predicate of a list or watch: one namespace or all, labels, and the fields by which the
+kind can be selected.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _EVERY_KIND = ("metadata.name", "metadata.namespace")
 
 
 class Selection:
-    """`selects` is False when the namespace is all there is to check, which the collection does by itself."""
+    """Selects records. `filters` is False when only the namespace is to be checked, which the collection does
+    by itself.
+    """
 
     __slots__ = ("_labels", "_others", "_terms", "name", "namespace", "selects")
 

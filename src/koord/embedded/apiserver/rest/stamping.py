@@ -1,4 +1,8 @@
-"""The part of metadata that the server owns: set on create, put back on update, whatever the client sent."""
+"""ObjectMeta: the fields that the server owns, which are set on create and restored on update, its
+validation, and deep copies of objects.
+
+Bodies and stored objects are shared: whoever wants to change one copies it first.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ def in_order(meta: Obj) -> Obj:
 
 
 def stamp_new(meta: Obj, name: str, namespace: str, uid: str, now: str) -> Obj:
-    """Metadata of an object that is about to be created; `generation` is the strategy's to set."""
+    """Return the metadata of an object that is about to be created; the strategy sets `generation`."""
     made: Obj = {"name": name}
     if meta.get("generateName"):
         made["generateName"] = meta["generateName"]
@@ -54,7 +58,7 @@ def stamp_new(meta: Obj, name: str, namespace: str, uid: str, now: str) -> Obj:
 
 
 def restore(new: Obj, old: Obj) -> Obj:
-    """Metadata of an update with what a client cannot change taken from the stored object."""
+    """Return the metadata of an update with what a client cannot change taken from the stored object."""
     made = dict(new)
     if not made.get("uid"):
         made["uid"] = old["uid"]
@@ -81,7 +85,7 @@ def _copy(into: Obj, source: Obj, key: str) -> None:
 
 # Kinds whose creator may set the status: kubelets register nodes with it.
 _STATUS_ON_CREATE = frozenset(("nodes",))
-# Kinds whose status door does not take labels.
+# Kinds whose status subresource does not change labels.
 _LABELS_KEPT = frozenset(("deployments.apps",))
 
 
@@ -90,13 +94,13 @@ def label_namespace(meta: Obj, name: str) -> None:
 
 
 def prepare_namespace(obj: Obj) -> None:
-    """A namespace is born active, with the finalizer through which its content is emptied."""
+    """Make a new namespace active, with the finalizer under which its content is deleted."""
     obj["spec"] = {"finalizers": ["kubernetes"]}
     obj["status"] = {"phase": "Active"}
 
 
 def drop_status(obj: Obj, resource: ServedResource) -> None:
-    """A creator does not set the status: what is left is what Go writes for a status with nothing in it."""
+    """Reset the status of a new object to what Go writes for an empty status: a creator does not set it."""
     if not resource.has_status or resource.storage in _STATUS_ON_CREATE:
         return
     empty = _empty_status(resource)
@@ -115,13 +119,15 @@ def _empty_status(resource: ServedResource) -> Obj | None:
 
 
 def keep_status(new: Obj, old: Obj, resource: ServedResource) -> None:
-    """A write through the main door leaves the status as it is."""
+    """Restore the status after a write to the main path."""
     if resource.has_status:
         _copy(new, old, "status")
 
 
 def keep_but_status(new: Obj, old: Obj, resource: ServedResource) -> None:
-    """A write through the status door leaves all but the status as it is (and metadata, for built-in kinds)."""
+    """Restore everything but the status (and, for built-in kinds, metadata) after a write to the status
+    subresource.
+    """
     status = new.get("status")
     for key in list(new):
         if key not in old and key != "status":

@@ -1,4 +1,6 @@
-"""Which verb a request is, and what it answers with: the table between paths and the modules that do the work."""
+"""Dispatch a request to the verb that it asks for and build its response: the table between paths and the
+modules that do the work.
+"""
 
 from __future__ import annotations
 
@@ -193,7 +195,7 @@ class Verbs:
     # Questions and errands ---------------------------------------------------------------------------------------
 
     def _errand(self, call: Call, options: WriteOptions, kinds: Sequence[ServedResource]) -> Obj:
-        """The body as one of the versions of a kind that is not stored."""
+        """Read the body as one of the versions of a kind that is not stored."""
         request = call.request
         plain = reading.plain_body(request, kinds[0])
         said = plain.get("apiVersion") if isinstance(plain, dict) else None
@@ -220,7 +222,7 @@ class Verbs:
         return Answer(status=201, body=PlainBody(answering.CREATED_STATUS))
 
     def _not_served(self, call: Call) -> Answer:
-        """Subresources that need a kubelet, a network or a signing key, none of which this server has."""
+        """Answer subresources that need a kubelet, a network or a signing key, none of which this server has."""
         record = self._found(call)
         if call.resource.storage == "pods":
             assigned = record.plain().get("spec", {}).get("nodeName")

@@ -1,6 +1,8 @@
-"""A watch: the events of one collection as one client asked to see them, with bookmarks, until its time is up.
+"""Serve a watch: the events of one collection as one client asked to see them, with bookmarks, until its
+timeout.
 
-Encoding is the form's business (`form`), the bytes of an unfiltered event are shared by all its watchers.
+The encoding decides the form of an event. The bytes of an unfiltered event are shared by all its
+watchers.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ INITIAL_END = "k8s.io/initial-events-end"
 
 
 class WatchFrame:
-    """One event. `line` is its bytes on an HTTP stream, kept when the store has made them already."""
+    """One watch event. `line` returns its bytes on an HTTP stream, which are reused when the store has made
+    them already.
+    """
 
     __slots__ = ("_line", "body", "type")
 
@@ -40,7 +44,7 @@ class WatchFrame:
 
 
 class Encoding(Protocol):
-    """How records become frames: as themselves, as tables, or as metadata only."""
+    """Encodes records as watch frames: as themselves, as Tables, or as metadata only."""
 
     def event(self, type: str, record: Record, shared: Event | None) -> WatchFrame: ...
 
@@ -48,7 +52,7 @@ class Encoding(Protocol):
 
 
 class Stream:
-    """Iterate it for frames, or take them in batches, which is what a socket wants."""
+    """A watch stream. Iterate it for frames, or take them in batches, which suits a socket."""
 
     def __init__(
         self,
@@ -106,7 +110,7 @@ class Stream:
         self._ended = True
 
     async def batch(self) -> list[WatchFrame]:
-        """All frames that are ready, waiting for the first one; empty at the end of the stream."""
+        """Return all frames that are ready, waiting for the first one; an empty list ends the stream."""
         if self._first:
             frames, self._first = self._first, []
             return frames
@@ -135,7 +139,7 @@ class Stream:
         return []
 
     def _seen(self, event: Event) -> Iterator[WatchFrame]:
-        """The event as this watcher's selection turns it: an object may enter or leave what it sees."""
+        """Yield the frames of an event under this watch's selection: an object may enter or leave what it selects."""
         record = event.record
         if record.revision <= self._after:
             return
@@ -171,7 +175,7 @@ class Stream:
 
 
 def _departed(event: Event) -> Record:
-    """An object that no longer matches is shown as it last did, at the revision of the change."""
+    """Return an object that no longer matches as it last did, at the revision of the change."""
     previous = event.previous
     assert previous is not None, "only an object that was there can leave"
     obj = dict(previous.plain())
@@ -183,7 +187,9 @@ def _departed(event: Event) -> Record:
 
 
 def open_watch(call: Call, parts: Parts, options: ListOptions, encoding: Encoding) -> Stream:
-    """Raises Refusal for options that no watch can have; an old revision is said inside the stream, as kube does."""
+    """Open a watch. Raises StatusError for invalid options; an old revision is reported inside the stream, as
+    in Kubernetes.
+    """
     fields = options.fields
     if call.name:  # the old /watch/ path of one object
         fields = ",".join(filter(None, (fields, f"metadata.name={call.name}")))

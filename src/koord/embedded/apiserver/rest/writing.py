@@ -1,7 +1,9 @@
-"""Create and update: from a decoded object through defaults, ownership, admission and validation to the store.
+"""Create and update objects: from a decoded object through defaults, field ownership, admission and
+validation to the store.
 
-Nothing is awaited between reading the stored object and replacing it unless an admission plugin really waits; then the
-write looks again, and starts over or is refused when someone else was faster.
+Nothing is awaited between reading the stored object and replacing it unless an admission plugin really
+waits; then the write looks again, and starts over or fails with a conflict when someone else was
+faster.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ UPDATE_TRIES = 8
 
 
 def served(resource: ServedResource, record: Record) -> Obj:
-    """The stored object in the version that the request speaks. Shared: never change it."""
+    """Return the stored object in the version of the request. It is shared: never change it."""
     return record.plain() if resource.conversion is None else resource.conversion.from_storage(record.plain())
 
 
@@ -42,7 +44,9 @@ class Writer:
     async def create(
         self, call: Call, obj: Obj, options: WriteOptions, *, applied: bool = False, name: str = ""
     ) -> Outcome:
-        """`obj` is private and decoded. `applied`: its managedFields are those of a server-side apply already."""
+        """Create an object. `obj` is private and decoded. `applied`: its managedFields are those of a server-side
+        apply already.
+        """
         meta = obj.setdefault("metadata", {})
         self._check_namespace(call, meta)
         if meta.get("resourceVersion") and not applied:
@@ -68,7 +72,7 @@ class Writer:
         return None
 
     async def _create(self, call: Call, obj: Obj, options: WriteOptions, applied: bool) -> Outcome | None:
-        """None when the name is taken."""
+        """Create the object under its name; return None when the name is taken."""
         parts, resource = self._parts, call.resource
         strategy = resource.strategy
         name = obj["metadata"].get("name", "")
@@ -125,7 +129,8 @@ class Writer:
         own_uid: bool = False,
         applied: bool = False,
     ) -> Outcome:
-        """Store what `change` makes of the present object. `change` gets a shared object and returns a private one.
+        """Store what `change` makes of the present object. `change` gets a shared object and returns a private
+        one.
 
         `own_uid`: a uid in the new object is a precondition (PUT) rather than a field that must not change.
         """
@@ -202,7 +207,9 @@ class Writer:
         meta["namespace"] = call.namespace
 
     def _check_identity(self, call: Call, new: Obj, old: Obj, record: Record, own_uid: bool) -> bool:
-        """Refuse a write meant for another object or version. True when the client named the version it read."""
+        """Raise for a write meant for another object or version. Return True when the client named the version it
+        read.
+        """
         meta, resource = new["metadata"], call.resource
         name = meta.get("name")
         if not name:

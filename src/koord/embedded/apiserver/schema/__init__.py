@@ -1,0 +1,1 @@
+"""This package describes the structure of objects: nodes, decoding, pruning, validation, OpenAPI documents."""

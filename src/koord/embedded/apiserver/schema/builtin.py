@@ -1,6 +1,6 @@
-"""The built-in kinds: which resources there are, and a Node for each type, from the generated field table.
+"""This module provides the built-in resources and a node for each type, from the generated field table.
 
-The table is data of one Kubernetes release; it is read once and turned into nodes as they are asked for.
+The table is data of one Kubernetes release; it is read once and turned into nodes on first use.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Subresource(msgspec.Struct, frozen=True):
 
 
 class BuiltinResource(msgspec.Struct, frozen=True):
-    """One row of discovery, as the real server of that release says it."""
+    """A BuiltinResource is one row of discovery, as the real server of that release reports it."""
 
     group: str
     version: str
@@ -73,7 +73,7 @@ class _Table(msgspec.Struct):
 
 
 class Builtin:
-    """Nodes are built on first use and shared; cycles between definitions are cycles between nodes."""
+    """BuiltinTypes builds nodes on first use and shares them; cycles between definitions are cycles between nodes."""
 
     def __init__(self, table: bytes) -> None:
         found = msgspec.json.decode(table, type=_Table)
@@ -91,11 +91,11 @@ class Builtin:
         return self._resources
 
     def names(self) -> tuple[str, ...]:
-        """Every definition's name."""
+        """Return the names of all definitions."""
         return tuple(self._definitions)
 
     def kinds_of(self, name: str) -> list[tuple[str, str, str]]:
-        """The (group, version, kind) triples that a definition serves; options types serve many."""
+        """Return the (group, version, kind) triples that a definition serves; options types serve many."""
         return [(group, version, kind) for group, version, kind in self._definitions[name].get("gvk", ())]
 
     def definition_name(self, group: str, version: str, kind: str) -> str | None:
@@ -106,7 +106,7 @@ class Builtin:
         return self.definition(name) if name else None
 
     def table(self, name: str) -> Mapping[str, Any]:
-        """A definition as the generated table has it, for those who publish it again."""
+        """Return a definition as the generated table has it, for publishing it again."""
         return self._definitions[name]
 
     def definition(self, name: str) -> Node:
@@ -144,7 +144,9 @@ class Builtin:
         return node
 
     def _place(self, schema: dict[str, Any]) -> Node:
-        """A node of its own for one place: what OpenAPI says beside a reference holds for this place only."""
+        """Build a node of its own for one use of a type: what OpenAPI says beside a reference holds for that use only.
+
+        """
         if "ref" in schema:
             target = self.definition(schema["ref"])
             # The copy shares the dict of fields, which may still be filling up when types refer to each other.
@@ -179,7 +181,7 @@ class Builtin:
 
 
 def _name_elements(node: Node) -> None:
-    """Give the elements of lists and maps their Go type: what follows the brackets, or a plain one."""
+    """Set the Go type of the elements of lists and maps: what follows the brackets, or a scalar type."""
     element = node.items or node.values
     if element is None or element.go:
         return
@@ -190,7 +192,7 @@ def _name_elements(node: Node) -> None:
 
 
 def _go_name(definition: str) -> str:
-    """io.k8s.api.core.v1.PodSpec is v1.PodSpec to Go."""
+    """Return the name that Go prints for a definition: io.k8s.api.core.v1.PodSpec is v1.PodSpec."""
     return ".".join(definition.rsplit(".", 2)[-2:])
 
 

@@ -1,8 +1,4 @@
-"""The quick way through decoding: one msgspec Struct per built-in type, so that an ordinary object is checked in C.
-
-A compiled type accepts only input whose round trip it can reproduce exactly; anything else (unknown fields, nulls,
-wrong types, times in another zone) makes it decline, and the walk in `decoding` gives the full answer.
-"""
+"""These functions decode ordinary objects of built-in kinds with one msgspec Struct per type."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from koord.embedded.apiserver.schema.scalar import CANONICAL_MICROSECONDS, CANON
 
 
 class _Quantity(str):
-    """Marks where a quantity stands, so that msgspec asks us to read it."""
+    """This type marks a quantity field, so that msgspec calls the decode hook for it."""
 
     __slots__ = ()
 
@@ -35,7 +31,7 @@ _ZEROS: dict[str, type] = {"string": str, "integer": int, "boolean": bool}
 
 
 class _NoCompiledForm(Exception):
-    """The type contains itself or has a JSON form of its own: only the walk knows it."""
+    """This exception says that the type contains itself or has its own JSON form: only the walk can decode it."""
 
 
 def _read(kind: type, value: Any) -> Any:
@@ -45,7 +41,7 @@ def _read(kind: type, value: Any) -> Any:
 
 
 def convert(value: Any, node: Node) -> Any:
-    """The decoded object, or None when the quick way does not apply."""
+    """Return the decoded object, or None when the fast path does not apply."""
     target = _compiled(node)
     if target is None:
         return None
@@ -57,7 +53,7 @@ def convert(value: Any, node: Node) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(node: Node) -> Any:
-    """The Struct of a root node, or None when some type in it has no compiled form."""
+    """Return the Struct of a root node, or None when some type in it cannot be compiled."""
     if node.kind != "object" or not node.go_type:
         return None
     try:
@@ -67,13 +63,16 @@ def _compiled(node: Node) -> Any:
 
 
 class _Structs:
-    """Compiled types by definition name: types that many kinds share are compiled once."""
+    """This cache holds compiled Structs by definition name, so that types shared by many kinds are compiled once."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
 
     def of(self, node: Node, above: tuple[str, ...]) -> Any:
-        """`above`: the types being compiled around this one, to notice a type that contains itself."""
+        """Return the Struct of a node.
+
+        `above` are the types being compiled around it, to detect a type that contains itself.
+        """
         if node.go_type in self._known:
             return self._known[node.go_type]
         if node.go_type in above or not node.go_type:
@@ -96,7 +95,7 @@ def _structs() -> _Structs:
 
 
 def _always(default: Any) -> Any:
-    """A default that msgspec's omit_defaults does not recognise, so the field is always written."""
+    """Return a default that msgspec's omit_defaults does not recognise, so that the field is always written."""
     return msgspec.field(default_factory=default)
 
 
@@ -105,7 +104,7 @@ def _nothing() -> None:
 
 
 def _slot(field: Node, above: tuple[str, ...]) -> tuple[Any, Any]:
-    """The type and default of one field; the default decides whether an empty value is written."""
+    """Return the type and default of one field; the default decides whether an empty value is written."""
     kind = _type(field, above)
     if field.pointer:
         return Optional[kind], None if field.omit_empty else _always(_nothing)  # noqa: UP045 - built at run time

@@ -1,4 +1,4 @@
-"""Take in a custom object: read its metadata, prune, default, and list what strict decoding would complain about."""
+"""These functions decode a custom object: metadata, pruning, defaults, strict decoding errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from koord.embedded.apiserver.schema.prune import drop_nulls, prune
 
 
 def decode_custom(obj: dict[str, Any], node: Node, *, preserve: bool = False) -> Decoded:
-    """The object as the server stores it; the argument is left alone. `preserve`: the CRD keeps unknown fields."""
+    """Return the object as the server stores it, leaving the argument alone.
+
+    `preserve`: the CRD keeps unknown fields.
+    """
     if not preserve and fits(obj, node):
         return _stored_as_it_came(obj)
     return decode_custom_slowly(obj, node, preserve=preserve)
@@ -54,7 +57,7 @@ def _stored_as_it_came(obj: dict[str, Any]) -> Decoded:
 
 
 def settled(value: Any) -> Any:
-    """A private copy in which a float without a fraction is an integer: that is how Go writes it back."""
+    """Return a private copy in which a float without a fraction is an integer, which is how Go writes it back."""
     if isinstance(value, dict):
         return {k: settled(v) for k, v in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,9 @@
-"""Decode a plain JSON value into a built-in type the way Go's decoder does, and say what it would say.
+"""This module decodes JSON values into built-in types as Go's decoder does, with Go's error messages.
 
-One walk answers three questions: what the object looks like after a round trip through the Go type (unknown fields
-gone, empty omitempty fields gone, zero values filled in, quantities and times canonical), which fields the type does
-not have, and the first complaint about a value of the wrong type. Custom kinds have their own path (prune, validation).
+One walk computes three results: the object after a round trip through the Go type (unknown fields gone,
+empty omitempty fields gone, zero values filled in, quantities and times canonical), the fields that the
+type does not have, and the first error about a value of the wrong type. Custom kinds have their own path,
+see `custom_decoding`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _LIMITS = {"int32": 31, "int64": 63}
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """`error` is Go's message when the value does not fit the type; `value` is then worthless."""
+    """A DecodeResult holds the decoded value; when `error` holds Go's message, `value` must not be used."""
 
     value: Any
     unknown: tuple[str, ...] = ()  # `unknown field "spec.foo"`, in the order of the input
@@ -34,11 +35,14 @@ class Decoded(msgspec.Struct, frozen=True):
 
 
 class _Stop(Exception):
-    """A type with its own decoder refused: Go gives up at once, whatever it complained about before."""
+    """This exception ends the decoding: a type's own decoder failed, and Go drops all earlier errors."""
 
 
 class _Walk:
-    """Go keeps two paths: `stack` (struct fields, no indexes) for type errors and a full path for unknown fields."""
+    """A _Decoder keeps the two paths that Go keeps.
+
+    `stack` (struct fields, no indexes) is for type errors; a full path is for unknown fields.
+    """
 
     def __init__(self) -> None:
         self.unknown: dict[str, None] = {}
@@ -53,13 +57,13 @@ class _Walk:
         self.saved = f"json: cannot unmarshal {value} into Go {place} of type {go}"
 
     def refuse(self, value: str, go: str) -> _Stop:
-        """The same words, from a nested decoder whose complaint ends the decoding."""
+        """Return the error of a nested decoder, which has the same words and ends the decoding."""
         self.saved = ""
         self.complain(value, go)
         return _Stop(self.saved)
 
     def value(self, value: Any, node: Node, path: str) -> Any:
-        """`value` is not null here: what null means depends on where it stands."""
+        """Decode a value that is not null: what null means depends on the position."""
         return _DECODE[node.kind](self, value, node, path)
 
     def object(self, value: Any, node: Node, path: str) -> Any:
@@ -191,7 +195,7 @@ _DECODE: Mapping[str, Callable[[_Walk, Any, Node, str], Any]] = {
 
 
 def bare(go: str) -> str:
-    """Decoding errors name the type behind a pointer."""
+    """Return a Go type without its pointer, as decoding errors name it."""
     return go.lstrip("*")
 
 
@@ -200,7 +204,7 @@ def is_number(value: Any) -> bool:
 
 
 def described(value: Any) -> str:
-    """A JSON value by the name that Go's decoder gives its sort."""
+    """Return the name that Go's decoder gives to the type of a JSON value."""
     if isinstance(value, dict):
         return "object"
     if isinstance(value, list):
@@ -213,12 +217,15 @@ def described(value: Any) -> str:
 
 
 def literal(number: float) -> str:
-    """A number as the input most likely spelled it; decoding to Python has forgotten the exact text."""
+    """Return a number as the input most likely spelled it; decoding to Python has lost the exact text."""
     return repr(number) if isinstance(number, float) else str(number)
 
 
 def decode_base64(text: str) -> bytes:
-    """Standard base64 with line breaks allowed, refused as Go does with the offset of the first bad byte."""
+    """Decode standard base64 with line breaks.
+
+    Raises ValueError in Go's words with the offset of the first bad byte.
+    """
     clean = text.replace("\n", "").replace("\r", "")
     try:
         return base64.b64decode(clean, validate=True)
@@ -227,7 +234,10 @@ def decode_base64(text: str) -> bytes:
 
 
 def _bad_byte(text: str) -> int:
-    """Go reads quanta of four; a short last quantum is reported at its own start, anything else at the bad byte."""
+    """Return the offset of the bad byte.
+
+    Go reads quanta of four and reports a short last quantum at its own start.
+    """
     quantum: list[int] = []
     for at, char in enumerate(text):
         if char in "\r\n":
@@ -252,7 +262,7 @@ def _bad_byte(text: str) -> int:
 
 
 def zero(node: Node) -> Any:
-    """What Go writes for a value that was never set."""
+    """Return what Go writes for a value that was never set."""
     if node.pointer:
         return None
     if node.kind == "object":
@@ -263,7 +273,7 @@ def zero(node: Node) -> Any:
 
 
 def _encoded(found: dict[str, Any], node: Node) -> dict[str, Any]:
-    """A struct as Go writes it: its own field order, its omit rules, zero values where no rule drops them."""
+    """Return a struct as Go writes it: its field order, its omit rules, zero values where no rule drops them."""
     out: dict[str, Any] = {}
     for key, field in node.fields.items():
         value = found.get(key)
@@ -289,7 +299,10 @@ def _dropped(value: Any, field: Node) -> bool:
 
 
 def _schema_union(value: Any) -> Any:
-    """A place for a schema or something simpler; it is decoded apart, so its unknown fields go unmentioned."""
+    """Decode a schema or its simpler alternative.
+
+    It is decoded apart, so that its unknown fields are not reported.
+    """
     schema = builtin().definition(JSON_SCHEMA)
     if isinstance(value, dict):
         return _Walk().value(value, schema, "")
@@ -299,7 +312,7 @@ def _schema_union(value: Any) -> Any:
 
 
 def decode(value: Any, node: Node) -> Decoded:
-    """The whole answer. Well-formed objects without surprises take a compiled path with the same result."""
+    """Decode a value of a built-in type; well-formed objects take the fast path, which gives the same result."""
     quick = compiled.convert(value, node)
     return Decoded(quick) if quick is not None else decode_slowly(value, node)
 
@@ -316,7 +329,10 @@ def decode_slowly(value: Any, node: Node) -> Decoded:
 
 
 def normalise(value: Any, node: Node) -> Any:
-    """What a round trip through the Go type gives. Raises ValueError in Go's words when the value does not fit it."""
+    """Return the value after a round trip through the Go type.
+
+    Raises ValueError in Go's words when it does not fit.
+    """
     found = decode(value, node)
     if found.error:
         raise ValueError(found.error)

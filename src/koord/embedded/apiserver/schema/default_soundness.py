@@ -1,4 +1,9 @@
-"""Whether the defaults of a CRD's schema are themselves valid and free of fields that would be pruned."""
+"""This module validates the schema of a CRD as the API server does when the CRD is written.
+
+Two passes run in the server's order: the structure that makes a schema structural, with its defaults, then
+the keywords and extensions. Rules in CEL (x-kubernetes-validations) are rejected: this server has no CEL,
+and a rule that is accepted and never run would be worse than none.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,10 @@ from koord.embedded.apiserver.schema.validation import validate
 
 
 def default_errors(node: Node, path: str, *, root: bool = True) -> list[FieldError]:
-    """Complaints about every default below a compiled schema. Defaults of type and metadata are forbidden elsewhere."""
+    """Return the errors of every default below a compiled schema.
+
+    Defaults of type and metadata are rejected elsewhere.
+    """
     errors = _one(node, f"{path}.default") if has_default(node) else []
     if node.items is not None:
         errors += default_errors(node.items, f"{path}.items", root=False)

@@ -1,4 +1,7 @@
-"""Fill a custom object with its schema's defaults. Built-in kinds have defaults in code, see `kinds`."""
+"""These functions apply the defaults of a custom object's schema.
+
+Built-in kinds have their defaults in `kinds`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from koord.embedded.apiserver.schema.structural import has_default
 
 
 def apply_defaults(value: Any, node: Node | None) -> None:
-    """Change the object in place. A default is put where there is nothing, or null that the schema does not allow;
-    what a default brings along is defaulted in turn.
+    """Apply defaults in place, where a value is absent, or null where the schema does not allow it.
+
+    Values that come from a default are defaulted in turn.
     """
     if node is None:
         return

@@ -1,4 +1,7 @@
-"""Whole resources inside custom ones (x-kubernetes-embedded-resource): their metadata and type are those of objects."""
+"""This module handles resources embedded in custom objects (x-kubernetes-embedded-resource).
+
+Their metadata and type are those of objects.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _BAD_KIND = (
 
 
 class Coerced(Exception):
-    """Metadata or type that cannot be read at all: the request ends with this complaint, before validation."""
+    """This error says that embedded metadata or type cannot be decoded; it fails the request at once."""
 
     def __init__(self, error: FieldError) -> None:
         super().__init__(str(error))
@@ -29,7 +32,7 @@ class Coerced(Exception):
 
 
 def coerce(value: Any, node: Node | None, path: str = "") -> list[str]:
-    """Bring embedded metadata into the shape of ObjectMeta, in place; the answer is the paths that it does not have."""
+    """Decode embedded metadata as ObjectMeta in place, and return the paths of its unknown fields."""
     if node is None:
         return []
     unknown: list[str] = []
@@ -64,7 +67,7 @@ def _coerce_meta(value: dict[str, Any], path: str) -> list[str]:
 
 
 def read_meta(metadata: Any) -> decoding.Decoded:
-    """ObjectMeta as Go decodes it, keys in order because the server meets them sorted."""
+    """Decode ObjectMeta as Go does, with sorted keys, because the server decodes them in that order."""
     if isinstance(metadata, dict):
         metadata = dict(sorted(metadata.items()))
     if metadata is None:
@@ -73,7 +76,7 @@ def read_meta(metadata: Any) -> decoding.Decoded:
 
 
 def ordered(value: Any) -> Any:
-    """The value with its keys sorted, as Go shows a map inside a message."""
+    """Return the value with sorted keys, as Go prints a map inside a message."""
     return msgspec.json.decode(msgspec.json.encode(value, order="sorted"))
 
 
@@ -82,7 +85,7 @@ def unquoted(messages: tuple[str, ...]) -> list[str]:
 
 
 def validate(value: Any, node: Node | None, path: str) -> list[FieldError]:
-    """Complaints about the type of embedded resources; what names they may carry is the concern of each kind."""
+    """Return the errors of the apiVersion and kind of embedded resources; their names are left to each kind."""
     if node is None:
         return []
     errors: list[FieldError] = []

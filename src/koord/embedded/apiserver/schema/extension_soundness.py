@@ -1,4 +1,4 @@
-"""The rules of x-kubernetes-list-type, -list-map-keys, -map-type and -preserve-unknown-fields inside a CRD's schema."""
+"""This module validates the x-kubernetes list type, map type and preserve extensions of a CRD's schema."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Schema = Mapping[str, Any]
 
 
 def extension_errors(schema: Schema, path: str) -> list[FieldError]:
-    """Complaints about the extensions of one schema; what is below it is the caller's to visit."""
+    """Return the errors of the extensions of one schema; the caller visits its subschemas."""
     return [
         *_open_and_map(schema, path),
         *_list_type(schema, path),
@@ -90,7 +90,7 @@ def _keyed(schema: Schema, path: str) -> Iterator[FieldError]:
 
 
 def _members(schema: Schema, path: str) -> Iterator[FieldError]:
-    """Members of sets and keyed lists are told apart by value or key, so neither may be null or missing."""
+    """Yield errors where items of sets and list maps, or their keys, may be null or missing."""
     list_type, items = schema.get("x-kubernetes-list-type"), schema.get("items")
     if list_type not in ("set", "map") or not isinstance(items, dict):
         return

@@ -1,7 +1,8 @@
-"""The quick answer for custom objects: one msgspec type per CRD schema, which only takes what needs no further look.
+"""This module accepts custom objects that need no further processing, with one msgspec type per CRD schema.
 
-An object that fits has no unknown field, no missing default, no null or number to settle and no invalid value, so it
-is stored as it came. One that does not fit may still be fine: the full walks (`prune`, `validation`) decide then.
+An object that fits has no unknown field, no missing default, no null or number to normalize and no invalid
+value, so it is stored as it came. One that does not fit may still be valid: the full walks (`prune`,
+`custom_validation`) decide.
 """
 
 from __future__ import annotations
@@ -28,30 +29,33 @@ _KNOWN_RULES = {
 
 
 class _Free:
-    """Any JSON without a number that would be written otherwise."""
+    """This type accepts any JSON whose numbers are written back unchanged."""
 
 
 class _Settled:
-    """The same in a place that the schema names, where null would be dropped."""
+    """This type accepts the same except null, for a field that the schema names, where null would be dropped."""
 
 
 class _Number:
-    """A number that stays as it is written."""
+    """This type accepts a number that is written back unchanged."""
 
 
 class _Formatted(str):
-    """A string in the format that a subclass names."""
+    """This type accepts a string in the format that its subclass names."""
 
     __slots__ = ()
     name = ""
 
 
 class _Beyond(Exception):
-    """A rule that msgspec cannot check: the schema, or this part of it, is left to the walks."""
+    """This exception says that msgspec cannot check a rule: the schema, or this part of it, is left to the walks."""
 
 
 def fits(obj: Any, node: Node) -> bool:
-    """Whether the object is beyond doubt. Metadata, and repeats in keyed lists and sets, are not looked at."""
+    """Return whether the object is valid and complete as it is.
+
+    Metadata and duplicates in set and map lists are not checked.
+    """
     target = _root(node)
     if target is None:
         return False
@@ -63,7 +67,7 @@ def fits(obj: Any, node: Node) -> bool:
 
 
 def _read(kind: type, value: Any) -> Any:
-    """msgspec asks this for the classes above; what comes back is never used."""
+    """Check a value for one of the marker types above; msgspec needs an instance back, which is never used."""
     if issubclass(kind, _Formatted):
         good = isinstance(value, str) and formats.fits(kind.name, value)
     elif kind is _Number:
@@ -87,7 +91,7 @@ def _is_settled(value: Any) -> bool:
 
 @functools.lru_cache(maxsize=512)
 def _root(node: Node) -> Any:
-    """The type for a whole resource, or None when its schema says something that cannot be compiled."""
+    """Return the type of a whole resource, or None when its schema cannot be compiled."""
     if node.kind not in ("object", "map") or node.rules or node.values is not None:
         return None
     try:
@@ -148,7 +152,7 @@ def _plain(node: Node) -> Any:
 
 
 def _is_idiom(options: list[Node]) -> bool:
-    """anyOf of integer and string, which int-or-string implies."""
+    """Return whether the options are anyOf integer and string, which int-or-string implies."""
     return [o.kind for o in options] == ["integer", "string"] and not any(o.rules for o in options)
 
 
@@ -192,7 +196,7 @@ def _integer(rules: dict[str, Any]) -> Any:
 
 @functools.lru_cache(maxsize=512)
 def has_identities(node: Node) -> bool:
-    """Whether some list below must not repeat its members."""
+    """Return whether some list below the node must not repeat its items."""
     if node.list_type in ("set", "map"):
         return True
     below = [*node.fields.values(), node.items, node.values]

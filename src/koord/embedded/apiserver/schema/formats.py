@@ -1,4 +1,7 @@
-"""The string formats that a CRD schema may ask for, as the API server judges them; other formats are ignored."""
+"""This module implements the string formats of CRD schemas as the API server checks them.
+
+Other formats are ignored.
+"""
 
 from __future__ import annotations
 
@@ -76,14 +79,14 @@ def _cidr(text: str) -> bool:
 
 
 def _uri(text: str) -> bool:
-    """What Go's request-URI parser takes: an absolute path, or something with a scheme."""
+    """Return whether Go's request-URI parser accepts the text: an absolute path, or a text with a scheme."""
     if not text or any(ord(c) < 0x21 or ord(c) == 0x7F for c in text):
         return False
     return text.startswith("/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text) is not None or text == "*"
 
 
 def _email(text: str) -> bool:
-    """An address, alone or as `Name <address>`."""
+    """Return whether the text is an address, alone or as `Name <address>`."""
     found = re.fullmatch(r"(?:[^<>]*<\s*)?([^\s<>@]+@[^\s<>@]+)(?:\s*>)?", text)
     return found is not None and not found.group(1).startswith(".") and (("<" in text) == (">" in text))
 
@@ -167,6 +170,6 @@ def known(name: str) -> bool:
 
 
 def fits(name: str, text: str) -> bool:
-    """Whether the text has the format; a format that the server does not know is no restriction."""
+    """Return whether the text has the format; a format that the server does not know is no restriction."""
     judge = _FORMATS.get(name.replace("-", ""))
     return judge is None or judge(text)

@@ -1,4 +1,7 @@
-"""Numbers as Go's JSON tools see and print them."""
+"""This module validates a custom object's values against its schema, in kube-apiserver's words and order.
+
+Structure (unknown fields, defaults) is handled before, and metadata at the root is validated elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ _JSON_MAX = (1 << 53) - 1
 
 
 def go_float(number: float) -> str:
-    """A number as Go's %v prints it."""
+    """Format a number as Go's %v prints it."""
     if isinstance(number, int):
         return str(number)
     if number.is_integer() and abs(number) < 1e21:
@@ -22,7 +25,7 @@ def go_float(number: float) -> str:
 
 
 def integral(number: float) -> bool:
-    """Whether a number may stand where an integer is asked for; floats within rounding distance of one may."""
+    """Return whether a number is accepted as an integer; floats within rounding distance of one are."""
     if isinstance(number, int):
         return -(1 << 63) <= number < 1 << 63
     if not math.isfinite(number) or abs(number) > _JSON_MAX:

@@ -1,7 +1,8 @@
-"""Patterns of CRD schemas: Go's regular expressions, checked in Go's words and run on Python's engine.
+"""This module translates the patterns of CRD schemas from Go's regular expressions to Python's.
 
-Go has neither look-around nor back references, so what remains means the same in both once `$`, the ASCII classes and
-the bracket classes are spelled Python's way. Patterns run unanchored, as in Go.
+Syntax errors are reported in Go's words. Go has neither look-around nor back references, so what remains
+means the same in both once `$`, the ASCII classes and the bracket classes are spelled Python's way.
+Patterns run unanchored, as in Go.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _GROUP = re.compile(r"\(\?(?:P?<([A-Za-z_]\w*)>|[imsU]*(?:-[imsU]+)?[:)])")
 
 
 def check(pattern: str) -> str:
-    """Go's complaint about a pattern, or nothing."""
+    """Return Go's error for a pattern, empty when there is none."""
     try:
         compiled(pattern)
     except ValueError as refused:
@@ -44,7 +45,7 @@ def check(pattern: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Raises ValueError with `error parsing regexp: ...`."""
+    """Compile a Go pattern; raises ValueError with `error parsing regexp: ...`."""
     try:
         return re.compile(_Translation(pattern).run())
     except re.error as odd:  # beyond what the translation knows of; the pattern is refused rather than half understood
@@ -183,7 +184,7 @@ class _Translation:
         return re.escape(chr(int(found.group(1) or found.group(2), 16))), found.end()
 
     def _set(self) -> None:
-        """A bracket expression; its own small syntax."""
+        """Translate a bracket expression, which has its own small syntax."""
         start = self.at
         at = start + 1
         out = ["["]
@@ -218,7 +219,7 @@ class _Translation:
         self.operand = True
 
     def _member(self, start: int, at: int) -> tuple[str, str, int]:
-        """One member: its character when it is a single one, its Python spelling, and where it ends."""
+        """Return one member's character when it is a single one, its Python spelling, and where it ends."""
         if at >= len(self.pattern):
             raise _refusal("missing closing ]", self.pattern[start:])
         char = self.pattern[at]

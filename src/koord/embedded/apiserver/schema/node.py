@@ -1,7 +1,8 @@
-"""One type that describes the shape of a JSON value, for built-in kinds and custom ones alike.
+"""This module defines SchemaNode, the one type that describes the structure of a JSON value for all kinds.
 
-Built-in kinds load it from the generated field table, CRDs compile to it from their structural schema. Validation,
-pruning, defaulting, strategic merge, server-side apply and `kubectl explain` all walk the same nodes.
+Built-in kinds load nodes from the generated field table; CRDs compile to them from their structural schema,
+see `compile_schema`. Validation, pruning, defaulting, strategic merge, server-side apply and `kubectl
+explain` all walk the same nodes. Whether a CRD's schema is valid is left to `crd_validation`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ Kind = Literal[
 
 
 class Node(msgspec.Struct, kw_only=True, eq=False):
-    """Nodes may form cycles (JSONSchemaProps contains itself), so they compare by identity, never print whole."""
+    """A SchemaNode describes the structure of one value.
+
+    Nodes may form cycles (JSONSchemaProps contains itself), so they compare by identity and are never printed
+    whole.
+    """
 
     kind: Kind
     fields: dict[str, Node] = {}  # object

@@ -1,7 +1,4 @@
-"""The OpenAPI documents that the server publishes: one of version 2 for everything, one of version 3 for each group.
-
-Plain values only: how they travel, as JSON or in protobuf, is for others to say.
-"""
+"""These functions build the OpenAPI documents that the server publishes."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _ALWAYS = (META + "DeleteOptions", META + "Patch", META + "Status")
 
 
 def v3_document(builtin: Builtin, resources: Sequence[Described]) -> Document:
-    """The document of one group-version: `resources` are those served in it."""
+    """Build the OpenAPI 3 document of one group-version from the resources served in it."""
     dialect = Dialect(3)
     paths = _paths(builtin, resources, _v3_operation)
     return {
@@ -44,7 +41,7 @@ def v3_document(builtin: Builtin, resources: Sequence[Described]) -> Document:
 
 
 def v2_document(builtin: Builtin, resources: Sequence[Described]) -> Document:
-    """One document for all resources."""
+    """Build the one OpenAPI 2 document of all resources."""
     dialect = Dialect(2)
     paths = _paths(builtin, resources, _v2_operation)
     return {
@@ -58,7 +55,7 @@ def v2_document(builtin: Builtin, resources: Sequence[Described]) -> Document:
 
 
 def v3_index(documents: Mapping[str, bytes]) -> Document:
-    """`/openapi/v3`: where each group-version's document is. The hash lets clients keep a document for ever.
+    """Build `/openapi/v3`, the index of the documents; the hash lets clients cache a document for ever.
 
     `documents`: path below /openapi/v3 ("api/v1", "apis/apps/v1") -> the document's bytes.
     """
@@ -71,7 +68,7 @@ def v3_index(documents: Mapping[str, bytes]) -> Document:
 
 
 def document_hash(raw: bytes) -> str:
-    """Also the ETag, between quotes."""
+    """Return the hash of a document, which is also its ETag between quotes."""
     return hashlib.sha512(raw).hexdigest().upper()
 
 

@@ -1,7 +1,7 @@
-"""Paths of OpenAPI documents: which requests each resource takes, with the parameters that clients look for.
+"""This module builds the paths of OpenAPI documents: the operations of each resource, with their parameters.
 
-kubectl asks whether PATCH knows `fieldValidation` before it leaves validation to the server, and `kubectl explain`
-finds a resource's kind through its paths.
+kubectl asks whether PATCH knows `fieldValidation` before it leaves validation to the server, and `kubectl
+explain` finds a resource's kind through its paths.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _ANSWERS = {"200": "OK", "201": "Created", "202": "Accepted", "401": "Unauthoriz
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource for the documents. `schema` is the CRD's openAPIV3Schema, None for a built-in kind."""
+    """An OpenApiResource describes one resource; `schema` is the CRD's openAPIV3Schema, None for a built-in kind."""
 
     group: str
     version: str
@@ -99,7 +99,10 @@ def described(resource: BuiltinResource) -> Described:
 
 
 class Naming:
-    """Where the schema of a kind is found, or None for a kind that has none (the options of exec and proxy)."""
+    """DefinitionNames maps kinds to the names of their schemas.
+
+    Kinds such as the options of exec and proxy have none.
+    """
 
     def __init__(self, names: Mapping[tuple[str, str, str], str]) -> None:
         self._names = names
@@ -109,7 +112,10 @@ class Naming:
 
 
 def operations(resource: Described, naming: Naming) -> Iterator[tuple[str, str, Document]]:
-    """(path, method, operation) with schemas as plain names under `schema` keys; the dialect spells them out."""
+    """Yield (path, method, operation), with schemas as plain names under `schema` keys.
+
+    The dialect turns them into refs.
+    """
     root = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
     below = f"{root}/namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else f"{root}/{resource.plural}"
     for verb in ("list", "create", "deletecollection"):

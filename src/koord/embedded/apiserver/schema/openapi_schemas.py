@@ -1,7 +1,8 @@
-"""Schemas of OpenAPI documents: built-in types from the generated table, custom kinds from their CRD.
+"""This module builds the OpenAPI documents that the server publishes, in versions 2 and 3.
 
-Version 3 documents are what the real server publishes without its sentences. Version 2 cannot say everything, and the
-server leaves out there what old clients would misread.
+Built-in schemas come from the generated table, custom ones from their CRD. Version 3 documents are what the
+real server publishes without descriptions. Version 2 cannot express everything, and the server leaves out
+there what old clients would misread. Encoding the documents, as JSON or protobuf, is left to others.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _OLD_SCALARS: dict[str, Document] = {
 
 
 class Dialect:
-    """How references are written, and what may be said at all."""
+    """An OpenApiDialect knows how a version writes references and what it can express."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -34,7 +35,7 @@ class Dialect:
         return {"$ref": self._root + name}
 
     def place(self, name: str, more: Document) -> Document:
-        """A reference with something said beside it: version 3 needs a wrapper for that."""
+        """Return a reference with keywords beside it; version 3 needs an allOf wrapper for that."""
         if not more or self.version == 2:
             return {**self.ref(name), **more}
         return {**more, "allOf": [self.ref(name)]}
@@ -77,7 +78,7 @@ def _field(entry: Mapping[str, Any], dialect: Dialect) -> Document:
 
 
 def referenced(schema: Any) -> Iterator[str]:
-    """The names of the definitions that a schema refers to."""
+    """Yield the names of the definitions that a schema refers to."""
     if isinstance(schema, dict):
         for key, value in schema.items():
             if key == "$ref" and isinstance(value, str):
@@ -90,7 +91,7 @@ def referenced(schema: Any) -> Iterator[str]:
 
 
 def closure(builtin: Builtin, names: Iterable[str], dialect: Dialect) -> Document:
-    """The schemas of these definitions and of all that they refer to."""
+    """Return the schemas of these definitions and of all definitions that they refer to."""
     out: Document = {}
     waiting = list(names)
     while waiting:
@@ -102,7 +103,7 @@ def closure(builtin: Builtin, names: Iterable[str], dialect: Dialect) -> Documen
 
 
 def custom_name(group: str, version: str, kind: str) -> str:
-    """io.koordinator.sh's kinds are named as Go packages are: the group's parts backwards, then version and kind."""
+    """Return the definition name of a custom kind: reversed group, version and kind, as in Go packages."""
     return ".".join([*reversed(group.split(".")), version, kind])
 
 
@@ -164,5 +165,5 @@ def _custom(schema: Mapping[str, Any], dialect: Dialect) -> Document:
 
 
 def _typed(dialect: Dialect) -> Document:
-    """What every resource has, embedded ones too."""
+    """Return the properties that every resource has, embedded ones too."""
     return {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": dialect.ref(OBJECT_META)}

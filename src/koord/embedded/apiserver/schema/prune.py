@@ -1,4 +1,7 @@
-"""Drop from a custom object what its schema does not name, and nulls where the schema allows none."""
+"""This module decodes custom objects: metadata, pruning of unknown fields, defaults, dropping of nulls.
+
+It also collects the errors of strict decoding. Values are validated by `custom_validation`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ META = frozenset(("apiVersion", "kind", "metadata"))
 
 
 def prune(obj: Any, node: Node, *, root: bool = True) -> list[str]:
-    """Change the object in place; the answer is the sorted paths of what went.
+    """Prune the object in place and return the sorted paths of the removed fields.
 
     `root`: the object is a resource, so its apiVersion, kind and metadata stay whatever the schema says.
     """
@@ -51,7 +54,7 @@ def _prune_object(value: dict[str, Any], node: Node | None, path: str, gone: lis
 
 
 def _keep(value: Any, node: Node, path: str, gone: list[str]) -> None:
-    """An item of a list that keeps unknown fields: it keeps its own, and what its schema names is pruned as usual."""
+    """Prune the known fields inside an item of a list that preserves unknown fields; the item keeps its own."""
     if isinstance(value, dict):
         for key, item in value.items():
             if node.embedded and key in META:
@@ -65,13 +68,13 @@ def _keep(value: Any, node: Node, path: str, gone: list[str]) -> None:
 
 
 def _or_nothing(node: Node) -> Node | None:
-    """`additionalProperties: true` says that a value may be there, not what is in it."""
+    """Return None for `additionalProperties: true`, which allows a value without saying what is in it."""
     blank = node.kind == "any" and not (node.preserve_unknown or node.fields or node.items or node.values)
     return None if blank else node
 
 
 def drop_nulls(value: Any, node: Node | None) -> None:
-    """Remove map entries that are null where the schema neither allows null nor has a default to put there."""
+    """Remove map entries that are null where the schema neither allows null nor has a default."""
     if isinstance(value, dict):
         for key in list(value):
             known = node.fields.get(key, node.values) if node is not None else None

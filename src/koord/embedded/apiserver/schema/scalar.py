@@ -1,4 +1,10 @@
-"""The wire form of quantities and times after a round trip through the server; koord.values reads them."""
+"""This module decodes ordinary objects of built-in kinds in C, with one msgspec Struct per type.
+
+A compiled type accepts only input whose round trip it can reproduce exactly; anything else (unknown fields,
+nulls, wrong types, times in another zone) makes it decline, and the walk in `builtin_decoding` gives the
+full answer. The canonical wire forms of quantities and times are defined here as well; koord.values parses
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +28,10 @@ _ZERO = instant.parse("0001-01-01T00:00:00Z")
 
 
 def canonical_quantity(value: Any) -> str:
-    """`1000m` comes back as `1`, `1024Mi` as `1Gi`. Raises ValueError in the server's words for what is no quantity."""
+    """Return a quantity as the server writes it back: `1000m` becomes `1`, `1024Mi` becomes `1Gi`.
+
+    Raises ValueError in the server's words for what is not a quantity.
+    """
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
         return str(Quantity.parse(value))
     # Go hands the JSON text itself to the parser, whatever it is.
@@ -30,7 +39,10 @@ def canonical_quantity(value: Any) -> str:
 
 
 def canonical_time(text: str, *, micro: bool) -> str | None:
-    """UTC with whole seconds, or with six decimals for MicroTime; None for the zero time, which is written as null."""
+    """Return a time in UTC with whole seconds, or with six decimals for MicroTime.
+
+    None for the zero time, written as null.
+    """
     moment = instant.parse_micro(text) if micro else instant.parse(text)
     if moment == _ZERO:
         return None

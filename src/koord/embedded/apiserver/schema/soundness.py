@@ -1,9 +1,4 @@
-"""Whether a CRD's schema is structural and sound, as the API server judges it when the CRD is written.
-
-Two passes, in the server's order: the shape that makes a schema structural, then the schema's own rules and the
-extensions. Rules in CEL (x-kubernetes-validations) are refused: this server has no CEL, and a rule that is accepted
-and never run would be worse than none.
-"""
+"""These functions check that a CRD's schema is structural and valid."""
 
 from __future__ import annotations
 
@@ -37,7 +32,7 @@ _EXTENSION_NAMES = {
 
 
 def schema_errors(schema: Schema, path: str = SHARED_PATH, *, status: bool = False) -> list[FieldError]:
-    """Every complaint about one openAPIV3Schema. `status`: the version has the status subresource."""
+    """Return every error of one openAPIV3Schema; `status`: the version has the status subresource."""
     errors = _root_errors(schema, path, status=status)
     if not _has_unsupported(schema):
         found = sorted(_structural(schema, "root", path), key=str)
@@ -48,7 +43,7 @@ def schema_errors(schema: Schema, path: str = SHARED_PATH, *, status: bool = Fal
 
 
 def schema_warnings(schema: Schema) -> list[str]:
-    """What the server warns of while it accepts the schema: formats that it does not check."""
+    """Return the warnings of an accepted schema: string formats that the server does not check."""
     found: list[str] = []
     for sub in _walk(schema):
         form = sub.get("format")
@@ -64,7 +59,7 @@ def _walk(schema: Schema) -> Iterator[Schema]:
 
 
 def _children(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
-    """Schemas right below, each with its path."""
+    """Yield the direct subschemas with their paths."""
     for key in sorted(schema.get("properties") or {}):
         yield f"{path}.properties[{key}]", schema["properties"][key]
     for name in ("additionalProperties", "items", "not"):
@@ -76,7 +71,7 @@ def _children(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
 
 
 def _has_unsupported(schema: Schema) -> bool:
-    """Such a schema has no structural form to judge; the second pass names the reason."""
+    """Return whether the schema has no structural form to check; the second pass then reports the reason."""
     return any(
         any(sub.get(name) for name in (*_UNSUPPORTED, "$schema"))
         or isinstance(sub.get("items"), list)
@@ -114,7 +109,7 @@ _MISSING_TYPE = {
 
 
 def _structural(schema: Schema, level: str, path: str) -> Iterator[FieldError]:
-    """`level`: root, item or field, which decides how a missing type is put."""
+    """Yield structural errors; `level` is root, item or field and decides the message about a missing type."""
     kind = schema.get("type") or ""
     items = schema.get("items")
     if kind == "array" and not items and items != {}:
@@ -179,7 +174,7 @@ def _resource_shape(schema: Schema, level: str, path: str) -> Iterator[FieldErro
 def _only_names(metadata: Schema) -> bool:
     if set(metadata.get("properties") or {}) - {"name", "generateName"}:
         return False
-    # A description counts as saying something; a type and a default are judged elsewhere.
+    # A description counts as a restriction; a type and a default are validated elsewhere.
     return not any(v for k, v in metadata.items() if k not in ("type", "default", "properties"))
 
 
@@ -202,7 +197,10 @@ _INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
 
 
 def _value_rules(schema: Schema, path: str, *, skip_any: bool = False, nested: bool = False) -> Iterator[FieldError]:
-    """The combinators may restrict values but not describe structure; int-or-string's two idioms are let through."""
+    """Yield errors of combinators, which may restrict values but not describe structure.
+
+    Int-or-string idioms are allowed.
+    """
     skip_any = skip_any or (not nested and schema.get("anyOf") == _INT_OR_STRING)
     all_of = schema.get("allOf") or ()
     for at, sub in enumerate(() if skip_any else schema.get("anyOf") or ()):
@@ -233,7 +231,7 @@ def _nested(schema: Schema, path: str, *, skip_any: bool = False) -> Iterator[Fi
 
 
 def _completeness(rules: Schema, schema: Schema | None, at: str, path: str) -> Iterator[FieldError]:
-    """What a combinator speaks of must be described outside it."""
+    """Yield an error for each field that a combinator restricts and that is not described outside of it."""
     for name in ("allOf", "anyOf", "oneOf", "not"):
         found = rules.get(name)
         for index, sub in enumerate([found] if isinstance(found, dict) else found or ()):
@@ -256,7 +254,7 @@ def _covered(rules: Schema, schema: Schema | None, at: str, path: str) -> Iterat
 def _openapi(
     schema: Schema, path: str, *, root: bool = False, no_default: str = "", inside_meta: bool = False
 ) -> list[FieldError]:
-    """The second pass: keywords that the server does not take, and the rules of the extensions."""
+    """Return the errors of the second pass: unsupported keywords, and the rules of the extensions."""
     errors = list(_keywords(schema, path, no_default, inside_meta=inside_meta))
     more = schema.get("additionalProperties")
     if schema.get("uniqueItems"):

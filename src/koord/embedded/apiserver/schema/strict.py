@@ -1,4 +1,4 @@
-"""Fields that a type does not have and keys that an object names twice, in the words of strict decoding."""
+"""This module finds unknown fields and duplicate keys, in the words of strict decoding."""
 
 from __future__ import annotations
 
@@ -15,21 +15,26 @@ from koord.values.quotation import quoted
 
 
 def unknown_fields(obj: Any, node: Node) -> list[str]:
-    """`unknown field "spec.foo"` for each field that the kind does not have; none when a value has the wrong type."""
+    """Return `unknown field "spec.foo"` for each field that the kind lacks.
+
+    Nothing when a value has the wrong type.
+    """
     if node.go_type:
         return [] if compiled.convert(obj, node) is not None else list(decode_slowly(obj, node).unknown)
     return list(decode_custom(obj, node).unknown) if isinstance(obj, dict) else []
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """A JSON object with every key it was written with, repeated ones too."""
+    """This list is a JSON object with every key as it was written, duplicate ones too."""
 
 
 def decode_json_strict(raw: bytes) -> tuple[Any, list[str]]:
-    """The value and a `duplicate field "path"` for each repeated key. Raises msgspec.DecodeError on broken JSON.
+    """Return the value and `duplicate field "path"` for each duplicate key.
 
-    Input that comes back byte for byte when written again has no repeated keys: that is the quick answer for what
-    programs send. People's JSON is read a second time.
+    Raises msgspec.DecodeError on broken JSON.
+
+    Input that is equal byte for byte when written again has no duplicate keys, which is the fast path for what
+    programs send. JSON that people write is parsed a second time.
     """
     value = msgspec.json.decode(raw)
     if msgspec.json.format(raw, indent=-1) == msgspec.json.encode(value):
@@ -40,10 +45,10 @@ def decode_json_strict(raw: bytes) -> tuple[Any, list[str]]:
 
 
 def strict_errors(raw: bytes, node: Node) -> list[str]:
-    """Everything strict decoding says of a JSON body, in the order in which the server says it.
+    """Return everything that strict decoding reports about a JSON body, in the server's order.
 
-    A built-in type is read once, so unknown and repeated fields come in the order of the text and nothing is said of
-    what is inside an unknown field. A custom object is first read as it is, then pruned.
+    A built-in type is decoded once, so unknown and duplicate fields come in the order of the text and nothing
+    is reported from inside an unknown field. A custom object is first decoded as it is, then pruned.
     """
     if node.go_type:
         found: dict[str, None] = {}
@@ -54,7 +59,7 @@ def strict_errors(raw: bytes, node: Node) -> list[str]:
 
 
 def refusal_text(kind: str, version: str, errors: list[str]) -> str:
-    """The message of the 400 that strict validation ends with."""
+    """Return the message of the 400 response of strict field validation."""
     return cannot_be_handled(kind, version, f"strict decoding error: {', '.join(errors)}")
 
 
@@ -63,7 +68,7 @@ def cannot_be_handled(kind: str, version: str, problem: str) -> str:
 
 
 def warning_header(message: str) -> str:
-    """The value of a Warning header, as fieldValidation=Warn sends one for each message."""
+    """Return the value of a Warning header; fieldValidation=Warn sends one for each message."""
     escaped = message.replace("\\", "\\\\").replace('"', '\\"')
     return f'299 - "{escaped}"'
 

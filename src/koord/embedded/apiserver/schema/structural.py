@@ -1,4 +1,4 @@
-"""Compile the openAPIV3Schema of a CRD version into nodes. Whether the schema is sound is `soundness`' question."""
+"""These functions compile the openAPIV3Schema of a CRD version into nodes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ _PLAIN_RULES = (
 
 
 def compile_schema(schema: Schema) -> Node:
-    """A node tree for a schema that has passed `soundness`. Combinators (anyOf, ...) become nodes inside `rules`."""
+    """Compile a schema that has passed `crd_validation` into nodes.
+
+    Combinators (anyOf, ...) become nodes inside `rules`.
+    """
     node = Node(kind=_kind(schema))
     node.fields = {key: compile_schema(sub) for key, sub in (schema.get("properties") or {}).items()}
     node.required = tuple(schema.get("required") or ())

@@ -1,7 +1,4 @@
-"""Judge a custom object's values by its schema, in kube-apiserver's words and order.
-
-Structure (unknown fields, defaults) is settled before; metadata at the root is judged elsewhere.
-"""
+"""These functions validate a custom object against its schema."""
 
 from __future__ import annotations
 
@@ -23,7 +20,10 @@ _ABSENT: Any = object()
 
 
 def validate(obj: Any, node: Node, field: str = "") -> list[FieldError]:
-    """Complaints about a whole object on create; `field` is the path of the value when it is part of something else."""
+    """Return the errors of a whole object on create.
+
+    `field` is the path of the value when it is part of something else.
+    """
     if not field and fits(obj, node):
         return list_errors(obj, node, field) if has_identities(node) else []
     return validate_slowly(obj, node, field)
@@ -38,7 +38,10 @@ def validate_slowly(obj: Any, node: Node, field: str = "") -> list[FieldError]:
 
 
 def validate_update(obj: Any, old: Any, node: Node, field: str = "") -> list[FieldError]:
-    """As `validate`, but a value that was there before and did not change is not held against the update."""
+    """Return the errors of an update.
+
+    A value that was there before and did not change is not validated again (ratcheting).
+    """
     if not field and fits(obj, node) and not has_identities(node):
         return []
     found = _Judge(field).judge(obj, node, "", old)[0]
@@ -49,7 +52,10 @@ def validate_update(obj: Any, old: Any, node: Node, field: str = "") -> list[Fie
 
 
 class _Judge:
-    """Each rule adds errors and counts what it could check; the count picks the closest branch of an anyOf or oneOf."""
+    """A _SchemaValidator collects errors and counts the checks made.
+
+    The count picks the closest branch of anyOf or oneOf.
+    """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -129,7 +135,7 @@ class _Judge:
         return FieldError(self._prefix or _NOWHERE, "FieldValueInvalid", f'Invalid value: "": "{path}" {problem}')
 
     def _string(self, value: str, node: Node, path: str) -> list[FieldError]:
-        """The first complaint only, as the server stops there."""
+        """Return only the first error of a string, because the server stops there."""
         rules = node.rules
         if "maxLength" in rules and len(value) > rules["maxLength"]:
             limit = int(rules["maxLength"])
@@ -281,7 +287,7 @@ def json_type(value: Any) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal as JSON values: Python's True == 1 is not wanted, 1 == 1.0 is."""
+    """Return whether two JSON values are equal: True is not 1 here, but 1 is 1.0."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -292,7 +298,10 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _correlated(value: list[Any], old: Any, node: Node) -> list[Any]:
-    """For each item the old one with the same key; items of other lists have no identity, so nothing is correlated."""
+    """Return the old item with the same key for each item.
+
+    Items of other lists have no identity and are not correlated.
+    """
     if node.list_type != "map" or not isinstance(old, list):
         return []
     known = {_key(item, node): item for item in old if isinstance(item, dict)}
@@ -304,7 +313,7 @@ def _key(item: dict[str, Any], node: Node) -> str:
 
 
 def list_errors(value: Any, node: Node | None, path: str) -> list[FieldError]:
-    """Repeated members of sets and repeated keys of keyed lists; each is named once, at its second appearance."""
+    """Return an error for each repeated set member and list map key, at its second appearance only."""
     if node is None:
         return []
     errors: list[FieldError] = []

@@ -1,4 +1,8 @@
-"""All objects of one resource, in key order, with the recent events that turn one revision into the next."""
+"""All objects of one resource in key order, the recent events that turn one revision into the next, and
+cursors over those events.
+
+A cursor holds no events of its own, so a slow watcher costs nothing to others.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ HISTORY_BYTES = 96 << 20
 
 
 class TooOld(Exception):
-    """The asked-for revision is older than the history that is kept."""
+    """Raised when the requested revision is older than the history that is kept."""
 
     def __init__(self, asked: int, oldest: int) -> None:
         super().__init__(f"too old resource version: {asked} ({oldest})")
@@ -24,7 +28,7 @@ class TooOld(Exception):
 
 
 def key_of(namespace: str, name: str) -> str:
-    """Order of keys is order on the wire: the same bytes that etcd sorts by."""
+    """Return the key of an object. The order of keys is the order on the wire, as etcd sorts them."""
     return f"{namespace}/{name}"
 
 
@@ -57,7 +61,7 @@ class Collection:
     # Reading -----------------------------------------------------------------------------------------------------
 
     def scan(self, namespace: str = "", after: str = "") -> Iterator[Record]:
-        """Records in key order, in one namespace or all, from the first key greater than `after`."""
+        """Yield records in key order, in one namespace or all, from the first key greater than `after`."""
         keys = self._keys
         prefix = f"{namespace}/" if namespace else ""
         start = bisect.bisect_right(keys, after) if after > prefix else bisect.bisect_left(keys, prefix)
@@ -68,7 +72,9 @@ class Collection:
             yield records[key]
 
     def scan_at(self, revision: int, namespace: str = "", after: str = "") -> list[Record]:
-        """The same as `scan`, as it was at an earlier revision. Raises TooOld when that is forgotten."""
+        """Return what `scan` would have returned at an earlier revision. Raises RevisionTooOldError when that is
+        compacted.
+        """
         changed = self._changed_since(revision)
         if not changed:
             return list(self.scan(namespace, after))
@@ -81,7 +87,7 @@ class Collection:
         return [r for _, r in kept]
 
     def _changed_since(self, revision: int) -> dict[str, Record | None]:
-        """Every key touched after `revision`, with the record it had then (None: it did not exist)."""
+        """Return every key touched after `revision` with the record that it had then (None: it did not exist)."""
         if revision < self._floor:
             raise TooOld(revision, self._floor)
         was: dict[str, Record | None] = {}
@@ -113,13 +119,15 @@ class Collection:
             watcher.wake()
 
     def compact(self, revision: int) -> None:
-        """Forget events up to and including `revision`. Records stay, and so does a history that is younger."""
+        """Drop events up to and including `revision`. Records stay, and so does a younger history."""
         drop = bisect.bisect_right(self._events, revision, key=lambda event: event.revision)
         if drop:
             self._forget(drop)
 
     def _shrink(self) -> None:
-        """Drop the older half in one go: trimming one event per write would move the whole list each time."""
+        """Drop the older half of the history at once: trimming one event per write would move the whole list each
+        time.
+        """
         self._forget(max(1, len(self._events) // 2))
 
     def _forget(self, drop: int) -> None:
@@ -134,7 +142,9 @@ class Collection:
     # Watching ----------------------------------------------------------------------------------------------------
 
     def subscribe(self, revision: int | None = None) -> Watcher:
-        """A cursor over events after `revision` (None: from now on). Raises TooOld when they are forgotten."""
+        """Return a cursor over the events after `revision` (None: from now on). Raises RevisionTooOldError when
+        they are compacted.
+        """
         end = self._first + len(self._events)
         if revision is None:
             position = end
@@ -150,7 +160,9 @@ class Collection:
         self._watchers.pop(watcher, None)
 
     def events_from(self, position: int) -> list[Event] | None:
-        """Events at and after a cursor; None when the cursor fell behind what is kept."""
+        """Return the events at and after a position; None when the position is older than the history that is
+        kept.
+        """
         if position < self._first:
             return None
         return self._events[position - self._first :]

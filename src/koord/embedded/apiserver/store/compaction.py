@@ -1,4 +1,6 @@
-"""Forgetting the past by age, as kube-apiserver has etcd do it: who comes back later than that lists again."""
+"""Retention: history is compacted by age, as kube-apiserver has etcd do it, and Events expire an hour
+after their last write.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ KEPT_S = 300.0
 
 
 class Compaction:
-    """Told now and then; notes which revision was the last at that moment, and forgets up to one `kept_s` ago."""
+    """Compacts the history that is older than `kept_s`. Each call of `compact_due` notes the present revision
+    for later.
+    """
 
     def __init__(self, store: Store, clock: Clock, kept_s: float = KEPT_S) -> None:
         self._store = store

@@ -1,7 +1,9 @@
-"""Objects on disk: SQLite in WAL mode, written by one thread, many writes to a commit.
+"""The journal keeps objects on disk: SQLite in WAL mode, written by one thread, with many writes to a
+commit.
 
-The event loop hands over changes and goes on. In durable mode an answer waits until the commit that holds its change
-is on disk; otherwise the operating system may lose the last moments in a power cut, never the file.
+The event loop hands changes over and goes on. In durable mode an answer waits until the commit that
+holds its change is on disk; otherwise the operating system may lose the last moments in a power cut,
+never the file.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _Row = tuple[int, str, str, str, bytes | None, bytes]
 
 
 class JournalFailed(Exception):
-    """The data directory cannot be opened, read or written."""
+    """Raised when the data directory cannot be opened, read or written."""
 
 
 class Journal:
@@ -73,7 +75,9 @@ class Journal:
             )
 
     def load(self) -> tuple[int, Mapping[str, list[Record]]]:
-        """The last committed revision and everything stored, by resource. Call once, before the first write."""
+        """Return the last committed revision and everything stored, by resource. Call it once, before the first
+        write.
+        """
         found: dict[str, list[Record]] = {}
         try:
             rows = self._db.execute("SELECT resource, namespace, name, revision, object, selectable FROM objects")
@@ -89,7 +93,7 @@ class Journal:
     # From the event loop -----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise if an earlier write could not be stored: from then on nothing may be acknowledged."""
+        """Raise JournalError if an earlier write could not be stored: from then on nothing may be acknowledged."""
         if self._failure is not None:
             raise JournalFailed(self._failure)
 
@@ -117,7 +121,7 @@ class Journal:
         await waiter
 
     async def close(self) -> None:
-        """Write what is queued, then give the directory back."""
+        """Write what is queued, then release the directory."""
         if self._loop is not None:
             self._closing = True
             self._wake.set()
@@ -176,7 +180,7 @@ class Journal:
 
 
 def _take(folder: Path) -> int:
-    """Lock the data directory for this process; the kernel frees it however the process ends."""
+    """Lock the data directory for this process; the kernel frees the lock however the process ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,6 @@
-"""One stored object at one revision, and the event that led to it. Bytes are the truth; other forms are derived."""
+"""One stored object at one revision, and the event that led to it. The bytes are authoritative; other
+forms are derived.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ NO_LABELS: Mapping[str, str] = {}
 
 
 class Record:
-    """An object at a revision. Encoded once; `plain` and `typed` are kept only while the record is hot."""
+    """An object at a revision. It is encoded once; its decoded forms are kept only while the record is
+    recently used.
+    """
 
     __slots__ = ("_plain", "_typed", "fields", "labels", "name", "namespace", "raw", "revision")
 
@@ -40,14 +44,14 @@ class Record:
         self._typed: Any = None
 
     def plain(self) -> dict[str, Any]:
-        """Dicts and lists, shared by everyone who asks: never change what comes back."""
+        """Return the object as dicts and lists, which are shared by all readers: never change them."""
         if self._plain is not None:
             return self._plain
         decoded: dict[str, Any] = msgspec.json.decode(self.raw)
         return decoded
 
     def typed(self, model: type[T]) -> T:
-        """A typed view, made once for all in-process readers that want the same type."""
+        """Return a typed view, made once for all in-process readers that want the same type."""
         kept = self._typed
         if kept is not None and type(kept) is model:
             return kept
@@ -64,7 +68,9 @@ class Record:
 
 
 class Event:
-    """What happened at one revision. `previous` is the record it replaced, for selectors and for lists in the past."""
+    """One change at one revision. `previous` is the record that it replaced, for selectors and for lists of
+    the past.
+    """
 
     __slots__ = ("_line", "previous", "record", "type")
 
@@ -79,7 +85,7 @@ class Event:
         return self.record.revision
 
     def line(self) -> bytes:
-        """The watch line, encoded once and shared by every watcher."""
+        """Return the watch line, encoded once and shared by every watcher."""
         if self._line is None:
             self._line = watch_line(self.type, self.record.raw)
         return self._line

@@ -1,4 +1,6 @@
-"""The whole content of one API server: collections, the one revision counter, and the optional journal."""
+"""The whole content of one API server: the collections, the one revision counter, and the optional
+journal.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ RESTART_GAP = 1_000
 
 
 class Store:
-    """Single writer. `put` and `delete` change memory at once; `settled` waits until the disk has it too."""
+    """Stores objects for a single writer. `put` and `delete` change memory at once; `wait_durable` waits for
+    the disk.
+    """
 
     def __init__(self, journal: Journal | None = None, history_events: int = HISTORY_EVENTS) -> None:
         self._journal = journal
@@ -39,7 +43,9 @@ class Store:
             self.collection(resource).load(records)
 
     def collection(self, resource: str) -> Collection:
-        """By `plural` or `plural.group`. Made on first use: an empty collection is not an error."""
+        """Return the collection of `plural` or `plural.group`. It is made on first use: an empty collection is not
+        an error.
+        """
         found = self._collections.get(resource)
         if found is None:
             found = self._collections[resource] = Collection(resource, self.revision, self._history_events)
@@ -49,7 +55,7 @@ class Store:
         return self._collections
 
     def drop(self, resource: str) -> None:
-        """Forget an empty collection (its CRD is gone); its watchers end."""
+        """Remove an empty collection whose CRD is gone; its watchers end."""
         collection = self._collections.pop(resource, None)
         if collection is not None:
             for watcher in tuple(collection._watchers):
@@ -58,7 +64,8 @@ class Store:
     def listen(self, resource: str, listener: Callable[[Event], None]) -> None:
         """Call `listener` inside every change of a collection, after it is in memory and handed to the journal.
 
-        For parts of the server whose state must be true when the write returns; a listener may write in turn.
+        It is for parts of the server whose state must be true when the write returns. A listener may write in
+        turn.
         """
         self._listeners[resource] = (*self._listeners.get(resource, ()), listener)
 
@@ -78,7 +85,9 @@ class Store:
         labels: Mapping[str, str] = NO_LABELS,
         fields: Mapping[str, str] = NO_LABELS,
     ) -> Record:
-        """Create or replace. The store keeps `obj` and stamps its resourceVersion: hand over a private copy."""
+        """Create or replace an object. The store keeps `obj` and sets its resourceVersion: hand over a private
+        copy.
+        """
         collection = self.collection(resource)
         previous = collection.get(namespace, name)
         event = self._event("ADDED" if previous is None else "MODIFIED", namespace, name, obj, labels, fields, previous)
@@ -90,7 +99,7 @@ class Store:
         return event.record
 
     def delete(self, resource: str, namespace: str, name: str) -> Record | None:
-        """Remove; the answer is the last state, stamped with the revision of its removal. None if it was not there."""
+        """Remove an object and return its last state with the revision of its removal; None if it was not there."""
         collection = self.collection(resource)
         previous = collection.get(namespace, name)
         if previous is None:
@@ -129,14 +138,14 @@ class Store:
         return Event(type, record, previous)
 
     def compact(self, revision: int) -> None:
-        """Forget how things were up to `revision`, and the decoded forms of what was written by then."""
+        """Drop the history up to `revision`, and the decoded forms of what was written by then."""
         for collection in self._collections.values():
             collection.compact(revision)
         while self._hot and self._hot[0].revision <= revision:
             self._hot.popleft().cool()
 
     def check(self) -> None:
-        """Raise JournalFailed when the disk has failed: nothing may be acknowledged from then on."""
+        """Raise JournalError when the disk has failed: nothing may be acknowledged from then on."""
         if self._journal is not None:
             self._journal.check()
 

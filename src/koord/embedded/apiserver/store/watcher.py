@@ -1,4 +1,4 @@
-"""A cursor over one collection's events. It never holds events of its own, so a slow reader costs nothing to others."""
+"""A cursor over the events of one collection."""
 
 from __future__ import annotations
 
@@ -27,14 +27,18 @@ class Watcher:
             waiting.set_result(None)
 
     def pending(self) -> list[Event] | None:
-        """What has happened since the last call, at once; None when the reader was too slow and must list again."""
+        """Return the events since the last call without waiting; None when the reader was too slow and must list
+        again.
+        """
         events = self._collection.events_from(self.position)
         if events:
             self.position += len(events)
         return events
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Until something happened (True), the watcher was closed, or `timeout` seconds passed (False)."""
+        """Wait for an event and return True; return False when the cursor is closed or `timeout` seconds have
+        passed.
+        """
         loop = asyncio.get_running_loop()
         due = None if timeout is None else loop.time() + timeout
         while True:
@@ -53,7 +57,7 @@ class Watcher:
                 self._waiting = None
 
     def _arm(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
-        """A timer that is set for an earlier moment is left as it is: events come often, the ends of waits seldom."""
+        """Set the timer, unless one is set for an earlier moment: events come often, the ends of waits seldom."""
         timer = self._timer
         if timer is not None:
             if timer.when() <= due:

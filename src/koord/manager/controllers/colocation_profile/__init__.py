@@ -1,1 +1,1 @@
-"""Lays ClusterColocationProfiles over pods that exist already and wait for a node."""
+"""Apply ClusterColocationProfiles to existing pods that wait for a node."""

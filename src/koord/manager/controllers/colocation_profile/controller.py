@@ -1,7 +1,8 @@
-"""Brings waiting pods in line with the profiles that ask for it, a few pods a second.
+"""Applies profiles that ask for it to pods without a node, a few pods a second.
 
-Runs behind the gate ColocationProfileController. A pod is looked at once per version of a profile and then again only
-after some minutes; what the limit does not let through waits for the next round.
+It runs behind the gate ColocationProfileController. A pod is checked once per version of a profile, and
+again only
+after its cooldown; what the rate limit does not allow waits for the next resync.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TRIES = 4
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """The controller's flags."""
+    """The flags of the controller."""
 
     by_default: bool = False  # also profiles that do not carry the label
     round_s: float = 30.0
@@ -48,7 +49,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Allowance:
-    """A token bucket that says no instead of making its caller wait."""
+    """A token bucket that refuses instead of making its caller wait."""
 
     def __init__(self, rate: float, burst: int, now: float) -> None:
         self._rate, self._burst = rate, burst
@@ -91,7 +92,7 @@ class ColocationProfileController:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Also after `stop`: a replica may lead more than once."""
+        """Start the controller, also after `stop`: a replica may lead more than once."""
         self._queue = WorkQueue(self._clock, name=self.name)
         self._subscription = self._profiles.on(self._on_profile)
         self._task = asyncio.create_task(self._run(), name=self.name)
@@ -140,7 +141,7 @@ class ColocationProfileController:
         return covers(ready, pod, around.metadata.labels if around is not None else None)
 
     async def _bring_in_line(self, ready: Coverage, pod: Pod) -> bool:
-        """False when the limit forbids it for now."""
+        """Apply the profile to the pod. Return False when the rate limit forbids it for now."""
         meta = pod.metadata
         # Our view lacks fields that it does not know, so it can only say that nothing is to be done, not what.
         seen = to_dict(pod)

@@ -1,7 +1,8 @@
 """Which waiting pods a profile covers, and what it changes on them. Pure.
 
-The same steps as at admission, without scheduler name, priority class and translation of resources: those cannot be
-changed on a pod that exists. Applying a profile twice leaves what applying it once leaves, whoever did it first.
+The steps are those of admission without scheduler name, priority class and resource translation, which
+cannot be
+changed on an existing pod. Applying a profile twice has the same result as applying it once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from koord.values.selector import EVERYTHING, NOTHING, Selector, SelectorError
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """A profile made ready for pods that exist. Here, unlike at admission, a profile without selector covers none."""
+    """A profile compiled for existing pods. Unlike at admission, a profile without selector covers none."""
 
     profile: Profile
     pods: Selector
@@ -36,7 +37,7 @@ class Coverage(msgspec.Struct, frozen=True):
 
 
 def coverage(profile: ClusterColocationProfile, spared: frozenset[str] = SYSTEM) -> Coverage | str:
-    """Ready for use, or what is wrong with it."""
+    """Compile the profile, or return what is wrong with it."""
     made = compiled(profile)
     if made.bad_probability:
         return f"probability: {made.bad_probability}"
@@ -63,12 +64,14 @@ def covers(coverage: Coverage, pod: Pod, namespace_labels: Mapping[str, str] | N
 
 
 def draw(profile: str, uid: str) -> int:
-    """0 to 99, always the same for a pod: drawn anew each round, a share of half the pods would end as all of them."""
+    """Return 0 to 99, always the same for a pod: with a new draw each round half the pods would end as all of
+    them.
+    """
     return zlib.crc32(f"{profile}/{uid}".encode()) % 100
 
 
 def overlaid(pod: Obj, profile: Profile) -> Obj | Denied:
-    """The pod with the profile over it; the given one is left alone."""
+    """Return the pod with the profile applied; the given pod is not changed."""
     made = dict(pod)
     for key, suffix in profile.label_suffixes:
         value = part(made, "metadata", "labels").get(key) or ""
@@ -78,7 +81,7 @@ def overlaid(pod: Obj, profile: Profile) -> Obj | Denied:
 
 
 def merge_patch(old: Obj, new: Obj) -> Obj:
-    """The JSON merge patch (RFC 7386) from one object to the other; empty when they are equal."""
+    """Return the JSON merge patch (RFC 7386) from one object to the other; empty when they are equal."""
     patch: Obj = dict.fromkeys(old.keys() - new.keys())
     for key, value in new.items():
         if key not in old:
@@ -92,7 +95,7 @@ def merge_patch(old: Obj, new: Obj) -> Obj:
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Equal on the wire, where true is not 1."""
+    """Return whether two values are equal on the wire, where true is not 1."""
     if isinstance(old, dict) and isinstance(new, dict):
         return old.keys() == new.keys() and all(_same(old[key], new[key]) for key in old)
     if isinstance(old, list) and isinstance(new, list):

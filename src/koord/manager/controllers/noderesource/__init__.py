@@ -1,4 +1,4 @@
-"""Keeps what each node lends to batch and mid work, its devices and its ratios written on the node."""
+"""Keep batch and mid resources, devices and ratios written on each node."""
 
 from koord.manager.controllers.noderesource.controller import NodeResourceController
 

@@ -1,4 +1,4 @@
-"""The noderesource controller: looks at a node when a report, the node or a setting changed, decides, and writes."""
+"""The noderesource controller: reconciles a node when its NodeMetric, the node or a setting changed."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class NodeResourceController:
         return self._until_expiry(view, decision)
 
     def explain(self, name: str) -> Decision | None:
-        """What would be decided now, with all its terms; None when there is no such node or no configuration yet."""
+        """Return what would be decided now, with all its terms; None without such a node or a configuration."""
         node = self.sight.nodes.get("", name)
         if node is None or not self._configuration.colocation.available:
             return None
@@ -148,7 +148,7 @@ class NodeResourceController:
             self._runs[part, SUCCEEDED if fine else FAILED, step] += 1
 
     def remembered(self) -> int:
-        """Nodes that something is kept of."""
+        """Return the number of nodes that some state is kept of."""
         return len({*self._synced_at, *self._zones_synced_at, *self._lent, *self._news.told, *self.history})
 
     async def _run(self) -> None:
@@ -187,7 +187,7 @@ class NodeResourceController:
         return ""
 
     def _until_expiry(self, view: NodeView, decision: Decision) -> Outcome:
-        """A koordlet that falls silent sends no event, so the end of its last report is waited for."""
+        """Requeue when the NodeMetric expires: a koordlet that falls silent sends no event."""
         metric = view.metric
         if not decision.enabled or decision.degraded is not None or metric is None or metric.status.update_time is None:
             return Done()
@@ -217,7 +217,7 @@ class NodeResourceController:
 
 
 def _allocatable(name: str, decision: Decision) -> Iterable[tuple[tuple[str, str, str], float]]:
-    """In upstream's units: batch-cpu in cores, mid-cpu in milli-cores."""
+    """Yield the allocatable in upstream's units: batch-cpu in cores, mid-cpu in milli-cores."""
     batch, mid = decision.batch, decision.mid
     if batch is not None and batch.cpu_milli is not None and batch.memory is not None:
         yield (name, BATCH_CPU, "integer"), batch.cpu_milli / 1000

@@ -1,6 +1,5 @@
-"""Says on the node when a report stopped being usable, and when it is again: once per change, however often looked at.
-
-A node that never reported is no news: its koordlet may not have started yet.
+"""Records an event on the node when its NodeMetric becomes unusable, and when it is usable again: once per
+change.
 """
 
 from __future__ import annotations
@@ -19,12 +18,16 @@ _LOG = logging.getLogger(__name__)
 
 
 class News:
+    """Records an event on the node when its NodeMetric becomes unusable or usable again: once per change.
+
+    A node that never reported gets no event: its koordlet may not have started yet.
+    """
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.told: dict[str, Cause] = {}
 
     def tell(self, node: Node, degraded: Degraded | None) -> None:
-        """`degraded` is None for a report that is good, and for a node that is not to lend."""
+        """Record the change, if any. `degraded` is None for a usable report and for a node without co-location."""
         name = node.metadata.name
         before = self.told.get(name)
         if degraded is not None and degraded.cause not in EXPECTED:

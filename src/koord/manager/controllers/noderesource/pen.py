@@ -1,4 +1,4 @@
-"""Writes what was decided: one patch of the node, one of its topology. Each says whether it is worth another try."""
+"""Writes the decisions of the noderesource controller: patches of the node and its topology, and events."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Pen:
         self._rng = Random()
 
     async def node(self, node: Node, write: Write) -> Refused | None:
-        """Resources and metadata in one: a node's status subresource takes annotations and labels along.
+        """Patch resources and metadata at once: a node's status subresource accepts annotations and labels.
 
-        A node that is gone, or another one of its name, needs nothing more from here.
+        A node that is gone, or another one of its name, needs nothing more.
         """
         meta = node.metadata
         reason = "updateNodeStatus" if write.status_due else "patchNodeMeta"
@@ -47,9 +47,10 @@ class Pen:
         return answer
 
     async def zones(self, name: str, decision: Decision, *, overdue: bool) -> Refused | None:
-        """Zones are one list to a patch, and the koordlet writes it too: read, change our entries, write that version.
+        """Patch the zones. They are one list, and the koordlet writes it too: read, change own entries, write that
+        version.
 
-        The object is read plain, so that what no model of ours knows goes back as it came.
+        The object is read as plain data, so that fields that no model knows are kept.
         """
         if decision.batch is None:
             return None

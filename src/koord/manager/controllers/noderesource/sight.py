@@ -1,4 +1,4 @@
-"""Everything that the noderesource controller sees of the cluster, and which changes of it are worth a look."""
+"""The informers of the noderesource controller, and which changes enqueue a node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BY_NODE = "noderesource-node"
 
 class Sight:
     def __init__(self, informers: Informers, resync_s: float = 0.0) -> None:
-        """Every node is looked at again each `resync_s` seconds; 0: only when something changed."""
+        """Every node is enqueued each `resync_s` seconds; 0: only when something changed."""
         self.nodes = informers.of(wire.NODES, transform=wire.slim_node, resync_s=resync_s or None)
         self.pods = informers.of(wire.PODS, transform=wire.slim_pod)
         self.metrics = informers.of(wire.NODE_METRICS, transform=wire.slim_metric)
@@ -31,7 +31,7 @@ class Sight:
         self._heard: list[tuple[Informer[Any], Subscription[Any]]] = []
 
     async def wait_synced(self) -> None:
-        """Until every cache is whole: a NodeMetric that was not listed yet must not look like one that is missing."""
+        """Wait until every cache is synced: a NodeMetric that is not listed yet must not look missing."""
         for informer in (self.nodes, self.pods, self.metrics, self.topologies, self.devices):
             await informer.wait_synced()
 
@@ -56,7 +56,7 @@ class Sight:
     ) -> None:
         """Call `look` with the node's name when something that decides about it changed.
 
-        Pods are not listened to: what they use arrives with the next report, which is never far away.
+        Pods are not subscribed to: their usage arrives with the next NodeMetric.
         """
 
         def node(change: Change[wire.Node]) -> None:
@@ -97,14 +97,16 @@ class Sight:
 
 
 def _new_report(change: Change[wire.NodeMetric]) -> bool:
-    """A new NodeMetric is empty; one that comes with a report was away from our view, and counts."""
+    """Return whether a NodeMetric holds a new report. A new object is empty; one with a report was only unseen,
+    and counts.
+    """
     if change.old is None:
         return not change.initial and change.object.status.update_time is not None
     return change.old.status != change.object.status
 
 
 def _new_hardware(change: Change[wire.Topology]) -> bool:
-    """Zones that came or changed in size, or another CPU. What this controller writes there is no news to it."""
+    """Return whether zones came or changed in size, or the CPU changed. Own writes do not count."""
     new = change.object
     if change.old is None:
         return bool(capacities(new)) or A_CPU_BASIC_INFO in new.metadata.annotations

@@ -1,1 +1,1 @@
-"""Keeps the root quota of each node pool as large as the pool: from ElasticQuotaProfile to ElasticQuota."""
+"""Keep the root quota of each node pool as large as the pool: from ElasticQuotaProfile to ElasticQuota."""

@@ -1,6 +1,7 @@
-"""Watches profiles and nodes, and writes each profile's root quota when it no longer says what it must.
+"""Reconciles each ElasticQuotaProfile with its root quota.
 
-Nodes join and leave without a word to profiles: every profile is looked at again every ten seconds, as upstream does.
+Nodes join and leave without an event for profiles: every profile is reconciled every ten seconds, as
+upstream does.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class QuotaProfileController:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Also after `stop`: a replica may lead more than once."""
+        """Start the controller, also after `stop`: a replica may lead more than once."""
         self._queue = WorkQueue(self._clock, name=self.name)
         self._shares.clear()
         self._subscriptions = self._profiles.on(self._on_profile), self._nodes.on(self._on_node)
@@ -106,7 +107,7 @@ class QuotaProfileController:
         await Controller(self.name, self._queue, self.reconcile).run()
 
     def _decide(self, profile: ElasticQuotaProfile, tree_id: str) -> RootQuota | str:
-        """The quota, or why there is none."""
+        """Return the root quota, or why there is none."""
         try:
             selector = _selector(profile)
         except SelectorError as error:

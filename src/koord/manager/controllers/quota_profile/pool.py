@@ -1,4 +1,4 @@
-"""How large the root quota of a node pool must be, and what it must say. Pure: nodes and profile in, quota out."""
+"""The size and content of a node pool's root quota. Pure: nodes and profile in, quota out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FNV_PRIME = 0x100000001B3
 
 
 class NodeShare(msgspec.Struct, frozen=True):
-    """The part of a node that counts here."""
+    """The part of a node that the quota counts."""
 
     name: str
     labels: dict[str, str]
@@ -53,7 +53,7 @@ class NodeShare(msgspec.Struct, frozen=True):
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """What the selected nodes amount to, with the terms behind it."""
+    """The sums over the selected nodes."""
 
     nodes: int
     unusable: int
@@ -63,7 +63,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RootQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """What the quota must say; labels and annotations beside these are left alone."""
+    """The desired content of the quota; further labels and annotations are left alone."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
@@ -73,7 +73,7 @@ class RootQuota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tree_id_of(namespace: str, name: str) -> str:
-    """FNV-1a, 64 bits, in decimal: the tree of a profile that names none."""
+    """Return the tree id of a profile that names none: FNV-1a, 64 bits, in decimal."""
     digest = _FNV_OFFSET
     for byte in f"{namespace}/{name}".encode():
         digest = ((digest ^ byte) * _FNV_PRIME) & 0xFFFFFFFFFFFFFFFF
@@ -81,7 +81,7 @@ def tree_id_of(namespace: str, name: str) -> str:
 
 
 def ratio_of(text: str | None) -> float | None:
-    """A share that is no number above 0 and up to 1 counts as the whole."""
+    """Parse the ratio; what is not above 0 and up to 1 counts as 1."""
     if text is None:
         return None
     ratio = finite(text)
@@ -110,7 +110,9 @@ def measure(nodes: Iterable[NodeShare], selector: Selector, ratio: float | None)
 
 
 def wanted(profile: ElasticQuotaProfile, tree_id: str, pool: Pool) -> RootQuota:
-    """Unreadable resource keys count as none given: a pool without a quota would be worse than one with the usual."""
+    """Return the desired root quota. Unreadable resource keys count as none: the usual ones are better than no
+    quota.
+    """
     stated = quota_resources.resource_keys(profile.metadata.annotations)
     keys = quota_resources.DEFAULT_RESOURCE_KEYS if isinstance(stated, Malformed) else stated
     return RootQuota(
@@ -138,7 +140,7 @@ def creation(root: RootQuota, namespace: str, name: str) -> Plain:
 
 
 def change(root: RootQuota, quota: ElasticQuota) -> Plain | None:
-    """The merge patch that makes the quota say what it must, or None when it does."""
+    """Return the merge patch that updates the quota, or None when it is up to date."""
     metadata: Plain = {}
     meta = quota.metadata
     if labels := {key: value for key, value in root.labels.items() if meta.labels.get(key) != value}:
@@ -154,7 +156,7 @@ def change(root: RootQuota, quota: ElasticQuota) -> Plain | None:
 
 
 def _same_amounts(annotations: Mapping[str, str], key: str, text: str) -> bool:
-    """Equal amounts written otherwise are no reason to write."""
+    """Return whether the amounts are equal, however they are written."""
     if annotations.get(key) == text:
         return True
     known, target = quota_resources.parse(annotations, key), quota_resources.parse({key: text}, key)
@@ -170,7 +172,7 @@ def _scaled(amounts: Resources, ratio: float | None) -> Resources:
 
 
 def _share(name: str, amount: Quantity, ratio: float) -> Quantity:
-    """Truncated to thousandths of a cpu and to whole units of all else."""
+    """Scale the quantity, truncated to milli-cpus and to whole units of all else."""
     if name == CPU:
         return Quantity.from_milli(int(amount.milli_value() * ratio))
     return Quantity.from_value(int(amount.value() * ratio), Format.BINARY_SI if name == MEMORY else Format.DECIMAL_SI)

@@ -1,1 +1,3 @@
-"""Tells how much workloads should ask for: from NodeMetrics to the status of Recommendations. Beyond upstream."""
+"""Recommend resource requests for workloads: from NodeMetrics to the status of Recommendations. Beyond
+upstream.
+"""

@@ -1,7 +1,8 @@
-"""Learns from every report of a node, says what it learnt once a minute, and keeps it with the Recommendation.
+"""Learns from every NodeMetric, writes recommendations once a minute, and checkpoints the histograms.
 
-What was learnt is an annotation of the Recommendation, written every ten minutes: it survives restarts, moves with the
-leader, goes with the object, and needs no storage beside the API server.
+The checkpoint is an annotation of the Recommendation, written every ten minutes: it survives restarts,
+moves with
+the leader, goes with the object, and needs no other storage.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ KEEP_S = 600.0
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the annotation holds. A history of another target is worth nothing."""
+    """The checkpoint annotation. A checkpoint of another target is discarded."""
 
     target: str
     checkpoint: Checkpoint
@@ -78,7 +79,7 @@ class RecommenderController:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Also after `stop`: a replica may lead more than once, and another one may have learnt in between."""
+        """Start the controller, also after `stop`: another replica may have learnt in between."""
         self._queue = WorkQueue(self._clock, name=self.name)
         self._directory, self._known = Directory(), {}
         self._task = asyncio.create_task(self._run(), name=self.name)
@@ -113,7 +114,7 @@ class RecommenderController:
         return Retry(ROUND_S)
 
     def explain(self, key: Key) -> Estimate | None:
-        """The numbers behind what the status says."""
+        """Return the numbers behind the status."""
         known = self._known.get(key)
         return known.model.estimate() if known is not None else None
 

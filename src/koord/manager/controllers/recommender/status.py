@@ -22,7 +22,7 @@ _LEAST = {CPU: 25, MEMORY: 5}  # thousandths of a core, mebibytes: the smallest 
 
 
 def container_statuses(estimate: Estimate, pod: Pod) -> list[Plain]:
-    """Nodes report use by pod, so it is divided as the containers' requests are; evenly where none asks."""
+    """Divide the pod's estimate by the containers' requests; evenly where none requests anything."""
     containers = pod.spec.containers
     cpu = _divided(estimate.cpu_milli, containers, CPU)
     memory = _divided(estimate.memory_bytes // _MIB, containers, MEMORY)
@@ -39,7 +39,7 @@ def container_statuses(estimate: Estimate, pod: Pod) -> list[Plain]:
 
 
 def conditions(estimate: Estimate | None, unsupported: str, old: RecommendationStatus, now: datetime) -> list[Plain]:
-    """Words without figures: a message that changes each minute would be written each minute."""
+    """Return the conditions. Messages hold no figures: one that changes each minute would be written each minute."""
     if unsupported:
         told = [("ConfigUnsupported", "True", "TargetUnsupported", unsupported)]
     elif estimate is None:
@@ -69,7 +69,9 @@ def conditions(estimate: Estimate | None, unsupported: str, old: RecommendationS
 def change(
     old: RecommendationStatus, statuses: Sequence[Plain] | None, told: list[Plain], now: datetime
 ) -> Plain | None:
-    """The merge patch of the status, or None when it says all this already. None for `statuses` keeps the last ones."""
+    """Return the merge patch of the status, or None when it is up to date. None for `statuses` keeps the last
+    ones.
+    """
     known = [
         {"containerName": one.container_name, "resources": vector.to_wire(vector.parse(one.resources))}
         for one in (old.pod_status.container_statuses if old.pod_status else ())
@@ -86,7 +88,7 @@ def change(
 
 
 def _divided(total: int, containers: Sequence[Container], resource: str) -> list[int]:
-    """Each part rounded up and none below its least: too little breaks a container, a unit too much does not."""
+    """Round each part up and to its minimum: too little breaks a container, a unit too much does not."""
     asked = [
         vector.units(resource, vector.parse(one.resources.requests).get(resource, Quantity.from_value(0)))
         for one in containers

@@ -1,4 +1,4 @@
-"""Which pods a Recommendation speaks of. Pure; one look-up per pod, however many Recommendations there are."""
+"""Which pods a Recommendation is about. Pure; one lookup per pod, however many Recommendations there are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SCHEDULED_JOB = re.compile(r"(.+)-\d+")
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """API versions differ between an owner's name for a kind and a user's; groups do not."""
+    """A workload by group, kind and name: API versions differ between owner references and users, groups do not."""
 
     namespace: str
     group: str
@@ -26,7 +26,7 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """The pods of a namespace by their labels."""
+    """The pods of a namespace by label selector."""
 
     namespace: str
     selector: Selector
@@ -59,7 +59,7 @@ def target_of(recommendation: Recommendation) -> Target:
 
 
 def workloads_of(pod: Pod) -> list[Workload]:
-    """The pod's owner, and the owner of that one where its name tells: no other object needs to be read."""
+    """Return the pod's owner, and that owner's owner where its name tells: no other object needs to be read."""
     namespace = pod.metadata.namespace
     found: list[Workload] = []
     for owner in pod.metadata.owner_references:
@@ -86,7 +86,7 @@ def _group(api_version: str) -> str:
 
 
 class Directory:
-    """Recommendations by whom they speak of."""
+    """An index of Recommendations by target."""
 
     def __init__(self) -> None:
         self._targets: dict[Key, Target] = {}

@@ -1,1 +1,1 @@
-"""What koord changes on a pod when it is created: profiles, batch resources, quota trees, device shapes."""
+"""The mutating admission of pods: profiles, batch resources, quota trees and GPU requests."""

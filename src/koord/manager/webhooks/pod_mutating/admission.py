@@ -52,7 +52,10 @@ def admit(request: AdmissionRequest, view: View) -> Verdict:
 
 
 def _profiled(obj: Obj, pod: Pod, namespace: str, view: View) -> Obj | Denied:
-    """Selectors see the pod as it was sent. One match is enough for translation, even if chance spares the pod."""
+    """Apply the matching profiles. Selectors see the pod as it was sent.
+
+    One match is enough for translation, even if the probability skips the pod.
+    """
     found = matching(view.profiles, pod.metadata.labels, namespace, view.namespace_labels)
     for profile in found:
         if profile.bad_probability:

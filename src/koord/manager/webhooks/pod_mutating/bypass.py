@@ -1,6 +1,7 @@
-"""Finding pods that no webhook changed though a profile is for them: it was away, or it failed and was let through.
+"""Detection of pods that no webhook changed though a profile matches: the webhook was down, or failed and was
+ignored.
 
-Such a pod runs as an ordinary one, on resources that belong to others. Whoever finds one reports it.
+Such a pod runs as an ordinary one, on resources that belong to others.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ def bypassed(
     namespace_labels: Callable[[str], Mapping[str, str] | None],
     excluded: frozenset[str] = SYSTEM,
 ) -> str | None:
-    """Why the pod looks untouched, or None. Profiles that came after the pod, or are left to chance, prove nothing.
+    """Return why the pod looks bypassed, or None. Newer profiles and those with a probability prove nothing.
 
-    Give it profiles as they are: one that was changed since the pod came may be blamed wrongly, so say "looks".
+    Pass current profiles: one that was changed since the pod was created may be blamed wrongly, so report
+    "looks".
     """
     meta = pod.metadata
     if meta.namespace in excluded or namespace_labels(meta.namespace) is None:
@@ -46,7 +48,7 @@ def _was_there(profile: Profile, pod: Pod) -> bool:
 
 
 def _surely_matched(profile: Profile, written: set[str]) -> bool:
-    """At admission selectors saw the labels that were sent; those that profiles write may have been others then."""
+    """Return whether the profile certainly matched: labels that profiles write may have differed at admission."""
     return not any(requirement.key in written for requirement in profile.pods.requirements)
 
 
@@ -58,7 +60,7 @@ def _label_keys(profile: Profile) -> list[str]:
 
 
 def _unlabelled(pod: Pod, due: list[Profile], unsure: list[Profile]) -> str | None:
-    """The last profile to state a class is the one whose class the pod should have, if nothing else writes it."""
+    """Return the missing QoS class. The last profile that states one decides, if nothing else writes it."""
     stated = [profile for profile in due if profile.qos_class]
     if not stated or any(profile.percent != ALWAYS or _may_relabel(profile) for profile in due):
         return None
@@ -71,7 +73,7 @@ def _unlabelled(pod: Pod, due: list[Profile], unsure: list[Profile]) -> str | No
 
 
 def _may_relabel(profile: Profile) -> bool:
-    """Whether the profile writes the class in another way than by stating it."""
+    """Return whether the profile writes the QoS class in another way than by stating it."""
     destinations = [destination for _, destination in profile.label_mapping]
     named = [key for key, _ in (*profile.labels, *profile.label_suffixes)]
     return profile.patch is not None or L_QOS_CLASS in (*destinations, *named)

@@ -11,7 +11,10 @@ _FAMILY = frozenset({GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED})
 
 
 def with_device_shapes(obj: Obj) -> Obj:
-    """Normal containers only, as upstream; an init container's GPU request stays as it is."""
+    """Normalize GPU requests to percent of core and memory, and the number of cards.
+
+    Normal containers only, as upstream; an init container's GPU request stays as it is.
+    """
     containers = part(obj, "spec").get("containers") or []
     shaped = [_shaped(container) for container in containers]
     if any(new is not old for new, old in zip(shaped, containers, strict=True)):
@@ -38,7 +41,7 @@ def _shaped(container: Obj) -> Obj:
 
 
 def _cards(requests: Obj) -> int:
-    """Whole cards when the share is a multiple of one; the share of memory is asked before the share of core."""
+    """Return whole cards when the share is a multiple of one; the memory share is read before the core share."""
     name = GPU_MEMORY_RATIO if GPU_MEMORY_RATIO in requests else GPU_CORE
     percent = Quantity.parse(requests.get(name, 0)).value()
     return percent // _CARD if percent > _CARD and percent % _CARD == 0 else 1

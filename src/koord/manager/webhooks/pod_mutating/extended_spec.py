@@ -16,7 +16,10 @@ _NAMES = (BATCH_CPU, BATCH_MEMORY)
 
 
 def with_extended_spec(obj: Obj) -> Obj | Denied:
-    """Normal containers only; an annotation that no longer tells the truth is rewritten, to `{}` if need be."""
+    """Sync the annotation that repeats batch resources by container, for runtimes that see no extended resources.
+
+    Normal containers only; an outdated annotation is rewritten, to `{}` if need be.
+    """
     annotations = part(obj, "metadata", "annotations")
     stated = parse(annotations)
     if isinstance(stated, Malformed):
@@ -45,7 +48,7 @@ def _batch(listed: Obj) -> ResourceList:
 
 
 def _same(a: ExtendedResourceSpec, b: ExtendedResourceSpec) -> bool:
-    """By amounts: 1k and 1000 say the same."""
+    """Compare by amounts: 1k and 1000 are equal."""
     return a.containers.keys() == b.containers.keys() and all(
         vector.equals(vector.parse(mine.limits), vector.parse(b.containers[name].limits))
         and vector.equals(vector.parse(mine.requests), vector.parse(b.containers[name].requests))

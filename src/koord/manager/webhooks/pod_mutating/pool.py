@@ -1,4 +1,7 @@
-"""Pods of a quota tree stay on the nodes of that tree: the tree's node selector becomes required node affinity."""
+"""The mutating admission of pods: profiles first, then what follows from the resulting resources.
+
+Only CREATE changes anything. The first step that fails ends the request.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def with_pool_affinity(obj: Obj, namespace: str, view: View) -> Obj:
+    """Keep pods of a quota tree on its nodes: add the tree's node selector as required node affinity."""
     tree = _tree(part(obj, "metadata", "labels").get(L_QUOTA_NAME) or namespace, namespace, view.quotas)
     selector = view.pool_of_tree(tree) if tree else None
     if selector is None:
@@ -27,7 +31,7 @@ def with_pool_affinity(obj: Obj, namespace: str, view: View) -> Obj:
 
 
 def _tree(quota: str, namespace: str, quotas: QuotaView) -> str:
-    """A quota that is known by name decides, even when it is in no tree."""
+    """Return the tree of the quota; one that is known by name decides, even when it is in no tree."""
     if quotas.get(quota) is not None:
         return quotas.tree_id(quota)
     owner = quotas.owner_of(namespace)

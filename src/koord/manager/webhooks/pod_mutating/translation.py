@@ -1,4 +1,6 @@
-"""Native cpu and memory of batch and mid pods under the names of their tier."""
+"""Resources of pods at admission: tier names for native resources, the extended-resource-spec annotation, GPU
+requests.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,11 @@ from koord.values.quantity import Quantity
 
 
 def translated(obj: Obj, priority_class: str) -> Obj:
-    """`obj` must be ours at its top level. Classes without a tier keep what they have."""
+    """Rename native cpu and memory of batch and mid pods to their tier's names. `obj` must be writable at its top
+    level.
+
+    Classes without a tier keep what they have.
+    """
     names = TIERS.get(priority_class)
     if names is None:
         return obj
@@ -35,7 +41,7 @@ def _container(container: Obj, names: dict[str, str]) -> Obj:
 
 
 def _renamed(listed: Obj, names: dict[str, str]) -> Obj:
-    """A native amount replaces one that stood there under the tier's name."""
+    """Rename the resources; a native amount replaces one under the tier's name."""
     made = dict(listed)
     for native, extended in names.items():
         if native in made:

@@ -1,1 +1,1 @@
-"""What koord refuses of a pod: classes that contradict each other, parent quotas, GPU shapes, missing labels."""
+"""The validating admission of pods: QoS and priority classes, parent quotas, GPU requests, required labels."""

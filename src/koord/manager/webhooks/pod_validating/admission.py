@@ -1,7 +1,8 @@
-"""The validating admission of pods, in stages: the first that finds fault answers.
+"""The validating admission of pods in stages: the first that finds an error answers.
 
-Charging a quota (EnableQuotaAdmission) writes, so it cannot stand here. It comes after all of this: a pod that is
-refused anyway must not use up what others need.
+Charging a quota (EnableQuotaAdmission) writes, so it cannot be done here. It comes after all of this: a
+denied pod
+must not use up what others need.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from koord.values.quantity import QuantityError
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request is about, decoded once for all stages."""
+    """The decoded pods of a request."""
 
     pod: Pod
     old: Pod | None  # on UPDATE
@@ -28,7 +29,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def subject(request: AdmissionRequest, view: View) -> Subject | Verdict:
-    """Or the verdict on a request that is none of ours, or that cannot be read."""
+    """Decode the request, or return the decision on one that is not checked or cannot be decoded."""
     if request.resource.resource != "pods" or request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
         return Allowed()
     try:

@@ -18,7 +18,10 @@ _CORE_MILLI = 1000
 
 
 def complaints(pod: Pod, old: Pod | None, *, sub_priority_may_change: bool) -> list[str]:
-    """`old` is the pod before an update. Raises QuantityError."""
+    """Return the errors in a pod's classes: they never change, they fit each other, and they fit the requests.
+
+    `old` is the pod before an update. Raise QuantityError.
+    """
     labels = pod.metadata.labels
     qos, priority_class = qos_raw(labels), priority_class_raw(labels, pod.spec.priority)
     found = [] if old is None else _changes(pod, old, sub_priority_may_change=sub_priority_may_change)
@@ -46,7 +49,7 @@ def _changes(pod: Pod, old: Pod, *, sub_priority_may_change: bool) -> list[str]:
 
 
 def _whole_cpus(cpu_milli: int) -> list[str]:
-    """The texts speak of LSR for LSE too, as upstream's do."""
+    """Return the errors in the CPU request. The texts say LSR for LSE too, as upstream's do."""
     if cpu_milli == 0:
         return [required(_REQUESTS_PATH, "LSR Pod must declare the requested CPUs")]
     if cpu_milli % _CORE_MILLI:

@@ -1,4 +1,6 @@
-"""Refusals in the words of Kubernetes' field errors, and several of them as one text."""
+"""The validation rules of pods: QoS and priority classes, GPU requests and quotas, in Kubernetes' field error
+texts.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,6 @@ def forbidden(path: str, why: str) -> str:
 
 
 def joined(complaints: Iterable[str]) -> str:
-    """One stands for itself; several stand in brackets, each once."""
+    """Join the errors: a single one stands for itself, several stand in brackets, each once."""
     distinct = list(dict.fromkeys(complaints))
     return distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]"

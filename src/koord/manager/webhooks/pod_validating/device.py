@@ -14,7 +14,7 @@ _NOT_ZERO = "the requested GPU must be greater than zero"
 
 
 def complaints(spec: PodSpec) -> list[str]:
-    """Raises QuantityError."""
+    """Return the GPU requests that no card could satisfy, of normal containers as upstream. Raise QuantityError."""
     return [found for container in spec.containers for found in _of(container)]
 
 

@@ -10,6 +10,7 @@ from koord.manager.webhooks.world import QuotaView
 
 
 def complaint(pod: Pod, old: Pod | None, namespace: str, quotas: QuotaView, gates: Mapping[str, bool]) -> str | None:
+    """Return the error in the pod's quota: its preemptible label is fixed, and a parent quota takes no pods."""
     labels = pod.metadata.labels
     if old is not None and labels.get(L_QUOTA_PREEMPTIBLE, "") != old.metadata.labels.get(L_QUOTA_PREEMPTIBLE, ""):
         return "Preemptible label is forbidden modify now."

@@ -1,4 +1,4 @@
-"""Labels that an operator demands of pods, by namespace: the rules' ConfigMap, and what a pod lacks."""
+"""Labels that an operator requires of pods, by namespace: the rules' ConfigMap, and what a pod lacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Rule(Model, frozen=True, kw_only=True):
 
 
 def rules(data: Mapping[str, str]) -> tuple[Rule, ...]:
-    """The rules of the ConfigMap; none when it says `enable` anything but true. Raises msgspec.DecodeError.
+    """Parse the rules of the ConfigMap; none when `enable` is not true. Raise msgspec.DecodeError.
 
     A caller that cannot read new rules keeps the old ones.
     """

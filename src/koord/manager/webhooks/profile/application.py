@@ -1,4 +1,6 @@
-"""What one profile writes on an object: the steps, in upstream's order. Later profiles overwrite earlier ones."""
+"""Application of one profile to an object: the steps, in upstream's order. Later profiles overwrite earlier
+ones.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Target(msgspec.Struct, frozen=True):
 def applied(
     obj: Obj, profile: Profile, target: Target, priority_class: Callable[[str], PriorityClass | None]
 ) -> Obj | Denied:
-    """`obj` must be ours to change at its top level; the result is `obj`, or another object after a patch."""
+    """Apply the profile. `obj` must be writable at its top level; the result is `obj`, or another object after a
+    patch.
+    """
     if profile.labels:
         owned(obj, "metadata", "labels").update(profile.labels)
     if profile.annotations:
@@ -55,7 +59,7 @@ def applied(
 
 
 def _map(obj: Obj, field: str, mapping: Pairs) -> None:
-    """A source that is absent still writes its destination, with an empty value."""
+    """Map keys; an absent source still writes its destination, with an empty value."""
     if mapping:
         values = owned(obj, "metadata", field)
         for source, destination in mapping:
@@ -70,7 +74,7 @@ def _append(obj: Obj, suffixes: Pairs) -> None:
 
 
 def _prioritise(spec: Obj, found: PriorityClass) -> None:
-    """All three go together: the API server refuses a pod whose priority or policy is not that of its class."""
+    """Set all three fields: the API server denies a pod whose priority or policy is not that of its class."""
     spec["priorityClassName"] = found.metadata.name
     spec["priority"] = found.value
     if found.preemption_policy is None:
@@ -93,7 +97,7 @@ def _patched(obj: Obj, patch: Obj, target: Target, *, directed: bool) -> Obj | D
 
 
 def _undirected(value: Any) -> Any:
-    """Without the directives that found nothing to work on: they are no fields."""
+    """Drop the directives that found nothing to work on, since they are no fields."""
     if isinstance(value, dict):
         return {key: _undirected(item) for key, item in value.items() if not is_directive(key)}
     return [_undirected(item) for item in value] if isinstance(value, list) else value

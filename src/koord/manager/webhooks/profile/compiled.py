@@ -1,7 +1,7 @@
-"""A ClusterColocationProfile made ready to match and apply, once per version of it.
+"""ClusterColocationProfiles compiled for matching, once per version, and which of them match an object.
 
-A selector that cannot be read matches everything, as upstream has it: a typing error then shows on the first pod
-rather than on the last.
+A selector that cannot be read matches everything, as upstream has it: a typing error then shows on the
+first pod.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def compiled(profile: ClusterColocationProfile) -> Profile:
 
 
 def _pairs(mapping: dict[str, str]) -> Pairs:
-    """Sorted, so that chains of mappings come out the same each time; upstream takes them in any order."""
+    """Sort the pairs so that chains of mappings are deterministic; upstream takes them in any order."""
     return tuple(sorted(mapping.items()))
 
 
 def is_directive(key: str) -> bool:
-    """Whether a key of a strategic merge patch is an order to the merge rather than a field."""
+    """Return whether a key of a strategic merge patch is a directive rather than a field."""
     return key.startswith(("$patch", "$retainKeys", "$setElementOrder/", "$deleteFromPrimitiveList/"))
 
 
@@ -110,7 +110,7 @@ def _selector(field: str, selector: LabelSelector | None, complaints: list[str])
 
 
 class Book:
-    """The profiles that there are. `put` and `drop` follow the watch; `profiles` is what admission reads."""
+    """The compiled profiles. `put` and `drop` follow the informer; `profiles` is what admission reads."""
 
     def __init__(self, profiles: Iterable[ClusterColocationProfile] = ()) -> None:
         self._by_name: dict[str, Profile] = {}

@@ -12,7 +12,9 @@ Labels = Mapping[str, str]
 def matching(
     profiles: Iterable[Profile], labels: Labels, namespace: str, namespace_labels: Callable[[str], Labels | None]
 ) -> list[Profile]:
-    """In their order. A namespace that is not known yet counts as a match: it may be younger than our cache."""
+    """Return the matching profiles in order. An unknown namespace counts as a match: it may be newer than the
+    cache.
+    """
     found: list[Profile] = []
     around: Labels | None = None
     asked = False
@@ -29,7 +31,9 @@ def matching(
 
 
 def is_left_out(profile: Profile, draw: Callable[[], int]) -> bool:
-    """Whether chance spares the object. A draw that equals the percentage applies, so 50 means 51 of 100."""
+    """Return whether the probability skips the object. A draw that equals the percentage applies, so 50 means 51
+    of 100.
+    """
     if profile.percent == 0:
         return True
     return profile.percent != ALWAYS and draw() > profile.percent

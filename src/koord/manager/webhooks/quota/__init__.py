@@ -1,1 +1,1 @@
-"""Admission of ElasticQuotas, the tree that they form, and whether a pod fits its quota. Pure; nothing here waits."""
+"""Admission of ElasticQuotas, the tree that they form, and whether a pod fits its quota. Pure."""

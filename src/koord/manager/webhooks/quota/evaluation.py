@@ -1,4 +1,6 @@
-"""Whether a pod's request fits what is left of its quota; reading the quota and writing the sum are done elsewhere."""
+"""Whether a pod's request fits the rest of its quota. Reading the quota and writing the sum are done
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ _COUNTED = frozenset(
 
 
 class Fits(msgspec.Struct, frozen=True):
-    """`total` is what the quota's pods ask for together, this one included; None when this pod adds nothing."""
+    """The pod fits. `total` is the sum of the quota's requests with this pod; None when it adds nothing."""
 
     total: Resources | None
 
@@ -66,12 +68,12 @@ class Exceeds(msgspec.Struct, frozen=True):
 
 
 def is_limited(quota_name: str) -> bool:
-    """Pods without a quota and pods of the built-in quotas are never refused here."""
+    """Return whether the quota limits pods; pods without a quota and of the built-in quotas are never denied."""
     return quota_name not in _UNLIMITED
 
 
 def request_of(pod: Pod, quota: ElasticQuota, now: datetime, *, transform: bool = False) -> Resources:
-    """What the pod takes of the quota; nothing once it has ended. `transform` honours the pod's renamed resources."""
+    """Return what the pod takes of the quota; nothing once it has ended. `transform` honours renamed resources."""
     if pod.status.phase in ("Failed", "Succeeded") or _past_grace(pod, now):
         return {}
     if transform:
@@ -101,7 +103,7 @@ def evaluate(quota: ElasticQuota, request: Resources) -> Fits | Exceeds | Malfor
 
 
 def _amounts(quota: ElasticQuota, key: str) -> Resources | Malformed:
-    """Empty text says as little as no annotation."""
+    """Parse the amounts of an annotation; empty text counts as none."""
     annotations = quota.metadata.annotations
     found = quota_resources.parse(annotations, key) if annotations.get(key) else None
     return found if isinstance(found, Malformed) else vector.parse(found or {})

@@ -1,4 +1,11 @@
-"""One ElasticQuota as the tree sees it: its place, its bounds and the namespaces that it claims."""
+"""The quota topology: which quotas exist, their parents and children, and the namespaces that they claim.
+
+The state is a function of two things only: the live objects, and the admitted writes that are not yet
+observed.
+`handle` is the only mutator, and leaves at every step what a rebuild from those two would give. An admitted
+write
+hides the live object until that object shows it, or until it expires: it may have failed after admission.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +24,7 @@ _NOT_YET = datetime.max.replace(tzinfo=UTC)
 
 
 class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Quota names are global: a tree knows a quota by name, wherever its object lives."""
+    """One ElasticQuota in the topology. Names are global: a tree knows a quota by name, wherever its object lives."""
 
     name: str
     namespace: str = ""
@@ -36,7 +43,7 @@ class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(quota: ElasticQuota) -> QuotaInfo:
-        """Raises QuantityError when min or max holds no quantity."""
+        """Build it from the object. Raise QuantityError when min or max holds no quantity."""
         meta = quota.metadata
         labels = quota_tree.parse(meta.labels)
         return QuotaInfo(
@@ -57,7 +64,7 @@ class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def says_the_same_as(self, other: QuotaInfo) -> bool:
-        """Whether users asked for the same: the scheduler's figures and the object's age do not count."""
+        """Return whether users asked for the same: the scheduler's figures and the object's age do not count."""
         return self._asked() == other._asked()
 
     def _asked(self) -> QuotaInfo:
@@ -65,6 +72,6 @@ class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _published(quota: ElasticQuota, key: str) -> Resources:
-    """The scheduler's figures; before it wrote any, and when they cannot be read, there are none."""
+    """Parse the scheduler's figures; unwritten or unreadable ones are empty."""
     found = quota_resources.parse(quota.metadata.annotations, key)
     return {} if found is None or isinstance(found, Malformed) else vector.parse(found)

@@ -17,6 +17,7 @@ from koord.values import resources as vector
 
 
 def mutate(request: AdmissionRequest, tree: Topology) -> Verdict:
+    """Default a new ElasticQuota: a parent, the tree of that parent, and a weight for each resource of its max."""
     if request.operation != "CREATE" or request.sub_resource:
         return Allowed()
     found = read(request.object, request)
@@ -44,7 +45,7 @@ def mutate(request: AdmissionRequest, tree: Topology) -> Verdict:
 
 
 def _weights(quota: ElasticQuota, info: QuotaInfo, plain: dict[str, Any]) -> str | Malformed:
-    """The annotation's text; it stays as it is when it speaks of exactly the resources of max."""
+    """Return the annotation's text; it stays as it is when it names exactly the resources of max."""
     text = quota.metadata.annotations.get(A_QUOTA_SHARED_WEIGHT, "")
     if not text:
         # A quota without max gets the text that Go writes for a map that is not there.

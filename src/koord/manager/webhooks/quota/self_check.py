@@ -1,4 +1,7 @@
-"""What is wrong with an ElasticQuota by itself: negative amounts, a min above its max, a max below what is in use."""
+"""The checks of an ElasticQuota: by itself, and in its place in the topology, in the words that users know.
+
+Topology checks expect the topology before the change; the quota is passed as it shall become.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from koord.values.resources import Resources
 
 
 def fault_of(quota: ElasticQuota, info: QuotaInfo) -> str | None:
-    """The first fault in the words that users of the webhook know, or None."""
+    """Return the first fault of the quota by itself: negative amounts, min above max, max below used; or None."""
     return (
         _negative(f"{info.name} quota.Spec.Max's value < 0, in dimensions :", info.max)
         or _negative(f"{info.name} quota.Spec.Min's value < 0, in dimensions :", info.min)
@@ -76,6 +79,6 @@ def _used_fault(quota: ElasticQuota, info: QuotaInfo) -> str | None:
 
 
 def _pair(one: Quantity, other: Quantity) -> tuple[str, str]:
-    """Whole units, as these messages always had; exact where rounding would make the two look equal."""
+    """Format whole units, as these messages always had; exact where rounding would make the two look equal."""
     whole = one.value(), other.value()
     return (str(whole[0]), str(whole[1])) if whole[0] != whole[1] else (str(one), str(other))

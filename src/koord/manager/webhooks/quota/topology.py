@@ -22,7 +22,7 @@ ADMITTED_FOR_S = 30.0
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The watch shows the object so."""
+    """The informer shows this object."""
 
     quota: QuotaInfo
 
@@ -47,7 +47,7 @@ class Released(msgspec.Struct, frozen=True):
 
 
 class Elapsed(msgspec.Struct, frozen=True):
-    """It is now this late."""
+    """Time has advanced to `now`."""
 
     now: float
 
@@ -70,7 +70,7 @@ class Topology:
 
     @staticmethod
     def of(live: Iterable[QuotaInfo], admitted: Iterable[Admitted | Released] = ()) -> Topology:
-        """The state that these objects and these open admissions amount to."""
+        """Build the state from these objects and these open admissions."""
         topology = Topology()
         for quota in live:
             topology.handle(Seen(quota))
@@ -88,11 +88,11 @@ class Topology:
         return self._quotas.get(name)
 
     def children(self, name: str) -> list[QuotaInfo]:
-        """In the order of their names."""
+        """Return the children sorted by name."""
         return [self._quotas[child] for child in sorted(self._children.get(name, ()))]
 
     def ancestors(self, name: str) -> Iterator[QuotaInfo]:
-        """From the parent upwards, as far as it is known; a circle is walked once."""
+        """Iterate from the parent upwards, as far as it is known; a cycle is walked once."""
         met = {name}
         quota = self._quotas.get(name)
         while quota is not None and quota.parent not in met:
@@ -102,12 +102,12 @@ class Topology:
                 yield quota
 
     def owner_of(self, namespace: str, *, besides: str = "") -> str | None:
-        """The quota that lists the namespace; of several the oldest, so that a late claim takes nothing away."""
+        """Return the quota that lists the namespace; of several the oldest, so that a late claim takes nothing away."""
         claims = [self._quotas[name] for name in self._claims.get(namespace, ()) if name != besides]
         return min(claims, key=lambda quota: (quota.created, quota.name)).name if claims else None
 
     def quota_of(self, labels: Mapping[str, str], namespace: str, *, default: bool = True) -> str:
-        """The name of a pod's quota, which need not exist. Without `default` only the label counts."""
+        """Return the name of a pod's quota, which need not exist. Without `default` only the label counts."""
         named = quota_of_pod(labels)
         if named or not default:
             return named or ""
@@ -124,12 +124,12 @@ class Topology:
         return quota is not None and quota.is_parent
 
     def tree_id(self, name: str) -> str:
-        """Empty for quotas outside every tree and for unknown ones."""
+        """Return the tree id; empty for quotas outside every tree and for unknown ones."""
         quota = self._quotas.get(name)
         return quota.tree_id if quota is not None else ""
 
     def to_json(self) -> dict[str, Any]:
-        """What GET /elasticQuota answers."""
+        """Return what GET /elasticQuota answers."""
         known = sorted({ROOT_QUOTA, *self._quotas, *self._children})
         return {
             "quotaInfoMap": {name: _shown(self._quotas[name]) for name in sorted(self._quotas)},
@@ -167,7 +167,7 @@ class Topology:
                     self._settle(name)
 
     def _settle(self, name: str) -> None:
-        """Bring what is derived from one quota up to date."""
+        """Update what is derived from one quota."""
         before, after = self._quotas.get(name), self._decide(name)
         if before is not None:
             _discard(self._children, before.parent, name)

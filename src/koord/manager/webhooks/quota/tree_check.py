@@ -21,7 +21,7 @@ _KEYS = "failed to check sub and parent group quotaKey, err: checkSubAndParentGr
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """The feature gates that these checks read."""
+    """The feature gates that the checks read."""
 
     guarantee_usage: bool = False  # ElasticQuotaGuaranteeUsage
     update_resource_key: bool = False  # ElasticQuotaEnableUpdateResourceKey
@@ -30,7 +30,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 def fault_of(
     quota: QuotaInfo, old: QuotaInfo | None, tree: Topology, rules: Rules, has_pods: Callable[[], bool]
 ) -> str | None:
-    """`old` is None for a new quota; `has_pods` is only asked when a quota becomes a parent."""
+    """Return the first fault of the quota's place: parent, tree, resource keys and sums of guarantees; or None.
+
+    `old` is None for a new quota; `has_pods` is only called when a quota becomes a parent.
+    """
     if quota.name == ROOT_QUOTA:
         return None
     fault = _parenthood_fault(quota, old, tree, has_pods) or _tree_id_fault(quota, old, tree)
@@ -139,5 +142,5 @@ def _sum(vectors: Iterable[Resources]) -> Resources:
 
 
 def _above(a: Resources, b: Resources) -> bool:
-    """Whether any resource of a - b is positive; what b lacks counts as zero."""
+    """Return whether any resource of a - b is positive; what b lacks counts as zero."""
     return any(amount.sign() > 0 for amount in vector.subtract(a, b).values())

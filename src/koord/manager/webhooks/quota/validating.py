@@ -1,4 +1,4 @@
-"""Whether an ElasticQuota may be created, changed or deleted, and what the topology should remember of it."""
+"""The mutating and validating admission of ElasticQuotas, and the events that the topology should remember."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _SHOWN_PODS = 2
 
 
 class PodsView(Protocol):
-    """The pods of the cluster, by what binds them to a quota."""
+    """Lists the pods of the cluster by what binds them to a quota."""
 
     def labelled(self, quota: str) -> Sequence[str]:
-        """Names of the pods whose label names the quota."""
+        """Return the names of the pods whose label names the quota."""
         ...
 
     def any_in(self, namespace: str) -> bool: ...
 
 
 class Ruling(msgspec.Struct, frozen=True):
-    """`event` goes to the topology, unless the request was a dry run."""
+    """The decision, and the event for the topology unless the request was a dry run."""
 
     verdict: Verdict
     event: Event | None = None
@@ -124,7 +124,7 @@ def _update(
 
 
 def _asks_nothing(new: tuple[ElasticQuota, QuotaInfo], before: tuple[ElasticQuota, QuotaInfo]) -> bool:
-    """Whether nothing changes that is checked."""
+    """Return whether nothing that is checked changes."""
     (quota, info), (old_quota, old) = new, before
     claims = (one.metadata.annotations.get(A_QUOTA_NAMESPACES, "") for one in (quota, old_quota))
     return (

@@ -1,4 +1,4 @@
-"""What the leader does for quotas: their objects exist, show what is so, and give back what they borrowed too long."""
+"""The controllers of ElasticQuota."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from koord.scheduler.plugins.elastic_quota import ElasticQuota
 
 
 def quota_duties(post: Post) -> Sequence[Duty]:
-    """With the arguments of the first profile that has the plugin: there is one set of objects."""
+    """Build the quota controllers with the arguments of the first profile that has the plugin: there is one set of
+    objects.
+    """
     plugin = post.plugins[0]
     assert isinstance(plugin, ElasticQuota)
     return Groups(post, plugin), Status(post, plugin), Revocation(post, plugin)

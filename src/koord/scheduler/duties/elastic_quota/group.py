@@ -1,4 +1,6 @@
-"""The quotas that are always there: the root, and the groups of pods that have no other."""
+"""Run the controllers of ElasticQuota: create the default quotas, write the status of all, and revoke over-used ones.
+
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,7 @@ AGAIN_S = 30.0  # for a namespace that does not exist yet, or a server that does
 
 
 class Groups:
+    """Create the quotas that always exist: the root, and the groups of pods that have no other."""
     name: ClassVar[str] = "the quotas that are always there"
 
     def __init__(self, post: Post, plugin: ElasticQuota) -> None:
@@ -39,7 +42,7 @@ class Groups:
         self._quiet = QuietLog(_LOG, post.clock, every_s=600.0, burst=1)
 
     async def run(self) -> None:
-        """Until all of them are there. Nothing here counts on them: an object only states another max."""
+        """Run until all of them exist. Nothing depends on them: an object only states another max."""
         for body in self.wanted():
             while not await self._is_there(body):  # what keeps one from being made keeps the others too
                 await self._clock.sleep(AGAIN_S)
@@ -58,6 +61,7 @@ class Groups:
         return {"metadata": metadata, "spec": {"max": dict(most), "min": {}}}
 
     async def _is_there(self, body: dict[str, Any]) -> bool:
+        """Create the quota unless it exists; return whether it exists now."""
         name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
         if self._quotas.get(namespace, name) is not None:
             return True

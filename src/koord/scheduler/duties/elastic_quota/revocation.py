@@ -1,4 +1,4 @@
-"""Takes back what a quota has used beyond its share for too long: its least important pods are evicted."""
+"""Evict the least important pods of quotas that used more than their runtime for too long."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ RULE = "QuotaOverused"
 
 
 class Revocation:
+    """Evict the least important pods of quotas that used more than their runtime for too long."""
     name: ClassVar[str] = "the revocation of overused quotas"
 
     def __init__(self, post: Post, plugin: ElasticQuota) -> None:
@@ -28,7 +29,7 @@ class Revocation:
         self._watch = Watch({})
 
     async def run(self) -> None:
-        """A new leader starts counting anew: it did not see what was before."""
+        """Check all quotas periodically; a new leader starts timing anew, because it did not see what was before."""
         self._watch = Watch({})
         while self._enabled:
             await self.round()

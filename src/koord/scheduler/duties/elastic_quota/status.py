@@ -1,4 +1,4 @@
-"""Shows on every ElasticQuota what the ledger says of it; writes only what is not shown already."""
+"""Write on every ElasticQuota what the quota cache says of it."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ Key = tuple[str, str]
 
 
 class Status:
+    """Write on every ElasticQuota what the quota cache says of it, where it does not show that already."""
     name: ClassVar[str] = "the status of quotas"
 
     def __init__(self, post: Post, plugin: ElasticQuota) -> None:
@@ -53,7 +54,7 @@ class Status:
             await self._clock.sleep(PERIOD_S)
 
     async def round(self) -> None:
-        """One look at all quotas, without keeping the scheduler from its work for long."""
+        """Check all quotas once, yielding to the scheduler in between."""
         mark = (self._ledger.book.version, self._quotas.version)
         if mark == self._looked:
             return
@@ -76,7 +77,7 @@ class Status:
         return self._shown.get(_key(live)) != (figures(book, live.metadata.name), live.metadata.resource_version)
 
     async def _bring_up(self, live: QuotaObject) -> bool:
-        """Whether the object shows what is so; False when that has to be tried again."""
+        """Write the quota's status; return False when that has to be tried again."""
         async with self._turn:
             meta, book = live.metadata, self._ledger.book
             found = figures(book, meta.name)
@@ -105,7 +106,7 @@ class Status:
 
 
 def _counts(book: Book, live: QuotaObject) -> bool:
-    """Of objects that share a name one counts, and shows the numbers."""
+    """Return whether this object is the one that counts of those that share its name."""
     if live.metadata.name == ROOT_QUOTA or live.metadata.name in APART:
         return True
     quota = book.quotas.get(live.metadata.name)

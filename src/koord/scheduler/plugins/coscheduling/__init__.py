@@ -1,4 +1,4 @@
-"""Gangs: pods that get their nodes together or not at all. The loop is drawn in `koord.policy.gang.round`."""
+"""Coscheduling gives the members of a gang their nodes together or not at all; `gang_round` draws the loop."""
 
 from koord.scheduler.plugins.coscheduling.network_plugin import NetworkCoscheduling, coscheduling
 from koord.scheduler.plugins.coscheduling.plugin import Coscheduling

@@ -1,6 +1,7 @@
-"""The one register of gangs of a program with the round that is under way, shared by the plugins of all profiles.
+"""GangManager keeps the gangs of all profiles and the scheduling round that is under way.
 
-Keeps the register in line with what the watch shows, and wakes a member when that is news to its group.
+It follows the watches of pods, PodGroups and Reservations, and activates a member when its group can
+proceed.
 """
 
 from __future__ import annotations
@@ -22,34 +23,34 @@ from koord.scheduler.state.cluster import ClusterState
 from koord.scheduler.state.reserve import standing_for
 from koord.scheduler.state.wire import PODS, Pod
 
-# The names under which Koordinator's users see a member sent back, and by which its nomination is kept or not.
+# The plugin name that Koordinator reports for a rejected member, by which its nomination is kept or not.
 REJECTOR = "JobRejectPlugin"
 
-Ended = Callable[[str, int, float], None]  # why, how many members were tried, seconds
-Searched = Callable[[str, bool, float], None]  # for which group room was looked for, whether there was, seconds
+Ended = Callable[[str, int, float], None]  # reason, number of members tried, seconds
+Searched = Callable[[str, bool, float], None]  # group, whether a preemption was found, seconds
 
 
 class Company:
-    """Get it with `state.derived(Company)`, then `join`."""
+    """The gang state of one cluster state; get it with `state.derived(GangManager)`, then call `attach`."""
 
     def __init__(self, state: ClusterState) -> None:
         self.gangs = Gangs()
         self.round: Round | None = None
         self.defaults = Defaults()
-        self.culprits: dict[str, str] = {}  # group -> the member for whose sake its last round failed, by uid
+        self.culprits: dict[str, str] = {}  # group -> uid of the member that failed its last round
         self.failures: dict[str, str] = {}  # group -> why its last round failed, until one succeeds
-        self.stranded: dict[str, str] = {}  # uid -> the node that a member lost after its gang was let go
-        self.promised: dict[str, str] = {}  # uid -> the node that a member keeps a claim to while room is made
+        self.stranded: dict[str, str] = {}  # uid -> the node that a member lost after its gang was permitted
+        self.promised: dict[str, str] = {}  # uid -> the node that stays nominated for a member while victims leave
         self.watchers: list[Ended] = []
         self.searchers: list[Searched] = []
-        self.batchers: list[Callable[[bool, float], None]] = []  # told whether a plan held that was done in one go
-        self.reservers: list[Callable[[Pod | None, Pod | None], None]] = []  # told of what stands for Reservations
-        self.leavers: list[Callable[[str], None]] = []  # told of groups that are no more
+        self.batchers: list[Callable[[bool, float], None]] = []  # called with whether an uninterruptible plan succeeded
+        self.reservers: list[Callable[[Pod | None, Pod | None], None]] = []  # called with reserve pods before and after
+        self.leavers: list[Callable[[str], None]] = []  # called with groups that no longer exist
         self._desk = Desk()
         self._now: Callable[[], float] = lambda: 0.0
         self._joined = False
         self._reserving = False
-        self.stand_ins: dict[str, Pod] = {}  # uid -> the pod that stands for a Reservation that is a member
+        self.stand_ins: dict[str, Pod] = {}  # uid -> the reserve pod of a Reservation that is a member
 
     def join(self, handle: Handle, defaults: Defaults) -> None:
         if self._joined:
@@ -62,7 +63,9 @@ class Company:
         handle.lister(PODS).on_change(self._on_pod)
 
     def join_reservations(self, handle: Handle) -> None:
-        """Where Reservations are scheduled, they can be members too, by their own words or those of their template."""
+        """Follow Reservations too: where they are scheduled, they can be gang members by their own or their template's
+        labels.
+        """
         if not self._reserving:
             self._reserving = True
             handle.lister(RESERVATIONS).on_change(self._on_reservation)
@@ -97,7 +100,10 @@ class Company:
         self.hear(self.gangs.pod_group(gang_id(meta.namespace, meta.name), settings))
 
     def hear(self, news: Iterable[News]) -> None:
-        """Wake whom it concerns. One member speaks for the others, except where each is on its own now."""
+        """Activate the members that a change concerns.
+
+        One member represents the others, except where each member is scheduled on its own from now on.
+        """
         for item in news:
             group = self.gangs.groups.get(item.group)
             if group is None:
@@ -118,13 +124,13 @@ class Company:
                 self.wake(group)
 
     def wake(self, group: Group) -> None:
-        """Have some member queue for all, if nobody does: rather the one that did not fit the last time."""
+        """Activate one pending member to represent the group, preferably the one that did not fit the last time."""
         if not group.ready or group.representative:
             return
         culprit = self.culprits.get(group.id, "")
         line = sorted(self.gangs.pending(group), key=lambda member: member.uid != culprit)
         for member in line:
-            self._desk.activate((member.uid,))  # if it is in the queue it asks to be the one, and is
+            self._desk.activate((member.uid,))  # if it is in the queue, its PreEnqueue makes it the representative
             if self._is_represented(group):
                 return
 
@@ -146,7 +152,7 @@ class Company:
         return self.round if self.round is not None and self.round.group == group.id else None
 
     def send_back(self, group: Group, message: str) -> None:
-        """Those of the group who wait give back their nodes."""
+        """Reject the members of the group that wait at Permit, so that they give back their nodes."""
         round_ = self.running(group)
         quiet = round_ is not None and not round_.disturbed
         for uid in self.gangs.waiting(group):
@@ -168,7 +174,7 @@ class Company:
 
 
 def _may_be_member(reservation: Reservation) -> bool:
-    """Before a pod is made to stand for it: nearly none is."""
+    """Return whether the Reservation may be a gang member, before a reserve pod is built for it: nearly none is."""
     meta, template = reservation.metadata, reservation.spec.template
     own = gang_of("", meta.labels or {}, meta.annotations or {})
     if own is not None or template is None:

@@ -1,4 +1,4 @@
-"""Pods that need not be alike, tried out together on a copy of one node with the filters of the profile."""
+"""GroupTrial tries several, possibly different pods together on a copy of one node with the profile's filters."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ _LEFT_OUT = unresolvable("node is filtered out by the prefilter result")
 
 
 def kind_of(profile: Profile, pod: PodInfo) -> Hashable:
-    """Equal for pods that plugins need not tell apart; where plugins cannot say, for those that ask for the same."""
+    """Return a key that is equal for pods that plugins need not tell apart.
+
+    Where plugins cannot say, it is equal for pods with equal templates.
+    """
     return profile.class_of(pod) or pod.shape.number
 
 
 def prepared(profile: Profile, state: ClusterState, pods: Iterable[PodInfo]) -> dict[Hashable, Trials] | Reject | Fault:
-    """PreFilter for each kind of the pods; or the first refusal."""
+    """Run PreFilter once per class of the pods; return the dry runs by class, or the first rejection."""
     found: dict[Hashable, Trials] = {}
     for pod in pods:
         kind = kind_of(profile, pod)
@@ -49,7 +52,10 @@ class Crew:
         self._each = {kind: Trial(held, held.cycle.fork(), self.node) for kind, held in trials.items()}
 
     def refusal(self, pod: PodInfo, *, again: bool = False) -> Said | None:
-        """`again`: such a pod was let in before, so that only those are asked who look at pods."""
+        """Return which plugin rejects the pod on the node, and why; None when it fits.
+
+        `again`: such a pod fitted before, so only the filters that read pods run.
+        """
         kind = kind_of(self._profile, pod)
         cycle = self._trials[kind].cycle
         if cycle.only is not None and self.node.name not in cycle.only:

@@ -1,4 +1,9 @@
-"""The table as its sums would be with more pods on nodes. Only for filters that read nothing but sums of pods."""
+"""This module computes how many pods of a gang each node takes in their order, and why it does not take the
+next.
+
+columns    filters that read no pods, or only their sums, answer for all nodes at once
+trials     where another filter has a say, nodes are tried one by one, as far as the columns leave open
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from koord.scheduler.state.table import Ints, NodeTable
 
 
 class Load:
-    """Pods that are to come, as sums per row."""
+    """Pods that are yet to come, as sums per row."""
 
     __slots__ = ("_amounts", "count")
 
@@ -21,7 +26,7 @@ class Load:
         return self._amounts.get(name)
 
     def plus(self, pod: PodInfo, times: Ints) -> Load:
-        """With so many like this one besides, per row."""
+        """Return the load with `times` more of this pod per row."""
         other = Load(0)
         other.count = self.count + times
         other._amounts = dict(self._amounts)
@@ -32,6 +37,7 @@ class Load:
 
 
 class Crowded(NodeTable):
+    """The node table with the sums of more pods on its nodes; only for filters that read nothing but sums of pods."""
     def __init__(self, table: NodeTable, load: Load) -> None:
         self._under = table
         self._load = load

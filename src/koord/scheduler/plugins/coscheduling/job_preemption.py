@@ -1,10 +1,12 @@
-"""Room for a whole gang: which pods must go so that all members that have no node fit at once. All of them, or nobody
-goes: a victim that does not get the gang started would have gone for nothing.
+"""This module finds the victims that make room for a whole gang: all pending members fit at once, or nobody is
+evicted.
 
-    take away everybody who may go, node by node -> place the members one after another where that costs least
-        | one fits nowhere: nobody goes
+A victim that does not get the gang started would be evicted for nothing.
+
+    remove every possible victim, node by node -> place the members one by one where that costs least
+        | one fits nowhere: nobody is evicted
         v
-    put victims back one by one, the important first, where the members still fit beside them -> the rest goes
+    reprieve victims one by one, the important first, where the members still fit -> the rest is evicted
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class JobReliefs(Reliefs):
 
 
 class JobRules(Rules):
-    """Pods of lower priority, unless their labels protect them. Disruption budgets are not looked at."""
+    """Allow victims of lower priority unless their labels protect them. Disruption budgets are not considered."""
 
     def may_take(self, pod: PodInfo, victim: PodInfo) -> bool:
         return not _is_protected(victim) and super().may_take(pod, victim)
@@ -59,14 +61,14 @@ class JobRules(Rules):
 
 
 class Room(msgspec.Struct, frozen=True):
-    """`nodes` by uid of the member; victims the most important first."""
+    """The result of a search: `nodes` by uid of the member, and the victims, most important first."""
 
     nodes: Mapping[str, str]
     victims: tuple[PodInfo, ...]
 
 
 class _Site:
-    """One node without those who may go, and with the members that were placed there. Tried out only if need be."""
+    """One node without its possible victims, and with the members placed there. A dry run is made only if needed."""
 
     __slots__ = ("_crew", "_profile", "_trials", "node", "placed", "victims")
 
@@ -79,7 +81,7 @@ class _Site:
         self.placed: list[PodInfo] = []
 
     def emptied(self) -> Crew:
-        """The node with nobody placed on it yet."""
+        """Return a trial on the node without victims and without placed members."""
         crew = Crew(self._profile, self.node, self._trials)
         for victim in self.victims:
             crew.remove(victim)
@@ -99,7 +101,7 @@ class _Site:
 
 
 class Yard:
-    """All nodes on which it would help if pods left, as they were without them."""
+    """All nodes on which evictions could help, as they would be without the possible victims."""
 
     def __init__(self, profile: Profile, refused: Refused, trials: Kinds, rules: JobRules) -> None:
         self._profile = profile
@@ -126,7 +128,7 @@ class Yard:
         return known
 
     def crew(self, node: NodeInfo) -> Crew:
-        """As the node would be, with nobody placed on it yet."""
+        """Return a trial on the node without victims and without placed members."""
         return self.site(node.row).emptied()
 
     def by_cost(self) -> list[int]:
@@ -134,7 +136,7 @@ class Yard:
         return sorted(self.rows.tolist(), key=lambda row: (self.costs[row], node.name if (node := names[row]) else ""))
 
     def untakeable(self, told: Callable[[RowList], Counter[str]]) -> str:
-        """Why there is no room, with what is `told` of nodes that somebody could leave."""
+        """Return why the members do not fit; `told` counts the rejections of rows that have victims."""
         nodes = self._refused.decision.node_count
         nobody = self._nobody[self.rows]
         reasons = told(self.rows[~nobody])
@@ -155,7 +157,7 @@ class Yard:
 def room_for(
     profile: Profile, refused: Refused, members: Sequence[PodInfo], trials: Kinds, rules: JobRules
 ) -> Room | str:
-    """The room, or in words why there is none. Members go one after another where that costs least."""
+    """Place the members one by one where that costs least; return the result, or the message why they do not fit."""
     yard = Yard(profile, refused, trials, rules)
     order = yard.by_cost()
     load = Load(refused.table.size)
@@ -187,7 +189,9 @@ def planned_room(
     planner: Planner,
     wish: NetworkTopologySpec,
 ) -> Room | str:
-    """The same for members that must be near each other: of domains that serve them equally well, the cheapest."""
+    """Do the same for members that must be near each other: of domains that serve them equally well, take the
+    cheapest.
+    """
     yard = Yard(profile, refused, trials, rules)
     offers = Offers(profile, trials, members, yard.table, yard.crew, emptied=True)
     offers.count[~yard.among] = 0
@@ -212,7 +216,7 @@ def _told(kind: Kind, yard: Yard, load: Load, member: PodInfo, rows: RowList) ->
 
 
 def alone(plugin: str, refused: Refused, rules: JobRules) -> Preempt | Futile:
-    """For a pod of no gang, in the same way as everywhere else, with the rules of this kind."""
+    """Preempt for a pod of no gang in the usual way, with the rules of this plugin."""
     pod = refused.pod
     if pod.shape.spec.preemption_policy == "Never":
         return Futile((f"preemption: {NEVER}",))
@@ -231,7 +235,7 @@ def alone(plugin: str, refused: Refused, rules: JobRules) -> Preempt | Futile:
 
 
 def _reprieved(site: _Site) -> list[PodInfo]:
-    """Who must really go: each victim stays that all members placed here still fit beside."""
+    """Return who must be evicted: a victim is reprieved if all members placed here still fit beside it."""
     crew = site.emptied()
     going = []
     for victim in sorted(site.victims, key=lambda v: (-v.priority, _job(v), v.name)):
@@ -243,7 +247,7 @@ def _reprieved(site: _Site) -> list[PodInfo]:
 
 
 def _all_fit(crew: Crew, members: Sequence[PodInfo]) -> bool:
-    """One after another; the crew is left as it was."""
+    """Return whether the members fit one after another; the trial is left unchanged."""
     there: list[PodInfo] = []
     for member in members:
         if crew.refusal(member, again=True) is not None:
@@ -265,7 +269,9 @@ def _is_protected(pod: PodInfo) -> bool:
 
 
 def _costs(table: NodeTable, rows: RowList, priority: int) -> dict[int, int]:
-    """By row. Each job on a node counts once, with the rank of its most important pod there among all that may go."""
+    """Return the cost of each row: each job on it counts once, by the rank of its most important possible victim
+    there.
+    """
     jobs = table.column("jobs that may be preempted", object, _jobs_on)
     found = {row: [(job, p) for job, p in jobs[row] or () if p < priority] for row in rows.tolist()}
     ranks = {p: rank for rank, p in enumerate(sorted({p for pairs in found.values() for _, p in pairs}))}

@@ -1,4 +1,8 @@
-"""Pods and PodGroups as the register of gangs wants them."""
+"""GangManager keeps the gangs of all profiles and the scheduling round that is under way.
+
+It follows the watches of pods, PodGroups and Reservations, and activates a member when its group can
+proceed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from koord.scheduler.state.wire import Pod, is_terminal
 
 
 def member_of(pod: Pod) -> Member | None:
-    """None for a pod that is in no gang."""
+    """Return the gang member that the pod is; None for a pod that is in no gang."""
     meta = pod.metadata
     labels, annotations = meta.labels or {}, meta.annotations or {}
     gang = gang_of(meta.namespace, labels, annotations)

@@ -1,5 +1,4 @@
-"""Pods that carry the same network topology selector, near each other: how many are on each node, and which of the
-nodes that fit one more of them are nearest to those."""
+"""This module ranks nodes by their proximity in the network to pods with the same network topology selector."""
 
 from __future__ import annotations
 
@@ -14,7 +13,9 @@ from koord.scheduler.state.table import Ints, NodeTable, RowList
 
 
 def existing_of(table: NodeTable, kind: str) -> dict[int, int]:
-    """By row, where there are any. Counted again only where nodes changed."""
+    """Return the number of pods with this selector by row, where there are any. Only changed nodes are counted
+    again.
+    """
     counts = table.column("network topology selectors", object, _selectors)
     return {row: found[kind] for row, found in enumerate(counts.tolist()) if found and kind in found}
 
@@ -25,8 +26,11 @@ def _selectors(node: NodeInfo) -> dict[str, int] | None:
 
 
 def distances(network: NetworkMap, table: NodeTable, kind: str, feasible: RowList) -> Ints:
-    """By row, the place of each feasible node in the line of the nearest: where most of the kind are, on the node, then
-    around it, layer by layer; then where the fewest nodes fit; then by name. Nodes outside the network come last."""
+    """Return each feasible row's rank by proximity.
+
+    Rows are ordered by the pods with the selector on the node, then in each domain upwards; then by the fewest
+    feasible nodes; then by name. Nodes outside the network come last.
+    """
     rows, domains = network.rows, network.domains
     fits = np.zeros(table.size, np.bool_)
     fits[feasible] = True

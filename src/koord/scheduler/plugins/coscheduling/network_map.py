@@ -1,4 +1,10 @@
-"""The network between the nodes as they are now. The tree is kept until a node that says where it is says otherwise."""
+"""This module maps the network between the nodes, ranks nodes by proximity, and plans the nodes of a whole
+gang.
+
+The tree is kept until the topology labels of a node change. The choice of domains itself is in
+`network_topology`; the planner finds how many members fit each node, by dry runs with the filters of the
+profile.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +41,9 @@ class NetworkMap:
         return topology.spec if topology is not None else None
 
     def tree(self) -> Place | Broken | None:
-        """None when nobody has declared a network. What stands on the leaves is of whoever asked last."""
+        """Return the tree; None when no network topology is declared. The counts on its leaves are the last caller's.
+
+        """
         declared = self.declared
         if declared is None:
             return None
@@ -66,7 +74,7 @@ class NetworkMap:
         self.domains = tuple(layers)
 
     def _relabelled(self) -> bool:
-        """Nodes change all the time, where they are hardly ever."""
+        """Return whether the labels of a node changed: nodes change all the time, where they are hardly ever."""
         table = self._state.table
         changed = table.node_changes.since(self._position)
         if changed is None:

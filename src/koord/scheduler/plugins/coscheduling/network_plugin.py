@@ -1,4 +1,6 @@
-"""Coscheduling for clusters that say how their nodes are connected: gangs near each other, pods near their like."""
+"""NetworkCoscheduling adds the network topology to Coscheduling: gangs within domains, pods near pods like
+them.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +31,20 @@ from koord.scheduler.state.table import NodeTable, Rows
 
 
 class NetworkCoscheduling(Coscheduling):
-    """The same for clusters that say how their nodes are connected. Every pod is asked whether its node is planned, so
-    that only those who want it pay for it."""
+    """Coscheduling for clusters with a ClusterNetworkTopology.
+
+    It is a class of its own because every pod is asked for its planned node: only those who want this pay for
+    it.
+    """
 
     wakes_on = (Event("ClusterNetworkTopology", ADD), Event("ClusterNetworkTopology", UPDATE))
     scope = CLUSTER
     normaliser = Normaliser(reverse=True)
 
     def __init__(self, args: CoschedulingArgs, handle: Handle, *, batch: bool = False) -> None:
-        """`batch`: a plan is carried out in one go."""
+        """Take defaulted arguments. `batch`: schedule all members of a plan without looking at other pods between
+        them.
+        """
         super().__init__(args, handle)
         self._batch = batch
         self.planner = Planner(handle)
@@ -51,7 +58,9 @@ class NetworkCoscheduling(Coscheduling):
         return self.planner.map.declared
 
     def epoch(self, cycle: Cycle) -> Hashable:
-        """Any placement may be of such a pod; nobody else asks."""
+        """Return the table position for pods with a selector: any placement may be of such a pod. Other pods do not
+        depend on it.
+        """
         return cycle.state.table.position if self.name in cycle.kept else 0
 
     def pre_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:

@@ -1,7 +1,5 @@
-"""How many pods of a gang each node takes, one after another in their order, and what the next one is told there.
-
-columns    filters that read nothing of pods, or only their sums, tell it for all nodes at once
-crews      where another filter has a say, its nodes are tried one by one, as far as the columns leave open
+"""This module computes how many pods of a gang each node takes in their order, and why it does not take the
+next.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ from koord.scheduler.state.table import EVERY, Bools, Ints, NodeTable, RowList
 
 
 class Kind:
-    """Equal pods: who judges them, and by what.
+    """Equal pods, with the filters that decide about them.
 
-    `emptied`: nodes are looked at with fewer pods than they have, so that what filters say of them now is no bound.
+    `emptied`: nodes are evaluated with fewer pods than they have, so that current verdicts are no bound.
     """
 
     def __init__(self, profile: Profile, trials: Trials, *, emptied: bool) -> None:
@@ -37,7 +35,7 @@ class Kind:
         self._judgement.judge_all()
         self._sums: list[int] = []
         self._fixed: list[int] = []
-        self.unsure = len(self._judgement.filters)  # the first place of a filter that columns do not speak for
+        self.unsure = len(self._judgement.filters)  # index of the first filter that columns cannot evaluate
         for place, judge in enumerate(self._judgement.filters):
             if judge.plugin.name == PRE_FILTER or judge.plugin.reads_pods == "nothing":
                 self._fixed.append(place)
@@ -59,7 +57,7 @@ class Kind:
         return self._judgement.filters[place].plugin.filter_columns(self._cycle, self.pod, table, EVERY)
 
     def room(self, table: NodeTable, load: Load, limit: int, among: Bools) -> Ints:
-        """Up to the limit, how many come to each row with the load already there: doubling steps, then halves."""
+        """Return how many of the pods each row takes beside the load, up to the limit, by binary search."""
         found = np.zeros(table.size, np.int64)
         among = among & self.open
         step = 1 << (limit.bit_length() - 1) if limit else 0
@@ -74,7 +72,7 @@ class Kind:
         return found
 
     def refusals(self, table: NodeTable, load: Load, rows: RowList) -> tuple[list[tuple[Said, int]], RowList]:
-        """What one more is told on these rows, counted, and the rows where only a trial could tell."""
+        """Return the counted rejections of one more pod on these rows, and the rows where only a trial can tell."""
         crowded = Crowded(table, load)
         first = np.full(len(rows), len(self._judgement.filters), np.intp)
         codes_at: dict[int, Codes] = {}
@@ -92,7 +90,11 @@ class Kind:
 
 
 class Offers:
-    """`table` is the live one, or what it would be without some pods; `crew` gives a node in the same state."""
+    """The number of pods, in their order, that each row takes.
+
+    `table` is the live one, or what it would be without some pods; `group_trial` makes a trial on a node in the
+    same state.
+    """
 
     def __init__(
         self,
@@ -110,7 +112,7 @@ class Offers:
         self._kind_of = [kind_of(profile, pod) for pod in pods]
         self.kinds = {key: Kind(profile, held, emptied=emptied) for key, held in trials.items()}
         self._load = Load(table.size)
-        self._said: dict[int, Said | None] = {}  # by row, where a trial told
+        self._said: dict[int, Said | None] = {}  # by row, where a dry run rejected
         self.count: Ints = self._counted()
         if not all(kind.exact for kind in self.kinds.values()):
             self._try_out()
@@ -142,7 +144,7 @@ class Offers:
                 crew.add(pod)
 
     def refusals(self, rows: RowList) -> tuple[Counter[str], set[str]]:
-        """Why these rows do not take all, counted, and who says so."""
+        """Return why these rows do not take all pods, counted by reason, and the plugins that reject them."""
         reasons: Counter[str] = Counter()
         plugins: set[str] = set()
         short = rows[self.count[rows] < len(self._pods)]

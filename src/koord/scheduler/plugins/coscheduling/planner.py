@@ -1,5 +1,4 @@
-"""Plans the nodes of a whole gang at once, near each other in the network. The choice itself is in the policy; here is
-how many members fit each node, tried out with the filters of the profile."""
+"""NetworkPlanner plans the nodes of a whole gang at once, near each other in the network."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class Planner:
         self.map = NetworkMap(handle)
 
     def planned(self, pods: Sequence[PodInfo], wish: NetworkTopologySpec) -> dict[str, str] | Reject | Fault:
-        """By uid, the node of each; or why there is none for all of them."""
+        """Return the node of each pod by uid, or why there is none for all of them."""
         tree = self.map.tree()
         if tree is None:
             return unresolvable("no cluster network topology")
@@ -62,7 +61,9 @@ class Planner:
         unfit: Callable[[], str],
         scores: Mapping[int, int] | None = None,
     ) -> list[tuple[PodInfo, str]] | str:
-        """Each with its node, or why there is none for all of them. Scores are by row; the greater is better."""
+        """Return each pod with its node, or why there is none for all of them. `scores` are by row; greater is better.
+
+        """
         tree = self.map.tree()
         assert isinstance(tree, Place)
         kind = selector(pods[0].annotations)

@@ -1,4 +1,8 @@
-"""Give the members of a gang their nodes together or not at all. What follows from what is in `koord.policy.gang`."""
+"""Coscheduling gives the members of a gang their nodes together or not at all.
+
+The rules of gangs are in `gang_spec`, `gang_cache` and `gang_round`; this module maps them to extension
+points.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +48,11 @@ _MARKS = (
 
 class Coscheduling(Plugin):
     name = "Coscheduling"
-    # Nothing in the cluster wakes a member that is held for its gang's sake: the register does, when its gang can go.
+    # No cluster event requeues a member that waits for its gang: GangManager activates it when the gang can proceed.
     wakes_on: ClassVar[tuple[Event, ...]] = ()
 
     def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
-        """Takes defaulted arguments."""
+        """Take arguments that are already defaulted."""
         wait_s = duration.parse_seconds(args.default_timeout or "600s")
         self._defaults = Defaults(wait_s, args.default_match_policy or Defaults.policy)
         self.controller_workers = args.controller_workers or 1
@@ -71,7 +75,7 @@ class Coscheduling(Plugin):
             return self._stranger(pod, gang)
         group = self._gangs.group_of(gang)
         if goes_alone(gang, group, self._defaults) or pod.gates:
-            return None  # a pod with gates is held by them, and must not queue for the others
+            return None  # a pod with scheduling gates is held by them, and must not represent the group
         if not group.ready:
             return self._incomplete(group, gang, pod)
         round_ = self.company.running(group)
@@ -87,7 +91,7 @@ class Coscheduling(Plugin):
         return unresolvable(wording.represented(other.pending[group.representative].key, group.id))
 
     def _stranger(self, pod: PodInfo, gang: Gang | None) -> Reject | None:
-        """A pod of no gang, or of one of which nothing is known yet."""
+        """Reject a pod whose gang is not known yet; return None for a pod of no gang."""
         if gang is not None:
             return unresolvable(wording.unsettled(gang.id, pod.key))
         gang_id = gang_of(pod.namespace, pod.labels, pod.annotations)
@@ -140,7 +144,7 @@ class Coscheduling(Plugin):
             self.company.round.disturbed = True
 
     def _give_up(self) -> None:
-        """Another group's turn has come, whatever became of the round before."""
+        """End the previous round, whatever became of it: it is another group's turn."""
         round_ = self.company.round
         group = self._gangs.groups.get(round_.group) if round_ is not None else None
         if group is not None:
@@ -148,7 +152,9 @@ class Coscheduling(Plugin):
         self.company.end(wording.ALL_TRIED)
 
     def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Preempt | Futile | None:
-        """With `enablePreemption`: make room for all members at once. Others are not to evict for one of them."""
+        """With `enablePreemption`, make room for all members at once; other plugins are not to evict for one of them.
+
+        """
         if not self._preempts:
             return None
         gang = self._gangs.of(pod.uid)
@@ -160,7 +166,7 @@ class Coscheduling(Plugin):
         round_ = self.company.running(group)
         if round_ is None or can_succeed(self._gangs, group, round_, self._defaults):
             return None
-        if round_.whole:  # what does not hold as a whole is planned anew, not fought for member by member
+        if round_.whole:  # a plan that fails is made anew, and nobody is preempted for single members
             return Futile(final=True)
         members = self._infos(group, pod)
         began = self._handle.now()
@@ -172,7 +178,7 @@ class Coscheduling(Plugin):
         if isinstance(found, Futile):
             return found
         waiting = {uid: node for g in self._gangs.of_group(group) for uid, node in g.waiting.items()}
-        self.company.promised.update(waiting)  # they are sent back, and keep what they had
+        self.company.promised.update(waiting)  # they are rejected, and keep a nomination for their nodes
         self._nominate(found.nodes, members, pod)
         lesser = {
             other.uid: None
@@ -207,7 +213,7 @@ class Coscheduling(Plugin):
         return room_for(profile, refused, members, trials, self._job_rules)
 
     def _infos(self, group: Group, first: PodInfo) -> list[PodInfo]:
-        """Those who are still to get a node, in their order."""
+        """Return the members that still need a node, in their order."""
         return [info for m in self._gangs.pending(group) if (info := self._info(m, first)) is not None]
 
     def _info(self, member: Member, first: PodInfo) -> PodInfo | None:
@@ -227,7 +233,7 @@ class Coscheduling(Plugin):
         self._profile = profile
 
     def after_post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> None:
-        """A member fits nowhere. If that leaves too few, the whole group fails with it, and is told so once."""
+        """Fail the whole group if the member that fits nowhere leaves too few, and report it once per member."""
         gang = self._gangs.of(pod.uid)
         if gang is None or gang.settings is None:
             return
@@ -285,7 +291,7 @@ class Coscheduling(Plugin):
         group = self._gangs.group_of(gang)
         if pod.uid in group.binding and gang.waiting.get(pod.uid) == node_name:
             self.company.stranded[pod.uid] = node_name
-        self._gangs.release(pod.uid)  # even if nobody says any more what its gang asks for
+        self._gangs.release(pod.uid)  # even if the gang's spec is gone
         if gang.settings is None or not gang.settings.strict or goes_alone(gang, group, self._defaults):
             return
         round_ = self.company.running(group)
@@ -297,7 +303,7 @@ class Coscheduling(Plugin):
             self.company.end(wording.ALL_TRIED)
 
     def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | None:
-        """Those that start together are told how many they are."""
+        """Annotate members that are bound together with their group and number."""
         gang = self._gangs.of(pod.uid)
         group = self._gangs.group_of(gang) if gang is not None else None
         if group is not None and len(group.binding) > 1 and pod.uid in group.binding:
@@ -313,8 +319,8 @@ class Coscheduling(Plugin):
         self.company.hear(self._gangs.bind(pod.uid, node_name))
 
     def failed(self, pod: PodInfo, message: str, rejectors: frozenset[str]) -> Takeover | None:
-        """A member whose binding broke while its fellows start keeps a claim to its node: they need it."""
-        promised = self.company.promised.pop(pod.uid, None)  # room is being made for its fellows
+        """Nominate the lost node again for a member whose binding failed while its gang starts: the gang needs it."""
+        promised = self.company.promised.pop(pod.uid, None)  # victims are being evicted for the other members
         node = self.company.stranded.pop(pod.uid, None)
         if node is not None and not rejectors:
             return Takeover(nominate=node)

@@ -1,4 +1,4 @@
-"""The plugin that makes room for pods of higher priority."""
+"""DefaultPreemption makes room for pods of higher priority."""
 
 from koord.scheduler.plugins.default_preemption.plugin import DefaultPreemption
 

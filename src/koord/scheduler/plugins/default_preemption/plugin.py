@@ -1,4 +1,7 @@
-"""Make room for a pod by evicting pods of lower priority. The search is in `preemption`; others carry it out."""
+"""DefaultPreemption makes room for a pod by evicting pods of lower priority.
+
+The search is in `koord.scheduler.preemption`; the scheduler carries the result out.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class DefaultPreemption(Plugin):
     def __init__(
         self, args: DefaultPreemptionArgs, handle: Handle, may_evict: Callable[[PodInfo], bool] | None = None
     ) -> None:
-        """Takes defaulted arguments. `may_evict` protects pods that priority alone does not."""
+        """Take defaulted arguments. `may_evict` protects pods that priority alone does not."""
         percent, at_least = args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute
         if percent is None or at_least is None:
             raise ValueError("how many candidate nodes to look for is not specified")
@@ -46,7 +49,7 @@ class DefaultPreemption(Plugin):
         return _WAITS if self._under_way.holds(pod.uid) else None
 
     def might_help(self, pod: PodInfo, happened: Happened) -> bool:
-        """The pod was refused by others too, and they know whether a deletion makes room."""
+        """Return False: the pod was rejected by other plugins too, and they know whether a deletion makes room."""
         return False
 
     # Making room -------------------------------------------------------------------------------------------------
@@ -60,7 +63,7 @@ class DefaultPreemption(Plugin):
 
 
 def _message(refused: Refused, found: Found) -> str:
-    """Kubernetes' text, of every node of the cluster."""
+    """Return Kubernetes' message, which accounts for every node of the cluster."""
     total = refused.decision.node_count
     counts = dict(found.without)
     if total > found.nodes:

@@ -1,4 +1,6 @@
-"""Give pods the GPUs, network cards and other devices that they ask for, and keep count of who holds which."""
+"""DeviceShare gives pods the GPUs, network cards and other devices that they request, and tracks who holds
+which.
+"""
 
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
 

@@ -1,4 +1,6 @@
-"""What pods ask of devices, read once for all pods that ask for the same; and the words that refuse them."""
+"""This module parses what pods request of devices, once for all pods with equal requests, and follows GPU
+templates.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def rejection(refusal: Refusal) -> Reject:
 
 
 class Asking:
-    """One demand. `counts` is None where counting cards that would fit does not tell whether the pod fits."""
+    """One device request, shared by all pods that ask for the same.
+
+    `card_counts` is None where counting the cards that would fit does not tell whether the pod fits.
+    """
 
     __slots__ = (
         "_codes",
@@ -65,7 +70,7 @@ class Asking:
         self.demand = demand
         self.required = required  # it must use a reservation
         self.ignores = ignores  # it may use what is reserved for others
-        self.promised = promised  # what it was given earlier, to be given again
+        self.promised = promised  # devices that it was given earlier, to be given again
         self.counts = _counts(demand) if promised is None else None
         # Enough cards that fit are enough: it matters not where they are.
         self.settled = (
@@ -94,7 +99,7 @@ class Asking:
         self.verdicts[situation] = verdict
 
     def once(self, key: Hashable, work: Callable[[], T]) -> T:
-        """Worked out for the first who asks of a situation."""
+        """Return the memoized answer for a situation, computing it for the first caller."""
         if key not in self.zoned:
             if len(self.zoned) >= _VERDICTS_KEPT:
                 self.zoned.clear()
@@ -111,12 +116,16 @@ class Askings:
         self._made = 0
 
     def cut_by(self, templates: Templates, trouble: str) -> None:
-        """The templates that are in force from now on. `trouble`: why there are none, for those who need one."""
+        """Set the GPU templates that are in force from now on. `trouble`: why there are none, for pods that need one.
+
+        """
         self._templates, self._trouble = templates, trouble
         self._known.clear()
 
     def of(self, pod: PodInfo) -> Asking | Reject | None:
-        """None: the pod asks for no device. Every pod that is decided comes by here."""
+        """Return the pod's request, its rejection if it is invalid, or None if it requests no device. Runs for every
+        pod.
+        """
         asked = pod.shape.memo.get(MEMO)
         if asked is None:
             asked = pod.shape.memo[MEMO] = asks_for_devices(pod.shape.requests)
@@ -147,7 +156,9 @@ class Askings:
 
 
 def _promised(annotations: Mapping[str, str]) -> Holdings | None:
-    """Only if a hint says so: otherwise it is of an earlier life."""
+    """Return the devices of the pod's annotation if a hint designates them; otherwise they are of an earlier
+    attempt.
+    """
     hint = scheduling_hint.parse(annotations)
     if not isinstance(hint, scheduling_hint.SchedulingHint) or MEMO not in hint.extensions:
         return None
@@ -156,7 +167,7 @@ def _promised(annotations: Mapping[str, str]) -> Holdings | None:
 
 
 def _counts(demand: Demand) -> dict[str, tuple[Amounts, int]] | None:
-    """By type, in the order in which devices are chosen: what each card must have left, and how many such cards."""
+    """Return by type, in allocation order, what each card must have left and how many such cards are needed."""
     if demand.templates is not None or demand.partition is not None or wire.GPU in demand.joint[1:]:
         return None
     need, hints = demand.gpu, [demand.hint(device_type) for device_type in demand.requests]

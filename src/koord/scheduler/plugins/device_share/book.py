@@ -1,11 +1,12 @@
-"""Who holds which devices on all nodes: what placed pods carry in their annotations, and what was promised to pods on
-their way there.
+"""NodeDeviceCache tracks who holds which devices on all nodes, from annotations of placed pods and assumed
+allocations.
 
-    reserve          promise: counted at once
-    bound and seen   the pod's own annotation is counted in its place
-    gone, undone     nothing is
+    Reserve           assume: counted at once
+    bound and seen    the pod's own annotation is counted instead
+    deleted, forgot   nothing is counted
 
-All of it follows from Device objects, placed pods and open promises; `rebuilt` makes it anew for comparison.
+Everything follows from Device objects, placed pods and assumed allocations; `rebuild_allocations`
+recomputes it for comparison.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from koord.scheduler.state.wire import signature
 
 _KINDS_KEPT = 20_000
 _REMARKS_KEPT = 256
-_RUNNING = "Running"  # the state holds no pod that is over
+_RUNNING = "Running"  # the state holds no terminated pods
 
 
 class Promise(msgspec.Struct, frozen=True):
-    """Devices chosen for a pod that is not bound yet. `guests`: running pods whose devices are among these."""
+    """Devices chosen for a pod that is not bound yet. `owners`: running pods whose devices are among these."""
 
     node_name: str
     allocation: Allocation
@@ -46,25 +47,26 @@ class Promise(msgspec.Struct, frozen=True):
 
 
 class Book:
+    """The devices of all nodes; one for all profiles, got with `state.derived(NodeDeviceCache)`."""
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._kinds: dict[bytes, int] = {}
         self._kinds_made = 0
         self._devices: dict[str, Device] = {}  # as last seen
         self.sites: dict[str, Site] = {}  # by node name; of nodes that have or had a Device object
-        self._waiting: dict[str, dict[str, tuple[Holdings, str]]] = {}  # of pods on nodes whose Device is unknown yet
+        self._waiting: dict[str, dict[str, tuple[Holdings, str]]] = {}  # holdings of pods on nodes whose Device is not known yet
         self._orphans: dict[str, str] = {}  # nodes whose Device object is gone, with the UID of the node
         self.promises: dict[str, Promise] = {}  # by uid
-        self._hosts: dict[str, str] = {}  # by uid of a guest, who was promised to take it over
+        self._hosts: dict[str, str] = {}  # by uid of an owner: the reservation that is assumed to take it over
         self.unreadable: dict[str, Malformed] = {}  # by uid, of pods whose annotation cannot be read
-        # What owners of pods should know (pod, reason, words). Whoever leads takes it away, and is told by `heard`.
+        # Events for pods (pod, reason, message). The leader's controller publishes them; `on_event` notifies it.
         self.remarks: deque[tuple[PodInfo, str, str]] = deque(maxlen=_REMARKS_KEPT)
         self.heard: Callable[[], None] | None = None
         state.listen(self._placed)
         state.follow(self._updated)
 
     def of(self, node: NodeInfo) -> Site | None:
-        """None: no Device object was ever seen of this node."""
+        """Return the node's devices; None if no Device object of this node was ever seen."""
         if self._orphans and node.name in self._orphans and self._orphans[node.name] != _uid(node):
             self._forget_orphan(node.name)  # another node of that name
         return self.sites.get(node.name)
@@ -72,7 +74,7 @@ class Book:
     # Devices -----------------------------------------------------------------------------------------------------
 
     def device_changed(self, old: Device | None, new: Device | None) -> None:
-        """Told by each profile's plugin: only the first of equal calls changes anything."""
+        """Handle a Device event. Each profile's plugin calls this; only the first of equal calls changes anything."""
         device = new if new is not None else old
         assert device is not None
         name = device.metadata.name
@@ -96,7 +98,7 @@ class Book:
         self._set(name, site)
 
     def _device_gone(self, name: str) -> None:
-        """Its cards are not given any more until it returns, and not forgotten while the node is there."""
+        """Stop giving the node's cards until its Device returns, but remember who holds them while the node exists."""
         self._devices.pop(name, None)
         site = self.sites.get(name)
         if site is None:
@@ -109,7 +111,7 @@ class Book:
             self._forget_orphan(name)
 
     def _forget_orphan(self, name: str) -> None:
-        """Pods that are still bound there keep what they hold."""
+        """Drop the node's devices; pods that are still bound there keep what they hold."""
         del self._orphans[name]
         site = self.sites.pop(name)
         waiting = {uid: (held, site.tenants.get(uid, "")) for uid, held in site.ledger.allocations.items()}
@@ -136,14 +138,14 @@ class Book:
         self._take(promise.node_name, uid, promise.allocation.holdings, promise.reservation)
 
     def withdraw(self, uid: str) -> None:
-        """What was promised and not bound; otherwise there is nothing to take back."""
+        """Release what was assumed and not bound; otherwise there is nothing to release."""
         promise = self.promises.pop(uid, None)
         if promise is not None:
             self._free(promise.node_name, uid)
             self._let_go(promise)
 
     def _let_go(self, promise: Promise) -> None:
-        """Nobody takes its guests over any more."""
+        """Take the owners out of a reservation that does not come into being."""
         for guest in promise.guests:
             if self._hosts.pop(guest, None) is not None:
                 self._move(promise.node_name, guest, "")
@@ -169,12 +171,12 @@ class Book:
             self._read(pod)
 
     def _updated(self, before: PodInfo, after: PodInfo) -> None:
-        """Bound and seen, without a change of what it carries: nothing is counted that its annotation does not say."""
+        """Replace the assumed allocation by the annotation of the pod once it is seen bound."""
         promise = self.promises.get(after.uid)
         if promise is not None:
             guests = [guest for guest in promise.guests if self._hosts.pop(guest, None) is not None]
             self.withdraw(after.uid)
-            for guest in guests:  # their own annotations say it from now on
+            for guest in guests:  # from now on their annotations name their reservation
                 self._move(promise.node_name, guest, after.uid)
             if A_DEVICE_ALLOCATED in after.annotations:
                 self._read(after)
@@ -191,7 +193,9 @@ class Book:
             self._take(pod.node_name, pod.uid, held, stated or self._hosts.get(pod.uid, ""))
 
     def bound_blindly(self, pod: PodInfo, node_name: str) -> None:
-        """Its node has no Device object, though others have: most likely something is amiss there."""
+        """Record an event for a pod bound to a node without a Device object, though other nodes have one: most likely
+        an error.
+        """
         if self.sites:
             words = (
                 f"node {node_name} has no Device object: its device plugin chooses the devices, and nobody counts them"
@@ -230,7 +234,7 @@ class Book:
     # For comparison ----------------------------------------------------------------------------------------------
 
     def held(self) -> Iterator[tuple[str, str, Holdings]]:
-        """(node, uid, holdings) of everybody, also where no Device object tells of the cards."""
+        """Yield (node, uid, holdings) of every pod, also where no Device object lists the cards."""
         for name, site in self.sites.items():
             for uid, holdings in site.ledger.allocations.items():
                 yield name, uid, holdings
@@ -239,7 +243,7 @@ class Book:
                 yield name, uid, holdings
 
     def rebuilt(self) -> dict[tuple[str, str], Holdings]:
-        """What placed pods and open promises add up to, by node and uid, worked out from them alone."""
+        """Recompute the holdings by node and uid from placed pods and assumed allocations alone."""
         found: dict[tuple[str, str], Holdings] = {}
         for pod in self._state.pods():
             promise = self.promises.get(pod.uid)
@@ -264,7 +268,9 @@ def _reservation_of(annotations: Mapping[str, str]) -> str:
 
 
 def _shown(inventory: DeviceInventory) -> bytes:
-    """Equal for inventories that give the same. Names of cards do not count: their minors tell which is meant."""
+    """Return a key that is equal for inventories that give the same. Card names do not count: minors identify
+    cards.
+    """
     cards = [
         (c.type, c.minor, c.healthy, c.total, c.labels, c.placed, c.numa, c.pcie, c.functions)
         for minors in inventory.cards.values()

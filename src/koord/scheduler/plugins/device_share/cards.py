@@ -1,6 +1,7 @@
-"""The devices of all nodes as columns, one place per card: how many cards of a node could each serve a pod.
+"""This module keeps the devices of all nodes as columns, one slot per card, to count the cards that could
+serve a pod.
 
-Rows follow the table's log of changes; only those whose site changed are written again.
+Rows follow the table's log of changes; only rows whose devices changed are written again.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _SPARE_NUMBERS = 1024
 
 
 class Cards:
-    """Of one type of devices."""
+    """The columns of one device type."""
 
     def __init__(self, device_type: str, resources: Sequence[str], sites: list[Site | None]) -> None:
-        """`resources`: those that scores count. `sites`: by row, kept by the fleet."""
+        """Make empty columns. `resources`: those that scores count. `sites`: devices by row, kept by DeviceColumns."""
         self._type = device_type
         self._places = _FIRST_PLACES
         self._free: dict[str, Ints] = {}
@@ -81,7 +82,9 @@ class Cards:
         return matrix
 
     def fitting(self, rows: Rows, each: Amounts) -> Ints:
-        """How many cards of each row have what is asked of one, memory counted both in bytes and in percent."""
+        """Count the cards of each row that have what one card must give, with memory compared both in bytes and in
+        percent.
+        """
         fits: Bools | None = None
         for name, amount in each.items():
             enough = self._of(name)[rows] >= (amount or _LACKS)
@@ -101,7 +104,7 @@ class Cards:
         return found
 
     def scores(self, rows: Rows, each: Amounts, scorer: Scorer) -> Scores:
-        """`Scorer.score` of all cards of a row as if they were one."""
+        """Compute `DeviceScorer.score` over all cards of a row as if they were one."""
         points: Scores | None = None
         weights: Scores | None = None
         for name, weight in scorer.weights:
@@ -140,7 +143,7 @@ def _larger(matrix: Ints, rows: int, places: int, fill: int) -> Ints:
 
 
 class Fleet:
-    """All types of devices of all nodes, and what else of a site decides whether counting cards is enough."""
+    """The columns of all device types, and the flags that say whether counting cards decides."""
 
     def __init__(self, table: NodeTable, book: Book, scorer: Scorer) -> None:
         self._table = table
@@ -173,8 +176,9 @@ class Fleet:
                 self._set(row, site)
 
     def by_situation(self, rows: RowList, told: Coded, worth: Callable[[Site, Any], int]) -> Ints:
-        """What each of these rows is worth, asked once for all that are in the same situation on nodes that tell the
-        same. All of them must have a site."""
+        """Evaluate `worth` once per situation and node facts, and return its value for each row. All rows must have
+        devices.
+        """
         self._number_moved()
         words = len(told.words)
         keys = self._situations[rows] * words + told.codes[rows]
@@ -221,5 +225,7 @@ class Fleet:
 
 
 def _differs(a: Site, b: Site, kind: str) -> bool:
-    """Amounts that did not change are the same objects: ledgers share what they can."""
+    """Return whether the devices of a type differ. Unchanged amounts are the same objects: ledgers share what they
+    can.
+    """
     return a.inventory.cards.get(kind) is not b.inventory.cards.get(kind) or a.used.get(kind) is not b.used.get(kind)

@@ -1,4 +1,6 @@
-"""How well the devices of nodes suit a pod: one node, or all of them as a column. Not yet stretched to 100."""
+"""NodeDeviceScorer scores how well the devices of nodes suit a pod, for one node or as a column, not
+normalised.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from koord.scheduler.state.table import RowList, Rows
 
 
 class Grade:
+    """Scores nodes by their devices."""
     def __init__(self, fleet: Fleet, scorer: Scorer) -> None:
         self._fleet = fleet
         self._scorer = scorer
@@ -25,11 +28,11 @@ class Grade:
         return site.once(("score", asking.number), lambda: self.with_reusable(asking, site, site.counted_twice()))
 
     def with_reusable(self, asking: Asking, site: Site, reusable: Holdings) -> int:
-        """`reusable`: what others hold and the pod may use all the same."""
+        """Score a node; `reusable` is what others hold and the pod may use all the same."""
         return node_score(site.ledger, asking.demand, self._scorer, Terms(reusable=reusable))
 
     def column(self, asking: Asking, rows: Rows, numbers: RowList, told: Coded) -> Scores:
-        """`numbers`: the rows as a list. `told`: what nodes say of themselves, which sets no two sites apart here."""
+        """Score many rows. `numbers`: the row numbers. `told`: the node facts, which do not matter for scores."""
         fleet = self._fleet
         fleet.refresh()
         scores = np.zeros(len(numbers), np.int64)

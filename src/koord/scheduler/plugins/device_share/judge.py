@@ -1,7 +1,7 @@
-"""Whether nodes have the devices that a pod asks for: one node exactly, or all of them as a column.
+"""This module filters and scores nodes by their devices: one node exactly, or all of them as a column.
 
-A column counts the cards that would fit, which settles most nodes at once. Where it matters which cards these are,
-they are chosen on trial, once for all nodes in the same situation.
+A column counts the cards that would fit, which decides most nodes at once. Where it matters which cards
+these are, a trial allocation runs once for all nodes in the same situation.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ _FACTS = "device facts"
 
 
 class Judge:
+    """Decides whether nodes have the devices that a pod requests."""
     def __init__(self, table: NodeTable, fleet: Fleet, unsupported: Collection[tuple[str, str]]) -> None:
-        """`unsupported`: vendor and model of the cards that cannot be shared."""
+        """Make a filter. `unsupported`: vendor and model of the cards that cannot be shared."""
         self._table = table
         self._fleet = fleet
         self._unsupported = unsupported
 
     def told(self) -> Coded:
-        """What the labels of nodes say of their GPUs."""
+        """Return the facts about GPUs that node labels state, as a coded column."""
         return self._table.coded(_FACTS, _facts_of)
 
     def facts(self, node: NodeInfo) -> NodeFacts:
@@ -50,12 +51,12 @@ class Judge:
     # One node ----------------------------------------------------------------------------------------------------
 
     def unfit(self, asking: Asking, facts: NodeFacts) -> Reject | None:
-        """For what the node says of itself, whatever devices it has."""
+        """Return the rejection that follows from the node's labels alone, whatever devices it has."""
         found = eligible(asking.demand, facts, self._unsupported)
         return None if found is None else rejection(found)
 
     def verdict(self, asking: Asking, site: Site, facts: NodeFacts) -> Reject | None:
-        """Without a look at reservations. Worked out once for all sites in the same situation."""
+        """Return the rejection without regard to reservations, computed once for all nodes in the same situation."""
         key = (site.situation, facts)
         try:
             return asking.verdicts[key]
@@ -68,7 +69,7 @@ class Judge:
     # All of them -------------------------------------------------------------------------------------------------
 
     def codes(self, asking: Asking, rows: Rows, numbers: RowList) -> Codes:
-        """`numbers`: the rows as a list."""
+        """Return the verdict codes of many rows; `numbers` are their row numbers."""
         fleet = self._fleet
         fleet.refresh()
         codes = self._unfit_codes(asking, rows, len(numbers))
@@ -97,7 +98,7 @@ class Judge:
         return self.told().spread(rows, lambda facts: asking.code(self.unfit(asking, facts))).astype(np.int32)
 
     def _special(self, asking: Asking, rows: Rows) -> Bools:
-        """Where it matters which cards fit, not only how many."""
+        """Return the rows where it matters which cards fit, not only how many."""
         fleet, demand = self._fleet, asking.demand
         special = np.zeros(len(fleet.known[rows]), np.bool_)
         if demand.gpu is not None and not demand.gpu.shared:
@@ -110,7 +111,7 @@ class Judge:
         return special
 
     def _count(self, asking: Asking, rows: Rows, counted: Bools, codes: Codes) -> None:
-        """The words are those of the allocator, which looks at the types in the same order."""
+        """Set the codes of rows with too few cards. The messages and the order of types are those of the allocator."""
         assert asking.counts is not None
         fleet, demand = self._fleet, asking.demand
         for kind in demand.requests:
@@ -125,7 +126,7 @@ class Judge:
                     codes[short & fleet.placed[rows]] = asking.code(Reject((NO_GPU_IN_SCOPE if scope else NO_GPU,)))
                     short &= ~fleet.placed[rows]
                 codes[short] = asking.code(Reject((insufficient(kind),)))
-            if scope:  # enough cards may still be too far apart, which is said before anything of the types that follow
+            if scope:  # enough cards may still be too far apart, which is reported before the types that follow
                 return
 
 

@@ -1,6 +1,8 @@
-"""What a pod carries so that its node gives it the devices that were chosen, or why it cannot be bound with them.
+"""This module builds the annotations with which a pod gets its devices, and checks that they can still be
+given.
 
-With `Vendors`, also what third-party device plugins read, and the lock by which some of them take one pod at a time.
+VendorAdapter adds what third-party device plugins read, and the node lock by which some of them serve one
+pod at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ from koord.values import resources as vector
 
 
 def given(allocation: Allocation, inventory: DeviceInventory | None, node_name: str) -> Allocations | Fault:
-    """`inventory`: the node's devices as they are now. A card that failed since it was chosen must not be given."""
+    """Return the allocation as annotation data, or a fault if a chosen card has failed since.
+
+    `inventory`: the node's devices as they are now.
+    """
     for kind, chosen in allocation.devices.items():
         cards = {} if inventory is None else inventory.of(kind)
         for one in chosen:
@@ -43,7 +48,9 @@ def mark_of(allocations: Allocations) -> Mark:
 
 
 def resized(allocation: Allocation) -> Mapping[str, str]:
-    """What the chosen devices come to, for a reservation to hold: it may have asked for less exact things."""
+    """Return the annotation with the sum of the chosen devices, which resizes a reservation that asked less
+    exactly.
+    """
     total: dict[str, int] = {}
     for chosen in allocation.devices.values():
         for one in chosen:
@@ -71,7 +78,9 @@ class Vendors:
         return write if isinstance(write, Fault) else Errand((write,), 0.0, lambda: True, mark)
 
     def _locked(self, node: NodeInfo, key: str, mine: NodeLock) -> Write | Fault:
-        """The write is refused if the node changed meanwhile: nobody else's lock is ever written over."""
+        """Return the write that locks the node. It fails if the node changed meanwhile, so no other lock is
+        overwritten.
+        """
         if node.node is None:
             return Fault(f"node {node.name} is gone")
         meta = node.node.metadata

@@ -1,9 +1,9 @@
-"""Give pods the devices that they ask for. Reads Device objects and what placed pods carry; the book keeps count.
+"""DeviceShare gives pods the devices that they request, from Device objects and annotations of placed pods.
 
-PreFilter   read what the pod asks for; pods that ask for no device are none of this plugin's business
-Filter      counting cards rules most nodes out or in; where it matters which cards, they are chosen on trial
-Reserve     choose the cards for good and promise them
-PreBind     the pod will carry which cards are its own
+PreFilter   parse the request; pods that request no device are skipped
+Filter      counting cards decides most nodes; where it matters which cards, a trial allocation runs
+Reserve     choose the cards for good and assume them in the cache
+PreBind     annotate the pod with its cards
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from koord.values.bitmask import BitMask
 
 @runtime_checkable
 class ChoosesCards(Protocol):
-    """Another plugin of the profile that has an opinion on where a share of a card should come from."""
+    """Another plugin of the profile that prefers the card from which a GPU share is taken."""
 
     def best_card(self, pod: PodInfo, site: Site, node: NodeInfo) -> int | None:
-        """The minor of a GPU; None leaves it to the scores of cards."""
+        """Return the minor of a GPU; None leaves the choice to the scores of cards."""
 
 
 class Kept:
-    """What is kept of one class of pods; `sites` are nodes as they might be, in a what-if."""
+    """The state of one class of pods in a cycle; `nodes` are the devices of nodes as changed by a dry run."""
 
     __slots__ = ("asking", "sites", "theirs")
 
@@ -71,7 +71,7 @@ class Kept:
 
 class DeviceShare(Plugin):
     name = MEMO
-    scope = ROW  # the book tells the table of rows whose devices changed
+    scope = ROW  # the cache marks the rows whose devices changed
     normaliser = Normaliser()
     scores_as_it_filters = True
     reserves_as_it_filters = True
@@ -84,8 +84,9 @@ class DeviceShare(Plugin):
     )
 
     def __init__(self, args: DeviceShareArgs, handle: Handle, *, adapts: bool = False, resizes: bool = False) -> None:
-        """Takes defaulted arguments. `adapts`: write what third-party device plugins read, too. `resizes`:
-        reservations hold what their devices come to, whatever they asked for."""
+        """Take defaulted arguments. `adapts`: also write what third-party device plugins read. `resizes`: reservations
+        hold what their devices come to, whatever they requested.
+        """
         if args.scoring_strategy is None or args.gpu_shared_resource_templates_config is None:
             raise ValueError("scoring strategy or template config not specified")
         self._state = handle.state
@@ -116,7 +117,7 @@ class DeviceShare(Plugin):
     # Waking ------------------------------------------------------------------------------------------------------
 
     def might_help(self, pod: PodInfo, happened: Happened) -> bool:
-        """Whether the devices of the node in question would do for the pod now."""
+        """Return whether the devices of the node that the event is about would fit the pod now."""
         asking = self._askings.of(pod)
         if not isinstance(asking, Asking):
             return False
@@ -124,7 +125,7 @@ class DeviceShare(Plugin):
         if kind == "Pod":
             if self._askings.of(old) is None:
                 return False
-            if A_RESERVATION_ALLOCATED in old.annotations:  # there is more room in a reservation that it may use
+            if A_RESERVATION_ALLOCATED in old.annotations:  # a reservation that it may use has more left
                 return True
             name = old.node_name or old.nominated_node
         else:
@@ -149,7 +150,7 @@ class DeviceShare(Plugin):
         return None
 
     def _kept(self, cycle: Cycle, pod: PodInfo) -> Kept | Reject | None:
-        """Where PreFilter is not enabled, it is read here."""
+        """Return the cycle state, and make it where PreFilter is not enabled."""
         known = cycle.kept.get(self.name)
         if isinstance(known, Kept):
             return known
@@ -161,7 +162,9 @@ class DeviceShare(Plugin):
         return kept
 
     def add_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
-        """One that has devices brings them along; one that is only promised room takes what it would be given."""
+        """Add a pod in a dry run with the devices that it holds, or those that it would be given if it is only
+        nominated.
+        """
         kept = self._kept(cycle, pod)
         site = self._site(kept, node) if isinstance(kept, Kept) else None
         if site is None or not isinstance(kept, Kept):
@@ -200,7 +203,7 @@ class DeviceShare(Plugin):
         if unfit is not None:
             return unfit
         site = self._site(kept, node)
-        if site is None:  # nobody told of its devices: its own device plugin will give them
+        if site is None:  # no Device object: the node's own device plugin allocates
             return None
         theirs, live = kept.theirs.get(node.name), self.book.of(node)
         if theirs and live is not None:
@@ -226,8 +229,10 @@ class DeviceShare(Plugin):
     def _seen_otherwise(
         self, cycle: Cycle, kept: Kept, table: NodeTable, rows: RowList
     ) -> Iterator[tuple[int, NodeInfo]]:
-        """Nodes with reservations for such pods, or that are seen as they might be, with their places among the rows:
-        columns do not know of these."""
+        """Yield the nodes that columns do not describe, with their positions among the rows.
+
+        These have reservations for such pods, or are changed by a dry run.
+        """
         if not cycle.reserved and not kept.sites:
             return
         places = {int(row): place for place, row in enumerate(rows)}

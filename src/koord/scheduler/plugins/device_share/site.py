@@ -1,7 +1,7 @@
-"""The devices of one node and who holds them, reservations included. A site never changes: each change gives another.
+"""NodeDevices is the immutable state of one node's devices and who holds them, reservations included.
 
-The ledger counts a reservation and the pods that live in it both. `counted_twice` is what that is too much, so that
-what is really in use can be told; it is nothing on nodes without reservations.
+The ledger counts both a reservation and the pods in it. `counted_twice_amounts` is that surplus, so that
+real use can be computed; it is empty on nodes without reservations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _NOBODY: Mapping[str, str] = {}
 
 
 class Site:
-    """`tenants`: pods that live in a reservation, with its UID. `memo` is for whoever works something out from it."""
+    """The devices of one node. `reservation_of_owner`: reservation uid by owner pod. `memo` caches what callers
+    compute from it.
+    """
 
     __slots__ = ("_inside", "_situation", "_used", "kind", "ledger", "memo", "tenants")
 
@@ -59,7 +61,7 @@ class Site:
     # Reading -----------------------------------------------------------------------------------------------------
 
     def inside(self) -> dict[str, Holdings]:
-        """By reservation, the part of it that its pods have taken: never more than it holds."""
+        """Return, by reservation, what its owners use of it: never more than it holds."""
         if self._inside is None:
             self._inside = self._parts() if self.tenants else {}
         return self._inside
@@ -75,7 +77,7 @@ class Site:
         }
 
     def counted_twice(self, but: frozenset[str] = frozenset()) -> Holdings:
-        """Leaving out what is inside of some reservations."""
+        """Return what is counted twice, leaving out some reservations."""
         total: Holdings = NOTHING
         for reservation, part in self.inside().items():
             if reservation not in but:
@@ -90,7 +92,7 @@ class Site:
         return self._used
 
     def free_of(self, device_type: str) -> dict[int, Amounts]:
-        """What is left on each device, never below zero."""
+        """Return what is left on each device of a type, never below zero."""
         used: ByMinor = self.used.get(device_type, holding.NO_MINORS)
         return {
             minor: left(card.total, used.get(minor, NO_AMOUNTS))
@@ -98,7 +100,7 @@ class Site:
         }
 
     def once(self, key: Hashable, work: Callable[[], T]) -> T:
-        """Worked out for the first who asks; not kept for long where nothing changes."""
+        """Return the memoized result, computing it for the first caller."""
         if key not in self.memo:
             if len(self.memo) >= _KEPT:
                 self.memo.clear()
@@ -108,7 +110,7 @@ class Site:
 
     @property
     def situation(self) -> Hashable:
-        """Sites with equal situations give equal devices to equal pods, wherever they are."""
+        """Return a key: nodes with equal keys give equal devices to equal pods."""
         if self._situation is None:
             self._situation = (self.kind, _frozen(self.used))
         return self._situation

@@ -1,4 +1,4 @@
-"""The templates of GPU slices as the ConfigMap lists them now."""
+"""This module follows the ConfigMap that lists the GPU slice templates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _KEY = "data.yaml"
 
 
 class Slices:
-    """`changed` is told of the templates in force and of what is wrong with the ConfigMap, "" when nothing is."""
+    """Follows the ConfigMap of GPU templates; `changed` gets the templates in force and the error, "" if there is
+    none.
+    """
 
     def __init__(
         self, config: GPUSharedResourceTemplatesConfig, handle: Handle, changed: Callable[[Templates, str], None]

@@ -1,4 +1,4 @@
-"""Devices for one pod on one site, with the reservations that it may use: what it would get, or why nothing."""
+"""DeviceTrial tries to allocate devices for one pod on one node, with the reservations that it may use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ LOOKING = Options()
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """`reserved`: reservations on the node that the pod may use. `options`: how to choose among cards that would do."""
+    """A trial allocation. `reserved`: usable reservations on the node. `options`: how to choose among cards that
+    fit.
+    """
 
     site: Site
     asking: Asking
@@ -34,7 +36,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     options: Options = LOOKING
 
     def placed(self, zones: BitMask | None = None, card: int | None = None) -> Placed | Refusal:
-        """`card`: the only GPU that may be taken."""
+        """Allocate within the NUMA nodes `zones`. `card`: the only GPU that may be taken."""
         terms = FREE_TERMS if zones is None else Terms(zones=zones)
         if card is not None:
             only = {wire.GPU: {card: self.site.inventory.of(wire.GPU)[card].total}}
@@ -61,12 +63,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return found if isinstance(found, Refusal) else found.allocation
 
     def nearest(self) -> Nearest | None:
-        """How near the node comes; None when it would do."""
+        """Return how far the node is from serving the pod; None when it serves it."""
         found = self.allocation()
         return found.nearest if isinstance(found, Refusal) else None
 
     def reusable(self) -> Holdings:
-        """What others hold and the pod may use all the same, if it takes it from the node."""
+        """Return what others hold and the pod may use all the same, if it allocates from the node."""
         return self._reusable().on_node() if self.reserved else self.site.counted_twice()
 
     def _attempt(self, terms: Terms) -> Allocation | Refusal:

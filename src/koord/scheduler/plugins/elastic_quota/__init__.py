@@ -1,4 +1,4 @@
-"""Let pods start only within their quota, and let pods of one quota make room for each other."""
+"""ElasticQuota admits pods only within their quota, and lets pods of one quota preempt each other."""
 
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 

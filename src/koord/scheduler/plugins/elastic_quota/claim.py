@@ -1,4 +1,9 @@
-"""A pod of the scheduler's state as quotas see it."""
+"""ElasticQuotaCache keeps the quotas of one cluster state in line with the watched quotas, pods and nodes.
+
+Requests come from the list of all pods; usage comes from the cluster state, so that an assumed pod counts
+from the moment it is assumed and no longer than it is. Nothing else is remembered: a cache made anew from
+the same lists and the same state has the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,9 @@ _NOT_STARTED = float("inf")
 
 
 def claim_of(pod: PodInfo, *, with_overhead: bool = True) -> Claimant:
-    """Where it is placed is told apart from what it is, so that a promise and a binding are the same to quotas."""
+    """Return the pod as quotas count it. Its placement is told apart, so that assumed and bound are the same to
+    quotas.
+    """
     return Claimant.of(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -26,7 +33,7 @@ def claim_of(pod: PodInfo, *, with_overhead: bool = True) -> Claimant:
 
 
 def is_counted(pod: PodInfo) -> bool:
-    """A pod that stands for a reservation holds no quota: those who use the reservation do."""
+    """Return whether the pod counts towards a quota: a reserve pod does not, the owners of its reservation do."""
     return A_RESERVE_POD not in pod.annotations
 
 

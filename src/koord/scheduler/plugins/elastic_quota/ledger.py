@@ -1,9 +1,4 @@
-"""The book of quotas of one cluster state, kept in line with quotas, pods and nodes as the watch shows them.
-
-What is asked for comes from the list of all pods; what is used comes from the state, so that a promise of this
-scheduler counts from the moment it is made and no longer than it holds. Nothing here remembers more than that: a
-ledger made anew from the same lists and the same state has the same numbers.
-"""
+"""ElasticQuotaCache keeps the quotas of one cluster state in line with the watched quotas, pods and nodes."""
 
 from __future__ import annotations
 
@@ -44,12 +39,13 @@ class Meter(Protocol):
 
 
 class Ledger:
+    """The quotas of one cluster state for one set of rules."""
     def __init__(self, rules: Rules, handle: Handle, *, with_overhead: bool = True) -> None:
         self.rules = rules
         self.with_overhead = with_overhead
         self.unreadable: dict[QuotaKey, str] = {}  # quotas that count as absent, and why
-        self.on_eased: Callable[[], None] | None = None  # told when room came that the state does not tell of
-        self.meter: Meter | None = None  # for those who want to know how long things take
+        self.on_eased: Callable[[], None] | None = None  # called when quota is released without a placement event
+        self.meter: Meter | None = None  # measures the duration of operations, if set
         self._state = handle.state
         self._book = Book(rules)
         self._total = Total(handle.state.table)
@@ -64,7 +60,7 @@ class Ledger:
 
     @property
     def book(self) -> Book:
-        """Up to date."""
+        """Return the quota manager, with the cluster total up to date."""
         total = self._total.refresh()
         if total is not None:
             self._book.handle(TotalChanged(total))
@@ -74,16 +70,16 @@ class Ledger:
         return self._book.pods.get(pod.uid) or claim_of(pod, with_overhead=self.with_overhead)
 
     def check(self, pod: PodInfo) -> Refusal | None:
-        """Whether the pod may start."""
+        """Return why the pod may not start; None when its quota admits it."""
         book = self._book if self._total.position == self._nodes.position else self.book
         return book.check(book.pods.get(pod.uid) or self.claim(pod))
 
     def check_without(self, pod: PodInfo, gone: Iterable[PodInfo]) -> Refusal | None:
-        """Whether it may if those pods were gone."""
+        """Return why the pod may not start if those other pods were gone."""
         return self.book.check(self.claim(pod), without=[self.claim(other) for other in gone])
 
     def members(self, quota: str) -> Iterator[PodInfo]:
-        """The pods that hold room in a quota itself, not below it."""
+        """Yield the pods that use a quota itself, not one of its children."""
         for claim in self.book.members(quota):
             pod = self._state.placed(claim.uid)
             if pod is not None:
@@ -92,7 +88,7 @@ class Ledger:
     # What happens ------------------------------------------------------------------------------------------------
 
     def refused(self, pod: PodInfo, refusal: Refusal, at: float) -> None:
-        """Noted with the quota that the pod belongs to, whichever quota above it had no room."""
+        """Record a refusal with the quota that the pod belongs to, whichever parent quota was exhausted."""
         quota = self._book.quota_of(self.claim(pod)) or refusal.quota
         self._book.handle(Refused(pod.key, quota, refusal, at))
 
@@ -161,7 +157,9 @@ class Ledger:
 
 
 class Ledgers:
-    """Get it with `state.derived(Ledgers)`: profiles with the same rules share a ledger."""
+    """The quota caches by rules; get it with `state.derived(ElasticQuotaCaches)`. Profiles with equal rules share
+    one.
+    """
 
     def __init__(self, state: ClusterState) -> None:
         self._known: list[Ledger] = []

@@ -1,4 +1,4 @@
-"""What is said when no node can be freed for a pod within its quota."""
+"""This module builds the message for a preemption within a quota that finds no victims."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from koord.scheduler.state.table import RowList
 
 
 def futile(refused: Refused, rows: RowList, hosts: RowList, without: Mapping[str, int]) -> str:
-    """`rows` could be freed as far as nodes go, `hosts` among them have somebody who may leave.
+    """Return why no node can be freed. `rows` are resolvable nodes; `rows_with_victims` are those among them with
+    possible victims.
 
-    A reason names its node, as Koordinator's does, while there are few; of many their number is told.
+    A reason names its node, as Koordinator's does, while there are few; of many nodes only their number is
+    told.
     """
     total = refused.decision.node_count
     counts = dict(without)

@@ -1,8 +1,9 @@
-"""Let a pod start only when its quota has room for it; look for room within the quota when there is none.
+"""ElasticQuota admits a pod only when its quota has room for it, and preempts within the quota when there is
+none.
 
-Who is entitled to what is the ledger's to say, where a placement counts from the moment that the state makes it and
-until the state takes it back: nothing is left to do at Reserve. A quota's verdict changes with every placement, so it
-is asked for each pod and kept for none; what nodes say of equal pods is kept all the same.
+The cache counts a placement from the moment that the state makes it until the state takes it back, so
+nothing is left to do at Reserve. A quota's verdict changes with every placement, so it is computed for each
+pod and cached for none; what nodes say of equal pods is cached all the same.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from koord.scheduler.state.table import RowList
 
 # Of every node that could be freed the best is taken.
 _ALL = Enough(percent=100, at_least=0)
-# Room in a quota that no event of the cluster tells of: a pod that only waited is gone, or asks for less.
+# Quota released without a cluster event: a pending pod is gone, or requests less.
 _EASED = Event("ElasticQuota", UPDATE)
 
 
 class ElasticQuota(Plugin):
     name = "ElasticQuota"
-    scope = ROW  # nothing of it is kept; but pods of one quota that ask for the same are told the same
+    scope = ROW  # admission is never cached; but equal pods of one quota get equal verdicts
     wakes_on = (
         Event("ElasticQuota", ADD),
         _EASED,
@@ -64,7 +65,7 @@ class ElasticQuota(Plugin):
         guarantee_usage: bool = False,
         ignore_overhead: bool = False,
     ) -> None:
-        """Takes defaulted arguments."""
+        """Take arguments that are already defaulted."""
         if args.hook_plugins:
             key = args.hook_plugins[0].factory_key
             raise ValueError(f"failed to initialize index-0 hook plugin: factory {key} not found")
@@ -92,13 +93,15 @@ class ElasticQuota(Plugin):
         if refusal is None:
             return None
         self.ledger.refused(pod, refusal, self._handle.now())
-        # No pod's going gives a quota that does not exist, or has no place, any room.
+        # No eviction gives room to a quota that does not exist or is not part of a tree.
         return unresolvable(refusal.text) if refusal.kind in ("unknown", "adrift") else reject(refusal.text)
 
     # Waking ------------------------------------------------------------------------------------------------------
 
     def might_help(self, pod: PodInfo, happened: Happened) -> bool:
-        """Exactly when the pod passes now; or when its words are no longer true, as its quota came or went."""
+        """Return whether the pod is admitted now, or its rejection message is outdated because its quota was added or
+        deleted.
+        """
         if happened.event.kind == "ElasticQuota" and happened.event.action != UPDATE:
             quota = happened.old if happened.new is None else happened.new
             if quota.metadata.name == pod.labels.get(L_QUOTA_NAME):
@@ -120,7 +123,7 @@ class ElasticQuota(Plugin):
         return concluded(refused, self.name, found, lambda: futile(refused, rows, hosts, found.without))
 
     def _hosts(self, pod: PodInfo, refused: Refused, rows: RowList) -> RowList:
-        """Of these rows the ones with somebody who may go: the quota knows its few pods among the many of all nodes."""
+        """Return the rows with possible victims: a quota knows its few pods among those of all nodes."""
         quota = self.ledger.book.quota_of(self.ledger.claim(pod))
         if quota is None or self._rules.spares(quota):
             return rows[:0]

@@ -1,4 +1,6 @@
-"""Whom a pod may push out within its quota, and whether the quota has room once they are gone."""
+"""This module decides which pods a pod may preempt within its quota, and whether the quota admits it without
+them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class WithinQuota(Rules):
         return may_preempt(ledger.book, claim, other, spare_default=self._spare_default)
 
     def spares(self, quota: str) -> bool:
-        """Whether nobody in that quota may be taken, whoever asks."""
+        """Return whether nobody in that quota may be evicted, whoever preempts."""
         return self._spare_default and quota == DEFAULT_QUOTA
 
     def objection(self, pod: PodInfo, gone: Collection[PodInfo]) -> Reject | None:

@@ -1,4 +1,6 @@
-"""What all nodes together can hold, kept up to date from the rows whose node object changed."""
+"""ClusterTotal is the sum of all nodes' allocatable resources, updated from the rows whose node object
+changed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ class Total:
         self._sum: Amounts = {}
 
     def refresh(self) -> Counts | None:
-        """The new total, or None when it is what it was."""
+        """Return the new total, or None when it is unchanged."""
         changes = self._table.node_changes
         position = changes.position
         if position == self.position:

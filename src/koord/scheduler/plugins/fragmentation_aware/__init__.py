@@ -1,4 +1,4 @@
-"""FragmentationAware: keep GPUs of use to the pods of this cluster."""
+"""FragmentationAware keeps GPUs usable for the pods that the cluster typically runs."""
 
 from koord.scheduler.plugins.fragmentation_aware.plugin import FragmentationAware
 

@@ -1,4 +1,7 @@
-"""What a pod asks of CPU and GPUs, and where it may run, as far as fragmentation goes by it."""
+"""This module counts the pods of the cluster by what they request, to know which pods to expect.
+
+The CPU and GPU shape of a pod, and where it may run, are all that fragmentation depends on.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _MEMORY_OF_A_CARD = 16 << 30  # for pods that ask for bytes, before any card is 
 
 
 def shape_of(spec: state_shape.Shape) -> Shape:
-    """`gpu_spec` stands for its node selector and its required node affinity; it is empty without them."""
+    """Return the CPU and GPU shape of a pod template.
+
+    `gpu_spec` stands for its node selector and required node affinity; it is empty without them.
+    """
     known = spec.memo.get(NAME)
     if known is None:
         known = spec.memo[NAME] = _shape(_need(spec), spec.requests.get(CPU, 0), _where(spec))

@@ -1,4 +1,6 @@
-"""What nodes have left, as columns: percents of each GPU, and which of the expected pods may run there at all."""
+"""This module keeps the free percentage of each GPU as columns, and which of the expected pods may run on each
+node.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ Kind = tuple[bool, ...]  # which constraints a node meets, in their order
 
 
 def percents_of(site: Site | None) -> tuple[int, ...]:
-    """What is left of each GPU, in the order of their minors."""
+    """Return the free percentage of each GPU, in the order of their minors."""
     if site is None:
         return ()
     found: tuple[int, ...] = site.once(
@@ -34,7 +36,9 @@ def percents_of(site: Site | None) -> tuple[int, ...]:
 
 
 class Left:
-    """Percents of GPUs by row and place, kept up with the table's log of changes; 0 where there is no card."""
+    """The free GPU percentages by row and card slot, 0 where there is no card; it follows the table's log of
+    changes.
+    """
 
     def __init__(self, table: NodeTable, book: Book) -> None:
         self._table = table
@@ -72,7 +76,7 @@ def grown_rows(matrix: Ints, rows: int, places: int) -> Ints:
 
 
 class Outlook:
-    """What one mix of expected pods makes of all kinds of nodes."""
+    """The usable capacity of all classes of nodes for one mix of expected pods."""
 
     def __init__(self, table: NodeTable, expected: tuple[Typical, ...], constraints: Mapping[str, Required]) -> None:
         self._table = table
@@ -97,12 +101,12 @@ class Outlook:
         return self._prospect(tuple(one.matches(node.node) for one in self._constraints.values()))
 
     def kinds(self) -> tuple[Ints, list[Prospect]]:
-        """A number per row, and what it stands for."""
+        """Return a class number per row, and the evaluation of each class."""
         self._refresh()
         return self._codes, [self._prospect(kind) for kind in self._kinds]
 
     def worths(self, cpu_milli: Ints, percents: Ints) -> Ints:
-        """Of every row, from columns of all rows. What did not change since is kept."""
+        """Return the usable capacity of every row, from columns of all rows. Unchanged rows are cached."""
         table = self._table
         changed = table.changed_since(self._position) if len(self._worths) == table.size else None
         self._position = table.position

@@ -1,4 +1,4 @@
-"""The pods of this cluster, running and waiting, by what they ask for: those are what it expects to see again."""
+"""This module counts the running and waiting pods of the cluster by what they request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _FEW = 16
 
 
 class Mix:
-    """`version` moves when the pods have become others to a tenth; until then the same ones are expected."""
+    """The expected pods. `version` changes when a tenth of the pods has changed; until then the same ones are
+    expected.
+    """
 
     def __init__(self, state: ClusterState) -> None:
         self._shapes = state.shapes
@@ -28,7 +30,7 @@ class Mix:
         self._claimed = False
 
     def claim(self) -> bool:
-        """True for the first who asks, who is to feed it: profiles share one."""
+        """Return True for the first caller, who must feed the counts: profiles share them."""
         first, self._claimed = not self._claimed, True
         return first
 
@@ -64,11 +66,11 @@ class Mix:
         self._required = {key: held for key, held in self._required.items() if key in named}
 
     def expected(self) -> tuple[Typical, ...]:
-        """None of them while there are no pods with GPUs."""
+        """Return the expected pods; none while there are no pods with GPUs."""
         return self._expected
 
     def constraints(self) -> dict[str, Required]:
-        """Where those who are expected may run, by `Shape.gpu_spec`."""
+        """Return where the expected pods may run, by `GpuPodShape.gpu_spec`."""
         named = dict.fromkeys(
             one.shape.gpu_spec for one in self._expected if one.shape.gpu_spec and one.shape.gpu_count
         )

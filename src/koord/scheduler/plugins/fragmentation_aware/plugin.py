@@ -1,7 +1,8 @@
-"""Keep GPUs of use: place pods where they leave the least that the pods of this cluster could not use.
+"""FragmentationAware places pods where they leave the least capacity that the typical pods could not use.
 
-Off unless a profile enables it at score. Pods without GPUs are scored too: the CPU that they take may be what the
-GPUs beside it need. Where a share of a card goes is chosen the same way, if DeviceShare gives it.
+It is off unless a profile enables it at score. Pods without GPUs are scored too: the CPU that they take may
+be what the GPUs beside it need. If DeviceShare allocates the card, this plugin also chooses which card a
+share is taken from.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class FragmentationAware(Plugin):
         return np.maximum(scores, 0) * table.alive[rows]
 
     def best_card(self, pod: PodInfo, site: Site, node: NodeInfo) -> int | None:
-        """The minor of the card that a share should come from."""
+        """Return the minor of the card that a GPU share should be taken from."""
         if not is_share(shape_of(pod.shape)):
             return None
         placed = node.pods.get(pod.uid)  # it is counted on the node already

@@ -1,4 +1,4 @@
-"""InterPodAffinity: see `plugin` for the plugin, `filter` and `score` for its rules."""
+"""InterPodAffinity places pods by the pods that run near them; `filter` and `score` hold its rules."""
 
 from koord.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
 

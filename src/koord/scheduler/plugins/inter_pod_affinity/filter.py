@@ -1,11 +1,12 @@
-"""The hard rules for one class of pods, as a verdict on each domain of each topology key.
+"""This module decides the required rules for one class of pods, as a verdict on each domain of each topology
+key.
 
     affinity    every key of the pod's affinity terms is on the node, and a pod that matches all terms is in its domain;
-                or no such pod is anywhere and the pod would itself be one: then it may open the group
+                or no such pod exists and the pod matches its own terms: then it may be the first of its group
     anti        no pod that matches one of its anti-affinity terms is in the node's domain
     existing    no pod whose anti-affinity term matches this pod is in the node's domain
 
-The first of the three that a node breaks is the reason. `version` moves when a verdict does.
+The first of the three that a node violates is the reason. `version` changes when a verdict does.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Rule = Literal["affinity", "anti", "existing"]
 
 
 class Verdicts:
-    """The counts of one topology key by domain, and the verdicts that follow. Domain 0 is: no such label."""
+    """The counts and verdicts of one topology key by domain. Domain 0 stands for nodes without the label."""
 
     __slots__ = ("affinity", "anti", "existing", "needed", "verdicts")
 
@@ -68,7 +69,7 @@ class Verdicts:
         self.verdicts = verdicts
 
     def settle_one(self, domain: int, *, opens: bool) -> bool:
-        """Whether the verdict changed."""
+        """Recompute the verdict of one domain; return whether it changed."""
         verdict = _PASSES
         if self.needed and not opens and self.affinity[domain] <= 0:
             verdict = AFFINITY
@@ -90,7 +91,9 @@ class Verdicts:
 
 
 class Rules:
-    """A copy is a what-if: it follows `shift` and no longer the cluster."""
+    """The required rules of one class of pods. A copy is a dry run: it follows `update_count` and no longer the
+    cluster.
+    """
 
     def __init__(
         self, wish: Wish | None, existing: tuple[Held, ...], atlas: Atlas, tallies: Tallies, holders: Holders
@@ -167,7 +170,7 @@ class Rules:
         self.version += changed
 
     def shift(self, rule: Rule, key: str, row: int, by: int) -> bool:
-        """One pod more or less counts under a rule. Whether a verdict changed."""
+        """Count one pod more or less under a rule; return whether a verdict changed."""
         if key not in self._by_key:
             self._places.learn(key)
             self._by_key[key] = Verdicts(self._places.sizes()[key], needed=False)
@@ -192,7 +195,7 @@ class Rules:
         return changed
 
     def wants(self, peers: Peers) -> tuple[bool, tuple[bool, ...]]:
-        """Whether such pods are those that the wish is about: its affinity, and each of its anti-affinities."""
+        """Return whether such pods match the pod's affinity, and which of its anti-affinity terms they match."""
         known = self._wanted.get(peers)
         if known is None:
             wish = self.wish
@@ -205,7 +208,7 @@ class Rules:
         return known
 
     def moved_rows(self) -> RowList | None:
-        """Rows whose verdict may have changed since the last call; None for any."""
+        """Return the rows whose verdict may have changed since the last call; None for any."""
         moved, self._moved = self._moved, set()
         if moved is None or len(moved) > _FEW_DOMAINS:
             return None
@@ -229,7 +232,7 @@ class Rules:
         other = object.__new__(Rules)
         other.__dict__.update(self.__dict__)
         other._follows = False
-        other._moved = None  # nobody asks a what-if which rows moved, and the original's are not to be added to
+        other._moved = None  # a dry run is never asked for changed rows, and must not change those of the original
         other._places = self._places.copy()
         other._by_key = {key: domains.copy() for key, domains in self._by_key.items()}
         return other

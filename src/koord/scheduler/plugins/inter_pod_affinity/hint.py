@@ -1,8 +1,8 @@
-"""Which events can bring a pod that affinity rules kept waiting back.
+"""InterPodAffinity places pods near pods that they require and away from pods that they or others exclude.
 
-Where Kubernetes overlooks a cause and leaves the pod to its five-minute timer, these look again: a namespace selector
-is asked with the namespace's labels, any of several anti-affinity terms counts, and so does the end of a pod that kept
-others away.
+Its queueing hints look closer where Kubernetes overlooks a cause and leaves the pod to its five-minute
+timer: a namespace selector is matched with the namespace's labels, any of several anti-affinity terms
+counts, and so does the end of a pod that kept others away.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from koord.scheduler.state.pod import PodInfo
 
 
 def pod_helps(wish: Wish | None, happened: Happened) -> bool:
+    """Return whether a pod event can make the waiting pod schedulable."""
     old: PodInfo | None = happened.old
     new: PodInfo | None = happened.new
     if any(pod is not None and not pod.node_name for pod in (old, new)):
@@ -39,6 +40,7 @@ def _repels(wish: Wish | None, pod: PodInfo | None) -> bool:
 
 
 def node_helps(wish: Wish | None, concern: Concern, happened: Happened) -> bool:
+    """Return whether a node event can make the waiting pod schedulable."""
     old: Node | None = happened.old
     new: Node | None = happened.new
     if new is None:

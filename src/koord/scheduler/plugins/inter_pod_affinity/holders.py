@@ -1,7 +1,7 @@
-"""The terms that placed pods hold, each once, with the rows of its holders; and which of them concern a waiting pod.
+"""ExistingTerms indexes the affinity terms of placed pods, and finds those that match a waiting pod.
 
-A placement without pod affinity costs one look at its shape. A waiting pod finds its terms by label, and keeps what it
-found with its labels until a term comes or goes.
+A placement without pod affinity costs one look at its template. A waiting pod finds its terms by label, and
+the result is cached with its labels until a term is added or removed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEANS: Final = "leans"  # preferred, either way: the holders' weights
 
 
 class Held:
-    """One term for one purpose: how much of it there is per row, and the log of changes."""
+    """One term of one kind: its amount per row, and the log of changes."""
 
     __slots__ = ("_log", "_start", "holders", "purpose", "rows", "term")
 
@@ -46,7 +46,7 @@ class Held:
         return self._start + len(self._log)
 
     def since(self, position: int) -> list[tuple[int, int]] | None:
-        """(row, by how much) after a position; None if forgotten."""
+        """Return (row, amount) of the changes after a position; None if they are forgotten."""
         return None if position < self._start else self._log[position - self._start :]
 
     def add(self, row: int, by: int) -> None:
@@ -76,7 +76,7 @@ NO_CONCERN: Final = Concern()
 
 
 class Holders:
-    """Get it with `state.derived(Holders)`."""
+    """The terms of all placed pods; get it with `state.derived(ExistingTerms)`."""
 
     def __init__(self, state: ClusterState) -> None:
         self._held: dict[tuple[Purpose, Term], Held] = {}
@@ -89,7 +89,7 @@ class Holders:
         return len(self._held)
 
     def concern(self, peers: Peers, namespaces: Namespaces) -> Concern:
-        """Which terms match pods with these labels."""
+        """Return the terms that match pods with these labels."""
         if not self._held:
             return NO_CONCERN
         kept = peers.memo.get(self)
@@ -148,7 +148,7 @@ class Holders:
 
 
 def _pins(term: Term) -> Iterable[tuple[str, str] | None]:
-    """Labels of which every pod that the term matches has one; None when it names none."""
+    """Return labels of which every matched pod has one; None in their place when the term names none."""
     for requirement in term.selector.requirements:
         if requirement.operator in _PINNING:
             return [(requirement.key, value) for value in requirement.values]

@@ -1,4 +1,4 @@
-"""Namespaces read from the program's lister."""
+"""NamespaceLister reads namespace labels from the scheduler's lister."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _NO_LABELS: Mapping[str, str] = {}
 
 
 class ListedNamespaces:
+    """The namespace labels of the scheduler's lister."""
     def __init__(self, handle: Handle) -> None:
         self._lister = handle.lister(NAMESPACES)
 

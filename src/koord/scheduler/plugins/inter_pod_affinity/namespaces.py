@@ -1,4 +1,4 @@
-"""Labels of namespaces, which affinity terms may select by. The program feeds the index from its watch."""
+"""This module holds the labels of namespaces, which affinity terms may select by."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _NO_LABELS: Mapping[str, str] = {}
 class Namespaces(Protocol):
     @property
     def version(self) -> int:
-        """Moves when an answer may have changed."""
+        """Return a number that changes when an answer may have changed."""
 
     def labels(self, name: str) -> Mapping[str, str]:
-        """Empty for a namespace that is not known."""
+        """Return the labels; empty for an unknown namespace."""
 
     def selected(self, selector: Selector) -> frozenset[str]: ...
 
 
 class NamespaceIndex:
-    """Namespaces in memory. Only changed labels move the version."""
+    """Namespace labels in memory. Only changed labels change the version."""
 
     def __init__(self) -> None:
         self.version = 0

@@ -1,4 +1,4 @@
-"""The domain of each node for the topology keys of one class of pods, as of when it last looked."""
+"""This module counts pods and terms per row, and maps rows to topology domains, for one class of pods."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from koord.scheduler.state.domain import Atlas, Domains, Ids
 
 
 class Places:
+    """The domain of each node for the topology keys of one class of pods, as of the last refresh."""
     __slots__ = ("_atlas", "_known")
 
     def __init__(self, atlas: Atlas, keys: Iterable[str]) -> None:
@@ -15,7 +16,7 @@ class Places:
         self._known: dict[str, Domains] = {key: atlas.of(key) for key in keys}
 
     def moved(self) -> bool:
-        """Whether anything differs from before; it is up to date afterwards."""
+        """Update the domains; return whether any changed."""
         moved = False
         for key, known in self._known.items():
             now = self._atlas.of(key)
@@ -25,7 +26,7 @@ class Places:
         return moved
 
     def learn(self, key: str) -> None:
-        """Know one more key; a what-if may bring terms that nobody held before."""
+        """Add a topology key; a dry run may bring terms that no placed pod had before."""
         self._known[key] = self._atlas.of(key)
 
     def sizes(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Keep pods near pods that they need and away from those that they or the others cannot stand."""
+"""InterPodAffinity places pods near pods that they require and away from pods that they or others exclude."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from koord.scheduler.state.tally import Tallies
 
 
 class _Kept:
-    """What one class of pods knows. Either part is None when nothing bears on it."""
+    """The state of one class of pods. Either part is None when no term applies."""
 
     __slots__ = ("hard", "soft")
 
@@ -54,7 +54,7 @@ class InterPodAffinity(Plugin):
     )
 
     def __init__(self, args: InterPodAffinityArgs, state: ClusterState, namespaces: Namespaces) -> None:
-        """`args` have their defaults filled in."""
+        """Take arguments that are already defaulted."""
         self._hard_weight = args.hard_pod_affinity_weight or 0
         self._ignores_preferred = args.ignore_preferred_terms_of_existing_pods
         self._namespaces = namespaces
@@ -64,7 +64,7 @@ class InterPodAffinity(Plugin):
         self._holders = state.derived(Holders)
 
     def signature(self, pod: PodInfo) -> Hashable:
-        """What the pod's own terms ask, and which terms of placed pods are about it."""
+        """Return the pod's own terms, and the terms of placed pods that match it."""
         wish, concern = self._wish(pod), self._concern(pod)
         return None if wish is None and concern is NO_CONCERN else (wish, concern)
 

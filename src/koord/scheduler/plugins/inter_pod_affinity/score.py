@@ -1,8 +1,9 @@
-"""Which domains one class of pods leans to: the weights of preferred terms, its own and those of placed pods.
+"""This module scores domains for one class of pods by preferred terms, its own and those of placed pods.
 
     raw(node) = sum over topology keys of the weights in the node's domain
 
-Required affinity of placed pods counts too, with hardPodAffinityWeight: what one pod requires its peers prefer.
+Required affinity of placed pods counts too, with hardPodAffinityWeight: what one pod requires its peers
+prefer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Leaning = tuple[Source, str, int]  # what is counted, by which node label, what 
 
 
 class Leanings:
-    """`version` moves when a score may have."""
+    """The preferred terms of one class of pods. `version` changes when a score may have changed."""
 
     def __init__(self, leanings: tuple[Leaning, ...], atlas: Atlas, tallies: Tallies, holders: Holders) -> None:
         self.version = 0
@@ -84,7 +85,7 @@ class Leanings:
 
 
 class Range(Normaliser):
-    """The least gets 0 and the most gets all, whatever they are; equal ones get 0."""
+    """Scale scores so that the least gets 0 and the greatest 100; equal scores get 0."""
 
     def span(self, raw: Scores, mask: npt.NDArray[np.bool_]) -> Hashable:
         low, high = int(np.min(raw, where=mask, initial=_MOST)), int(np.max(raw, where=mask, initial=-_MOST))

@@ -1,4 +1,4 @@
-"""Amounts per row that a class of pods sums up by domain, with what changed since it last looked."""
+"""This module reads amounts per row, and their changes since the last read."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Amounts = tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]  # rows and how muc
 
 class Source(Protocol):
     def whole(self) -> Amounts:
-        """Everything there is now; `news` starts from here."""
+        """Return all amounts now; `read_changes` continues from here."""
 
     def news(self) -> list[tuple[int, int]] | None:
-        """(row, by how much) since the last look; None when everything must be read again."""
+        """Return (row, amount) of the changes since the last read; None when everything must be read again."""
 
 
 class Matching:
-    """How many pods match."""
+    """The number of matching pods per row."""
 
     __slots__ = ("_position", "_question", "_tallies", "_tally")
 
@@ -51,7 +51,7 @@ class Matching:
 
 
 class Holding:
-    """How much of a term placed pods hold."""
+    """The amount of an existing term per row."""
 
     __slots__ = ("_held", "_position")
 

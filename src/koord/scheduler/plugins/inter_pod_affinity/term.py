@@ -1,7 +1,8 @@
-"""Affinity terms as pods write them: parsed once per spec and namespace, not yet asked of anyone.
+"""This module parses affinity terms, once per spec and namespace, and resolves those of a waiting pod into
+queries.
 
-matchLabelKeys and mismatchLabelKeys are not read: the API server writes them into the selector when a pod is created,
-and a label that changes later must not change the term.
+matchLabelKeys and mismatchLabelKeys are not read: the API server merges them into the selector when a pod
+is created, and a label that changes later must not change the term.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MEMO: Final = "InterPodAffinity"
 
 
 class Term(msgspec.Struct, frozen=True):
-    """Pods that match the selector in these namespaces, or in those whose labels the namespace selector matches."""
+    """Selects pods in these namespaces, or in those whose labels the namespace selector matches."""
 
     topology_key: str
     selector: Selector
@@ -35,14 +36,14 @@ class Term(msgspec.Struct, frozen=True):
 
 
 class Weighted(msgspec.Struct, frozen=True):
-    """Negative when the pod would rather keep away."""
+    """A preferred term; the weight is negative for anti-affinity."""
 
     weight: int
     term: Term
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """All terms of one pod. `error` says what cannot be read; there are no terms then."""
+    """All terms of one pod. `error` says what is invalid; there are no terms then."""
 
     affinity: tuple[Term, ...] = ()
     anti_affinity: tuple[Term, ...] = ()
@@ -51,7 +52,7 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 def terms_of(pod: PodInfo) -> Terms | None:
-    """None for the many pods without any."""
+    """Return the pod's terms; None for the many pods without any."""
     memo = pod.shape.memo
     known: dict[str, Terms] | None = memo.get(_MEMO, memo)
     if known is memo:

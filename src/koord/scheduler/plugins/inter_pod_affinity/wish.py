@@ -1,4 +1,4 @@
-"""What a waiting pod's own terms ask: which pods to count, by which node label, and what the count means."""
+"""This module resolves a waiting pod's own terms: which pods to count, by which node label."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from koord.scheduler.state.tally import Clause, Question
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Count these pods per value of a node label."""
+    """Counts matching pods per value of a node label."""
 
     topology_key: str
     question: Question
@@ -23,7 +23,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Wish:
-    """All that is read of a pod's own terms. There is one for equal contents, so identity is equality."""
+    """All that is read of a pod's own terms. Equal contents share one instance, so identity is equality."""
 
     __slots__ = ("__weakref__", "affinity", "affinity_keys", "anti_affinity", "is_first", "preferred")
 
@@ -49,7 +49,7 @@ class Wishes:
         self._known: WeakValueDictionary[Hashable, Wish] = WeakValueDictionary()
 
     def of(self, pod: PodInfo, terms: Terms) -> Wish:
-        """Kept with the pod's labels until the labels of some namespace change."""
+        """Return the pod's resolved terms, cached with its labels until the labels of some namespace change."""
         key = (self, pod.shape)
         version = self._namespaces.version
         kept = pod.peers.memo.get(key)
@@ -73,8 +73,11 @@ class Wishes:
         return known
 
     def clause(self, term: Term) -> Clause:
-        """Kubernetes adds the namespaces that are selected to those that are named and then asks the selector once
-        more, without labels: one that namespaces without labels satisfy covers all of them."""
+        """Resolve the namespaces of a term.
+
+        Kubernetes adds the selected namespaces to the named ones and then matches the selector once more, without
+        labels: one that namespaces without labels satisfy covers all of them.
+        """
         selector = term.namespace_selector
         if selector.matches({}):
             return Clause(None, term.selector)

@@ -1,4 +1,4 @@
-"""Place pods by what nodes really use."""
+"""LoadAwareScheduling places pods by what nodes really use."""
 
 from koord.scheduler.plugins.load_aware.least_loaded import load_aware
 from koord.scheduler.plugins.load_aware.plugin import LoadAwareScheduling

@@ -1,12 +1,12 @@
-"""One node's load as far as it is known: the last report, and what pods add that it does not show yet.
+"""NodeLoadEstimate is the load of one node: the last NodeMetric, and what pods add that it does not show yet.
 
-    used by all     what the node reports + node_delta
-    used by prod    what its prod pods report + prod_delta
-    estimated       what all pods here are guessed to use, for when the report lacks what is asked for
+    used by all     node usage of the report + node_delta
+    used by prod    usage of its prod pods in the report + prod_delta
+    estimated       the estimates of all pods here, for when the report lacks what is needed
 
-A pod's guess counts in full while the report says nothing of it. Once it does, only what the guess is above it counts,
-and only as long as the report may be older than the pod's start. Every part that a pod adds is kept with it, so that
-it is taken away exactly as it came.
+A pod's estimate counts in full while the report does not show the pod. Once it does, only what the estimate
+exceeds it by counts, and only as long as the report may be older than the pod's start. Every part that a
+pod adds is kept with it, so that it is subtracted exactly as it was added.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEVER = float("inf")  # what is not there does not grow old
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A pod on the node. The parts are what it adds to the sums; None adds nothing."""
+    """A pod on the node, with the parts that it adds to the sums; None adds nothing."""
 
     pod: PodInfo
     guess: Guess
@@ -37,15 +37,16 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Account:
-    """`deltas` has what pods add to the node by place, then the same for prod: one list, as every placement changes it.
+    """The load of one node. `deltas` has what pods add to the node by resource, then the same for prod, in one
+    list.
 
-    Sums are changed in place: whoever needs them later copies.
+    Every placement changes the sums in place: copy them to keep them.
     """
 
     __slots__ = ("_reported", "_width", "deltas", "expires_at", "pods", "prod_usage", "report", "usage")
 
     def __init__(self, report: Report | None, base: Vector, expires_at: float) -> None:
-        """`base` is what counts as used by prod before any pod."""
+        """Start without pods; `base` is what counts as used by prod before any pod."""
         self.report = report
         # Of the report, what is asked for all the time.
         self.usage: Vector | None = None if report is None else report.usage
@@ -57,7 +58,7 @@ class Account:
         self.deltas = [0] * (2 * len(base))
 
     def copy(self) -> Account:
-        """For what-ifs: pods that come to it or leave it are counted there alone."""
+        """Copy the load for a dry run, which adds and removes pods on the copy alone."""
         other = Account(self.report, tuple(self.prod_usage), self.expires_at)
         other.pods = dict(self.pods)
         other.deltas = self.deltas[:]
@@ -73,7 +74,7 @@ class Account:
 
     @property
     def estimated(self) -> list[int]:
-        """Summed up when asked for, which is seldom."""
+        """Return the sum of all estimates, computed when read, which is seldom."""
         total = [0] * self._width
         for entry in self.pods.values():
             if entry.guess.whole is not None:
@@ -132,9 +133,9 @@ class Account:
         return entry
 
     def used(self, window: Window | None, *, prod: bool) -> tuple[Sequence[int], Sequence[int]]:
-        """What is measured and what pods on their way add, to be summed by place. Only asked when there is a report.
+        """Return what is measured and what pending pods add, to be summed by resource. Only valid with a report.
 
-        The second may go on beyond the last place.
+        The second may be longer than the number of resources.
         """
         if prod:
             return self.prod_usage, self.prod_delta
@@ -145,7 +146,9 @@ class Account:
 
 
 def _outweighs(assigned_at: float, holds_until: float | None, report: Report) -> bool:
-    """Whether the guess still counts beside what is measured: the report may not cover the pod's whole life."""
+    """Return whether the estimate still counts beside the measurement: the report may not cover the pod's whole
+    life.
+    """
     at = report.update_time
     if at is None or at - report.interval_s < assigned_at:
         return True

@@ -1,4 +1,6 @@
-"""What the ledger says of every node as columns, worked out again only for rows that changed."""
+"""This module keeps the headroom and the free capacity of every node as columns, recomputed only for changed
+rows.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,14 @@ _NO_LIMIT = np.iinfo(np.int64).max
 _NOTHING = -1e300  # less than nothing, however little a pod adds
 _EXACT = (1 << 53) // MAX_SCORE
 
-# (by place the room below the ceiling, None without one; code for which no amount matters; what codes begin at)
+# (headroom by resource, None without a threshold; a code that does not depend on amounts; the first code)
 Standing = tuple[Sequence[int | None], int, int]
 # By place what there is and what is unused of it; None for a node whose load is not known.
 Free = tuple[Sequence[int], Sequence[int]] | None
 
 
 class _Kept:
-    """Rows follow the table's log of changes."""
+    """A column set whose rows follow the table's log of changes."""
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
@@ -50,14 +52,14 @@ class _Kept:
 
 
 class Rooms(_Kept):
-    """For one sort of pods: how much more of each resource may come to a node before it passes a ceiling."""
+    """For prod or other pods: how much more of each resource may come to a node before it exceeds a threshold."""
 
     def __init__(self, table: NodeTable, width: int, standing: Callable[[NodeInfo], Standing]) -> None:
         super().__init__(table)
         self._standing = standing
         self._nothing: Standing = ((None,) * width, 0, 0)
         self._rooms: list[Ints] = [np.zeros(0, np.int64) for _ in range(width)]
-        self._words: list[Codes] = [np.zeros(0, np.int32) for _ in range(width)]  # what to say of each
+        self._words: list[Codes] = [np.zeros(0, np.int32) for _ in range(width)]  # the code of each
         self._fixed: Codes = np.zeros(0, np.int32)
 
     def _size(self, size: int) -> None:
@@ -73,7 +75,7 @@ class Rooms(_Kept):
             self._words[place][row] = first + place
 
     def codes(self, rows: Rows, adds: Sequence[int]) -> Codes:
-        """The first resource of which a pod adds as much as there is room, or more."""
+        """Return the code of the first resource of which a pod adds as much as the headroom, or more."""
         self.refresh()
         codes = self._fixed[rows].copy()
         for place in range(len(self._rooms) - 1, -1, -1):
@@ -84,11 +86,11 @@ class Rooms(_Kept):
 
 
 class Spares(_Kept):
-    """For one sort of pods: what is unused of each resource.
+    """For prod or other pods: the unused amount of each resource.
 
-    Shares are quotients of floats, which takes a fraction of the time of whole numbers. As long as a hundredfold of
-    the total is exact as a float, the quotient is nearer to the true one than to any whole number that the true one
-    does not reach, so cutting it gives the same. Rows with more than that are worked out one by one.
+    Shares are quotients of floats, which takes a fraction of the time of integers. As long as a hundredfold of
+    the total is exact as a float, the quotient is nearer to the true one than to any integer that the true one
+    does not reach, so truncating it gives the same. Rows with larger totals are computed one by one.
     """
 
     def __init__(self, table: NodeTable, width: int, free: Callable[[NodeInfo], Free]) -> None:

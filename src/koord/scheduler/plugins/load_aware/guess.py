@@ -1,4 +1,6 @@
-"""What a pod is guessed to use, and for how long after its start the guess outweighs what is measured."""
+"""PodEstimator estimates what a pod will use, and for how long after its start the estimate overrides
+measurements.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ class Guess(msgspec.Struct, frozen=True):
 
 
 class Guesses:
-    """Worked out once for pods of one shape, labels and (if they have a say) annotations."""
+    """Estimates pods, once per template, labels and (where they count) annotations."""
 
     def __init__(self, args: LoadAwareSchedulingArgs, axes: Axes) -> None:
         self._axes = axes
@@ -56,7 +58,7 @@ class Guesses:
         self._memo = f"LoadAwareScheduling {axes.names} {sorted(self._factors.items())} {self._custom}"
 
     def signature(self, pod: PodInfo) -> Hashable:
-        """What is read of a pod beyond its shape, here and by the filter."""
+        """Return what is read of a pod beyond its template, here and by the filter."""
         labels = pod.labels
         own = pod.annotations.get(A_LOAD_ESTIMATED_SCALING_FACTORS) if self._custom else None
         return labels.get(L_PRIORITY_CLASS), labels.get(L_QOS_CLASS), pod.daemon, own
@@ -82,7 +84,7 @@ class Guesses:
         return Guess.of(estimate_pod(tier, shape.requests, limits, factors, self._axes), prod=tier == PROD)
 
     def holds_until(self, pod: PodInfo, assigned_at: float) -> float | None:
-        """The report must be from after this time for its word on the pod to count; None for any."""
+        """Return the time that a report must be newer than for its usage of the pod to count; None for any report."""
         scheduled, initialized = self._after_scheduled, self._after_initialized
         if self._custom:
             own = seconds_after_scheduled(pod.annotations)
@@ -101,7 +103,7 @@ def _is_limited(spec: PodSpec) -> bool:
 
 
 def _kube_qos(shape: Shape) -> str:
-    """Whether a pod is best-effort is all that a class is implied by, and most pods plainly are not."""
+    """Return the QoS class as far as it matters: whether a pod is best-effort, and most pods plainly are not."""
     spec, requests = shape.spec, shape.requests
     if spec.resources is None and not spec.overhead and (requests.get(CPU, 0) > 0 or requests.get(MEMORY, 0) > 0):
         return BURSTABLE

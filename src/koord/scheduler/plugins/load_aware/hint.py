@@ -1,4 +1,8 @@
-"""Whether something that happened turns a refusal for load: the node takes the pod now, and did not before."""
+"""LoadAwareScheduling rejects nodes whose measured load would exceed a threshold with the pod, and prefers
+idle nodes.
+
+It reads NodeMetric. What pending pods will add is in the cache; what follows from it is in `evaluation`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,10 @@ from koord.scheduler.state.pod import PodInfo
 
 
 class Hint:
-    """Everybody's state shows the event when this is asked, so what was before has to be put together again."""
+    """The queueing hints: decide whether an event turns a rejection for load.
+
+    All caches show the event already, so the state before it has to be reconstructed.
+    """
 
     def __init__(self, rules: Rules, guesses: Guesses, ledger: Ledger, sites: Sites, state: ClusterState) -> None:
         self._rules = rules
@@ -53,13 +60,13 @@ class Hint:
         return kept[2]
 
     def _other_helps(self, pod: PodInfo, before: PodInfo, now: PodInfo | None) -> bool:
-        """A pod left its node, or became smaller there."""
+        """Return whether another pod's leaving or shrinking makes its node accept the pod."""
         node = self._state.node(before.node_name) if before.node_name else None
         if node is None or not self._takes(pod, node):
             return False
         known = self._ledger.accounts.get(node.name)
         if known is None or known.report is None:
-            return False  # it refused nobody
+            return False  # it rejected no pod
         account = known.copy()
         if now is not None:
             account.remove(now.uid)

@@ -1,4 +1,4 @@
-"""When load keeps a pod off every node that would take it otherwise: refuse it, or take the least loaded of them."""
+"""This module decides what happens when load rejects every node that would otherwise fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _WHY = f"AllNodesAboveLoadThreshold(policy={LEAST_LOADED})"
 
 
 class LeastLoaded(LoadAwareScheduling):
-    """Nodes whose report is too old are never taken this way: nobody knows how loaded they are."""
+    """Takes the least loaded node when all are above a threshold.
+
+    Nodes whose report is expired are never taken this way: nobody knows how loaded they are.
+    """
 
     def relent(self, cycle: Cycle, pod: PodInfo, rows: RowList) -> tuple[int, str] | None:
         table = cycle.state.table
@@ -29,5 +32,5 @@ class LeastLoaded(LoadAwareScheduling):
 
 
 def load_aware(args: LoadAwareSchedulingArgs, handle: Handle) -> LoadAwareScheduling:
-    """Takes defaulted arguments."""
+    """Build the plugin that defaulted arguments ask for."""
     return LeastLoaded(args, handle) if args.when_all_hot == LEAST_LOADED else LoadAwareScheduling(args, handle)

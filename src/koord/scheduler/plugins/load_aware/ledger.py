@@ -1,4 +1,7 @@
-"""Every node's account, kept in line with reports and placements: one change touches one account and notes one row."""
+"""LoadAwareCache keeps the load of every node in line with NodeMetrics and placements.
+
+One change touches one node's load and notes one row.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ _SPARE = 64
 
 
 class Ledger:
-    """`now` is the latest time that was seen: whether a report is too old is judged by it, and only `tick` moves it."""
+    """The load of all nodes. `now` is the latest time seen, by which reports expire; only `advance_clock` advances
+    it.
+    """
 
     def __init__(
         self,
@@ -47,7 +52,7 @@ class Ledger:
     # Time --------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Note the rows whose report has grown too old since."""
+        """Advance the clock and note the rows whose report has expired since."""
         now = self._clock()
         if now > self.now:
             self.now = now
@@ -66,7 +71,7 @@ class Ledger:
         if at <= self.now:
             return
         heappush(self._expiries, (at, name))
-        if len(self._expiries) > 2 * len(self.accounts) + _SPARE:  # nobody asked for long: mostly of reports gone by
+        if len(self._expiries) > 2 * len(self.accounts) + _SPARE:  # mostly expiries of replaced reports
             self._expiries = [
                 (account.expires_at, name) for name, account in self.accounts.items() if account.report is not None
             ]
@@ -89,7 +94,7 @@ class Ledger:
         self._note(name)
 
     def with_report(self, known: Account | None, metric: NodeMetric | None) -> Account:
-        """A new account with the pods of a known one."""
+        """Return a new load from a NodeMetric with the pods of a known one."""
         if metric is None:
             account = Account(None, self._zero, NEVER)
         else:
@@ -111,10 +116,10 @@ class Ledger:
         return account.add(pod, guesses.of(pod), assigned_at, holds_until)
 
     def _placed(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
-        """The state has noted the row already."""
+        """Handle a placement; the state has noted the row already."""
         account = self.accounts.get(node.name)
-        if what == "add":  # every placement comes by here, so calls are few
-            if A_RESERVE_POD in pod.annotations:  # it stands for a reservation and runs nothing
+        if what == "add":  # every placement runs this, so calls are few
+            if A_RESERVE_POD in pod.annotations:  # a reserve pod runs nothing
                 return
             if account is None:
                 account = self.accounts[node.name] = Account(None, self._zero, NEVER)
@@ -125,7 +130,7 @@ class Ledger:
                 del self.accounts[node.name]
 
     def _updated(self, before: PodInfo, after: PodInfo) -> None:
-        """It holds what it held, but its conditions may say when it came and when it was ready."""
+        """Update a placed pod whose conditions now say when it was scheduled or initialized."""
         if before.scheduled_at == after.scheduled_at and before.initialized_at == after.initialized_at:
             return
         account = self.accounts.get(after.node_name)

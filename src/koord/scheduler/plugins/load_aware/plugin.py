@@ -1,6 +1,5 @@
-"""Keep pods off nodes whose measured load would pass a ceiling with them, and prefer nodes that are used least.
-
-Reads NodeMetric. What pods on their way will add is kept in the ledger; what follows from it is in `rules`.
+"""LoadAwareScheduling rejects nodes whose measured load would exceed a threshold, and prefers nodes that are
+used least.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from koord.scheduler.state.table import NodeTable, Rows
 
 class LoadAwareScheduling(Plugin):
     name = "LoadAwareScheduling"
-    scope = ROW  # the ledger tells the table of rows whose load changed
-    reads_pods = "nothing"  # of a what-if: pods that leave a node leave its measured load as it is
+    scope = ROW  # the cache marks the rows whose load changed
+    reads_pods = "nothing"  # pods that a dry run removes do not change the measured load
     wakes_on = (
         Event("NodeMetric", ADD),
         Event("NodeMetric", UPDATE),
@@ -47,7 +46,7 @@ class LoadAwareScheduling(Plugin):
     )
 
     def __init__(self, args: LoadAwareSchedulingArgs, handle: Handle) -> None:
-        """Takes defaulted arguments."""
+        """Take arguments that are already defaulted."""
         table = handle.state.table
         axes = _axes(args)
         self._rules = Rules(args, axes)
@@ -117,24 +116,24 @@ class LoadAwareScheduling(Plugin):
 
     @property
     def stale_code(self) -> int:
-        """What `filter_columns` says of a node whose report is too old; smaller codes are of load."""
+        """Return the code of a node whose report is expired; smaller codes are of load."""
         return self._rules.expired
 
     # For those who ask -------------------------------------------------------------------------------------------
 
     def summary(self, node_name: str) -> dict[str, Any]:
-        """What is known of a node's load, as Koordinator shows it over HTTP."""
+        """Return a node's load as Koordinator shows it over HTTP."""
         return summary_of(self._ledger.accounts.get(node_name), self._rules.axes)
 
     def outlook(self, pod: PodInfo, node: NodeInfo) -> Outlook:
-        """Why the node takes the pod or not as far as load goes, with the numbers."""
+        """Explain with numbers why load lets the node take the pod or not."""
         ledger = self._ledger
         ledger.tick()
         account = ledger.accounts.get(node.name)
         return self._rules.outlook(self._guesses.of(pod), account, self._sites.of(node), ledger.now)
 
     def excess(self, pod: PodInfo, node: NodeInfo) -> float:
-        """Of a node that is refused for its load: how many percent the pod would bring it above a ceiling."""
+        """Return by how many percent the pod would bring a node that load rejects above a threshold."""
         account = self._ledger.accounts[node.name]
         return self._rules.excess(self._guesses.of(pod), account, self._sites.of(node))
 

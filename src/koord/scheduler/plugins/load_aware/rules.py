@@ -1,4 +1,4 @@
-"""What a profile's arguments make of one node's account: refuse it or not, and in which words; and its score."""
+"""LoadEvaluator applies a profile's arguments to one node's load: the verdict, its message, and the score."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ COOL = "cool"
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """Why a node takes a pod or not, with the numbers. `resource` is the first above its ceiling, else the closest."""
+    """Explains with numbers why a node takes a pod or not. `resource` is the first above its threshold, else the
+    closest.
+    """
 
     kind: str
     resource: str = ""
@@ -41,7 +43,7 @@ class Outlook(msgspec.Struct, frozen=True):
 
 class Rules:
     def __init__(self, args: LoadAwareSchedulingArgs, axes: Axes) -> None:
-        """Takes defaulted arguments."""
+        """Take arguments that are already defaulted."""
         self.axes = axes
         self._refuses_expired = bool(args.filter_expired_node_metrics)
         self._expired_pass = bool(args.enable_schedule_when_node_metrics_expired)
@@ -77,7 +79,7 @@ class Rules:
     # Filter ------------------------------------------------------------------------------------------------------
 
     def code(self, guess: Guess, account: Account | None, site: Site, now: float) -> int:
-        """0 takes the pod; else a place in `words`."""
+        """Return 0 if the node takes the pod, else an index into `rejections`."""
         limit = site.prod if guess.prod else site.plain
         if limit is None or account is None:
             return PASSES
@@ -96,7 +98,7 @@ class Rules:
         return PASSES
 
     def standing(self, account: Account | None, site: Site, now: float, *, prod: bool) -> Standing:
-        """The same for any pod: how much may come."""
+        """Return for any pod how much more the node takes."""
         nothing = self._nothing
         limit = site.prod if prod else site.plain
         if account is None or limit is None:
@@ -112,11 +114,11 @@ class Rules:
         return rooms, PASSES, self._first(limit)
 
     def _first(self, limit: Limit) -> int:
-        """Where the codes of the usage that is compared begin."""
+        """Return the first code of the usage that is compared."""
         return 1 if limit.applied.window is None else self._aggregated_first
 
     def excess(self, guess: Guess, account: Account, site: Site) -> float:
-        """How many percent of the node the pod would bring it above a ceiling, at the worst."""
+        """Return by how many percent of the node the pod would exceed a threshold at the worst."""
         limit = site.prod if guess.prod else site.plain
         assert limit is not None
         seen, coming = account.used(limit.applied.window, prod=limit.applied.prod)
@@ -141,7 +143,7 @@ class Rules:
         return score(self.weights, site.total, seen, coming, guess.usage)
 
     def free(self, account: Account | None, site: Site, now: float, *, prod: bool) -> Free:
-        """The same for any pod: what there is, and what is left of it."""
+        """Return for any pod what the node has, and what is left of it."""
         if account is None or account.usage is None or account.expires_at <= now:
             return None
         seen, coming = account.used(None if prod else self._score_window, prod=prod)

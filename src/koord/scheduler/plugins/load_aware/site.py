@@ -1,4 +1,6 @@
-"""What a node's own object says about load: its capacity, and the ceilings that pods must respect there."""
+"""This module evaluates one node's load: its capacity and thresholds, the verdict with its message, and the
+score.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ _SPARE = 64
 
 
 class Limit:
-    """The ceilings of one sort of pods on one node. `checks` has the resources that are limited, by place."""
+    """The thresholds of prod or other pods on one node. `checks` has the limited resources by position."""
 
     __slots__ = ("applied", "bounds", "checks", "special")
 
@@ -25,6 +27,7 @@ class Limit:
 
 
 class Site:
+    """The capacity and the thresholds that a node's own object states."""
     __slots__ = ("node", "plain", "prod", "total")
 
     def __init__(self, node: NodeInfo, cluster: Ceilings, axes: Axes) -> None:
@@ -39,7 +42,7 @@ class Site:
 
 
 class Sites:
-    """Made again for a node whose object changed."""
+    """The profiles of all nodes, rebuilt for a node whose object changed."""
 
     def __init__(self, cluster: Ceilings, axes: Axes, table: NodeTable) -> None:
         self._cluster = cluster

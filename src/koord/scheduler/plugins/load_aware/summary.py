@@ -1,4 +1,4 @@
-"""One node's account as Koordinator shows it over HTTP."""
+"""This module shows one node's load as Koordinator does over HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from koord.values import instant
 
 
 def summary_of(account: Account | None, axes: Axes) -> dict[str, Any]:
-    """Nothing for a node that nothing is known of."""
+    """Return the summary; empty for a node without known load."""
     if account is None:
         return {}
     entries = sorted(account.pods.values(), key=lambda entry: (entry.assigned_at, entry.pod.key))
@@ -29,7 +29,7 @@ def summary_of(account: Account | None, axes: Axes) -> dict[str, Any]:
 
 
 def _pod(entry: Entry) -> dict[str, Any]:
-    """Who it is: the scheduler holds no more of a pod's metadata than it reads."""
+    """Return the pod's identity: the scheduler holds no more of a pod's metadata than it reads."""
     pod = entry.pod
     meta = {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "labels": dict(pod.labels)}
     return {"metadata": meta, "spec": {"nodeName": pod.node_name}}

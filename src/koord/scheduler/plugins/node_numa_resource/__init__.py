@@ -1,4 +1,4 @@
-"""Bind pods to CPUs and NUMA nodes."""
+"""NodeNUMAResource binds pods to CPUs and NUMA nodes."""
 
 from koord.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 

@@ -1,7 +1,13 @@
-"""One node's entries: who was given what, and the sums that follow. A value, so that a what-if is a copy.
+"""NodeAllocationCache keeps the CPU and NUMA allocations of all nodes in line with placements and topologies.
 
-A reservation and the pods that live in it are both on the node. What such a pod was given is taken off the
-reservation's entry in the ledger, so that nothing is counted twice, and comes back to it when the pod leaves.
+    pod placed, with resource-status  -------------------------------------+
+    Reserve: assumed for a pod on its way to the node  --> PodAllocation --+--> the node's NodeAllocation
+    pod gone, or Unreserve  ---------------------------> no PodAllocation
+
+An assumed allocation ends when its pod is seen bound: from then on its annotation counts. Everything is
+derived, and at any time equal to a rebuild. A reservation and the pods in it are both on the node: what
+such a pod was given is taken off the reservation's part of the ledger, so that nothing is counted twice,
+and returns to it when the pod leaves.
 """
 
 from __future__ import annotations
@@ -16,16 +22,17 @@ from koord.values.cpuset import CPUSet
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """As given. `lives_in` is the uid of the reservation that it comes out of."""
+    """What a pod was given. `reservation_uid` is the uid of the reservation that it was taken from."""
 
     given: Allocation
     lives_in: str = ""
 
 
 class Book(msgspec.Struct, frozen=True):
+    """The allocations of one node and their sums: an immutable value, so that a dry run is a copy."""
     entries: Mapping[str, Entry] = {}  # by uid
     ledger: Ledger = Ledger()
-    guests: Mapping[str, tuple[str, ...]] = {}  # by uid of a reservation, the pods that live in it
+    guests: Mapping[str, tuple[str, ...]] = {}  # by uid of a reservation, the pods that own a part of it
 
     @staticmethod
     def over(topology: CpuTopology | Invalid | None, entries: Mapping[str, Entry] | None = None) -> Book:
@@ -35,7 +42,7 @@ class Book(msgspec.Struct, frozen=True):
         return book
 
     def on(self, topology: CpuTopology | Invalid) -> Book:
-        """The same on what the machine is now known to be."""
+        """Return the same allocations on the topology that is now known."""
         ledger = self.ledger.on(topology)
         return self if ledger is self.ledger else Book(self.entries, ledger, self.guests)
 
@@ -69,11 +76,12 @@ class Book(msgspec.Struct, frozen=True):
 
 
 def _settled(ledger: Ledger, host: str, entries: Mapping[str, Entry], guests: Mapping[str, tuple[str, ...]]) -> Ledger:
-    """With the reservation's own part brought in line with its guests."""
+    """Return the ledger with the reservation's own part updated for its owners."""
     return ledger.add(host, _own(host, entries, guests)) if host and host in entries else ledger
 
 
 def _own(uid: str, entries: Mapping[str, Entry], guests: Mapping[str, tuple[str, ...]]) -> Allocation:
+    """Return what a pod holds itself: a reservation holds what its owners do not use."""
     given = entries[uid].given
     inside = guests.get(uid)
     if not inside:
@@ -86,7 +94,9 @@ def _own(uid: str, entries: Mapping[str, Entry], guests: Mapping[str, tuple[str,
 
 
 def _less(zones: ZoneAmounts, gone: ZoneAmounts) -> ZoneAmounts:
-    """Never below nothing: a guest may have taken more than its reservation has, from what was free."""
+    """Subtract amounts, never below zero: an owner may have taken more than its reservation has, from what was
+    free.
+    """
     rest: dict[int, dict[str, int]] = {}
     for number, amounts in zones.items():
         taken = gone.get(number, {})

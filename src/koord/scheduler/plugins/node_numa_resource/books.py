@@ -1,11 +1,4 @@
-"""The books of all nodes, kept in line with placements and topologies: derived, and at any time what a rebuild gives.
-
-    pod placed, with resource-status  ---------------------------------+
-    Reserve: promised to a pod that is assumed on its node  --> entry --+--> the node's book
-    pod gone, or Unreserve  ----------------------------------> no entry
-
-A promise ends when its pod is seen bound: from then on its annotation is what counts.
-"""
+"""NodeAllocationCache keeps the allocations of all nodes in line with placements and topologies."""
 
 from __future__ import annotations
 
@@ -34,7 +27,7 @@ _SPARE = 64
 
 
 class Promise(msgspec.Struct, frozen=True):
-    """`guests`: running pods that will live in what is promised, as theirs is a part of it."""
+    """The allocation of a pod that is not bound yet. `owners`: running pods whose allocations become part of it."""
 
     node_name: str
     entry: Entry
@@ -43,15 +36,15 @@ class Promise(msgspec.Struct, frozen=True):
 
 
 class Books:
-    """One for all profiles: get it with `Books.of(handle)`."""
+    """The allocations of all nodes, one for all profiles: get it with `NodeAllocationCache.for_handle(handle)`."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._table = state.table
-        self._books: dict[str, Book] = {}  # by node name, where something is given
+        self._books: dict[str, Book] = {}  # by node name, where something is allocated
         self._lister: Lister[NodeResourceTopology] | None = None
         self.promises: dict[str, Promise] = {}  # by uid
-        self._hosts: dict[str, str] = {}  # by uid of a guest, who was promised to take it over
+        self._hosts: dict[str, str] = {}  # by uid of an owner: the reservation that is assumed to take it over
         self.unread: dict[str, Malformed] = {}  # by uid: annotations of placed pods that cannot be read
         state.listen(self._placed)
         state.follow(self._updated)
@@ -89,9 +82,9 @@ class Books:
             self._table.node_changes.note(node.row)  # it describes the node as the node's own object does
 
     def _placed(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
-        """The state has noted the row already."""
+        """Handle a placement; the state has noted the row already."""
         if what == "add":
-            # What an assumed pod carries is of an earlier life, or a wish: what it gets is promised to it.
+            # The annotation of an assumed pod is of an earlier attempt, or a hint: what it gets is assumed in Reserve.
             if pod.annotations and A_RESOURCE_STATUS in pod.annotations and not self._state.is_assumed(pod.uid):
                 self._enter(pod, node.name)
             return
@@ -105,12 +98,12 @@ class Books:
             self._set(name, book.take(pod.uid))
 
     def _updated(self, before: PodInfo, after: PodInfo) -> None:
-        """It holds what it held; but if it was only assumed before, from now on its annotation counts."""
+        """Replace an assumed allocation by the pod's annotation once the pod is seen bound."""
         if after.annotations and A_RESOURCE_STATUS in after.annotations and not self._state.is_assumed(after.uid):
             name, book = after.node_name, self._books.get(after.node_name)
             promise = self.promises.pop(after.uid, None)
             if promise is not None:
-                for guest in promise.guests:  # from now on their annotations say where they live
+                for guest in promise.guests:  # from now on their annotations name their reservation
                     self._hosts.pop(guest, None)
             self._enter(after, name)
             if self._books.get(name) is not book:
@@ -123,7 +116,7 @@ class Books:
             self.unread[pod.uid] = found
         elif found is not None:
             text = annotations.get(A_RESERVATION_ALLOCATED)
-            if text is not None:  # it says itself where it lives
+            if text is not None:  # it names its reservation itself
                 self._hosts.pop(pod.uid, None)
             entry = Entry(found, _host(text) if text is not None else self._hosts.get(pod.uid, ""))
             self._set(name, self._books.get(name, _NO_BOOK).put(pod.uid, entry))
@@ -139,7 +132,7 @@ class Books:
         self._note(name)
 
     def withdraw(self, uid: str) -> None:
-        """Nothing is undone of a pod that was seen bound meanwhile."""
+        """Release an assumed allocation; a pod that was seen bound meanwhile keeps its own."""
         promise = self.promises.pop(uid, None)
         book = self._books.get(promise.node_name) if promise is not None else None
         if promise is not None and book is not None:
@@ -148,7 +141,7 @@ class Books:
             self._note(promise.node_name)
 
     def _let_go(self, name: str, promise: Promise | None) -> None:
-        """Nobody takes its guests over any more."""
+        """Take the owners out of a reservation that does not come into being."""
         for guest in () if promise is None else promise.guests:
             if self._hosts.pop(guest, None) is not None:
                 self._set(name, _moved(self._books.get(name, _NO_BOOK), guest, ""))
@@ -165,18 +158,20 @@ class Books:
             self._table.note(node.row)
 
     def held(self) -> dict[str, dict[str, Entry]]:
-        """By node name and uid, for those who compare."""
+        """Return the allocations by node name and uid, for comparison."""
         return {name: dict(book.entries) for name, book in self._books.items()}
 
 
 def _moved(book: Book, guest: str, host: str) -> Book:
-    """The same with a pod that lives elsewhere in it."""
+    """Return the node's allocation with the pod moved to another reservation, or out of one."""
     entry = book.entries.get(guest)
     return book if entry is None else book.put(guest, Entry(entry.given, host))
 
 
 class Sites:
-    """As one profile sees the nodes: where a node's label does not say, its arguments do."""
+    """The topology profiles of all nodes for one scheduling profile: where a node's label does not say, the
+    arguments do.
+    """
 
     def __init__(self, books: Books, default_strategy: str, state: ClusterState) -> None:
         self._books = books

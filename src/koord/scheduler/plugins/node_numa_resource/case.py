@@ -1,4 +1,6 @@
-"""What the plugin keeps of one class of pods: the demand, verdicts in words, and what-ifs of single nodes."""
+"""NumaCycleState holds what the plugin keeps for one class of pods: the demand, rejections, and nodes of dry
+runs.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,11 @@ PASSES = 0
 
 
 class Case:
-    """`books` are of nodes as they might be; a node that is not in it is as it is. `quiet`: such pods ask for nothing,
-    and no node asks anything of them."""
+    """The state of one class of pods in a cycle.
+
+    `node_allocations` are the allocations of nodes changed by a dry run; other nodes are live. `is_skipped`:
+    such pods demand nothing, and no node has a policy for all pods.
+    """
 
     __slots__ = ("_codes", "_scorer", "books", "counted", "demand", "mean", "quiet", "theirs", "words")
 
@@ -59,7 +64,7 @@ class Case:
 
 
 def _of_two(first: Share, second: Share) -> Callable[[NodeInfo], int]:
-    """`_of_many` of two resources; every placement of a plain pod comes by here."""
+    """Return `_mean_of_many` specialised for two resources, since every placement of a plain pod runs it."""
     a, asked_a, weight_a = first.name, first.request, first.weight
     b, asked_b, weight_b = second.name, second.request, second.weight
     both = weight_a + weight_b
@@ -77,7 +82,7 @@ def _of_two(first: Share, second: Share) -> Callable[[NodeInfo], int]:
 
 
 def _of_many(counted: Sequence[Share]) -> Callable[[NodeInfo], int]:
-    """The weighted mean of what is left."""
+    """Return a function that computes the weighted mean of the free percentages."""
 
     def mean(node: NodeInfo) -> int:
         total = weights = 0

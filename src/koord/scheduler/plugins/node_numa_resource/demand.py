@@ -1,4 +1,4 @@
-"""What pods of one class ask for: amounts, CPUs of their own, NUMA nodes; from requests, labels and annotations."""
+"""This module parses what pods demand from requests, labels and annotations: amounts, bound CPUs, NUMA nodes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,12 @@ _POLICIES = ", ".join(policy for policy in numa_topology_spec.POLICIES if policy
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """`policy` is the pod's own NUMA policy. `needs_reservation`: it must be placed in one that matches; `ignores`: it
-    may use what they have left as if it were free. `promised` is what it was given earlier, to be given again."""
+    """What pods of one class demand. `policy` is the pod's own NUMA policy.
+
+    `needs_reservation`: it must be placed in a matching one; `ignores_reservations`: it may use what
+    reservations have left as if it were free. `designated` is a designated allocation that it was given
+    earlier, to be given again.
+    """
 
     amounts: Amounts
     wish: Wish
@@ -54,17 +58,17 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     exclusive: str = ""
     needs_reservation: bool = False
     ignores: bool = False
-    reserves: bool = False  # it stands for a reservation
+    reserves: bool = False  # it is a reserve pod
     promised: Allocation | None = None
 
     @property
     def plain(self) -> bool:
-        """Nothing to do with it, unless the node has a policy for all pods."""
+        """Return whether the plugin has nothing to do, unless the node has a policy for all pods."""
         return not self.wish.binds and not self.policy and self.promised is None
 
 
 def signature(pod: PodInfo) -> Hashable:
-    """What is read of a pod beyond its shape; None for most pods."""
+    """Return what is read of a pod beyond its template; None for most pods."""
     labels, annotations = pod.labels, pod.annotations
     if not annotations and L_QOS_CLASS not in labels and L_RESERVATION_IGNORED not in labels:
         return None
@@ -79,7 +83,7 @@ def signature(pod: PodInfo) -> Hashable:
 
 
 class Demands:
-    """Worked out once for pods of one shape and signature."""
+    """Parses demands, once per pod template and signature."""
 
     def __init__(self, default_policy: str) -> None:
         self._default_policy = default_policy
@@ -102,7 +106,7 @@ def _nothing(pod: PodInfo) -> Demand:
 
 
 def _work_out(pod: PodInfo, default_policy: str) -> Demand | Short:
-    """A refusal names the annotation, and the field where it can."""
+    """Parse a demand. A refusal names the annotation, and the field where it can."""
     labels, annotations, amounts = pod.labels, pod.annotations, pod.shape.requests
     spec, numa = resource_spec.parse(annotations), numa_topology_spec.parse(annotations)
     if isinstance(spec, Malformed):

@@ -1,4 +1,6 @@
-"""One class of pods on one node: refused or not, its score, its NUMA nodes. Other plugins are asked for their hints."""
+"""NumaNodeEvaluator filters and scores one class of pods on one node, and merges the NUMA hints of other
+plugins.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,11 @@ class Judge:
         self._others = tuple(p for p in plugins if overrides(p, "numa_hints"))
 
     def others(self, cycle: Cycle) -> list[Plugin]:
-        """Who else may have a say about the NUMA nodes of such a pod: one that skips it has none."""
+        """Return the other plugins that give NUMA hints for such a pod; one that skips the pod has none."""
         return [plugin for plugin in self._others if plugin.name not in cycle.skip_filter]
 
     def book(self, case: Case, site: Site, node: NodeInfo) -> Book:
-        """As it might be, in a what-if."""
+        """Return the node's allocation, as changed by a dry run if there is one."""
         if case.books and (supposed := case.books.get(node.name)) is not None:
             return supposed.on(site.topology.cpu)
         return self.books.book(site, node.name)
@@ -76,7 +78,7 @@ class Judge:
         return rejected(found) if isinstance(found, Short) else None
 
     def admitted(self, cycle: Cycle, pod: PodInfo, node: NodeInfo, trial: Trial) -> Affinity | Short:
-        """The NUMA nodes that all who give something on them agree on, each able to give its part there."""
+        """Return the NUMA nodes that all hint providers agree on, and on which each can allocate its part."""
         told: list[tuple[Plugin, Hints | Reject]] = []
         for plugin in self.others(cycle):
             hints = plugin.numa_hints(cycle, pod, node)
@@ -95,7 +97,7 @@ class Judge:
         return found
 
     def expected(self, demand: Demand, site: Site, book: Book) -> Allocation | None:
-        """What a pod would be given that is on its way to the node, as far as this plugin alone can tell."""
+        """Return what a nominated pod would be given on the node, as far as this plugin alone can tell."""
         terms = terms_of(demand, site)
         if isinstance(terms, Short) or terms.idle:
             return None
@@ -140,7 +142,7 @@ def reserved_on(cycle: Cycle, node: NodeInfo) -> Sequence[Reserved]:
 
 
 def _provider(hints: Hints | Reject) -> Provider:
-    """Another plugin's hints, narrowed to sets of so many NUMA nodes when those are asked for first."""
+    """Return a provider of another plugin's hints, limited to masks of at most `width` NUMA nodes."""
 
     def provide(width: int) -> Hints | Short:
         if isinstance(hints, Reject):

@@ -1,4 +1,4 @@
-"""How near a node that refused came to taking the pod: CPUs of the right kind, and each NUMA node for itself."""
+"""This module computes how far a node that rejected the pod was from taking it, by CPUs and by NUMA node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = {FULL_PCPUS: " on whole cores", SPREAD_BY_PCPUS: " on cores of their ow
 
 
 def near_miss(terms: Terms, site: Site, book: Book) -> tuple[float, str] | None:
-    """What is missing as a share of what is asked for, and in words; None when numbers are not what is wrong."""
+    """Return the missing share of the request and a sentence; None when the rejection is not about numbers."""
     there = room(site.topology, book.ledger)
     if terms.policy != NONE:
         return _by_zone(terms, there)
@@ -31,7 +31,7 @@ def near_miss(terms: Terms, site: Site, book: Book) -> tuple[float, str] | None:
 
 
 def _by_zone(terms: Terms, there: Room) -> tuple[float, str] | None:
-    """Every NUMA node for itself; the one that lacks least decides how near it was."""
+    """Evaluate each NUMA node on its own; the one that lacks least decides."""
     if not there.zones:
         return None
     least, words = None, []
@@ -50,7 +50,7 @@ def _by_zone(terms: Terms, there: Room) -> tuple[float, str] | None:
 
 
 def _lacking(terms: Terms, there: Room, left: Amounts, free: Free) -> list[tuple[float, str]]:
-    """By resource: which share of what is asked for, and how much."""
+    """Return by resource the missing share of the request, and the missing amount as text."""
     found = []
     for name, asked in sorted(terms.request.amounts.items()):
         short = asked - left.get(name, 0) if name in there.known else 0

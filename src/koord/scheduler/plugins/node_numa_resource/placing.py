@@ -1,4 +1,8 @@
-"""One demand on one node: whether it fits, which NUMA nodes it is admitted to, and what it is given. Takes nothing."""
+"""This module places one demand on one node: whether it fits, its NUMA nodes, its allocation, and how near a
+miss was.
+
+Nothing is allocated in the cache here.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ OUT_OF_SCOPE = "pod has a nominated reservation but cannot be allocated within i
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What holds for a demand on this very node: the NUMA policy of both, and whether its CPUs are bound."""
+    """What applies to a demand on this node: the NUMA policy of both, and whether its CPUs are bound."""
 
     policy: str
     binding: Binding | None
@@ -41,7 +45,7 @@ class Terms(msgspec.Struct, frozen=True):
 
     @property
     def idle(self) -> bool:
-        """Nothing is to be given."""
+        """Return whether nothing has to be allocated."""
         return self.binding is None and self.policy == NONE
 
 
@@ -56,7 +60,7 @@ def terms_of(demand: Demand, site: Site) -> Terms | Short:
 
 
 def check(demand: Demand, terms: Terms, site: Site, book: Book, node: NodeInfo) -> Short | None:
-    """What can be told before CPUs and NUMA nodes are looked at."""
+    """Return the refusal that is known before CPUs and NUMA nodes are considered."""
     refused = check_amplified(
         demand.wish,
         site.topology,
@@ -71,7 +75,7 @@ def check(demand: Demand, terms: Terms, site: Site, book: Book, node: NodeInfo) 
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A demand on a node as it is, or might be, with the reservations there that it may use."""
+    """A trial allocation of a demand on a live or changed node, with the reservations there that it may use."""
 
     demand: Demand
     terms: Terms
@@ -92,7 +96,7 @@ class Trial(msgspec.Struct, frozen=True):
     # Whether it fits ---------------------------------------------------------------------------------------------
 
     def admitted(self, scorer: Scorer, others: Sequence[Provider]) -> Affinity | Short:
-        """The NUMA nodes by the policy; without one, any."""
+        """Return the NUMA nodes that the policy admits; any without a policy."""
         policy, topology = self.terms.policy, self.site.topology
         if policy == NONE:
             return Affinity()
@@ -116,7 +120,7 @@ class Trial(msgspec.Struct, frozen=True):
         )
 
     def given(self, mask: BitMask | None) -> Allocation | Short:
-        """In the first reservation that takes it, else beside all of them."""
+        """Allocate in the first reservation that takes the demand, else outside of all of them."""
         topology, ledger, request = self.site.topology, self.book.ledger, self.terms.request
         if self.demand.promised is not None:
             return designated(topology, ledger, request, self.demand.promised)
@@ -131,8 +135,9 @@ class Trial(msgspec.Struct, frozen=True):
         return found[1] if found is not None else allocate(topology, ledger, on_node(request, self.reserved), mask)
 
     def given_in(self, nominated: str | None, mask: BitMask | None) -> Allocation | Short:
-        """What the pod gets for good: from the reservation that was chosen for it, if that holds any CPUs or NUMA
-        amounts; else beside all reservations."""
+        """Allocate for good: from the nominated reservation if it holds CPUs or NUMA amounts, else outside of all
+        reservations.
+        """
         topology, ledger, request, matched = (
             self.site.topology,
             self.book.ledger,
@@ -150,7 +155,10 @@ class Trial(msgspec.Struct, frozen=True):
         return Short.of(OUT_OF_SCOPE) if isinstance(found, Short) else found
 
     def lacks_cpus(self) -> Short | None:
-        """For a demand without NUMA policy: `given` tells the same, but counting is enough almost everywhere."""
+        """Return the refusal for too few CPUs of a demand without NUMA policy.
+
+        `try_allocate` tells the same, but counting is enough almost everywhere.
+        """
         binding, topology = self.terms.binding, self.site.topology
         if binding is None and self.demand.promised is None:
             return None

@@ -1,7 +1,4 @@
-"""Give pods CPUs and NUMA nodes of their own, and keep them off nodes that cannot.
-
-Reads NodeResourceTopology. Who holds what is in `books`; one pod on one node is `judge`; many nodes at once `survey`.
-"""
+"""NodeNUMAResource gives pods CPUs and NUMA nodes of their own, and rejects nodes that cannot."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ _UNREADABLE = 1  # the one code of a pod whose annotations cannot be read
 class NodeNUMAResource(Plugin):
     name = NAME
     reserves_as_it_filters = True
-    scope = ROW  # the books tell the table of rows whose topology or promises changed
+    scope = ROW  # the cache marks the rows whose topology or allocations changed
     wakes_on = (
         Event("NodeResourceTopology", ADD),
         Event("NodeResourceTopology", UPDATE),
@@ -67,7 +64,7 @@ class NodeNUMAResource(Plugin):
     )
 
     def __init__(self, args: NodeNUMAResourceArgs, handle: Handle) -> None:
-        """Takes defaulted arguments."""
+        """Take arguments that are already defaulted."""
         self.demands = Demands(args.default_cpu_bind_policy or "")
         self.books = Books.of(handle)
         self.judge = Judge(args, self.books, handle.state)
@@ -81,7 +78,7 @@ class NodeNUMAResource(Plugin):
     signature = staticmethod(signature)
 
     def ground(self, state: ClusterState) -> Hashable:
-        """Whether there is a node at all on which pods without a wish must be judged."""
+        """Return whether there is a node at all on which plain pods must be evaluated."""
         return self._strict.any()
 
     def might_help(self, pod: PodInfo, happened: Happened) -> bool:
@@ -116,12 +113,12 @@ class NodeNUMAResource(Plugin):
         return self._covered(cycle, case, node) if against is None and case.theirs else against
 
     def _covered(self, cycle: Cycle, case: Case, node: NodeInfo) -> Reject | None:
-        """Whether what owners-to-be have can be a part of what the reservation gets."""
+        """Reject a reservation whose allocation cannot contain what the running pods that it takes over hold."""
         site = self.judge.sites.of(node)
         terms = terms_of(case.demand, site)
         theirs = case.theirs.get(node.name, 0)
         if not theirs or isinstance(terms, Short) or terms.binding is None or terms.policy != NONE:
-            return None  # with a NUMA policy it is told in Reserve
+            return None  # with a NUMA policy Reserve decides
         terms = replace(terms, request=replace(terms.request, promised=theirs))
         book = self.judge.book(case, site, node)
         given = Trial.of(case.demand, terms, site, book, reserved_on(cycle, node)).given(None)
@@ -138,7 +135,7 @@ class NodeNUMAResource(Plugin):
         return rejected(case) if isinstance(case, Short) else self._survey.word(cycle, case, pod, code)
 
     def add_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
-        """One that was there comes back with what it had; one that is only expected takes what it would be given."""
+        """Add a pod in a dry run with what it holds, or with what it would be given if it is only nominated."""
         case = self._case(cycle, pod)
         if isinstance(case, Short) or node.node is None:
             return
@@ -157,7 +154,7 @@ class NodeNUMAResource(Plugin):
         if isinstance(case, Short) or node.node is None:
             return
         if other.reserve and any(one.holder.uid == other.uid for one in reserved_on(cycle, node)):
-            return  # what it holds for this pod is told apart from what is free for all
+            return  # what it holds for this pod is kept apart from what is free for all
         book = self.judge.book(case, self.judge.sites.of(node), node)
         if pod.reserve and cycle.takes_over(other, node.name) and other.uid in book.entries:
             case.theirs[node.name] = case.theirs.get(node.name, 0) | book.entries[other.uid].given.cpus.bits

@@ -1,4 +1,6 @@
-"""How many CPUs every node can still bind, as columns: nodes that cannot take a pod are ruled out by a comparison."""
+"""This module keeps as columns how many CPUs every node can still bind, and which nodes have a policy for all
+pods.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,14 @@ from koord.scheduler.state.column import grown
 from koord.scheduler.state.node import NodeInfo
 from koord.scheduler.state.table import Bools, Ints, NodeTable, Rows
 
-# What is told from the columns alone; 0 passes.
+# The codes of the columns; 0 passes.
 INVALID, NOT_WHOLE, NOT_ENOUGH = 1, 2, 3
 
 
 class Rooms:
-    """Rows follow the table's log of changes; one whose site and book are what they were costs next to nothing."""
+    """Free CPUs per row. Rows follow the table's log of changes; a row with unchanged profile and allocation costs
+    little.
+    """
 
     def __init__(self, table: NodeTable, sites: Sites, books: Books) -> None:
         self._table = table
@@ -28,10 +32,10 @@ class Rooms:
         self._books = books
         self._position = -1
         self._seen: list[tuple[Site, Book] | None] = []
-        self._free: Ints = np.zeros(0, np.int64)  # CPUs that nobody has
+        self._free: Ints = np.zeros(0, np.int64)  # unallocated CPUs
         self._whole: Ints = np.zeros(0, np.int64)  # of these, on cores that are free whole
         self._cores: Ints = np.zeros(0, np.int64)  # cores with a free CPU
-        self.per_core: Ints = np.zeros(0, np.int64)  # 0: CPUs cannot be told apart
+        self.per_core: Ints = np.zeros(0, np.int64)  # CPUs per core; 0: the CPU topology is unknown
         self.uneven: Bools = np.zeros(0, np.bool_)
 
     def refresh(self) -> None:
@@ -71,7 +75,7 @@ class Rooms:
         self._cores[row] = topology.one_per_core(free).bit_count()
 
     def codes(self, rows: Rows, count: int, must: str) -> Codes:
-        """For a pod that is bound to so many CPUs, where its own policy is what counts and cores are alike."""
+        """Return codes for a pod that binds so many CPUs, on rows where its own policy counts and cores are alike."""
         per_core = self.per_core[rows]
         room = self._whole if must == FULL_PCPUS else self._cores if must == SPREAD_BY_PCPUS else self._free
         codes = np.where(room[rows] < count, np.int32(NOT_ENOUGH), np.int32(0))

@@ -1,4 +1,4 @@
-"""What every node is to CPU binding and NUMA placement: read again only when something that is read of it changed."""
+"""This module holds a node's topology and policies, read again only when something that is read of it changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from koord.scheduler.plugins.node_numa_resource.book import Book
 
 
 class Site:
-    """`strict`: the node asks something of pods that ask for nothing themselves. `even`: all its cores are alike."""
+    """A node's topology and policies for CPU binding and NUMA placement.
+
+    `concerns_all_pods`: the node has a policy for pods that demand nothing themselves. `has_uniform_cores`: all
+    its cores have equally many CPUs.
+    """
 
     __slots__ = ("annotations", "empty", "even", "found", "labels", "node", "strict", "topology")
 
@@ -35,7 +39,7 @@ class Site:
         )
 
     def still_holds(self, node: Node, found: NodeResourceTopology | None) -> bool:
-        """Most updates of a node are of its status."""
+        """Return whether the profile is still valid: most updates of a node are of its status."""
         if found is not self.found:
             return False
         if node is not self.node:

@@ -1,4 +1,4 @@
-"""Which nodes ask something of every pod: those with a policy of their own, or larger on paper than they are."""
+"""This module finds the nodes that affect every pod: those with a policy of their own or amplified resources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from koord.scheduler.state.table import Bools, NodeTable
 
 
 class StrictRows:
-    """Asked for every pod, so it costs next to nothing while neither node objects nor topologies change."""
+    """The rows that affect every pod. It is read for every pod, so it is cheap while no node or topology changes."""
 
     def __init__(self, table: NodeTable, sites: Sites) -> None:
         self._table = table

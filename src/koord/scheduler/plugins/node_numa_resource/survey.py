@@ -1,9 +1,9 @@
-"""One class of pods on many nodes: columns where they suffice, one by one where they do not.
+"""NumaBatchEvaluator filters and scores one class of pods on many nodes, by columns where they suffice.
 
-plain pod       only nodes that are strict with every pod are looked at
-bound CPUs      the number of free CPUs of the right kind decides (`rooms`)
-one NUMA node   the same for each NUMA node (`zones`)
-all else        each node for itself: other NUMA policies, amplified nodes, reservations, devices
+plain pod       only nodes with a policy for all pods are evaluated
+bound CPUs      the number of free CPUs of the right kind decides (`node_columns`)
+one NUMA node   the same for each NUMA node (`zone_columns`)
+all else        node by node: other NUMA policies, amplified nodes, reservations, devices
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _WORDS = {
     NOT_WHOLE: unresolvable(NOT_WHOLE_CORES),
     NOT_ENOUGH: reject(NOT_ENOUGH_CPUS),
 }
-_FIRST_MET = 16  # from here on words that were met, as the case numbers them
-_FIRST_ROW = 1 << 16  # from here on rows: why no NUMA node of that one will do is worked out when somebody asks
+_FIRST_MET = 16  # from here on codes of the cycle state
+_FIRST_ROW = 1 << 16  # from here on row numbers: the reason of that row is computed when it is needed
 
 
 class Survey:
@@ -106,7 +106,7 @@ class Survey:
     # Which rows --------------------------------------------------------------------------------------------------
 
     def _closely(self, cycle: Cycle, case: Case, rows: Rows) -> Bools:
-        """Rows about which the number of free CPUs does not say it all."""
+        """Return the rows on which the number of free CPUs does not decide."""
         demand, table = case.demand, self._table
         if demand.policy != NONE or demand.promised is not None:
             return table.alive[rows]
@@ -116,7 +116,7 @@ class Survey:
         return strict[rows]
 
     def _simple(self, cycle: Cycle, case: Case, rows: Rows) -> Bools:
-        """Of these, the ones on which a look at each NUMA node does."""
+        """Return the rows among these on which the zone columns decide."""
         demand, judge = case.demand, self._judge
         nobody = np.zeros(len(self._table.alive[rows]), np.bool_)
         if demand.policy not in (NONE, SINGLE_NUMA_NODE) or demand.promised is not None or judge.others(cycle):

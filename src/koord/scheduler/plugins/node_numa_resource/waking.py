@@ -1,4 +1,8 @@
-"""Whether something that happened may turn a refusal for CPUs or NUMA nodes."""
+"""NodeNUMAResource gives pods CPUs and NUMA nodes of their own, and rejects nodes that cannot.
+
+It reads NodeResourceTopology. `cache` holds who has what; `node_evaluator` handles one node,
+`batch_evaluator` many.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,11 @@ from koord.scheduler.state.pod import PodInfo
 
 
 class Waking:
-    """Everybody's state shows the event already. A node that the event is not about stays as it was, so it is enough
-    to ask whether the one that it is about could matter."""
+    """The queueing hints: decide whether an event may turn a rejection.
+
+    All caches show the event already. A node that the event is not about stays as it was, so only the one that
+    it is about is evaluated.
+    """
 
     def __init__(self, demands: Demands, judge: Judge, state: ClusterState) -> None:
         self._demands = demands
@@ -29,10 +36,10 @@ class Waking:
             found = happened.new if happened.new is not None else happened.old
             node = self._state.node(found.metadata.name)
             return node is not None and self._could_take(pod, node)
-        return True  # a device or a reservation: those who keep them know better
+        return True  # a device or a reservation: other plugins decide
 
     def _could_take(self, pod: PodInfo, node: NodeInfo) -> bool:
-        """Unless its own words are in the way, which no event can change."""
+        """Return whether the node could ever take the pod; an invalid demand is changed by no event."""
         demand = self._demands.of(pod)
         return not isinstance(demand, Short) and not (
             demand.wish.binds and self._judge.sites.of(node).topology.usable.bit_count() < demand.wish.count

@@ -1,8 +1,4 @@
-"""NUMA nodes of all nodes as columns, for pods that must lie within one: which fits, which is chosen, what it scores.
-
-Says exactly what hints and their merging say, where these come down to comparing numbers: nodes with a few NUMA nodes,
-alike cores and nothing amplified. The others (`simple` is False) are looked at one by one.
-"""
+"""ZoneColumns keeps the NUMA nodes of all nodes as columns, for pods that must fit into one NUMA node."""
 
 from __future__ import annotations
 
@@ -36,7 +32,9 @@ Grid = npt.NDArray[np.int64]  # by place of the NUMA node, then by row
 
 
 class ZoneRooms:
-    """Rows follow the table's log of changes. A place beyond a node's last NUMA node has nothing of anything."""
+    """The columns of NUMA nodes. Rows follow the table's log of changes; slots beyond a node's last NUMA node are
+    0.
+    """
 
     def __init__(self, table: NodeTable, sites: Sites, books: Books) -> None:
         self._table = table
@@ -55,7 +53,7 @@ class ZoneRooms:
         self._stated: Bools = np.zeros(0, np.bool_)  # it is the node's own policy
 
     def refresh(self, names: Collection[str]) -> None:
-        """Up to date for somebody who asks about these resources."""
+        """Update the columns of these resources."""
         table = self._table
         rows = table.changed_since(self._position)
         self._position = table.position
@@ -79,7 +77,7 @@ class ZoneRooms:
                 self._set(row, node)
 
     def _resize(self, size: int) -> None:
-        """Everything is filled in anew: that is seldom."""
+        """Make all columns anew, which is seldom."""
         self._there = {name: np.zeros((self._places, size), np.int64) for name in self._there}
         self._left = {name: np.zeros((self._places, size), np.int64) for name in self._left}
         self._known = {name: np.zeros(size, np.bool_) for name in self._known}
@@ -134,8 +132,10 @@ class ZoneRooms:
     # Asking ------------------------------------------------------------------------------------------------------
 
     def simple(self, rows: Rows, demand: Demand) -> Bools:
-        """Rows on which such a pod must lie within one NUMA node, and numbers tell whether it can. Some resource that
-        it asks for must be one that NUMA nodes have, and cpu if its CPUs are bound."""
+        """Return the rows on which the pod must fit into one NUMA node and numbers decide.
+
+        Some requested resource must be listed by the NUMA nodes, and cpu if the pod's CPUs are bound.
+        """
         known = np.zeros(len(self._simple[rows]), np.bool_)
         for name in demand.amounts:
             known |= self._known[name][rows]
@@ -145,7 +145,7 @@ class ZoneRooms:
         return simple if demand.policy else simple & self._stated[rows]
 
     def fits(self, rows: Rows, demand: Demand) -> Bools:
-        """Whether some NUMA node takes it, per row."""
+        """Return per row whether some NUMA node takes the pod."""
         found: Bools = np.logical_or.reduce(self._takes(rows, demand), axis=0)
         return found
 
@@ -161,7 +161,7 @@ class ZoneRooms:
         return takes
 
     def scores(self, rows: Rows, demand: Demand, zones: Scorer, nodes: Scorer) -> Scores:
-        """Of the NUMA node that is chosen, by the scorer of nodes; 0 where none takes the pod."""
+        """Return the score of the NUMA node that is chosen, by the scorer of nodes; 0 where none takes the pod."""
         takes = self._takes(rows, demand)
         left_cpu = self._left_cpu(rows, demand)
         means = self._means(rows, demand, zones, left_cpu)
@@ -175,7 +175,7 @@ class ZoneRooms:
         return np.where(takes.any(axis=0), scores, 0)
 
     def _left_cpu(self, rows: Rows, demand: Demand) -> Grid:
-        """No more than there are CPUs of the kind that is required."""
+        """Return the free cpu, no more than there are CPUs of the required kind."""
         left = self._left[CPU][:, rows]
         kind = _KINDS.get(demand.wish.required) if demand.wish.binds else None
         return left if kind is None else np.minimum(left, 1000 * self._cpus[kind][:, rows])

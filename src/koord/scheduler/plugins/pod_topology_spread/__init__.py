@@ -1,4 +1,4 @@
-"""PodTopologySpread: see `plugin` for the plugin, `filter` and `score` for its formulas."""
+"""PodTopologySpread spreads pods over topology domains; `filter` and `score` hold its formulas."""
 
 from koord.scheduler.plugins.pod_topology_spread.plugin import PodTopologySpread
 

@@ -1,5 +1,7 @@
-"""A pod's spread constraints with everything resolved that they read from the pod: what to count, within what, how far
-apart. Counting itself is left to `count`."""
+"""This module resolves a pod's spread constraints: what to count, within which domains, and the allowed skew.
+
+Counting is left to `domain_counts`.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class Constraint(msgspec.Struct, frozen=True):
 
 
 class Spread:
-    """All that this plugin reads of a pod. There is one for equal contents, so identity is equality."""
+    """All that this plugin reads of a pod. Equal contents share one instance, so identity is equality."""
 
     __slots__ = ("__weakref__", "hard", "namespace", "needs_all_keys", "soft")
 
@@ -54,7 +56,7 @@ class Spread:
 
 
 class Spreads:
-    """From pods to their Spread. `args` have their defaults filled in."""
+    """Resolves pods to their spread constraints. The arguments are defaulted."""
 
     def __init__(self, args: PodTopologySpreadArgs, owners: Owners) -> None:
         system = args.defaulting_type == SYSTEM_DEFAULTING
@@ -64,7 +66,7 @@ class Spreads:
         self._known: WeakValueDictionary[Hashable, Spread] = WeakValueDictionary()
 
     def of(self, pod: PodInfo) -> Spread | Fault | None:
-        """None when nothing is to be spread."""
+        """Return the pod's constraints; None when it has none."""
         if pod.shape.spec.topology_spread_constraints:
             key = (self, pod.shape)
             memo = pod.peers.memo

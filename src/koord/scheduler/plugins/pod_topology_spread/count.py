@@ -1,4 +1,4 @@
-"""How many pods of one constraint are in each domain, kept in line with the tally of its selector."""
+"""This module counts the pods of one constraint in each domain, in line with the counts of its selector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_COUNTS: Ints = np.zeros(0, np.int64)
 
 
 class Count:
-    """`domains` and `counted` are the ground's: to which domain a row belongs and whether its pods count there."""
+    """The pods of one constraint per domain; `domains` and `counted` come from CountedNodes."""
 
     __slots__ = (
         "_tallies",
@@ -41,7 +41,7 @@ class Count:
         self.counts = NO_COUNTS
 
     def per_row(self, size: int) -> Ints:
-        """Matching pods per node. A selector without conditions counts none, unlike anywhere else in Kubernetes."""
+        """Return the matching pods per node. An empty selector counts none, unlike anywhere else in Kubernetes."""
         selector = self.constraint.selector
         if selector.is_everything():
             return np.zeros(size, np.int64)
@@ -59,7 +59,9 @@ class Count:
         self.position = self._tally.position if self._tally is not None else 0
 
     def news(self) -> Iterable[tuple[int, int]] | None:
-        """Domains that gained (+1) or lost (-1) a pod since the last call; None when all must be counted again."""
+        """Return the domains that gained (+1) or lost (-1) a pod since the last call; None when all must be counted
+        again.
+        """
         tally = self._tally
         if tally is None:
             return ()

@@ -1,9 +1,10 @@
-"""The hard constraints of one class of pods: how far out of balance each domain would be, and so which nodes will do.
+"""This module decides the DoNotSchedule constraints of one class of pods by the skew that each domain would
+have.
 
     skew = pods in the node's domain + 1 if the pod itself counts - pods in the emptiest domain  <=  maxSkew
 
-A domain exists while a node counts in it. With fewer domains than minDomains the emptiest one is taken to be empty.
-Verdicts are kept per domain; `version` moves when one of them does.
+A domain exists while a node counts in it. With fewer domains than minDomains the emptiest one counts as
+empty. Verdicts are kept per domain; `version` changes when one of them does.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ VERDICTS: Final = {TOO_FAR: reject(_TEXT), NO_LABEL: unresolvable(f"{_TEXT} (mis
 
 
 class Balance:
-    """One constraint: counts per domain, the lowest of them, and the verdict on each domain."""
+    """One constraint: the counts per domain, their minimum, and the verdict on each domain."""
 
     __slots__ = ("_exists", "_floor", "_lowest", "constraint", "count", "counts", "verdicts")
 
@@ -55,7 +56,7 @@ class Balance:
         self._settle()
 
     def _settle(self) -> None:
-        """Find the floor and judge every domain."""
+        """Find the minimum and compute every verdict."""
         alive = self.counts[self._exists]
         enough = len(alive) >= max(self.constraint.min_domains, 1)
         self._floor = int(alive.min()) if enough else 0
@@ -65,7 +66,9 @@ class Balance:
         self.verdicts[0] = NO_LABEL
 
     def shift(self, domain: int, by: int) -> int | None:
-        """A pod came to or left a domain. The domain whose verdict changed, or ANY; None when none did."""
+        """Count a pod more or less in a domain; return the domain whose verdict changed, or ANY_DOMAIN; None when none
+        did.
+        """
         before = int(self.counts[domain])
         after = before + by
         self.counts[domain] = after
@@ -93,7 +96,9 @@ class Balance:
 
 
 class Balances:
-    """All hard constraints of one class. A copy is a what-if: it follows `shift` and no longer the cluster."""
+    """All DoNotSchedule constraints of one class. A copy is a dry run: it follows `update_count` and no longer the
+    cluster.
+    """
 
     def __init__(self, spread: Spread, shape: Shape, table: NodeTable, atlas: Atlas, tallies: Tallies) -> None:
         self.spread = spread
@@ -141,7 +146,7 @@ class Balances:
             self._moved.add((i, domain))
 
     def moved_rows(self) -> RowList | None:
-        """Rows whose verdict may have changed since the last call; None for any."""
+        """Return the rows whose verdict may have changed since the last call; None for any."""
         moved, self._moved = self._moved, set()
         if moved is None or len(moved) > _FEW_DOMAINS:
             return None
@@ -166,7 +171,7 @@ class Balances:
         return PASSES
 
     def codes(self, rows: Rows) -> Codes:
-        """The first constraint that refuses a node gives the reason."""
+        """Return the codes of the rows; the first constraint that rejects a node gives the reason."""
         codes: Codes | None = None
         for i, balance in enumerate(self._balances):
             mine = balance.verdicts.take(self._ground.domains[i].ids[rows])

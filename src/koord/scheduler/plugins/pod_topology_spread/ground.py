@@ -1,6 +1,7 @@
-"""The nodes as one class of pods counts them: which domain each is in, and whether the pods on it count.
+"""This module says which nodes count for a class of pods, in which domain, and counts the pods of each
+constraint.
 
-It is a copy of what node labels and taints said; `moved` says when they say something else.
+It copies what node labels and taints said; `refresh` tells when they say something else.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _FEW = 16
 
 
 class Ground:
-    """`domains[i]` and `counted[i]` belong to constraint i; `has_all` says which rows have every key."""
+    """The nodes that count. `domains[i]` and `counted[i]` belong to constraint i; `has_all_keys` tells the rows
+    with every key.
+    """
 
     __slots__ = (
         "_atlas",
@@ -53,7 +56,7 @@ class Ground:
         self._copy()
 
     def moved(self) -> bool:
-        """Whether anything differs from before; it is up to date afterwards."""
+        """Update the copies; return whether anything changed."""
         changes = self._table.node_changes
         same_size = len(self.has_all) == self._table.size
         if changes.position == self._position and same_size:

@@ -1,4 +1,7 @@
-"""Which events can bring a pod that its spread constraints kept waiting back: those that change what is counted."""
+"""PodTopologySpread spreads pods evenly over zones, hosts or any other node label, as a filter and as a score.
+
+Its queueing hints let through the events that change what is counted.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from koord.scheduler.state.pod import PodInfo
 
 
 def pod_helps(pod: PodInfo, spread: Spread, happened: Happened) -> bool:
+    """Return whether a pod event changes what the waiting pod's constraints count."""
     old: PodInfo | None = happened.old
     new: PodInfo | None = happened.new
     if any(p is not None and not _involved(p, pod, spread) for p in (old, new)):
@@ -33,6 +37,7 @@ def _differ(spread: Spread, old: PodInfo, new: PodInfo) -> bool:
 
 
 def node_helps(spread: Spread, happened: Happened) -> bool:
+    """Return whether a node event changes the domains of the waiting pod's constraints."""
     old: Node | None = happened.old
     new: Node | None = happened.new
     before = old is not None and _has_keys(old.metadata.labels, spread.hard)

@@ -1,4 +1,4 @@
-"""Owners read from the program's listers."""
+"""OwnerLister reads the selectors of owners from the scheduler's listers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from koord.values.selector import Selector
 
 
 class ListedOwners:
-    """Controllers change their status with every pod, so their selectors are looked at and not their versions."""
+    """The owners of the scheduler's listers.
+
+    Controllers change their status with every pod, so their selectors are compared and not their versions.
+    """
 
     def __init__(self, handle: Handle) -> None:
         self._services = handle.lister(SERVICES)

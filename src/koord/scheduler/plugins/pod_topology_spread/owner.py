@@ -1,6 +1,7 @@
-"""Which selectors stand behind a pod: those of Services that select it and of the controller that owns it.
+"""This module finds the selectors behind a pod: those of Services that select it and of the controller that
+owns it.
 
-Default spread constraints count the pods that these select. The program feeds the index from its watches.
+Default spread constraints count the pods that these select.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ _VERSIONS: Final = {REPLICATION_CONTROLLER: "v1", REPLICA_SET: "apps/v1", STATEF
 
 class Owners(Protocol):
     def stamp(self, namespace: str, owner: OwnerReference | None) -> object:
-        """Something else than before when an answer about pods of this owner may have changed."""
+        """Return a value that differs when an answer about pods of this owner may have changed."""
 
     def services(self, namespace: str, labels: Mapping[str, str]) -> Iterable[Selector]:
-        """The selectors of the Services that select pods with these labels, in the order of their names."""
+        """Return the selectors of the Services that select pods with these labels, in the order of their names."""
 
     def selector(self, kind: str, namespace: str, name: str) -> Selector | None:
-        """The selector of a ReplicationController, ReplicaSet or StatefulSet; None when it is not known."""
+        """Return the selector of a ReplicationController, ReplicaSet or StatefulSet; None when it is unknown."""
 
 
 class OwnerIndex:
-    """Owners in memory, found by name and Services also by label. Only a changed selector moves a stamp."""
+    """Owners in memory, found by name and Services also by label. Only a changed selector changes the version."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], Selector] = {}
@@ -79,20 +80,20 @@ class OwnerIndex:
 
 
 def _pinned(namespace: str, selector: Selector) -> tuple[str, str, str]:
-    """A Service's selector names values only, so a pod that it selects has the first of them."""
+    """Return the index key of a Service: its selector names values only, so a selected pod has the first of them."""
     first = selector.requirements[0]
     return namespace, first.key, first.values[0]
 
 
 def selector_of(spec: LabelSelector | None) -> Selector:
-    """An absent selector selects nothing. Raises SelectorError for one that no server would store."""
+    """Parse a selector; an absent one selects nothing. Raise SelectorError for one that no server would store."""
     if spec is None:
         return NOTHING
     return Selector.of(spec.match_labels, [(e.key, e.operator, e.values) for e in spec.match_expressions])
 
 
 def lenient_selector(spec: LabelSelector | None) -> Selector:
-    """The same for other people's objects: what cannot be read selects nothing."""
+    """Parse a selector of someone else's object; an invalid one selects nothing."""
     try:
         return selector_of(spec)
     except SelectorError:
@@ -100,17 +101,17 @@ def lenient_selector(spec: LabelSelector | None) -> Selector:
 
 
 def joined(requirements: Iterable[Requirement]) -> Selector:
-    """One selector of these conditions; equal sets of conditions give equal selectors."""
+    """Join requirements into one selector; equal sets of requirements give equal selectors."""
     return Selector(tuple(sorted(dict.fromkeys(requirements), key=lambda r: (r.key, r.operator, r.values))))
 
 
 def is_counted(owner: OwnerReference) -> bool:
-    """Whether default constraints look at owners of this kind."""
+    """Return whether default constraints consider owners of this kind."""
     return _VERSIONS.get(owner.kind) == owner.api_version
 
 
 def default_selector(pod: PodInfo, owners: Owners) -> Selector:
-    """What Kubernetes spreads a pod by when it does not say itself; everything when nobody stands behind it."""
+    """Return what Kubernetes spreads a pod without constraints by; everything when nothing owns or selects it."""
     labels: dict[str, str] = {}
     for service in owners.services(pod.namespace, pod.labels):
         labels.update((r.key, r.values[0]) for r in service.requirements)

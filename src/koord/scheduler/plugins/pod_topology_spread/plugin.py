@@ -1,4 +1,4 @@
-"""Spread pods evenly over zones, hosts or any other label of nodes: as a must, and as a preference."""
+"""PodTopologySpread spreads pods evenly over zones, hosts or any other node label, as a filter and as a score."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from koord.scheduler.state.tally import Tallies
 
 
 class _Kept:
-    """What one class of pods knows. Either part is None when there is no such constraint."""
+    """The state of one class of pods. Either part is None when there is no such constraint."""
 
     __slots__ = ("hard", "soft")
 
@@ -54,7 +54,7 @@ class PodTopologySpread(Plugin):
     )
 
     def __init__(self, args: PodTopologySpreadArgs, state: ClusterState, owners: Owners) -> None:
-        """`args` have their defaults filled in. `owners` say what default constraints count."""
+        """Take defaulted arguments; `owners` say what default constraints count."""
         self._spreads = Spreads(args, owners)
         self._atlas = state.derived(Atlas)
         self._tallies = state.derived(Tallies)

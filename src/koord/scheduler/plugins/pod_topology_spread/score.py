@@ -1,8 +1,10 @@
-"""The soft constraints of one class of pods: nodes score by how many of its kind are in their domains, fewer is better.
+"""This module scores the ScheduleAnyway constraints of one class of pods: fewer pods in a node's domains are
+better.
 
     raw(node) = round( sum over constraints of  pods in the node's domain * ln(domains + 2) + maxSkew - 1 )
 
-The logarithm gives few large domains and many small ones a comparable say; maxSkew - 1 waters small differences down.
+The logarithm gives few large domains and many small ones a comparable weight; maxSkew - 1 dampens small
+differences.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ IGNORED: Final = -1  # the raw score of a node that lacks a topology key
 
 
 class Preferences:
-    """All soft constraints of one class. `version` moves when a score may have."""
+    """All ScheduleAnyway constraints of one class. `version` changes when a score may have changed."""
 
     def __init__(self, spread: Spread, shape: Shape, table: NodeTable, atlas: Atlas, tallies: Tallies) -> None:
         self.spread = spread
@@ -74,7 +76,7 @@ class Preferences:
                 self.version += count.position != before
 
     def weigh(self, feasible: RowList) -> None:
-        """What the constraints weigh among these nodes."""
+        """Compute the weights of the constraints among these feasible nodes."""
         if self._weighed is not None and np.array_equal(feasible, self._weighed):
             return
         self._weighed = feasible
@@ -129,7 +131,7 @@ def _some(mask: Bools) -> Bools | None:
 
 
 class Fewest(Normaliser):
-    """The fewest pods get most, and a node that cannot be compared gets nothing."""
+    """Gives the fewest pods the highest score, and a node that cannot be compared 0."""
 
     def span(self, raw: Scores, mask: npt.NDArray[np.bool_]) -> Hashable:
         low = int(np.min(raw, where=mask, initial=_MOST))

@@ -1,4 +1,4 @@
-"""Room that is kept for pods yet to come: scheduled like pods, given back on its node to those whom it is for."""
+"""Reservation schedules Reservations like pods, and gives their room on the node to their owners."""
 
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
 

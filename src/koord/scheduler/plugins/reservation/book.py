@@ -1,11 +1,9 @@
-"""Every Reservation as the cluster state shows it: who holds room for whom, and how much of it is left.
+"""ReservationCache holds every Reservation as the cluster state shows it: who holds room for whom, and what is
+left.
 
-    Reservation, Available    -> the pod that stands for it is placed on its node
-    owner promised or bound   -> that pod holds so much less there: free = allocatable - used - unconsumed, for all
-    Reservation ended or gone -> the pod leaves; its owners are pods like any other
-
-Made from live objects and placements alone. Rows and names of nodes where something changed are noted, so that whoever
-keeps something looks at those again and at nothing else.
+    Reservation, Available     -> its reserve pod is placed on its node
+    owner assumed or bound     -> the reserve pod holds so much less: free = allocatable - used - unconsumed, for all
+    Reservation ended or gone  -> the reserve pod leaves; its owners are pods like any other
 """
 
 from __future__ import annotations
@@ -49,8 +47,11 @@ Changed = Callable[[str], None]
 
 
 class Book:
-    """Get it with `state.derived(Book)`, then `attach` it. In `failures` are words for Reservations that got no node,
-    by uid, and in `remarks` words about reservations for pods that got none; whoever leads takes them away."""
+    """All reservations; get it with `state.derived(ReservationCache)`, then `attach` it.
+
+    `failure_messages` has the messages of Reservations that got no node, by uid, and `pending_events` those
+    about reservations for pods that got none; the leader takes them away and publishes them.
+    """
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
@@ -65,7 +66,7 @@ class Book:
         self._made = 0
         self._log: list[str] = []
         self._log_start = 0
-        self._current_owner: dict[str, str] = {}  # by uid of a pod that stands as a reservation
+        self._current_owner: dict[str, str] = {}  # by uid of an operating pod
         self._watchers: list[Changed] = []
         state.listen(self._placed)
 
@@ -76,13 +77,13 @@ class Book:
             handle.lister(PODS).on_change(self._pod)
 
     def watch(self, changed: Changed) -> None:
-        """Be told the uid of every reservation whose owners or state changed."""
+        """Register a callback that gets the uid of every reservation whose owners or state changed."""
         self._watchers.append(changed)
 
     # What happens ------------------------------------------------------------------------------------------------
 
     def take(self, pod: PodInfo, reservation: str, node_name: str) -> None:
-        """A part of a reservation is promised to a pod."""
+        """Assume that a pod owns a part of a reservation."""
         self._apply(Occupied(Occupant(uid=pod.uid, reservation=reservation, node=node_name, requests=pod.requests)))
 
     def give_back(self, uid: str) -> None:
@@ -101,7 +102,7 @@ class Book:
         self.reservations[uid] = new
         if new.status.node_name and phase in (AVAILABLE, WAITING):
             self.state.set_pod(standing_for(new))
-            self._note(new.status.node_name)  # also when it holds what it held: its annotations may tell more
+            self._note(new.status.node_name)  # also when it holds the same: its annotations may have changed
         elif self.state.placed(uid) is not None and not self.state.is_assumed(uid):
             self.state.drop_pod(uid)
         self._seen(Holding.of(new))
@@ -124,7 +125,7 @@ class Book:
             self._stands(new)
 
     def _stands(self, pod: Pod) -> None:
-        """A real pod that may stand as a reservation."""
+        """Handle a real pod that may act as a reservation (an operating pod)."""
         uid = pod.metadata.uid
         same = cast(api_pod.Pod, pod)  # the slim pod has all that is read here
         holding = None if is_terminal(pod) else holding_of(same)
@@ -149,7 +150,7 @@ class Book:
             self.give_back(owner)
 
     def _placed(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
-        """Every placement comes by here, so calls are few."""
+        """Handle a placement. Every placement runs this, so calls are few."""
         if L_OPERATING_MODE in pod.labels:
             self._note(node.name)
         if what == "remove":
@@ -203,13 +204,13 @@ class Book:
             changed(uid)
 
     def _held(self, standing: Standing, uid: str) -> Held | None:
-        """What is left of it, once something is taken."""
+        """Return what is left of a reservation, once something is taken."""
         if not standing.assigned:
             return None
         return held(standing, self.state.placed(uid))
 
     def said(self, pod: PodInfo, message: str, remark: str | None) -> None:
-        """An attempt failed: of a Reservation, or of a pod that asked for one."""
+        """Record a failed attempt of a Reservation, or of a pod that asked for one."""
         if pod.reserve:
             self.failures[pod.uid] = message
         elif remark is not None:
@@ -236,7 +237,7 @@ class Book:
     # Who may use what --------------------------------------------------------------------------------------------
 
     def interest(self, pod: PodInfo) -> Interest | None:
-        """What reservations may mean to a pod; None for the plain pod, at the cost of a few look-ups."""
+        """Return the reservations that a pod may use; None for the plain pod, at the cost of a few look-ups."""
         register, labels, notes = self.register, pod.labels, pod.annotations
         person = register.reached_in_person(pod.uid, pod.name)
         if (
@@ -271,9 +272,9 @@ class Book:
 
 
 def held(standing: Standing, holder: PodInfo | None) -> Held:
-    """What the pod that stands for a reservation takes of its node while owners have a part of it."""
+    """Return what the reserve pod takes of its node while owners use a part of the reservation."""
     reserved = standing.holding.reserved
     left = {name: amount for name, amount in standing.unconsumed().items() if name != PLACES}
-    if holder is not None:  # what it asks for and does not reserve is its own
+    if holder is not None:  # what it requests and does not reserve is its own
         left.update({name: amount for name, amount in holder.requests.items() if name not in reserved})
     return Held(left, left.get(CPU, 0), left.get(MEMORY, 0))

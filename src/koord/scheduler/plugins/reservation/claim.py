@@ -1,4 +1,6 @@
-"""What one class of pods has to do with reservations, worked out before PreFilter and kept for the class."""
+"""This module holds what the plugin keeps for one class of pods, computed before PreFilter, and nominates
+reservations.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from koord.scheduler.state.pod import PodInfo
 
 
 class Claim:
-    """A pod that may use reservations. Nodes come as the pod sees them: without those who hold room for it."""
+    """The state of pods that may use reservations. Nodes come as the pod sees them: without the reserve pods for
+    it.
+    """
 
     __slots__ = ("_ignored", "_register", "interest", "seeker")
 
@@ -29,7 +33,9 @@ class Claim:
         self._ignored = ignored
 
     def matched(self, node: NodeInfo) -> tuple[Standing, ...]:
-        """With those of their owners that are on the node: in a what-if some are not."""
+        """Return the matched reservations with those of their owners that are on the node: in a dry run some are not.
+
+        """
         found = self.interest.by_node.get(node.name, ())
         return tuple(self._register.with_parts(standing, node.pods) for standing in found)
 
@@ -44,7 +50,7 @@ class Claim:
         )
 
     def nominated(self, node: NodeInfo, also: Callable[[Standing], bool] | None = None) -> Standing | None:
-        """The reservation that such a pod takes on the node; `also` is what others have to say about each."""
+        """Return the reservation that such a pod takes on the node; `also` is a further check of each."""
         matched = self.matched(node)
         if not matched or self.seeker.ignores:
             return None
@@ -59,9 +65,9 @@ class Claim:
 
 
 class Reserving(msgspec.Struct, frozen=True):
-    """A pod that is to hold room itself: what it stands for names a node, or not, and has a policy."""
+    """The state of a reserve pod: whether its Reservation names a node, and its allocate policy."""
 
     pinned: str
     policy: str
     invalid: str = ""
-    attempt: str = ""  # one that may come over pods is looked at anew every time
+    attempt: str = ""  # one that pre-allocates running pods is evaluated anew every time

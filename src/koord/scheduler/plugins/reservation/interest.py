@@ -1,5 +1,7 @@
-"""The reservations that pods of one kind may use, by node, kept in line with the book: only nodes that changed are
-looked at again. This is what such pods see otherwise than everyone: these nodes without those who hold room there.
+"""ReservationMatches holds the reservations that pods of one kind may use, by node, and follows the cache.
+
+Only changed nodes are matched again. Such pods see these nodes without the reserve pods that hold room for
+them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def seeker_of(pod: PodInfo) -> Seeker | Malformed:
 
 
 class Interest:
-    """`number` is its own for ever."""
+    """The matched reservations of one kind of pods; `id` is never used again."""
 
     def __init__(
         self, number: int, pod: PodInfo, state: ClusterState, register: Register, *, omit_node_labels: bool = False
@@ -39,7 +41,7 @@ class Interest:
         self.fault = ""
         self.by_node: dict[str, tuple[Standing, ...]] = {}
         self.reserved: dict[str, tuple[Reserved, ...]] = {}
-        self.position = -1  # in the book's log, up to which this holds
+        self.position = -1  # in the cache's log, up to which this is current
         self._omit = omit_node_labels
         self._nodes_read = -1
         self._state = state
@@ -55,7 +57,7 @@ class Interest:
 
     @property
     def token(self) -> Hashable:
-        """Pods with equal tokens see the same. None: such a pod sees what everyone sees."""
+        """Return a key: pods with equal keys see the same nodes. None: such a pod sees what everyone sees."""
         if self.by_node:
             return self.number
         return (self.number, "nowhere") if self.fault or self.exclusive else None
@@ -67,7 +69,9 @@ class Interest:
     # Keeping up --------------------------------------------------------------------------------------------------
 
     def refresh(self, since: Callable[[int], Collection[str] | None], position: int) -> None:
-        """`since` tells the nodes that changed after a position of the book's log, None when it cannot say."""
+        """Match changed nodes again. `since` returns the nodes changed after a position of the cache's log, None if
+        unknown.
+        """
         nodes: Iterable[str] | None = since(self.position) if self.position >= 0 else None
         labels = () if self._omit or self.seeker.affinity is None else self._relabelled()
         self.position = position

@@ -1,7 +1,4 @@
-"""Whether the plugins that keep ledgers of a node's parts could give a pod its CPUs and devices out of a reservation.
-
-They are asked by what they do in Reserve, which is undone at once: nothing else knows as exactly.
-"""
+"""This module probes whether other plugins can allocate a pod's CPUs and devices from a reservation."""
 
 from __future__ import annotations
 
@@ -17,6 +14,10 @@ LEDGERS = ("NodeNUMAResource", "DeviceShare")
 
 
 def takes(ledgers: Sequence[Plugin], cycle: Cycle, pod: PodInfo, node: NodeInfo, reserved: Reserved) -> bool:
+    """Return whether NodeNUMAResource and DeviceShare can allocate from the reservation.
+
+    They run Reserve, which is undone at once: nothing else knows as exactly.
+    """
     probe = cycle.fork()
     probe.nominated[pod.uid] = reserved
     asked: list[Plugin] = []

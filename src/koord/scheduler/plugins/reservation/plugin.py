@@ -1,13 +1,4 @@
-"""Reservations: a Reservation is scheduled like a pod and holds its room; whoever it is for gets that room.
-
-    before PreFilter   which reservations a pod may use, on which nodes          -> cycle.reserved, cycle.restored
-    Filter             on those nodes, as they are without the holders: does it fit, and into which of them
-    Score              the fuller the reservation would be, the better; a stated order goes first
-    nominate           the one that it takes                                      -> cycle.nominated
-    Reserve            the part is taken; PreBind writes it on the pod; Bind of a Reservation writes its status
-
-What reservations hold and what is left of them is in the book. Plain pods see the cluster's sums and nothing of this.
-"""
+"""Reservation schedules a Reservation like a pod that holds its room, and gives that room to its owners."""
 
 from __future__ import annotations
 
@@ -67,7 +58,7 @@ from koord.scheduler.state.pod import PodInfo
 from koord.scheduler.state.table import EVERY, NodeTable, Rows
 from koord.scheduler.state.wire import PODS
 
-_OVER = "Reservation over pods"  # under which the cycle keeps the candidates of one that may come over pods
+_OVER = "Reservation over pods"  # the key of the pre-allocation candidates in the cycle state
 _NO_MATCH = unresolvable(NO_MATCH)
 _WRONG_NODE = unresolvable(WRONG_NODE)
 _CONFLICT = unresolvable(POLICY_CONFLICT)
@@ -77,7 +68,7 @@ _CODES = (None, _NO_MATCH, _WRONG_NODE, _CONFLICT)
 class ReservationPlugin(Plugin):
     name = "Reservation"
     reserves_as_it_filters = True
-    scope = ROW  # the book tells the table of rows where something changed
+    scope = ROW  # the cache marks the rows where something changed
     wakes_on = (
         Event("Pod", DELETE),
         Event("Reservation", ADD),
@@ -89,7 +80,7 @@ class ReservationPlugin(Plugin):
     def __init__(
         self, args: ReservationArgs, handle: Handle, *, omit_node_labels: bool = False, clean_owners: bool = False
     ) -> None:
-        """Takes defaulted arguments. `clean_owners`: pods are to forget a Reservation that was deleted."""
+        """Take defaulted arguments. `clean_owners`: remove the annotation of a deleted Reservation from its owners."""
         self.args = args
         self.clean_owners = clean_owners
         self.book = handle.state.derived(Book)
@@ -177,7 +168,7 @@ class ReservationPlugin(Plugin):
         return None
 
     def resettle(self, other: PodInfo, node: NodeInfo) -> None:
-        """What an owner leaves goes back to its reservation, and not to whoever looks for room."""
+        """Return what a removed owner used to its reservation, and not to whoever looks for room."""
         register = self.book.register
         part = register.occupant(other.uid)
         standing = register.get(part.reservation) if part is not None else None
@@ -204,7 +195,9 @@ class ReservationPlugin(Plugin):
         return _told(filter_node(kept.seeker, matched, kept.room(node, matched), ignored=self._ignored))
 
     def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
-        """Of rows without a reservation for the pod: the others are judged one by one, as it sees them."""
+        """Return the codes of rows without a reservation for the pod: the others are filtered one by one, as it sees
+        them.
+        """
         codes = np.zeros(table.size, np.int32)
         kept = cycle.kept.get(self.name)
         if isinstance(kept, Claim):
@@ -236,7 +229,7 @@ class ReservationPlugin(Plugin):
         way = self._preemption.post_filter(cycle, pod, refused) if self._preemption is not None else None
         if isinstance(way, Preempt | Fault):
             return way
-        if pod.reserve:  # nobody else may evict for it
+        if pod.reserve:  # no other plugin may preempt for it
             return way if way is not None else Futile((), final=True, nominate="")
         reasons = tuple(self._reasons(pod, refused))
         if way is None:
@@ -334,7 +327,7 @@ class ReservationPlugin(Plugin):
             self.book.give_back(other.uid)
 
     def _unmarked(self, reservation: str) -> list[PodInfo]:
-        """Running pods that are to be owners of a reservation and do not show it yet."""
+        """Return the running pods that are to become owners of a reservation and are not annotated yet."""
         placed = (self.book.state.placed(uid) for uid in self.book.register.parts(reservation))
         return [pod for pod in placed if pod is not None and A_RESERVATION_ALLOCATED not in pod.annotations]
 
@@ -351,7 +344,7 @@ class ReservationPlugin(Plugin):
         return Mark({A_RESERVATION_ALLOCATED: reservation_allocated.dump(allocated)})
 
     def _mark_owners(self, pod: PodInfo) -> Errand | None:
-        """A pod that is another one by now is not written to: the server refuses another uid."""
+        """Annotate the owners. A pod that was replaced is not written to: the server rejects another uid."""
         name = pod.annotations[A_RESERVATION_NAME]
         note = {A_RESERVATION_ALLOCATED: reservation_allocated.dump(ReservationAllocated(name=name, uid=pod.uid))}
         writes = tuple(

@@ -1,6 +1,6 @@
-"""A Reservation that may come over pods that run already: its candidates by node, and the nodes without the chosen.
+"""PreAllocationCandidates finds the running pods that a Reservation may take over, by node.
 
-Made anew for every attempt: pods come and go, and few Reservations are of this kind.
+It is made anew for every attempt: pods come and go, and few Reservations are of this kind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from koord.scheduler.state.pod import PodInfo
 
 
 def barred(reservation: Reservation, config: PreAllocationConfig | None) -> str:
-    """Why a Reservation cannot come over pods at all."""
+    """Return why a Reservation cannot pre-allocate at all; "" when it can."""
     if reservation.spec.allocate_policy != RESTRICTED:
         return UNSUPPORTED
     if _cluster_wide(reservation) and not (config is not None and config.enable_cluster_mode):
@@ -34,7 +34,7 @@ def barred(reservation: Reservation, config: PreAllocationConfig | None) -> str:
 
 
 class Over:
-    """What the framework sees of it (`Restored`): nodes without the pods that would become owners."""
+    """The candidates by node. The framework (`RestoredNodes`) sees nodes without the pods that would become owners."""
 
     exclusive = False
 
@@ -67,7 +67,9 @@ class Over:
         return tuple(node.pods[c.uid] for c in self.chosen(node) or () if c.uid in node.pods)
 
     def chosen(self, node: NodeInfo) -> tuple[Candidate, ...] | None:
-        """Of the node as it is, whatever a what-if takes away from it; None when they do not make it fit."""
+        """Return the pods to take over on the live node, whatever a dry run removed; None when they do not make it
+        fit.
+        """
         if node.name not in self._chosen:
             real = self._state.table.index[node.name]
             free = {name: n - real.requested.get(name, 0) for name, n in real.allocatable.items()}
@@ -81,7 +83,7 @@ class Over:
         return score(self.demand.reserved, chosen[0].requests) if chosen else 0
 
     def _rank(self, pod: PodInfo) -> tuple[float, str] | None:
-        """None for a pod that is no candidate."""
+        """Return the rank of a candidate; None for a pod that is none."""
         if pod.reserve or pod.deleting or (A_RESERVATION_ALLOCATED in pod.annotations and not self._is_ours(pod)):
             return None
         if self._wide:
@@ -99,7 +101,7 @@ class Over:
         return (0, pod.uid) if found.matches else None
 
     def _is_ours(self, pod: PodInfo) -> bool:
-        """It was marked by an attempt that did not come to an end."""
+        """Return whether the pod was annotated by an attempt that did not complete."""
         allocated = allocated_to(pod.annotations)
         return allocated is not None and not isinstance(allocated, Malformed) and allocated.uid == self._holding.uid
 

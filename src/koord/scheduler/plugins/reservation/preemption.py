@@ -1,4 +1,14 @@
-"""Room for reservations and their owners by evicting pods of lower priority, where the operator allows that."""
+"""Reservation schedules a Reservation like a pod that holds its room, and gives that room to its owners.
+
+    before PreFilter   which reservations a pod may use, on which nodes          -> matched_reservations, restored_nodes
+    Filter             on those nodes without the reserve pods: whether it fits, and into which reservation
+    Score              the fuller the reservation would be, the better; a stated order goes first
+    nominate           the reservation that it takes                              -> nominated_reservations
+    Reserve            the part is assumed; PreBind annotates the pod; Bind of a Reservation writes its status
+
+What reservations hold and what is left of them is in the cache. Plain pods see the cluster's sums and
+nothing of this.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +21,7 @@ from koord.scheduler.state.pod import PodInfo
 
 
 class ReservationPreemption(DefaultPreemption):
-    """The usual search; pods that say so are spared."""
+    """Preempts for reservations and their owners with the usual search; pods that forbid it by label are spared."""
 
     name = "Reservation"
 

@@ -1,4 +1,13 @@
-"""Pods that were refused lately, by what a reservation for them would be found by: one that comes wakes its owners."""
+"""ReservationCache holds every Reservation as the cluster state shows it: who holds room for whom, and what is
+left.
+
+    Reservation, Available     -> its reserve pod is placed on its node
+    owner assumed or bound     -> the reserve pod holds so much less: free = allocatable - used - unconsumed, for all
+    Reservation ended or gone  -> the reserve pod leaves; its owners are pods like any other
+
+It is derived from live objects and placements alone. Rows and names of nodes where something changed are
+noted, so that whoever caches something looks at those again and at nothing else.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +20,9 @@ from koord.scheduler.state.pod import PodInfo
 
 
 class Waiting:
+    """Pods that were rejected lately, by the keys under which a reservation for them is found: a new one activates
+    them.
+    """
     def __init__(self) -> None:
         self.seekers: dict[str, Seeker] = {}
         self._index: dict[Key, dict[str, None]] = {}
@@ -36,7 +48,7 @@ class Waiting:
                     del self._index[key]
 
     def for_whom(self, holding: Holding) -> list[str]:
-        """Who could use the reservation, those who waited longest first."""
+        """Return the uids of pods that could use the reservation, those that waited longest first."""
         keys = {key for owner in holding.owners for key in owner.index_keys()}
         found = {uid: None for key in sorted(keys) for uid in self._index.get(key, ())}
         return [uid for uid in found if holding.is_for(self.seekers[uid])]

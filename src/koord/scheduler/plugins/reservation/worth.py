@@ -1,9 +1,10 @@
-"""How much a node's reservation is worth to a pod, in a form in which nodes can be compared one by one.
+"""This module scores a node's nominated reservation, encoded so that nodes can be compared one by one.
 
     raw = (ORDERED - order) * 128 + score   where the nominated reservation states an order
     raw = score                             where it states none, 0 without a reservation
 
-The node with the lowest order stands for 1000 when scores are brought to 100: all others have a tenth of theirs.
+The node with the lowest order counts as 1000 when scores are scaled to 100: all others get a tenth of
+theirs.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Plugins that place pods by the volumes that they use."""
+"""This package holds the plugins that place pods by the volumes that they use."""

@@ -1,6 +1,5 @@
-"""Choices that are made but not yet seen in the API: claims and volumes are read as if they had been written.
-
-An assumption holds while the watch shows the very revision that it was made on; whatever is newer knows better.
+"""This module holds decisions that are not yet seen in the API: claims and volumes are read as if they had
+been written.
 """
 
 from __future__ import annotations
@@ -15,7 +14,12 @@ from koord.scheduler.state.pod import PodInfo
 
 
 class Assumed:
-    """One for all profiles. A pod that leaves its node, for whatever reason, takes its choices with it."""
+    """The assumed volumes of all profiles. A pod that leaves its node, for whatever reason, takes its decisions
+    with it.
+
+    An assumption is valid while the watch shows the very revision that it was made on; anything newer replaces
+    it.
+    """
 
     def __init__(self, state: ClusterState) -> None:
         self.version = 0

@@ -1,4 +1,4 @@
-"""Which CSI volumes stand behind claims, and which are attached to nodes by word of their attachments."""
+"""NodeVolumeLimits rejects nodes that cannot have more volumes of a CSI driver attached."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from koord.scheduler.state.pod import PodInfo
 
 
 class Attached(msgspec.Struct, frozen=True):
-    """A volume as its driver knows it. One that does not exist yet goes by its claim."""
+    """A volume as its driver knows it. One that does not exist yet is identified by its claim."""
 
     driver: str
     handle: str
@@ -34,6 +34,7 @@ class Attached(msgspec.Struct, frozen=True):
 
 
 class Attachments:
+    """Finds the CSI volumes behind claims, and those attached to nodes according to VolumeAttachments."""
     def __init__(self, handle: Handle) -> None:
         self._claims = handle.lister(PERSISTENT_VOLUME_CLAIMS)
         self._volumes = handle.lister(PERSISTENT_VOLUMES)
@@ -44,11 +45,11 @@ class Attachments:
 
     @property
     def version(self) -> Hashable:
-        """Moves with everything that is read here."""
+        """Return a value that changes with everything that is read here."""
         return self._claims.version, self._volumes.version, self._classes.version, self._attachments.version
 
     def wanted(self, pod: PodInfo) -> frozenset[Attached] | str:
-        """What a new pod needs attached; a sentence if one of its claims cannot be used."""
+        """Return the volumes that a new pod needs attached, or a message if one of its claims cannot be used."""
         found: set[Attached] = set()
         for mention in mentions(pod):
             if not mention.claim:
@@ -63,7 +64,7 @@ class Attachments:
         return frozenset(found)
 
     def held(self, pod: PodInfo) -> set[Attached]:
-        """What a placed pod has attached. Claims that are gone, or not its own, count for nothing."""
+        """Return the volumes that a placed pod has attached. Claims that are gone, or not its own, do not count."""
         found: set[Attached] = set()
         for mention in mentions(pod):
             claim = self._claims.get(pod.namespace, mention.claim)
@@ -72,7 +73,7 @@ class Attachments:
         return found
 
     def on(self, node: str) -> set[Attached]:
-        """What is attached there whether a pod needs it or not."""
+        """Return the volumes that are attached to the node, whether a pod needs them or not."""
         now = (self._attachments.version, self._volumes.version)
         if self._read != now:
             self._by_node, self._read = self._listed(), now
@@ -89,7 +90,7 @@ class Attachments:
         return found
 
     def _of(self, claim: PersistentVolumeClaim) -> set[Attached]:
-        """At most one: nothing for volumes that no CSI driver attaches."""
+        """Return at most one volume: none for volumes that no CSI driver attaches."""
         name = claim.spec.volume_name
         volume = self._volumes.get("", name) if name else None
         if volume is not None:

@@ -1,4 +1,7 @@
-"""Place a pod where its claims' volumes are, can be bound or can be made; and say what must be written for that."""
+"""VolumeBinding places a pod where its claims' volumes are, can be bound or can be provisioned.
+
+It says what must be written for that; the scheduler writes it.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ class VolumeBinding(Plugin):
         return self._desk.facts(pod) if mentions(pod) else None
 
     def epoch(self, cycle: Cycle) -> Hashable:
-        """Bound claims are in the signature; only claims that wait for a node depend on what else there is."""
+        """Return the binder's version for unbound claims. Bound claims are in the signature."""
         kept = cycle.kept.get(self.name)
         return self._desk.version if isinstance(kept, Needs) and kept.waiting else 0
 
@@ -97,7 +100,7 @@ class VolumeBinding(Plugin):
         return unresolvable(*(reason for i, reason in enumerate(REASONS) if code >> i & 1))
 
     def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
-        """The choice is made again for this pod alone: its class may have been judged before others took volumes."""
+        """Decide again for this pod alone: its class may have been evaluated before other pods took volumes."""
         if not mentions(pod):
             return None
         needs = self._desk.needs(pod)
@@ -118,6 +121,8 @@ class VolumeBinding(Plugin):
         return None if choice is None else Errand(choice.writes(), self._timeout_s, lambda: self.bound(pod))
 
     def bound(self, pod: PodInfo) -> bool | Fault:
-        """After the writes of `pre_bind`, whenever a claim or a volume changed: whether the pod can be bound now."""
+        """Return whether the pod can be bound now; called after the writes of `pre_bind` whenever a claim or volume
+        changed.
+        """
         choice = self._desk.assumed.of(pod.uid)
         return True if choice is None else self._progress.done(choice)

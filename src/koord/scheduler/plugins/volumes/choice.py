@@ -1,4 +1,7 @@
-"""What was chosen for a pod's unbound claims on its node, and the writes that carry it out; others do the writing."""
+"""PodVolumes is the decision for a pod's unbound claims on its node, with the writes that carry it out.
+
+AssumedVolumes holds decisions that are not yet seen in the API. Others do the writing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
 
 class Binding(msgspec.Struct, frozen=True):
-    """A claim gets a volume that exists. `after` is that volume as it will be."""
+    """A claim gets an existing volume. `after` is that volume as it will be."""
 
     claim: PersistentVolumeClaim
     before: PersistentVolume
@@ -44,7 +47,7 @@ class Binding(msgspec.Struct, frozen=True):
 
 
 class Provision(msgspec.Struct, frozen=True):
-    """A volume is made for a claim, near the node that is named to the provisioner."""
+    """A volume is provisioned for a claim, for the node that is named to the provisioner."""
 
     before: PersistentVolumeClaim
     after: PersistentVolumeClaim
@@ -65,13 +68,15 @@ class Choice(msgspec.Struct, frozen=True):
     provisions: tuple[Provision, ...] = ()
 
     def writes(self) -> tuple[Write, ...]:
-        """In the order in which they are to be made. What is as it should be already is not written again."""
+        """Return the writes in the order in which they are to be made. What is already as it should be is not written.
+
+        """
         found = [binding.write for binding in self.bindings] + [provision.write for provision in self.provisions]
         return tuple(write for write in found if write is not None)
 
 
 def is_held_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Whether a volume is set aside for that claim, by a user or since it was chosen."""
+    """Return whether the volume is reserved for that claim, by a user or since it was chosen."""
     ref, meta = volume.spec.claim_ref, claim.metadata
     if ref is None or (ref.namespace, ref.name) != (meta.namespace, meta.name):
         return False

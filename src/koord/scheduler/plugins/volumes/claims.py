@@ -1,4 +1,4 @@
-"""Which claims a pod's volumes stand for, and what a claim says of itself; finding the objects is left to listers."""
+"""This module finds the PersistentVolumeClaims of a pod and reads their fields; listers find the objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class Mention(msgspec.Struct, frozen=True):
 
 
 def mentions(pod: PodInfo) -> tuple[Mention, ...]:
-    """In the order of the pod's volumes. Only names of ephemeral claims differ between pods of one shape."""
+    """Return the claims in the order of the pod's volumes. Only names of ephemeral claims differ within a pod
+    template.
+    """
     parsed: tuple[tuple[str, bool], ...] | None = pod.shape.memo.get(_MEMO)
     if parsed is None:
         parsed = pod.shape.memo[_MEMO] = tuple(
@@ -35,23 +37,23 @@ def mentions(pod: PodInfo) -> tuple[Mention, ...]:
 
 
 def named_claims(pod: PodInfo) -> tuple[str, ...]:
-    """The claims that the pod names itself."""
+    """Return the claims that the pod names itself."""
     return tuple(mention.claim for mention in mentions(pod) if not mention.ephemeral)
 
 
 def uses(pod: PodInfo, claim: PersistentVolumeClaim) -> bool:
-    """Whether one of the pod's volumes is backed by that claim."""
+    """Return whether one of the pod's volumes is backed by that claim."""
     meta = claim.metadata
     return meta.namespace == pod.namespace and any(mention.claim == meta.name for mention in mentions(pod))
 
 
 def names(pod: PodInfo, claim: PersistentVolumeClaim) -> bool:
-    """The same without the claims that are made for the pod."""
+    """Return whether the pod names that claim itself, without the claims that are made for the pod."""
     return claim.metadata.namespace == pod.namespace and claim.metadata.name in named_claims(pod)
 
 
 def class_of(obj: PersistentVolumeClaim | PersistentVolume) -> str:
-    """The storage class; an annotation from before there was a field still goes first."""
+    """Return the storage class; the beta annotation still takes precedence over the field."""
     old = obj.metadata.annotations.get(_CLASS)
     return old if old is not None else obj.spec.storage_class_name or ""
 
@@ -71,7 +73,7 @@ def not_made_for(claim: PersistentVolumeClaim, pod: PodInfo) -> str:
 
 
 def missing(kind: str, name: str) -> str:
-    """What the API says of an object that is not there."""
+    """Return the API's message for an object that does not exist."""
     return f"{kind} {quoted(name)} not found"
 
 

@@ -1,4 +1,7 @@
-"""Finds what a pod's claims need: which are bound, which wait for a node, and how a node would serve them."""
+"""VolumeBinder finds which claims of a pod are bound, which are delayed, and how a node would serve them.
+
+BindingProgress then checks whether the decided bindings have come true.
+"""
 
 from __future__ import annotations
 
@@ -40,27 +43,29 @@ FAR = "node(s) didn't match PersistentVolume's node affinity"
 NONE_TO_BIND = "node(s) didn't find available persistent volumes to bind"
 NO_SPACE = "node(s) did not have enough free storage"
 NO_VOLUME = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
-REASONS = (FAR, NONE_TO_BIND, NO_SPACE, NO_VOLUME)  # in the order in which they are told
+REASONS = (FAR, NONE_TO_BIND, NO_SPACE, NO_VOLUME)  # in the order of the message
 _BITS = {reason: 1 << i for i, reason in enumerate(REASONS)}
 _IMMEDIATE = unresolvable("pod has unbound immediate PersistentVolumeClaims")
 
 
 class Needs(msgspec.Struct):
-    """A pod's claims. `reaches` are of the bound ones' volumes, up to the first that does not exist."""
+    """A pod's claims. `bound_affinities` are the affinities of the bound claims' volumes, up to the first that
+    does not exist.
+    """
 
     reaches: tuple[Terms | None, ...] = ()
     lost: bool = False  # a bound claim's volume does not exist
     waiting: tuple[PersistentVolumeClaim, ...] = ()  # to be bound on the pod's node, smallest first
-    selected: tuple[str | None, ...] = ()  # the nodes that were named for them already
+    selected: tuple[str | None, ...] = ()  # the selected-node annotations of the unbound claims
     shelves: tuple[Shelf, ...] = ()
-    read: Hashable = None  # the moment that `shelves` are of
+    read: Hashable = None  # the version that `matchers` were built at
 
     def copy(self) -> Needs:
         return self
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How a node would serve the claims that wait; most plans are never carried out, so nothing is made ready here."""
+    """How a node would serve the unbound claims. Most plans are never carried out, so nothing is prepared here."""
 
     node: str
     bind: tuple[tuple[PersistentVolume, PersistentVolumeClaim], ...] = ()
@@ -82,7 +87,7 @@ class Desk:
 
     @property
     def version(self) -> Hashable:
-        """Moves with everything that can change how a node serves claims that wait for one."""
+        """Return a value that changes with everything that can change how a node serves unbound claims."""
         return self._volumes.version, self.assumed.version, self._provisioning.version
 
     def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
@@ -90,7 +95,7 @@ class Desk:
         return None if shown is None else self.assumed.claim(shown)
 
     def facts(self, pod: PodInfo) -> Hashable:
-        """All that `needs` reads; pods with equal facts have equal needs."""
+        """Return all that `pod_claims` reads; pods with equal signatures have equal claims."""
         return pod.namespace, tuple(self._facts(pod, mention) for mention in mentions(pod))
 
     def _facts(self, pod: PodInfo, mention: Mention) -> Hashable:
@@ -133,7 +138,7 @@ class Desk:
         return found
 
     def served(self, needs: Needs, node: NodeInfo) -> Plan | Reject:
-        """How this node would serve the claims, or why it cannot."""
+        """Return how this node would serve the claims, or why it cannot."""
         assert node.node is not None
         known, reasons = node.node, []
         if not all(near is None or near.matches(known) for near in needs.reaches):
@@ -149,7 +154,9 @@ class Desk:
         return plan
 
     def column(self, needs: Needs, table: NodeTable, rows: Rows) -> Codes:
-        """`served` for many nodes: per row a bit for each of REASONS, none where it can."""
+        """Compute `find_pod_volumes` for many nodes: per row a bit for each of REASONS, none where the node can serve
+        the claims.
+        """
         codes = self._planned_column(needs, table, rows)
         far = np.zeros(len(codes), np.bool_)
         for near in needs.reaches:
@@ -167,7 +174,7 @@ class Desk:
         shelves = self._shelves(needs)
         if any(needs.selected) or not _apart(shelves):
             return self._planned_rows(needs, table, rows, codes)
-        for claim, shelf in zip(needs.waiting, shelves, strict=True):  # the first to be made that cannot be has its say
+        for claim, shelf in zip(needs.waiting, shelves, strict=True):  # the first claim that cannot be provisioned gives the reason
             make = (codes == 0) & ~shelf.reached(table, rows)
             if make.any():
                 unable, full = self._provisioning.objections(claim, table, rows)
@@ -176,8 +183,10 @@ class Desk:
         return codes
 
     def _planned_rows(self, needs: Needs, table: NodeTable, rows: Rows, codes: Codes) -> Codes:
-        """One claim's choice limits another's, or the node is named already: then nodes are planned for one by one,
-        and those alike only once."""
+        """Plan node by node, and only once for nodes with equal labels.
+
+        This is needed where one claim's volume limits another's, or the node is already selected.
+        """
         places = np.arange(table.size)[rows]
         named = {name for name in needs.selected if name is not None}
         if named:
@@ -260,7 +269,7 @@ class Desk:
             needs.reaches += (reach(volume),)
 
     def _waits(self, claim: PersistentVolumeClaim) -> bool | Fault:
-        """Whether the claim is bound for its first pod; one that asks for a volume by name is not."""
+        """Return whether the claim is bound for its first consumer; one that names a volume is not."""
         name = class_of(claim)
         storage_class = self._classes.get("", name) if name else None
         if storage_class is None:
@@ -276,7 +285,7 @@ class Desk:
 
 
 def _apart(shelves: Sequence[Shelf]) -> bool:
-    """Whether no volume could be taken by one claim and missed by another."""
+    """Return whether no volume could be taken by one claim and then be missing for another."""
     if len(shelves) < 2:
         return True
     names = [shelf.names for shelf in shelves]

@@ -1,4 +1,6 @@
-"""Disks that a pod mounts by their own name, without a claim, and when two mounts of one disk clash."""
+"""VolumeRestrictions keeps pods apart that may not use one disk, or one ReadWriteOncePod claim, at the same
+time.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ _MEMO = "volumes/disks"
 
 
 def disks(pod: PodInfo) -> tuple[Volume, ...]:
-    """The pod's volumes that could clash with another pod's."""
+    """Return the pod's inline disks that could conflict with another pod's."""
     known: tuple[Volume, ...] | None = pod.shape.memo.get(_MEMO)
     if known is None:
         known = pod.shape.memo[_MEMO] = tuple(
@@ -31,7 +33,7 @@ def any_clash(wanted: Iterable[Volume], held: Iterable[Volume]) -> bool:
 
 
 def _clash(a: Volume, b: Volume) -> bool:
-    """Readers may share a disk; only EBS lets nobody share."""
+    """Return whether two mounts of one disk conflict. Readers may share a disk, except for EBS."""
     if a.gce_persistent_disk is not None and b.gce_persistent_disk is not None:
         one, other = a.gce_persistent_disk, b.gce_persistent_disk
         return one.pd_name == other.pd_name and not (one.read_only and other.read_only)

@@ -1,4 +1,4 @@
-"""Keep a pod off nodes that cannot have more volumes of a CSI driver attached."""
+"""NodeVolumeLimits rejects nodes that cannot have more volumes of a CSI driver attached."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class NodeVolumeLimits(Plugin):
         return self._attachments.wanted(pod) if mentions(pod) else None
 
     def epoch(self, cycle: Cycle) -> Hashable:
-        """Which volumes the pods on a node have attached is told by other objects than the pods."""
+        """Return the versions of the objects that tell which volumes the pods on a node have attached."""
         return self._attachments.version, self._nodes.version
 
     def pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Skip | Only | Fault | None:
@@ -60,7 +60,7 @@ class NodeVolumeLimits(Plugin):
         wanted = self._attachments.wanted(pod)
         if not wanted:
             return SKIP
-        # A claim that cannot be used is said of nodes: plugins that say it better come before those.
+        # An unusable claim is rejected per node: other plugins report it better in PreFilter, before that.
         cycle.keep(self.name, unresolvable(wanted) if isinstance(wanted, str) else wanted)
         return None
 
@@ -88,7 +88,7 @@ class NodeVolumeLimits(Plugin):
 
 
 def _limits(node: CSINode) -> dict[str, int]:
-    """By driver; a driver that states none has none."""
+    """Return the limit by driver; a driver that states none has none."""
     return {d.name: d.allocatable.count for d in node.spec.drivers if d.allocatable and d.allocatable.count is not None}
 
 

@@ -1,6 +1,8 @@
-"""Many places, most of which are named by one value of one label: where a node is in any of them, for one and for many.
+"""This module matches PersistentVolumes with claims: an index of all volumes, and the volumes that suit one
+claim.
 
-Thousands of local volumes or pools of storage differ in a host name only; those cost one look per node, not one each.
+Thousands of local volumes or storage pools differ in one label value only; those cost one look per node,
+not one each.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ Pin = tuple[str, tuple[str, ...]]  # a label, and the values that it may have
 
 
 def near_pins(pins: Mapping[str, Iterable[str]], table: NodeTable, rows: Rows) -> Bools:
-    """The nodes that have one of the values of one of the labels."""
+    """Return the rows whose nodes have one of the values of one of the labels."""
     mask = np.zeros(len(table.alive[rows]), np.bool_)
     for key, values in pins.items():
         held = frozenset(values)
@@ -30,7 +32,7 @@ def near_pins(pins: Mapping[str, Iterable[str]], table: NodeTable, rows: Rows) -
 
 
 def alike(keys: Iterable[str], table: NodeTable, rows: Rows) -> tuple[RowList, RowList]:
-    """Groups of rows whose nodes have equal values of these labels: a row of each group, and each row's group."""
+    """Group rows whose nodes have equal values of these labels: return a row of each group, and each row's group."""
     alive = table.alive[rows]
     groups: RowList = alive.astype(np.intp)  # rows without a node are no match for nodes without labels
     for key in sorted(keys):

@@ -1,4 +1,4 @@
-"""How far the volumes that were chosen for a pod have come since they were written."""
+"""BindingProgress checks how far the volumes that were decided for a pod have come since they were written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from koord.values.quotation import quoted
 
 
 class Progress:
-    """Reads the API's word only: what this program assumes has no say in whether it came true."""
+    """Reads the API objects only: assumed volumes do not count."""
 
     def __init__(self, handle: Handle) -> None:
         self._state = handle.state
@@ -22,7 +22,7 @@ class Progress:
         self._volumes = handle.lister(PERSISTENT_VOLUMES)
 
     def done(self, choice: Choice) -> bool | Fault:
-        """True when every claim is bound, False while that can still be waited for."""
+        """Return True when every claim is bound, False while that can still be waited for."""
         info = self._state.node(choice.node)
         if info is None or info.node is None:
             return _failed(f"failed to get node {quoted(choice.node)}: node {quoted(choice.node)} not found")

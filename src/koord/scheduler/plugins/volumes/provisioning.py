@@ -1,4 +1,6 @@
-"""Whether a volume could be made for a claim near a node: what its class allows and what its driver has left."""
+"""ProvisioningCheck tells whether a volume could be provisioned for a claim on a node: class, topology and
+capacity.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,16 @@ class Provisioning:
         return self._classes.version, self._drivers.version, self._capacities.version
 
     def objection(self, claim: PersistentVolumeClaim, labels: Mapping[str, str]) -> str:
-        """UNABLE where no volume can be made at all, FULL where there is no room for it, else nothing."""
+        """Return CANNOT_PROVISION where no volume can be provisioned, NO_CAPACITY where capacity is missing, else "".
+
+        """
         found = self._classes.get("", class_of(claim))
         if found is None or found.provisioner in ("", _NO_PROVISIONER) or not _allowed(found, labels):
             return UNABLE
         return "" if self._has_room(found, claim, labels) else FULL
 
     def objections(self, claim: PersistentVolumeClaim, table: NodeTable, rows: Rows) -> tuple[Bools, Bools]:
-        """The same for many nodes: where it is UNABLE, and where it is FULL."""
+        """Return the same for many nodes: where it is CANNOT_PROVISION, and where NO_CAPACITY."""
         none = np.zeros(len(table.alive[rows]), np.bool_)
         found = self._classes.get("", class_of(claim))
         if found is None or found.provisioner in ("", _NO_PROVISIONER):
@@ -54,7 +58,7 @@ class Provisioning:
         return unable, none if size is None else ~unable & ~self._room_mask(found, size, table, rows)
 
     def keys(self, claim: PersistentVolumeClaim) -> frozenset[str]:
-        """The labels that decide what is objected to."""
+        """Return the labels that decide the objection."""
         found = self._classes.get("", class_of(claim))
         if found is None:
             return frozenset()
@@ -81,7 +85,7 @@ class Provisioning:
         return mask
 
     def _limited(self, storage_class: StorageClass, claim: PersistentVolumeClaim) -> int | None:
-        """The size to find room for. Only drivers that say so report how much they have."""
+        """Return the size to check; None for drivers that do not report their capacity."""
         if "storage" not in claim.spec.resources.requests:
             return None
         driver = self._drivers.get("", storage_class.provisioner)
@@ -132,7 +136,9 @@ def _allowed_mask(storage_class: StorageClass, table: NodeTable, rows: Rows) -> 
 
 
 def _near(pool: CSIStorageCapacity) -> Selector:
-    """A pool that names no nodes, or names them in a way that cannot be read, is reached from none."""
+    """Return the selector of a pool's nodes; a pool that names none, or names them invalidly, is reached from
+    none.
+    """
     wanted = pool.node_topology
     if wanted is None:
         return NOTHING

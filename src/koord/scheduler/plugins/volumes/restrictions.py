@@ -1,4 +1,6 @@
-"""Keep pods apart that may not use one disk, or one claim for a single pod, at the same time."""
+"""VolumeRestrictions keeps pods apart that may not use one disk, or one ReadWriteOncePod claim, at the same
+time.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ _CLAIM_TAKEN = reject(
 
 
 class Exclusive:
-    """The pod's claims that only one pod may use, with the placed pods that do."""
+    """The pod's ReadWriteOncePod claims, with the number of placed pods that use each."""
 
     def __init__(self, users: dict[str, int]) -> None:
         self.users = users
@@ -62,7 +64,9 @@ class VolumeRestrictions(Plugin):
         return shared or any_clash(disks(pod), disks(gone))
 
     def signature(self, pod: PodInfo) -> Hashable:
-        """Who uses its exclusive claims is the same for every node, so a change of it makes another class."""
+        """Return the use of the pod's single-pod claims: it is the same for every node, so a change makes another
+        class.
+        """
         found = self._exclusive(pod)
         if found is None or isinstance(found, str):
             return found
@@ -92,7 +96,9 @@ class VolumeRestrictions(Plugin):
         return _CLAIM_TAKEN if cycle.of(self.name, Exclusive).taken else None
 
     def _exclusive(self, pod: PodInfo) -> Exclusive | str | None:
-        """The name of a claim that is not there instead; None when the pod names no claims."""
+        """Return the single-pod claims, the name of a claim that does not exist, or None when the pod names no claims.
+
+        """
         wanted = named_claims(pod)
         if not wanted:
             return None

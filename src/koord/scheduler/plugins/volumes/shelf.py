@@ -1,4 +1,4 @@
-"""Which existing volumes could serve a claim, and which of them on a given node or on many."""
+"""PvMatcher holds the existing volumes that could serve a claim, and picks one for a node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from koord.values.selector import Selector
 
 
 class Shelf:
-    """The volumes that suit one claim wherever the pod goes, smallest first; only their reach depends on the node."""
+    """The volumes that suit one claim on any node, smallest first; only their node affinity depends on the node."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Shelf:
         items: Iterable[Item],
         as_assumed: Callable[[PersistentVolume], PersistentVolume],
     ) -> None:
-        """`items` are of the claim's class, large enough and in order."""
+        """Sort the volumes; `items` are of the claim's class, large enough and in order."""
         selector, kind, modes = selector_of(claim), kind_of(claim), frozenset(claim.spec.access_modes)
         self._held: list[PersistentVolume] = []
         self._free: list[PersistentVolume] = []
@@ -62,7 +62,7 @@ class Shelf:
 
     @property
     def keys(self) -> frozenset[str] | None:
-        """The labels that decide which of them a node reaches; None when it is not labels alone."""
+        """Return the labels that decide which volumes a node reaches; None when labels alone do not decide."""
         near = [volume.spec.node_affinity.required for volume in self._held if volume.spec.node_affinity is not None]
         terms = [term for each in (*near, *self._others) if each is not None for term in each.node_selector_terms]
         if any(term.match_fields for term in terms):
@@ -70,7 +70,9 @@ class Shelf:
         return frozenset(self._pins).union(each.key for term in terms for each in term.match_expressions)
 
     def pick(self, node: Node, taken: Collection[str]) -> PersistentVolume | None:
-        """A volume that is held for the claim is the only one that will do, reached or not."""
+        """Return the volume for the node. One reserved for the claim is the only candidate, whether the node reaches
+        it or not.
+        """
         for volume in self._held:
             if volume.metadata.name not in taken:
                 near = reach(volume)
@@ -86,7 +88,7 @@ class Shelf:
         return None if at is None else self._free[at]
 
     def reached(self, table: NodeTable, rows: Rows) -> Bools:
-        """The nodes on which a volume would be picked, as long as no other claim took one."""
+        """Return the rows on which a volume would be picked, as long as no other claim took one."""
         everywhere = np.ones(len(table.alive[rows]), np.bool_)
         if self._held:
             near = reach(self._held[0])
@@ -114,7 +116,7 @@ def reach(volume: PersistentVolume) -> Terms | None:
 
 
 def selector_of(claim: PersistentVolumeClaim) -> Selector | None:
-    """Raises SelectorError."""
+    """Parse the claim's selector. Raise SelectorError."""
     wanted = claim.spec.selector
     if wanted is None:
         return None

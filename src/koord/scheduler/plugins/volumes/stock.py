@@ -1,4 +1,6 @@
-"""All volumes by storage class, the smallest first, with what claims compare worked out once per revision."""
+"""PvIndex holds all volumes by storage class, smallest first, with what claims compare computed once per
+revision.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class Stock:
         handle.lister(PERSISTENT_VOLUMES).on_change(self._changed)
 
     def of(self, storage_class: str, least: Quantity) -> Sequence[Item]:
-        """The volumes of a class that are no smaller."""
+        """Return the volumes of a class that are no smaller than this."""
         held = self._by_class.get(storage_class, [])
         return held[bisect_left(held, least, key=_size) :]
 
@@ -71,7 +73,7 @@ def item_of(volume: PersistentVolume) -> Item:
 
 
 def kind_of(one: PersistentVolume | PersistentVolumeClaim) -> tuple[str, str]:
-    """What must be equal in a volume and in a claim for it."""
+    """Return what must be equal in a volume and in a claim for it."""
     return one.spec.volume_mode or _FILESYSTEM, one.spec.volume_attributes_class_name or ""
 
 

@@ -1,4 +1,4 @@
-"""How many placed pods use each claim, kept in line with the placements."""
+"""ClaimUserCounts counts how many placed pods use each claim."""
 
 from __future__ import annotations
 

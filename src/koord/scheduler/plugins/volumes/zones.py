@@ -1,4 +1,4 @@
-"""Keep a pod on nodes in the zone and region that the labels of its bound volumes name."""
+"""VolumeZone keeps a pod on nodes in the zone and region that the labels of its bound volumes name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _REFUSAL = unresolvable("node(s) had no available volume zone")
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A label of a volume that nodes must share, with the values that will do."""
+    """A label of a volume that nodes must share, with the accepted values."""
 
     key: str
     values: frozenset[str]
@@ -49,7 +49,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def places(volume: PersistentVolume) -> tuple[Place, ...]:
-    """A label with an empty part among its zones says nothing."""
+    """Return the zone labels of a volume. A label with an empty part among its zones is ignored."""
     found = []
     for key in _KEYS:
         value = volume.metadata.labels.get(key)
@@ -90,7 +90,7 @@ class VolumeZone(Plugin):
         return True
 
     def signature(self, pod: PodInfo) -> Hashable:
-        """All that it reads beyond a node: where the pod's volumes are, or why that cannot be said."""
+        """Return all that the plugin reads beyond a node: the zones of the pod's volumes, or why these are unknown."""
         return self._places(pod)
 
     def pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Skip | Only | Fault | None:
@@ -128,7 +128,9 @@ class VolumeZone(Plugin):
         return found
 
     def _waits(self, name: str) -> Reject | None:
-        """A claim without a volume is no matter here if it will only be bound for its first pod."""
+        """Return why a claim without a volume cannot be used; one that is bound for its first consumer is no matter
+        here.
+        """
         if not name:
             return unresolvable("PersistentVolumeClaim had no pv name and storageClass name")
         storage_class = self._classes.get("", name)

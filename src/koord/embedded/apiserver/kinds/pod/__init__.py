@@ -1,4 +1,4 @@
-"""Pods: the strategy that the parts of this folder make up."""
+"""This package holds the strategy of Pod, made up of defaults, spec validation and update rules."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _prepare_create(pod: Obj) -> None:
 
 
 def _prepare_status(new: Obj, old: Obj) -> None:
-    """The class is fixed at birth: a status that leaves it out means no change."""
+    """Keep the QoS class, which is fixed at creation: a status that leaves it out does not change it."""
     status = new.setdefault("status", {})
     if not status.get("qosClass"):
         status["qosClass"] = old.get("status", {}).get("qosClass") or _quality(old["spec"])

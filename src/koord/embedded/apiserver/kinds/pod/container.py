@@ -1,4 +1,4 @@
-"""Containers of a pod: names, images, ports, mounts, and what only init or ephemeral containers may not do."""
+"""This module validates containers: names, images, ports, mounts, limits of init and ephemeral ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOT_EPHEMERAL = ("ports", "livenessProbe", "readinessProbe", "startupProbe", "l
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What a container's fields refer to in the rest of its pod."""
+    """An EnclosingPod holds what the fields of a container refer to in the rest of its pod."""
 
     volumes: Mapping[str, Obj]
     claims: frozenset[str]
@@ -77,7 +77,7 @@ def ports(found: list[Obj], path: str, host_network: bool) -> list[FieldError]:
 
 
 def host_port_conflicts(containers: list[Obj], path: str) -> list[FieldError]:
-    """Two containers of one pod cannot have the same port of the host."""
+    """Return an error for each host port that two containers of the pod claim."""
     errors: list[FieldError] = []
     seen: set[str] = set()
     for i, container in enumerate(containers):
@@ -219,7 +219,7 @@ _SIMPLE: Rule = fields(
 
 
 def common(container: Obj, path: str, around: Surroundings) -> list[FieldError]:
-    """What holds for containers of every sort."""
+    """Return the errors that apply to containers of every sort."""
     errors: list[FieldError] = []
     name, image = container.get("name", ""), container.get("image", "")
     if not name:
@@ -250,7 +250,7 @@ def common(container: Obj, path: str, around: Surroundings) -> list[FieldError]:
 
 
 def _acts(container: Obj, path: str, around: Surroundings) -> list[FieldError]:
-    """Lifecycle handlers and probes."""
+    """Return the errors of lifecycle handlers and probes."""
     errors: list[FieldError] = []
     if container.get("lifecycle"):
         errors += probe.lifecycle(container["lifecycle"], f"{path}.lifecycle", around.grace)
@@ -270,7 +270,7 @@ def _restart(container: Obj, path: str) -> list[FieldError]:
 
 
 def containers(found: list[Obj] | None, path: str, around: Surroundings, taken: set[str]) -> Errors:
-    """The main containers. `taken` collects the names that are in use."""
+    """Return the errors of the main containers; `taken` collects the names in use."""
     if not found:
         return [required(path)]
     errors: list[FieldError] = []

@@ -1,4 +1,4 @@
-"""What kube-apiserver fills into a pod's spec, its containers and their probes. Volumes are in `volume_defaults`."""
+"""These functions fill in the defaults of a pod's spec, its containers and their probes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def default_template(owner: Obj, key: str = "template") -> None:
 
 
 def default_spec(spec: Obj, *, template: bool = False) -> None:
-    """In place. `template`: requests are not taken from limits in templates of pods."""
+    """Fill in the defaults of a pod spec in place.
+
+    In a pod template (`template`) requests are not taken from limits.
+    """
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("dnsPolicy", "ClusterFirst")

@@ -1,4 +1,4 @@
-"""Environment variables of containers, and the references to pod fields that volumes share with them."""
+"""This module validates environment variables and the references to pod fields that volumes share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _DIVISORS["ephemeral-storage"] = (
 
 
 def field_ref(found: Obj, path: str, known: frozenset[str]) -> Errors:
-    """A reference to a field of the pod itself."""
+    """Return the errors of a reference to a field of the pod itself."""
     name, version = found.get("fieldPath", ""), found.get("apiVersion", "")
     if not version:
         return [required(f"{path}.apiVersion")]
@@ -74,7 +74,7 @@ def _subscript(name: str, path: str) -> Errors:
 
 
 def resource_ref(found: Obj, path: str, *, volume: bool) -> Errors:
-    """A reference to an amount of a container; in a volume it must say which container."""
+    """Return the errors of a reference to a container's resource; in a volume it must name the container."""
     if volume and not found.get("containerName"):
         return [required(f"{path}.containerName")]
     name = found.get("resource", "")
@@ -144,7 +144,7 @@ _SOURCE_REF = fields({"name": needed(first_of(filled(), named(names.dns1123_subd
 
 
 def sources(found: list[Obj], path: str) -> list[FieldError]:
-    """envFrom: whole config maps and secrets."""
+    """Return the errors of envFrom, which imports whole config maps and secrets."""
     errors: list[FieldError] = []
     for i, source in enumerate(found):
         at = f"{path}[{i}]"

@@ -1,4 +1,4 @@
-"""When an image is pulled if nobody says: a tag that may move is pulled always."""
+"""This module fills in kube-apiserver's defaults of pods: pull policies, volumes, containers and probes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ _IMAGE = re.compile(
 
 @functools.lru_cache(maxsize=4096)
 def pull_policy(image: str) -> str:
-    """An image without a tag, or tagged latest, may change under its name; a digest cannot, and a bad name has none."""
+    """Return the default pull policy of an image.
+
+    An image without a tag or tagged latest may change under its name and is always pulled; an image with
+    another tag, a digest or an invalid name is pulled IfNotPresent.
+    """
     match = _IMAGE.fullmatch(image)
     if match is None or match["digest"] or len(match["name"]) > MAX_IMAGE_NAME:
         return "IfNotPresent"

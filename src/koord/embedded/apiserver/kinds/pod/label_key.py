@@ -1,4 +1,4 @@
-"""matchLabelKeys and mismatchLabelKeys: a new pod's own label values become part of its selectors."""
+"""These functions handle matchLabelKeys and mismatchLabelKeys of new pods."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OPERATORS = (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))
 
 
 def merge_label_keys(spec: Obj, labels: Obj) -> None:
-    """Done once, at creation: later changes of labels do not move the pod's selectors."""
+    """Merge the pod's label values into its selectors, once at creation: later label changes do not affect them."""
     if not labels or not ("affinity" in spec or "topologySpreadConstraints" in spec):
         return
     for term in _terms(spec):

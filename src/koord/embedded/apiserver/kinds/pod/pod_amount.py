@@ -1,4 +1,4 @@
-"""Amounts that a pod asks for as a whole, beside or instead of its containers."""
+"""These functions default and validate the resources that a pod requests as a whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN = ("cpu", "hugepages-", "memory")
 
 
 def default_pod_amounts(spec: Obj) -> None:
-    """What is not requested is what the containers request together, or else the pod's own limit."""
+    """Fill missing pod-level requests with the sum of the container requests, or else with the pod's own limit."""
     resources = spec["resources"]
     requests = dict(resources.get("requests") or {})
     for name in _COMPUTE:
@@ -38,7 +38,7 @@ def _request(container: Obj, name: str) -> Quantity | None:
 
 
 def containers_request(spec: Obj, name: str) -> Quantity | None:
-    """What the containers need at the worst moment: all of them, or one init container beside started sidecars."""
+    """Compute the peak request of the containers: all of them, or one init container beside the started sidecars."""
     sidecars: Quantity | None = None
     peak: Quantity | None = None
     for container in spec.get("initContainers") or ():

@@ -1,4 +1,4 @@
-"""Probes and lifecycle handlers of containers."""
+"""This module validates probes and lifecycle handlers of containers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _HANDLERS: dict[str, Rule] = {
 
 
 def _handler(found: Obj, path: str, grace: int | None) -> list[FieldError]:
-    """Exactly one way to act; `grace` bounds a sleep."""
+    """Return the errors of a handler, which must have exactly one action; `grace` bounds a sleep, in seconds."""
     errors: list[FieldError] = []
     chosen = 0
     for key in ("exec", "httpGet", "tcpSocket", "grpc", "sleep"):

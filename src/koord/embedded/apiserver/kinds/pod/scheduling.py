@@ -1,4 +1,4 @@
-"""What a pod says about where it may run: affinity, tolerations, spreading, gates."""
+"""This module validates a pod's scheduling fields: affinity, tolerations, topology spread, gates."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def _node_expression(found: Obj, path: str) -> Errors:
 
 
 def _strict_expression(found: Obj, path: str) -> Errors:
-    """Values of preferred terms are not looked at: they were once free, and such pods exist."""
+    """Return the errors of an expression of a required term.
+
+    The values of preferred terms are not checked, as old pods exist.
+    """
     return [*_node_expression(found, path), *each(label.label_value)(found.get("values") or [], f"{path}.values")]
 
 

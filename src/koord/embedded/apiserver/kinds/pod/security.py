@@ -1,4 +1,4 @@
-"""Security contexts of pods and of containers."""
+"""This module validates security contexts, and the fields that each operating system forbids."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _app_armor(found: Obj, path: str) -> Errors:
 
 
 def local_path(value: str, path: str) -> Errors:
-    """A relative path that stays where it starts."""
+    """Return errors unless the path is relative and does not leave its start."""
     errors: list[FieldError] = []
     if value.startswith("/"):
         errors.append(invalid_value(path, value, "must be a relative path"))
@@ -82,7 +82,7 @@ def sysctls(found: list[Obj], path: str) -> Errors:
 
 
 def host_namespace(sysctl: str) -> str:
-    """The field that shares with the host what this sysctl belongs to."""
+    """Return the pod field that shares the host namespace of this sysctl, empty when there is none."""
     name = sysctl.replace("/", ".")
     if name.startswith("net."):
         return "hostNetwork"
@@ -107,7 +107,10 @@ pod_context = fields(
 
 
 def selinux_policy(context: Obj, path: str, *, updating: bool) -> Errors:
-    """MountOption waits for a feature that is off by default; a pod that has it all the same may keep it."""
+    """Return the errors of seLinuxChangePolicy.
+
+    MountOption is behind a feature gate, but a pod that has it may keep it.
+    """
     if context.get("seLinuxChangePolicy") is None:
         return FINE
     known = one_of("MountOption", "Recursive") if updating else one_of("Recursive")

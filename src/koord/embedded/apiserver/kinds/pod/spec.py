@@ -1,4 +1,7 @@
-"""A pod's spec as a whole: its own fields, then its parts by their modules. Pod templates are judged by the same."""
+"""This module validates a pod spec as a whole, and pod templates.
+
+The parts of a spec are left to their modules.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ _SEARCH_RULE = (
 
 
 def _search_reasons(text: str) -> list[str]:
-    """Search paths are subdomains that may hold underscores."""
+    """Return why a DNS search path is invalid; search paths are subdomains that may contain underscores."""
     reasons = ["must be no more than 253 characters"] if len(text) > 253 else []
     if not re.fullmatch(_SEARCH, text):
         reasons.append(names.pattern_refusal(_SEARCH_RULE, _SEARCH, "example.com"))
@@ -123,7 +126,7 @@ def _claims(found: list[Obj], path: str) -> list[FieldError]:
 
 
 def _sharing(spec: Obj, path: str) -> list[FieldError]:
-    """What cannot be had together with the host's namespaces."""
+    """Return the errors of fields that cannot be combined with the host's namespaces."""
     errors: list[FieldError] = []
     at = f"{path}.securityContext"
     if spec.get("hostPID") and spec.get("shareProcessNamespace"):
@@ -180,7 +183,7 @@ _after: Rule = fields(
 
 
 def spec_errors(spec: Obj, path: str, pod_name: str = "", *, updating: bool = False) -> list[FieldError]:
-    """`pod_name` is empty in templates, whose pods have names to come."""
+    """Return the errors of a pod spec; `pod_name` is empty in templates, whose pods have no name yet."""
     errors: list[FieldError] = []
     good: dict[str, Obj] = {}
     claims: frozenset[str] = frozenset()
@@ -220,7 +223,7 @@ def spec_errors(spec: Obj, path: str, pod_name: str = "", *, updating: bool = Fa
 
 
 def pod_only_errors(spec: Obj, *, creating: bool) -> list[FieldError]:
-    """What a pod may not do although a template of it may."""
+    """Return the errors of what a pod may not specify although a pod template may."""
     errors: list[FieldError] = []
     if creating and spec.get("ephemeralContainers"):
         errors.append(forbidden_field("spec.ephemeralContainers", "cannot be set on create"))

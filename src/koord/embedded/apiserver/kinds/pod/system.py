@@ -1,4 +1,4 @@
-"""What a pod may not ask for on the operating system that it names."""
+"""These functions validate a pod against the operating system that it names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What an update may change in a pod: images, deadlines, more tolerations, and while it is gated where it may run."""
+"""This module decides what an update may change in a pod.
+
+Images, deadlines and additional tolerations may change, and scheduling constraints while the pod is gated.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,7 @@ def _deadline(new: int | None, old: int | None) -> list[FieldError]:
 
 
 def _with_allowed_from(spec: Obj, before: Obj) -> Obj:
-    """The new spec with all that may change taken from the old one: what still differs may not."""
+    """Return the new spec with every mutable field taken from the old one: what still differs is forbidden."""
     munged = dict(spec)
     for key in ("containers", "initContainers"):
         if spec.get(key):
@@ -118,7 +121,7 @@ def _covers(new: Obj, old: Obj) -> bool:
 
 
 def _gated_changes(munged: Obj, spec: Obj, before: Obj) -> list[FieldError]:
-    """A pod that waits at a gate may still be narrowed: more node selectors, more required terms."""
+    """Return errors for changes that do not narrow a gated pod's node selector or required node affinity terms."""
     errors: list[FieldError] = []
     selector, was = spec.get("nodeSelector") or {}, before.get("nodeSelector") or {}
     if any(selector.get(key) != value for key, value in was.items()):
@@ -144,7 +147,7 @@ def _node_affinity(spec: Obj) -> Obj | None:
 
 
 def _narrowed(new: Obj, old: Obj, path: str) -> list[FieldError]:
-    """Only more expressions within each of the required terms."""
+    """Return errors unless each required term only gains expressions."""
     terms, was = _terms(new), _terms(old)
     if not was:
         return []
@@ -164,7 +167,10 @@ def _narrowed(new: Obj, old: Obj, path: str) -> list[FieldError]:
 
 
 def _extends(term: Obj, before: Obj) -> bool:
-    """An empty term matches nothing, so that adding to it would widen the choice."""
+    """Return whether a term only gains requirements.
+
+    An empty term matches nothing, so that adding to it would widen it.
+    """
     if not _any(before):
         return not _any(term)
     for key in ("matchExpressions", "matchFields"):

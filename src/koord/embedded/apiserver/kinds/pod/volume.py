@@ -1,4 +1,4 @@
-"""Volumes of a pod: names, and the rules of each kind of source."""
+"""This module validates the volumes of a pod: their names, and each volume source by its own rules."""
 
 from __future__ import annotations
 
@@ -344,7 +344,7 @@ def volume_source(volume: Obj, path: str, pod_name: str) -> list[FieldError]:
 
 
 def volumes(found: list[Obj], path: str, pod_name: str) -> tuple[dict[str, Obj], list[FieldError]]:
-    """The good volumes by name, and the complaints about the others."""
+    """Return the valid volumes by name, and the errors of the others."""
     good: dict[str, Obj] = {}
     errors: list[FieldError] = []
     for i, volume in enumerate(found):

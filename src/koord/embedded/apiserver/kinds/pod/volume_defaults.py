@@ -1,4 +1,4 @@
-"""What kube-apiserver fills into volumes, by the kind of their source."""
+"""These functions fill in the defaults of volumes, by their source."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def default_volumes(volumes: list[Obj]) -> None:
 
 
 def default_source(key: str, source: Obj) -> None:
-    """One source by its name; persistent volumes have some of the same."""
+    """Fill in the defaults of one volume source by its field name; persistent volumes share some of them."""
     for field, value in _PLAIN.get(key, {}).items():
         source.setdefault(field, value)
     if key == "downwardAPI":
