@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from bench.load import Target, drive, read_answer
+from bench.http_load_generator import Target, drive, read_answer
 from tools import controlplane
 
 PODS_PATH = "/api/v1/namespaces/default/pods"

@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from koord.api.builtin import PODS
-from koord.kube.client import Client
-from koord.kube.connection import Connection, Origin
-from koord.kube.http import HttpTransport
-from koord.kube.refused import ok
+from koord.api.kubernetes.builtin_kinds import PODS
+from koord.kube.client.typed_client import Client
+from koord.kube.config.connection import Connection, SettingOrigin
+from koord.kube.transport.api_error import unwrap
+from koord.kube.transport.http import HttpTransport
 from koord.telemetry.clock import WallClock
 
 EVENTS = 20_000
@@ -105,9 +105,9 @@ async def _serve(pipe: Pipe, events: int) -> None:
 
 
 async def _consume(port: int, events: int) -> tuple[float, float]:
-    connection = Connection(server=f"http://127.0.0.1:{port}", origin=Origin("bench", "server"))
+    connection = Connection(server=f"http://127.0.0.1:{port}", origin=SettingOrigin("bench", "server"))
     async with Client(HttpTransport(connection, WallClock())) as client:
-        watch = ok(await client.watch(PODS))
+        watch = unwrap(await client.watch(PODS))
         cpu_s, wall_s, seen = time.process_time(), time.perf_counter(), 0
         async for event in watch:
             if event.object is None:

@@ -22,17 +22,17 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.cgroup_pods import CPUS, LAYOUT, Ground, Pod
 from bench.koordlet import machine_s
-from bench.latency import blocks_of
+from bench.latency_service import blocks_of
 from bench.manager import server
-from bench.pod_groups import CPUS, LAYOUT, Ground, Pod
-from koord.api.builtin import NODES, PODS
-from koord.api.custom import NODE_METRICS, NODE_SLOS
-from koord.api.qos_class import BEST_EFFORT, BURSTABLE
-from koord.kube.client import Client
-from koord.kube.http import HttpTransport
-from koord.kube.loader import load
-from koord.kube.refused import ok
+from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
+from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
+from koord.api.kubernetes.builtin_kinds import NODES, PODS
+from koord.kube.client.typed_client import Client
+from koord.kube.config.loader import load_connection
+from koord.kube.transport.api_error import unwrap
+from koord.kube.transport.http import HttpTransport
 from koord.telemetry.clock import WallClock
 
 ROUNDS = 6
@@ -77,7 +77,7 @@ def phase(ground: Ground, pod: Pod | None, blocks: int, seed: int, seconds: floa
     """One turn: the service's latencies, and what everybody used meanwhile."""
     workers: list[subprocess.Popen[str]] = []
     for number in range(CPUS):
-        command = [sys.executable, "-m", "bench.latency", f"--rate={RATE / CPUS}", f"--seconds={seconds}"]
+        command = [sys.executable, "-m", "bench.latency_service", f"--rate={RATE / CPUS}", f"--seconds={seconds}"]
         command += [f"--blocks={blocks}", f"--seed={seed * CPUS + number}"]
         workers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         ground.join(workers[-1].pid, SERVICE.container)
@@ -107,14 +107,14 @@ def phase(ground: Ground, pod: Pod | None, blocks: int, seed: int, seconds: floa
 async def furnish(client: Client) -> None:
     """What koordlet needs to know of this machine and its two pods."""
     amounts = {"cpu": str(CPUS), "memory": "8Gi", "pods": "110"}
-    ok(await client.create(NODES, {"metadata": {"name": NODE}}))
+    unwrap(await client.create(NODES, {"metadata": {"name": NODE}}))
     status = {"status": {"capacity": amounts, "allocatable": amounts}}
-    ok(await client.patch(NODES, NODE, status, kind="merge", subresource="status"))
-    ok(await client.create(NODE_METRICS, {"metadata": {"name": NODE}, "spec": {}}))
-    ok(await client.create(NODE_SLOS, {"metadata": {"name": NODE}, "spec": SLO}))
+    unwrap(await client.patch(NODES, NODE, status, kind="merge", subresource="status"))
+    unwrap(await client.create(NODE_METRICS, {"metadata": {"name": NODE}, "spec": {}}))
+    unwrap(await client.create(NODE_SLOS, {"metadata": {"name": NODE}, "spec": SLO}))
     limits = {"requests": {"cpu": f"{SERVICE_MILLI}m"}, "limits": {"cpu": f"{CPUS * 900}m"}}
     for pod, qos, resources in ((SERVICE, "LS", limits), (BATCH, "BE", {})):
-        ok(
+        unwrap(
             await client.create(
                 PODS,
                 {
@@ -132,12 +132,12 @@ async def furnish(client: Client) -> None:
         container = {"name": "main", "image": "x", "imageID": "", "ready": True, "restartCount": 0}
         container |= {"containerID": f"containerd://{pod.name}", "state": {"running": {}}}
         running = {"status": {"phase": "Running", "qosClass": pod.kube_qos, "containerStatuses": [container]}}
-        ok(await client.patch(PODS, pod.name, running, "default", kind="merge", subresource="status"))
+        unwrap(await client.patch(PODS, pod.name, running, "default", kind="merge", subresource="status"))
 
 
 @contextlib.asynccontextmanager
 async def koordlet(kubeconfig: Path, folder: Path) -> AsyncIterator[None]:
-    command = [sys.executable, "-m", "koord.cli.koordlet", f"--kubeconfig={kubeconfig}", "-addr=0"]
+    command = [sys.executable, "-m", "koord.cli.daemons.koordlet", f"--kubeconfig={kubeconfig}", "-addr=0"]
     command += [f"--state-dir={folder}/state", f"--audit-log-dir={folder}/audit", "--pod-source=apiserver"]
     command += [f"--kubepods-cgroup={LAYOUT.kubepods}", f"--prediction-checkpoint-filepath={folder}/prediction"]
     command += ["--feature-gates=RdtResctrl=false", "--runtime-hooks-reconcile-interval=1s"]
@@ -161,7 +161,7 @@ async def koordlet(kubeconfig: Path, folder: Path) -> AsyncIterator[None]:
 async def held(ground: Ground) -> None:
     """Until batch work has a quota and, where the kernel can, runs behind everybody else."""
     top = LAYOUT.qos_dir(BEST_EFFORT)
-    wanted = {"cpu.cfs_quota_us": "-1", **({"cpu.idle": "0"} if ground.tree.supported("cpu.idle", top) else {})}
+    wanted = {"cpu.cfs_quota_us": "-1", **({"cpu.idle": "0"} if ground.tree.is_supported("cpu.idle", top) else {})}
     async with asyncio.timeout(60):
         while any(ground.tree.value(knob, top) == value for knob, value in wanted.items()):  # noqa: ASYNC110
             await asyncio.sleep(0.2)
@@ -172,7 +172,9 @@ async def turns(kubeconfig: Path, folder: Path, rounds: int, seconds: float) -> 
     found: dict[str, list[dict[str, float]]] = {ALONE: [], UNMANAGED: [], ASKING: [], MANAGED: []}
     ground = Ground((SERVICE, BATCH, BATCH_ASKING))
     with ground.laid():
-        async with Client(HttpTransport(load({}, clock, path=str(kubeconfig)), clock), clock=clock) as client:
+        async with Client(
+            HttpTransport(load_connection({}, clock, path=str(kubeconfig)), clock), clock=clock
+        ) as client:
             await furnish(client)
         for number in range(rounds):
             for name, pod in ((UNMANAGED, BATCH), (ALONE, None), (ASKING, BATCH_ASKING)):

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from koord.cli import demo
+from koord.cli.up import demo
 
 
 def run() -> dict[str, Any]:
     cpu, wall = time.process_time(), time.perf_counter()
-    last = demo.play(demo.Wish())
+    last = demo.play_demo(demo.DemoOptions())
     assert last is not None
     return {
         **msgspec.to_builtins(last.summary),

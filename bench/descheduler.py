@@ -15,22 +15,22 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.descheduler.args import API_VERSION
-from koord.api.custom import POD_MIGRATION_JOBS
-from koord.api.koord_scheduling import PodMigrationJob
+from koord.api.config.descheduler.plugin_args import API_VERSION
+from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS
+from koord.api.koordinator.scheduling import PodMigrationJob
+from koord.api.koordinator.slo import NodeMetric
+from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert, decode
-from koord.api.node import Node
-from koord.api.slo import NodeMetric
-from koord.descheduler.assembly import Assembly, assemble, load
-from koord.descheduler.framework.effect import Evict
-from koord.descheduler.framework.round import Outcome, decide
+from koord.descheduler.configuration import DeschedulerSetup, build_setup, load_config
+from koord.descheduler.framework.plugin import EvictionProposal
+from koord.descheduler.framework.round import RoundOutcome, run_round
+from koord.descheduler.framework.snapshot import ClusterSnapshot, Workload
+from koord.descheduler.informer_transforms import trim_node_metric, trim_pod
 from koord.descheduler.migration.arbitration import arbitrate
-from koord.descheduler.plugins.low_node_load import relief
-from koord.descheduler.plugins.low_node_load.load import Load
-from koord.descheduler.plugins.migration_controller import MigrationController
-from koord.descheduler.slimming import slim_metric, slim_pod
-from koord.descheduler.snapshot import Snapshot, Workload
-from koord.descheduler.wire import Pod
+from koord.descheduler.migration.plugin import MigrationControllerPlugin
+from koord.descheduler.plugins.low_node_load import balance
+from koord.descheduler.plugins.low_node_load.node_load import NodeLoad
 
 NODES, PER_NODE, WORKLOADS = 5_000, 10, 2_500
 NOW_S = 1_800_000_000.0
@@ -44,8 +44,8 @@ class Content(msgspec.Struct):
     metrics: dict[str, NodeMetric]
     workloads: dict[str, Workload]
 
-    def snapshot(self, jobs: tuple[PodMigrationJob, ...] = ()) -> Snapshot:
-        return Snapshot(
+    def snapshot(self, jobs: tuple[PodMigrationJob, ...] = ()) -> ClusterSnapshot:
+        return ClusterSnapshot(
             now_s=NOW_S,
             nodes=self.nodes,
             pods=self.pods,
@@ -81,13 +81,13 @@ def _rss() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-def assembled(**migration: Any) -> Assembly:
+def assembled(**migration: Any) -> DeschedulerSetup:
     args = {
         "lowThresholds": {"cpu": 45, "memory": 55},
         "highThresholds": {"cpu": 65, "memory": 80},
         "anomalyCondition": {"consecutiveAbnormalities": 1, "consecutiveNormalities": 1},
     }
-    config = load(
+    config = load_config(
         {
             "apiVersion": API_VERSION,
             "kind": "DeschedulerConfiguration",
@@ -105,8 +105,8 @@ def assembled(**migration: Any) -> Assembly:
         }
     )
     assert not isinstance(config, list), config
-    made = assemble(config)
-    assert isinstance(made, Assembly), made
+    made = build_setup(config)
+    assert isinstance(made, DeschedulerSetup), made
     return made
 
 
@@ -116,7 +116,7 @@ def _rounds(content: Content, count: int) -> list[float]:
     for _ in range(count):
         snapshot = content.snapshot()
         started = time.process_time()
-        outcome = decide(made.profiles, snapshot, made.limits)
+        outcome = run_round(made.profiles, snapshot, made.limits)
         found.append(round(time.process_time() - started, 3))
         assert not outcome.error
     return found
@@ -129,7 +129,7 @@ def _content(hot: int) -> Content:
         name = f"n{i}"
         nodes[name] = _node(name, "32")
         mine = [_pod(i, j) for j in range(PER_NODE)]
-        pods += [slim_pod(decode(msgspec.json.encode(pod), Pod)) for pod in mine]
+        pods += [trim_pod(decode(msgspec.json.encode(pod), Pod)) for pod in mine]
         metrics[name] = _metric(name, {p["metadata"]["name"]: 500 + j * 30 for j, p in enumerate(mine)}, f"ns{i % 50}")
     workloads = {f"w{k}": _workload(f"w{k}", 20) for k in range(WORKLOADS)}
     return Content(nodes, pods, metrics, workloads)
@@ -194,12 +194,12 @@ def _metric(node: str, uses: dict[str, int], namespace: str, system: str = "1") 
     ]
     info = {"systemUsage": {"resources": {"cpu": system, "memory": "2Gi"}}}
     status = {"updateTime": STAMP, "nodeMetric": info, "podsMetric": pods}
-    return slim_metric(convert({"metadata": {"name": node}, "status": status}, NodeMetric))
+    return trim_node_metric(convert({"metadata": {"name": node}, "status": status}, NodeMetric))
 
 
 def _workload(name: str, replicas: int) -> Workload:
     return Workload(
-        kind="ReplicaSet", namespace="", name=name, uid=name, replicas=replicas, controllers=frozenset((name,))
+        kind="ReplicaSet", namespace="", name=name, uid=name, replicas=replicas, controller_uids=frozenset((name,))
     )
 
 
@@ -207,7 +207,7 @@ def _arbitration(content: Content) -> float:
     """Seconds for one round of it, with a hundred jobs in line."""
     jobs = tuple(_job(pod) for pod in content.pods[:1000:10])
     plugin = assembled().profiles[0].evict
-    assert isinstance(plugin, MigrationController)
+    assert isinstance(plugin, MigrationControllerPlugin)
     snapshot = content.snapshot(jobs)
     _ = snapshot.by_name, snapshot.by_owner, snapshot.by_node  # the program has them from its watches
     started = time.process_time()
@@ -247,15 +247,15 @@ class Cooled(msgspec.Struct):
     still_hot: int = 0
 
 
-Order = Callable[[random.Random, Load, Pod], float]
+Order = Callable[[random.Random, NodeLoad, Pod], float]
 
 
-def _largest(rng: random.Random, source: Load, pod: Pod) -> float:
+def _largest(rng: random.Random, source: NodeLoad, pod: Pod) -> float:
     """Biggest user first, whatever the excess."""
-    return -float((source.used_by(pod) or {}).get("cpu", 0))
+    return -float((source.usage_of_pod(pod) or {}).get("cpu", 0))
 
 
-def _shuffled(rng: random.Random, source: Load, pod: Pod) -> float:
+def _shuffled(rng: random.Random, source: NodeLoad, pod: Pod) -> float:
     return rng.random()
 
 
@@ -281,7 +281,7 @@ def _cool(seed: int, order: Order | None) -> Cooled:
     while found.rounds < MOST_ROUNDS:
         snapshot = _state(nodes, pods, uses)
         with _Ordered(rng, order):
-            outcome = decide(made.profiles, snapshot, made.limits)
+            outcome = run_round(made.profiles, snapshot, made.limits)
         targets = list(_targets(outcome))
         if not targets:
             break
@@ -296,7 +296,7 @@ def _cool(seed: int, order: Order | None) -> Cooled:
     return found
 
 
-def _state(nodes: dict[str, Node], pods: dict[str, Pod], uses: dict[str, int]) -> Snapshot:
+def _state(nodes: dict[str, Node], pods: dict[str, Pod], uses: dict[str, int]) -> ClusterSnapshot:
     by_node: dict[str, list[Pod]] = {name: [] for name in nodes}
     for pod in pods.values():
         by_node[pod.spec.node_name].append(pod)
@@ -314,11 +314,11 @@ def _state(nodes: dict[str, Node], pods: dict[str, Pod], uses: dict[str, int]) -
         status = {"updateTime": STAMP, "nodeMetric": info, "podsMetric": listed}
         metrics[name] = convert({"metadata": {"name": name}, "status": status}, NodeMetric)
     workloads = {"w": _workload("w", 5000)}
-    return Snapshot(now_s=NOW_S, nodes=nodes, pods=list(pods.values()), metrics=metrics, workloads=workloads)
+    return ClusterSnapshot(now_s=NOW_S, nodes=nodes, pods=list(pods.values()), metrics=metrics, workloads=workloads)
 
 
-def _targets(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    return ((e.pod.metadata.name, e.target) for e in outcome.effects if isinstance(e, Evict))
+def _targets(outcome: RoundOutcome) -> Iterator[tuple[str, str]]:
+    return ((e.pod.metadata.name, e.target) for e in outcome.effects if isinstance(e, EvictionProposal))
 
 
 def _hot(pods: dict[str, Pod], uses: dict[str, int]) -> int:
@@ -334,13 +334,13 @@ class _Ordered:
     def __init__(self, rng: random.Random, order: Order | None) -> None:
         self._rng = rng
         self._order = order
-        self._ours = relief._last_without
+        self._ours = balance._coverage_sort_key
 
     def __enter__(self) -> None:
         order = self._order
         if order is not None:
             rng = self._rng
-            relief._last_without = lambda source, pod, over, weights: order(rng, source, pod)
+            balance._coverage_sort_key = lambda source, pod, over, weights: order(rng, source, pod)
 
     def __exit__(self, *_: object) -> None:
-        relief._last_without = self._ours
+        balance._coverage_sort_key = self._ours

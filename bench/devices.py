@@ -17,28 +17,28 @@ from typing import Any
 
 from bench.engine import NODES
 from bench.load_aware import Reports
-from koord.api.builtin import NODES as NODE_KIND
-from koord.api.builtin import PODS
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
-from koord.api.custom import DEVICES
-from koord.api.device import Device
+from koord.api.koordinator.custom_kinds import DEVICES
+from koord.api.koordinator.device import Device
+from koord.api.koordinator.protocol import A_DEVICE_ALLOCATE_HINT, A_DEVICE_JOINT_ALLOCATE
+from koord.api.kubernetes.builtin_kinds import NODES as NODE_KIND
+from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
-from koord.api.node import Node
-from koord.api.protocol import A_DEVICE_ALLOCATE_HINT, A_DEVICE_JOINT_ALLOCATE
-from koord.api.resource import Resource
-from koord.embedded.cluster import Cluster, Settings
-from koord.kube.informers import Informers
-from koord.kube.refused import ok
-from koord.scheduler.assembly import Assembly
-from koord.scheduler.framework.decision import Chosen
-from koord.scheduler.framework.desk import Desk
-from koord.scheduler.framework.engine import Engine
-from koord.scheduler.plugins.device_share import DeviceShare
+from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.transport.api_error import unwrap
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.framework.decision import ChosenNode
+from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.handle import SchedulerActions
+from koord.scheduler.plugins.device_share.plugin import DeviceShare
 from koord.scheduler.plugins.registry import REGISTRY
-from koord.scheduler.program import Leading, Scheduler
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.wire import Pod
+from koord.scheduler.scheduler import Scheduler, StandaloneScheduler
 from koord.telemetry.clock import WallClock
 
 GPU, RDMA = "koordinator.sh/gpu", "koordinator.sh/rdma"
@@ -52,7 +52,7 @@ _ROOM |= {MEMORY: "640Gi"}
 class Handle:
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        self.desk = Desk()
+        self.actions = SchedulerActions()
         self.devices = Reports()
 
     def lister(self, resource: Resource[Any]) -> Any:
@@ -97,23 +97,23 @@ def _pod(i: int, cpu: str, asked: dict[str, str], annotations: dict[str, Any]) -
     return convert({"metadata": meta, "spec": {"containers": [container]}}, Pod)
 
 
-def _engine(state: ClusterState, handle: Handle, *, devices: bool) -> Engine:
+def _engine(state: ClusterState, handle: Handle, *, devices: bool) -> SchedulingEngine:
     enabled = [{"name": DeviceShare.name}] if devices else []
     profile = {"schedulerName": "default-scheduler", "plugins": {"multiPoint": {"enabled": enabled}}}
-    assembly = Assembly.of(convert({"profiles": [profile]}, KubeSchedulerConfiguration), REGISTRY)
-    assert isinstance(assembly, Assembly), assembly
-    (made,) = assembly.profiles(handle)
-    return Engine(made, state, seed=1)
+    assembly = CompletedConfig.complete(convert({"profiles": [profile]}, KubeSchedulerConfiguration), REGISTRY)
+    assert isinstance(assembly, CompletedConfig), assembly
+    (made,) = assembly.make_profiles(handle)
+    return SchedulingEngine(made, state, seed=1)
 
 
-def _rate(engine: Engine, state: ClusterState, infos: list[PodInfo]) -> float:
-    reserving = engine.profile.at("reserve")
+def _rate(engine: SchedulingEngine, state: ClusterState, infos: list[PodInfo]) -> float:
+    reserving = engine.profile.plugins_at("reserve")
     gc.collect()
     gc.freeze()
     started = time.process_time()
     for info in infos:
         decision = engine.decide(info)
-        assert isinstance(decision, Chosen), decision
+        assert isinstance(decision, ChosenNode), decision
         state.assume(info, decision.node)
         for plugin in reserving:
             refused = plugin.reserve(engine.cycle, info, state.table.index[decision.node])
@@ -146,10 +146,12 @@ _PLAIN: dict[str, tuple[Made, int]] = {
 }
 
 
-def _plain(engines: tuple[Engine, Engine], state: ClusterState) -> Iterator[tuple[str, dict[str, float]]]:
+def _plain(
+    engines: tuple[SchedulingEngine, SchedulingEngine], state: ClusterState
+) -> Iterator[tuple[str, dict[str, float]]]:
     """Without and with the plugin, in turn, so that both meet the same machine."""
     for name, (made, count) in _PLAIN.items():
-        infos = [state.info(made(i)) for i in range(count)]
+        infos = [state.pod_info(made(i)) for i in range(count)]
         rounds = [[_rate(engine, state, infos) for engine in engines] for _ in range(7)]
         kept = statistics.median(100 * with_it / without for without, with_it in rounds)
         yield name, {"decisions_per_second": max(round[1] for round in rounds), "kept_percent": kept}
@@ -157,28 +159,30 @@ def _plain(engines: tuple[Engine, Engine], state: ClusterState) -> Iterator[tupl
 
 async def _forty() -> float:
     """Seconds of wall time from the first creation until the last of them is seen bound."""
-    cluster = Cluster(Settings(http=False), [])
+    cluster = EmbeddedCluster(ClusterSettings(http=False), [])
     await cluster.start()
     client = cluster.client
     assert client is not None
-    ok(await client.create(NODE_KIND, {"metadata": {"name": "n"}, "status": {"allocatable": _ROOM, "capacity": _ROOM}}))
-    ok(await client.create(DEVICES, _machine("n")))
+    unwrap(
+        await client.create(NODE_KIND, {"metadata": {"name": "n"}, "status": {"allocatable": _ROOM, "capacity": _ROOM}})
+    )
+    unwrap(await client.create(DEVICES, _machine("n")))
     clock = WallClock()
-    informers = Informers(client, clock)
+    informers = InformerFactory(client, clock)
     enabled = {"multiPoint": {"enabled": [{"name": DeviceShare.name}]}}
     profile = {"schedulerName": "default-scheduler", "plugins": enabled}
-    assembly = Assembly.of(convert({"profiles": [profile]}, KubeSchedulerConfiguration), REGISTRY)
-    assert isinstance(assembly, Assembly), assembly
-    leading = Leading(Scheduler(client, informers, clock, assembly, seed=1))
+    assembly = CompletedConfig.complete(convert({"profiles": [profile]}, KubeSchedulerConfiguration), REGISTRY)
+    assert isinstance(assembly, CompletedConfig), assembly
+    leading = StandaloneScheduler(Scheduler(client, informers, clock, assembly, seed=1))
     await leading.start()
     informers.start()
-    await leading.scheduler.synced()
+    await leading.scheduler.wait_synced()
     container = {"name": "c", "image": "app:1", "resources": {"requests": {GPU: "20"}, "limits": {GPU: "20"}}}
     started = time.perf_counter()
     for i in range(SHARES):
         meta = {"name": f"p-{i}", "namespace": "default"}
-        ok(await client.create(PODS, {"metadata": meta, "spec": {"containers": [container]}}))
-    while not all(pod.spec.node_name for pod in ok(await client.list(PODS)).items):  # noqa: ASYNC110 - it is watched
+        unwrap(await client.create(PODS, {"metadata": meta, "spec": {"containers": [container]}}))
+    while not all(pod.spec.node_name for pod in unwrap(await client.list(PODS)).items):  # noqa: ASYNC110 - it is watched
         await asyncio.sleep(0.005)
     took = time.perf_counter() - started
     await leading.stop()
@@ -200,7 +204,7 @@ def run() -> dict[str, Any]:
     results: dict[str, Any] = {"nodes": NODES, "microseconds_per_device_object": 0.0}
     results["microseconds_per_device_object"] = 1e6 * (time.process_time() - started) / NODES
     results["decisions_per_second"] = {
-        name: max(_rate(engines[1], state, [state.info(made(i)) for i in range(count)]) for _ in range(ROUNDS))
+        name: max(_rate(engines[1], state, [state.pod_info(made(i)) for i in range(count)]) for _ in range(ROUNDS))
         for name, (made, count) in _CASES.items()
     }
     results["plain_pods"] = dict(_plain(engines, state))

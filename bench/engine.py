@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
+from koord.api.kubernetes.node import Node
 from koord.api.model import convert
-from koord.api.node import Node
-from koord.scheduler.assembly import Assembly
-from koord.scheduler.assembly.rehearsal import BlankHandle
-from koord.scheduler.framework.decision import Chosen
-from koord.scheduler.framework.engine import Engine
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.configuration.completed_config import CompletedConfig, ValidationHandle
+from koord.scheduler.framework.decision import ChosenNode
+from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.plugins.registry import REGISTRY
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.wire import Pod
 
 NODES = 5_000
 
@@ -38,23 +37,23 @@ def _pod(i: int, cpu: str, labels: dict[str, str], node: str = "") -> Pod:
     return convert({"metadata": meta, "spec": {"containers": [container], "nodeName": node}}, Pod)
 
 
-def _engine(state: ClusterState) -> Engine:
-    assembly = Assembly.of(KubeSchedulerConfiguration(), REGISTRY)
-    assert isinstance(assembly, Assembly), assembly
-    handle = BlankHandle()
+def _engine(state: ClusterState) -> SchedulingEngine:
+    assembly = CompletedConfig.complete(KubeSchedulerConfiguration(), REGISTRY)
+    assert isinstance(assembly, CompletedConfig), assembly
+    handle = ValidationHandle()
     handle.state = state
-    (profile,) = assembly.profiles(handle)
-    return Engine(profile, state, seed=1)
+    (profile,) = assembly.make_profiles(handle)
+    return SchedulingEngine(profile, state, seed=1)
 
 
-def _drained(engine: Engine, state: ClusterState, pods: Iterator[Pod], count: int) -> float:
-    infos = [state.info(pod) for pod, _ in zip(pods, range(count), strict=False)]
+def _drained(engine: SchedulingEngine, state: ClusterState, pods: Iterator[Pod], count: int) -> float:
+    infos = [state.pod_info(pod) for pod, _ in zip(pods, range(count), strict=False)]
     gc.collect()
     gc.freeze()
     started = time.process_time()
     for info in infos:
         decision = engine.decide(info)
-        assert isinstance(decision, Chosen), decision
+        assert isinstance(decision, ChosenNode), decision
         state.assume(info, decision.node)
     took = time.process_time() - started
     for info in infos:

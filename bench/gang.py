@@ -17,36 +17,36 @@ from typing import Any
 
 import msgspec
 
-from koord.api.builtin import NODES, PODS
-from koord.api.custom import POD_GROUPS
-from koord.api.protocol import L_POD_GROUP
-from koord.cli import local_scheduler
-from koord.embedded.apiserver.inprocess import InProcessTransport
-from koord.embedded.cluster import Cluster, Settings
-from koord.kube.cache import Change
-from koord.kube.client import Client
-from koord.kube.informers import Informers
-from koord.kube.refused import ok
-from koord.scheduler.program import Scheduler
-from koord.scheduler.state.wire import Pod
+from koord.api.koordinator.custom_kinds import POD_GROUPS
+from koord.api.koordinator.protocol import L_POD_GROUP
+from koord.api.kubernetes.builtin_kinds import NODES, PODS
+from koord.cli.up import local_scheduler
+from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
+from koord.kube.client.typed_client import Client
+from koord.kube.informer.cache import ObjectChange
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.transport.api_error import unwrap
+from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.clock import WallClock
 
 NODE_COUNT, GANGS, SIZE = 5_000, 100, 64
 ROUNDS = 3
 
 
-async def _filled(cluster: Cluster, *, gangs: bool) -> None:
+async def _filled(cluster: EmbeddedCluster, *, gangs: bool) -> None:
     client = cluster.client
     assert client is not None
     room = {"cpu": "32", "memory": "128Gi", "pods": "110"}
     for number in range(NODE_COUNT):
         body = {"metadata": {"name": f"node-{number}"}, "status": {"allocatable": room, "capacity": room}}
-        ok(await client.create(NODES, body))
+        unwrap(await client.create(NODES, body))
     for gang in range(GANGS):
         name = f"gang-{gang}"
         if gangs:
             meta = {"name": name, "namespace": "default"}
-            ok(await client.create(POD_GROUPS, {"metadata": meta, "spec": {"minMember": SIZE}}))
+            unwrap(await client.create(POD_GROUPS, {"metadata": meta, "spec": {"minMember": SIZE}}))
         labels = {L_POD_GROUP: name} if gangs else {"app": name}
         for number in range(SIZE):
             container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
@@ -54,7 +54,7 @@ async def _filled(cluster: Cluster, *, gangs: bool) -> None:
                 "metadata": {"name": f"{name}-{number}", "namespace": "default", "labels": labels},
                 "spec": {"schedulerName": "koord-scheduler", "containers": [container]},
             }
-            ok(await client.create(PODS, body))
+            unwrap(await client.create(PODS, body))
 
 
 class _Run(msgspec.Struct, frozen=True):
@@ -67,42 +67,42 @@ class _Run(msgspec.Struct, frozen=True):
 
 async def _drained(*, gangs: bool, events: bool) -> _Run:
     clock = WallClock()
-    cluster = Cluster(Settings(http=False), [], clock=clock)
+    cluster = EmbeddedCluster(ClusterSettings(http=False), [], clock=clock)
     await cluster.start()
     assert cluster.server is not None
     await _filled(cluster, gangs=gangs)
     client = Client(InProcessTransport(cluster.server, "system:kube-scheduler"), clock=clock, qps=0, burst=0)
-    informers = Informers(client, clock)
-    assembly = local_scheduler.assembled()
+    informers = InformerFactory(client, clock)
+    assembly = local_scheduler.scheduler_assembly()
     assert not isinstance(assembly, str), assembly
     scheduler = Scheduler(client, informers, clock, assembly, seed=1)
     told = [0]
-    tell = scheduler.announcer.announce
+    tell = scheduler.event_throttle.submit
 
-    def announce(news: Callable[[], None]) -> None:
+    def announce(record_event: Callable[[], None]) -> None:
         told[0] += 1
         if events:
-            tell(news)
+            tell(record_event)
 
-    scheduler.announcer.announce = announce  # type: ignore[method-assign]
+    scheduler.event_throttle.submit = announce  # type: ignore[method-assign]
     seen: dict[str, list[float]] = {}
 
-    def watch(change: Change[Pod]) -> None:
+    def watch(change: ObjectChange[Pod]) -> None:
         pod = change.object
         if pod.spec.node_name and (change.old is None or not change.old.spec.node_name):
             seen.setdefault(pod.metadata.name.rsplit("-", 1)[0], []).append(time.perf_counter())
 
     await scheduler.start()
-    scheduler.intake.pods.on(watch)
+    scheduler.event_handlers.pods.add_event_handler(watch)
     informers.start()
-    await scheduler.synced()
+    await scheduler.wait_synced()
     gc.collect()
     began = time.process_time()
     leading = asyncio.create_task(scheduler.lead())
     while len(scheduler.queue):  # noqa: ASYNC110 - the queue has no event for being empty
         await asyncio.sleep(0.01)
     bound = time.process_time() - began
-    while scheduler.announcer.untold or scheduler.unwritten:  # noqa: ASYNC110
+    while scheduler.event_throttle.pending or scheduler.unwritten_events:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     all_told = time.process_time() - began
     leading.cancel()

@@ -15,12 +15,12 @@ import time
 from typing import Any
 
 from bench.apiserver import _cpu_s, _rss_mb, _target
-from bench.load import Target
+from bench.http_load_generator import Target
 from bench.scheduler import PODS_PATH, Bindings, _ceiling, _clear, _create, _program, koord_scheduler, node, pod
 from koord.api.config.scheduler import shipped
-from koord.api.crd import crd_manifests
+from koord.api.koordinator.protocol import L_POD_GROUP, L_QUOTA_NAME
 from koord.api.model import to_dict
-from koord.api.protocol import L_POD_GROUP, L_QUOTA_NAME
+from koord.api.schema.crd import crd_manifests
 from tools import controlplane
 from tools.controlplane import ControlPlane
 

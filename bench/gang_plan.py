@@ -11,28 +11,32 @@ from typing import Any
 
 import numpy as np
 
-from koord.api.annotations.network_topology import GatherStrategy, NetworkTopologySpec
+from koord.api.annotations.gang_codecs import GatherStrategy, NetworkTopologySpec
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
-from koord.api.custom import CLUSTER_NETWORK_TOPOLOGIES
-from koord.api.koord_scheduling import ClusterNetworkTopology
+from koord.api.koordinator.custom_kinds import CLUSTER_NETWORK_TOPOLOGIES
+from koord.api.koordinator.scheduling import ClusterNetworkTopology
+from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
-from koord.api.node import Node
-from koord.api.resource import Resource
-from koord.scheduler.assembly import Assembly
-from koord.scheduler.assembly.rehearsal import BlankHandle, NoObjects
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.configuration.completed_config import CompletedConfig, EmptyLister, ValidationHandle
 from koord.scheduler.framework.decision import Unschedulable
-from koord.scheduler.framework.engine import Engine, Evaluation
-from koord.scheduler.framework.nominated import Nobody
-from koord.scheduler.framework.profile import Profile
-from koord.scheduler.framework.refused import Refused
-from koord.scheduler.plugins.coscheduling.crew import prepared
-from koord.scheduler.plugins.coscheduling.job_preemption import JobRules, Room, planned_room, room_for
+from koord.scheduler.framework.engine import ClassEvaluation, SchedulingEngine
+from koord.scheduler.framework.nominated_pods import NoNominations
+from koord.scheduler.framework.post_filter import PostFilterContext
+from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.plugins.coscheduling.group_trial import run_pre_filters
+from koord.scheduler.plugins.coscheduling.job_preemption import (
+    JobPreemption,
+    JobPreemptionRules,
+    find_job_preemption,
+    find_network_job_preemption,
+)
+from koord.scheduler.plugins.coscheduling.network_planner import NetworkPlanner
 from koord.scheduler.plugins.coscheduling.network_plugin import NetworkCoscheduling
-from koord.scheduler.plugins.coscheduling.planner import Planner
 from koord.scheduler.plugins.registry import REGISTRY
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.wire import Pod
 
 NODES, BLOCK, SPINE = 5_000, 40, 400
 RUNNING = 10  # pods on every node
@@ -45,15 +49,15 @@ _LAYERS = [
 ]
 
 
-class _Topology(NoObjects[Any]):
+class _Topology(EmptyLister[Any]):
     def get(self, namespace: str, name: str) -> Any:
         body = {"metadata": {"name": "default"}, "spec": {"networkTopologySpec": _LAYERS}}
         return convert(body, ClusterNetworkTopology)
 
 
-class _Handle(BlankHandle):
-    def lister(self, resource: Resource[Any]) -> NoObjects[Any]:
-        return _Topology() if resource is CLUSTER_NETWORK_TOPOLOGIES else NoObjects()
+class _Handle(ValidationHandle):
+    def lister(self, resource: Resource[Any]) -> EmptyLister[Any]:
+        return _Topology() if resource is CLUSTER_NETWORK_TOPOLOGIES else EmptyLister()
 
 
 def _node(i: int) -> Node:
@@ -68,19 +72,19 @@ def _pod(name: str, cpu: int, node: str = "", priority: int = 0) -> Pod:
     return convert({"metadata": meta, "spec": {"containers": [container], "nodeName": node, "priority": priority}}, Pod)
 
 
-def _scene() -> tuple[ClusterState, Profile, NetworkCoscheduling]:
+def _scene() -> tuple[ClusterState, SchedulerProfile, NetworkCoscheduling]:
     args = {"name": "Coscheduling", "args": {"awareNetworkTopology": True, "enablePreemption": True}}
     plugins = {"multiPoint": {"enabled": [{"name": "Coscheduling"}]}}
     shape = {"schedulerName": "koord-scheduler", "plugins": plugins, "pluginConfig": [args]}
-    assembly = Assembly.of(convert({"profiles": [shape]}, KubeSchedulerConfiguration), REGISTRY)
-    assert isinstance(assembly, Assembly), assembly
+    assembly = CompletedConfig.complete(convert({"profiles": [shape]}, KubeSchedulerConfiguration), REGISTRY)
+    assert isinstance(assembly, CompletedConfig), assembly
     handle = _Handle()
     state = handle.state
     for i in range(NODES):
         state.set_node(_node(i))
         for k in range(RUNNING):
             state.set_pod(_pod(f"low-{i}-{k}", 5, f"node-{i}"))
-    (made,) = assembly.profiles(handle)
+    (made,) = assembly.make_profiles(handle)
     plugin = next(p for p in made.plugins() if isinstance(p, NetworkCoscheduling))
     return state, made, plugin
 
@@ -95,7 +99,7 @@ def _median_ms(what: Callable[[], Any]) -> float:
 
 
 def _members(state: ClusterState, count: int, cpu: int) -> list[PodInfo]:
-    return [state.info(_pod(f"member-{n}", cpu, priority=100)) for n in range(count)]
+    return [state.pod_info(_pod(f"member-{n}", cpu, priority=100)) for n in range(count)]
 
 
 def run() -> dict[str, Any]:
@@ -105,35 +109,37 @@ def run() -> dict[str, Any]:
     found: dict[str, Any] = {"nodes": NODES, "pods_on_a_node": RUNNING}
     for size in (64, 512):
         members = _members(state, size, 4)
-        assert isinstance(planner.planned(members, wish), dict)
-        found[f"plan_{size}_ms"] = _median_ms(lambda members=members: planner.planned(members, wish))  # type: ignore[misc]
+        assert isinstance(planner.plan_nodes(members, wish), dict)
+        found[f"plan_{size}_ms"] = _median_ms(lambda members=members: planner.plan_nodes(members, wish))  # type: ignore[misc]
     hopeless = _members(state, 64, 63)
-    found["no_plan_64_ms"] = _median_ms(lambda: planner.planned(hopeless, wish))
+    found["no_plan_64_ms"] = _median_ms(lambda: planner.plan_nodes(hopeless, wish))
     return found | _preempted_for(state, profile, planner, wish)
 
 
 def _preempted_for(
-    state: ClusterState, profile: Profile, planner: Planner, wish: NetworkTopologySpec
+    state: ClusterState, profile: SchedulerProfile, planner: NetworkPlanner, wish: NetworkTopologySpec
 ) -> dict[str, float]:
     """Every node has 14 cores left: members of 16 need somebody to go, 6,400 of 60 are more than there is room for."""
-    engine, rules = Engine(profile, state, seed=1), JobRules()
+    engine, rules = SchedulingEngine(profile, state, seed=1), JobPreemptionRules()
 
-    def search(members: list[PodInfo], *, near: bool) -> Room | str:
+    def search(members: list[PodInfo], *, near: bool) -> JobPreemption | str:
         evaluation = engine.evaluate(members[0])
         decision = engine.decide(members[0])
-        assert isinstance(evaluation, Evaluation)
+        assert isinstance(evaluation, ClassEvaluation)
         assert isinstance(decision, Unschedulable)
         chance = np.random.default_rng(1)
-        refused = Refused(profile, evaluation.cycle, members[0], decision, evaluation.judgement, Nobody(), chance)
-        trials = prepared(profile, state, members)
+        refused = PostFilterContext(
+            profile, evaluation.cycle, members[0], decision, evaluation.filter_results, NoNominations(), chance
+        )
+        trials = run_pre_filters(profile, state, members)
         assert isinstance(trials, dict)
         if near:
-            return planned_room(profile, refused, members, trials, rules, planner, wish)
-        return room_for(profile, refused, members, trials, rules)
+            return find_network_job_preemption(profile, refused, members, trials, rules, planner, wish)
+        return find_job_preemption(profile, refused, members, trials, rules)
 
     fitting, hopeless = _members(state, 64, 16), _members(state, 6400, 60)
-    assert isinstance(search(fitting, near=False), Room)
-    assert isinstance(search(fitting, near=True), Room)
+    assert isinstance(search(fitting, near=False), JobPreemption)
+    assert isinstance(search(fitting, near=True), JobPreemption)
     assert isinstance(search(hopeless, near=False), str)
     return {
         "room_for_64_ms": _median_ms(lambda: search(fitting, near=False)),

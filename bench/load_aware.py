@@ -11,19 +11,19 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from bench.alternating_rounds import compared
 from bench.engine import NODES, _cluster, _distinct, _equal, _same_spec
-from bench.rounds import compared
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
+from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
-from koord.api.resource import Resource
-from koord.policy.load.wire import NodeMetric
-from koord.scheduler.assembly import Assembly
-from koord.scheduler.framework.decision import Chosen
-from koord.scheduler.framework.desk import Desk
-from koord.scheduler.framework.engine import Engine
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.framework.decision import ChosenNode
+from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.handle import SchedulerActions
+from koord.scheduler.plugins.load_aware.node_metric import LoadNodeMetric
 from koord.scheduler.plugins.registry import REGISTRY
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.pod import PodInfo
 
 REPORTS_PER_SECOND = NODES / 60
 PODS_PER_NODE = 10
@@ -40,13 +40,13 @@ class Reports:
     version = 0
 
     def __init__(self) -> None:
-        self._held: dict[str, NodeMetric] = {}
+        self._held: dict[str, LoadNodeMetric] = {}
         self._callbacks: list[Callable[[Any, Any], None]] = []
 
-    def get(self, namespace: str, name: str) -> NodeMetric | None:
+    def get(self, namespace: str, name: str) -> LoadNodeMetric | None:
         return self._held.get(name)
 
-    def list(self, namespace: str | None = None) -> list[NodeMetric]:
+    def list(self, namespace: str | None = None) -> list[LoadNodeMetric]:
         return list(self._held.values())
 
     def on_change(self, callback: Callable[[Any, Any], None]) -> None:
@@ -54,7 +54,7 @@ class Reports:
         for known in self._held.values():
             callback(None, known)
 
-    def put(self, metric: NodeMetric) -> None:
+    def put(self, metric: LoadNodeMetric) -> None:
         old = self._held.get(metric.metadata.name)
         self._held[metric.metadata.name] = metric
         for callback in self._callbacks:
@@ -64,7 +64,7 @@ class Reports:
 class Handle:
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        self.desk = Desk()
+        self.actions = SchedulerActions()
         self.reports = Reports()
 
     def lister(self, resource: Resource[Any]) -> Any:
@@ -74,7 +74,7 @@ class Handle:
         return _LATER
 
 
-def _report(node: int, turn: int, pods: list[str]) -> NodeMetric:
+def _report(node: int, turn: int, pods: list[str]) -> LoadNodeMetric:
     cores = _CORES[(node + turn) % len(_CORES)] * 1000 + (node * 7919 + turn * 104729) % 1000
     usage = {"resources": {"cpu": f"{cores}m", "memory": f"{cores * 3 + turn}Mi"}}
     percentiles = dict.fromkeys(("avg", "p50", "p90", "p95", "p99"), usage)
@@ -97,20 +97,20 @@ def _report(node: int, turn: int, pods: list[str]) -> NodeMetric:
                 "podsMetric": measured,
             },
         },
-        NodeMetric,
+        LoadNodeMetric,
     )
 
 
-def _engine(state: ClusterState, handle: Handle, *, load: bool) -> Engine:
+def _engine(state: ClusterState, handle: Handle, *, load: bool) -> SchedulingEngine:
     off = [] if load else [{"name": "LoadAwareScheduling"}]
     plugins = {"multiPoint": {"enabled": [{"name": "LoadAwareScheduling"}] if load else [], "disabled": off}}
     config = convert(
         {"profiles": [{"schedulerName": "default-scheduler", "plugins": plugins}]}, KubeSchedulerConfiguration
     )
-    assembly = Assembly.of(config, REGISTRY)
-    assert isinstance(assembly, Assembly), assembly
-    (profile,) = assembly.profiles(handle)
-    return Engine(profile, state, seed=1)
+    assembly = CompletedConfig.complete(config, REGISTRY)
+    assert isinstance(assembly, CompletedConfig), assembly
+    (profile,) = assembly.make_profiles(handle)
+    return SchedulingEngine(profile, state, seed=1)
 
 
 class Side:
@@ -131,12 +131,12 @@ class Side:
         self._coming = iter(self.upcoming(2_000) if load else ())
         self.engine = _engine(self.state, handle, load=load)
 
-    def upcoming(self, count: int) -> list[NodeMetric]:
+    def upcoming(self, count: int) -> list[LoadNodeMetric]:
         numbers = range(self._next, self._next + count)
         self._next += count
         return [_report(i % NODES, i // NODES, self._names[f"node-{i % NODES}"]) for i in numbers]
 
-    def put(self, reports: list[NodeMetric]) -> None:
+    def put(self, reports: list[LoadNodeMetric]) -> None:
         for report in reports:
             self._reports.put(report)
 
@@ -148,7 +148,7 @@ class Side:
         started = time.process_time()
         for number, info in enumerate(infos):
             decision = engine.decide(info)
-            assert isinstance(decision, Chosen), decision
+            assert isinstance(decision, ChosenNode), decision
             state.assume(info, decision.node)
             if self._load and number % 20 == 19:
                 while reported < (time.process_time() - started) * REPORTS_PER_SECOND:

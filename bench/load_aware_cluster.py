@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 
 from bench.apiserver import _target
-from bench.load import Target, drive, read_answer
+from bench.http_load_generator import Target, drive, read_answer
 from bench.scheduler import PODS, _create, _drain, equal, koord_scheduler, node
-from koord.api.crd import crd_manifests
+from koord.api.schema.crd import crd_manifests
 from tools import controlplane
 
 NODES = 5_000

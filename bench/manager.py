@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from bench.apiserver import _cpu_s, _rss_mb, _target
-from bench.load import Target, drive, read_answer
+from bench.http_load_generator import Target, drive, read_answer
 from bench.scheduler import node
 from tools.controlplane import free_port
 
@@ -113,7 +113,7 @@ def manager(kubeconfig: Path, metrics: int, profile: str = "") -> Iterator[subpr
     command = [sys.executable]
     if profile:
         command += ["-m", "cProfile", "-o", profile]
-    command += ["-m", "koord.cli.koord_manager", f"--metrics-addr=127.0.0.1:{metrics}", "--health-probe-addr=0"]
+    command += ["-m", "koord.cli.daemons.koord_manager", f"--metrics-addr=127.0.0.1:{metrics}", "--health-probe-addr=0"]
     command += ["--rest-config-qps=300", "--rest-config-burst=500", "--enable-leader-election=false"]
     environ = {**os.environ, "KUBECONFIG": str(kubeconfig), "POD_NAMESPACE": NAMESPACE}
     environ |= {"WEBHOOK_PORT": str(free_port()), "WEBHOOK_CERT_DIR": str(kubeconfig.parent / "certs")}

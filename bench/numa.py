@@ -14,20 +14,19 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from koord.api import custom
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
+from koord.api.koordinator import custom_kinds
+from koord.api.koordinator.topology import NodeResourceTopology
+from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
-from koord.api.node import Node
-from koord.api.resource import Resource
-from koord.api.topology import NodeResourceTopology
-from koord.scheduler.assembly import Assembly
-from koord.scheduler.assembly.rehearsal import BlankHandle, NoObjects
-from koord.scheduler.framework.decision import Chosen
-from koord.scheduler.framework.engine import Engine
-from koord.scheduler.framework.profile import Profile
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.configuration.completed_config import CompletedConfig, EmptyLister, ValidationHandle
+from koord.scheduler.framework.decision import ChosenNode
+from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.plugins.registry import REGISTRY
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.wire import Pod
 
 NODES, CPUS, ZONES = 1_000, 128, 2
 PLAIN_NODES = 5_000
@@ -35,7 +34,7 @@ ROUNDS = 9
 _DETAIL = [{"id": n, "core": n // 2, "socket": n // 64, "node": n // 64} for n in range(CPUS)]
 
 
-class Machines(NoObjects[NodeResourceTopology]):
+class Machines(EmptyLister[NodeResourceTopology]):
     def __init__(self, names: list[str]) -> None:
         self._held = {name: _topology(name) for name in names}
 
@@ -43,14 +42,14 @@ class Machines(NoObjects[NodeResourceTopology]):
         return self._held.get(name)
 
 
-class Shown(BlankHandle):
+class Shown(ValidationHandle):
     def __init__(self, state: ClusterState, machines: Machines) -> None:
         super().__init__()
         self.state = state
         self._machines = machines
 
     def lister(self, resource: Resource[Any]) -> Any:
-        return self._machines if resource is custom.NODE_RESOURCE_TOPOLOGIES else NoObjects()
+        return self._machines if resource is custom_kinds.NODE_RESOURCE_TOPOLOGIES else EmptyLister()
 
 
 def _topology(name: str) -> NodeResourceTopology:
@@ -111,15 +110,15 @@ def _plain_equal() -> Iterator[Pod]:
         i += 1
 
 
-def _profile(handle: Shown, *, numa: bool) -> Profile:
+def _profile(handle: Shown, *, numa: bool) -> SchedulerProfile:
     """Kubernetes' default plugins, and this one beside them."""
     plugins = {"multiPoint": {"enabled": [{"name": "NodeNUMAResource"}] if numa else []}}
     config = convert(
         {"profiles": [{"schedulerName": "default-scheduler", "plugins": plugins}]}, KubeSchedulerConfiguration
     )
-    assembly = Assembly.of(config, REGISTRY)
-    assert isinstance(assembly, Assembly), assembly
-    (profile,) = assembly.profiles(handle)
+    assembly = CompletedConfig.complete(config, REGISTRY)
+    assert isinstance(assembly, CompletedConfig), assembly
+    (profile,) = assembly.make_profiles(handle)
     return profile
 
 
@@ -132,12 +131,12 @@ class Side:
         for i in range(nodes):
             self.state.set_node(_node(i, policy))
         self._profile = _profile(handle, numa=numa)
-        self._engine = Engine(self._profile, self.state, seed=1)
+        self._engine = SchedulingEngine(self._profile, self.state, seed=1)
 
     def took(self, pods: Callable[[], Iterator[Pod]], count: int) -> float:
         """Seconds of deciding and promising so many pods, each finding what those before it left."""
         state, engine = self.state, self._engine
-        infos = [state.info(pod) for pod, _ in zip(pods(), range(count), strict=False)]
+        infos = [state.pod_info(pod) for pod, _ in zip(pods(), range(count), strict=False)]
         engine.decide(infos[0])  # what is read of every node once is no cost of a pod
         gc.collect()
         gc.freeze()
@@ -145,16 +144,16 @@ class Side:
         started = time.process_time()
         for info in infos:
             decision = engine.decide(info)
-            assert isinstance(decision, Chosen), decision
+            assert isinstance(decision, ChosenNode), decision
             state.assume(info, decision.node)
             node = state.table.index[decision.node]
-            for plugin in self._profile.at("reserve"):
+            for plugin in self._profile.plugins_at("reserve"):
                 answer = plugin.reserve(engine.cycle, info, node)
                 assert answer is None, answer
             bound.append((engine.cycle, info, decision.node))
         took = time.process_time() - started
         for cycle, info, name in bound:
-            for plugin in self._profile.at("reserve"):
+            for plugin in self._profile.plugins_at("reserve"):
                 plugin.unreserve(cycle, info, name)
             state.forget(info.uid)
         return took

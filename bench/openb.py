@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from koord.sim.openb.replay import BEST_FIT, FGD, KOORD, replay
-from koord.sim.openb.report import Compared, Mean, compared, drawn, report
+from koord.sim.openb.report import ComparedRun, PolicyMean, build_report, compare_run, draw_chart
 from koord.sim.openb.trace import read_order, read_trace, variants_in
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "openb.svg"
@@ -26,17 +26,17 @@ def run() -> dict[str, Any]:
     if not named:
         sys.exit("set OPENB to the folder with the openb files; they are not part of koord")
     folder = Path(named)
-    found: list[Compared] = []
+    found: list[ComparedRun] = []
     for variant in variants_in(folder):
         trace = read_trace(folder, variant)
         for seed in SEEDS.get(variant, OTHER_SEEDS):
             order = read_order(folder, trace, seed)
             for policy in (KOORD, BEST_FIT, FGD) if variant in SEEDS else (KOORD,):
-                one = compared(replay(trace, order, policy), folder)
+                one = compare_run(replay(trace, order, policy), folder)
                 found.append(one)
-                print(variant, seed, policy, one.run.at(130), one.largest_gap, file=sys.stderr, flush=True)
-    told = report(found)
-    PICTURE.write_text(drawn(told, "default"))
+                print(variant, seed, policy, one.run.allocation_at(130), one.largest_gap, file=sys.stderr, flush=True)
+    told = build_report(found)
+    PICTURE.write_text(draw_chart(told, "default"))
     return {
         "variants": {mean.variant: _figures(mean) for mean in told.means if mean.policy == KOORD},
         "largest_gap_to_published_runs": {
@@ -55,7 +55,7 @@ def run() -> dict[str, Any]:
     }
 
 
-def _figures(mean: Mean) -> dict[str, Any]:
+def _figures(mean: PolicyMean) -> dict[str, Any]:
     published = {f"{name}, published": _at(curve) for name, curve in mean.published.items()}
     return {"seeds": len(mean.seeds), "koord": _at(mean.allocation), **published}
 
@@ -65,5 +65,5 @@ def _at(curve: Any) -> dict[str, str]:
     return {f"@{load}": f"{curve[load]:.2f}" for load in LOADS if load in curve}
 
 
-def _rate(runs: list[Compared]) -> float:
+def _rate(runs: list[ComparedRun]) -> float:
     return sum(one.run.arrived for one in runs) / sum(one.run.seconds for one in runs)

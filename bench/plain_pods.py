@@ -22,20 +22,20 @@ from bench.numa import _topology
 from bench.reservation import RESERVATIONS, _reservation
 from koord.api.config.plugin_set import PluginSet
 from koord.api.config.scheduler import shipped
-from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, Plugins
-from koord.api.device import Device
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, SchedulerPlugins
+from koord.api.koordinator.device import Device
+from koord.api.koordinator.sigs_scheduling import ElasticQuota, PodGroup
+from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
-from koord.api.resource import Resource
-from koord.api.sigs_scheduling import ElasticQuota, PodGroup
-from koord.scheduler.assembly import Assembly
-from koord.scheduler.assembly.point import KOORDINATOR_POINTS, POINTS
-from koord.scheduler.framework.decision import Chosen
-from koord.scheduler.framework.desk import Desk
-from koord.scheduler.framework.engine import Engine
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import PODS, Pod
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.extension_points import EXTENSION_POINTS, KOORDINATOR_POINTS
+from koord.scheduler.framework.decision import ChosenNode
+from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.handle import SchedulerActions
 from koord.scheduler.plugins.registry import REGISTRY
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.wire import PODS, Pod
 
 QUOTAS, GANGS, GPU_NODES = 300, 200, 500
 ROUNDS = 11
@@ -52,7 +52,7 @@ class Handle:
 
     def __init__(self, state: ClusterState, found: dict[str, list[Any]]) -> None:
         self.state = state
-        self.desk = Desk()
+        self.actions = SchedulerActions()
         self._found = found
         self._listers: dict[str, Reports] = {}
 
@@ -98,7 +98,7 @@ def _configuration(kept: tuple[str, ...]) -> KubeSchedulerConfiguration:
         return msgspec.structs.replace(held, enabled=tuple(p for p in held.enabled if p.name not in out))
 
     plugins = shipped.plugins()
-    plugins = Plugins(**{point.name: without(point.set_of(plugins)) for point in POINTS})
+    plugins = SchedulerPlugins(**{point.name: without(point.set_of(plugins)) for point in EXTENSION_POINTS})
     (profile,) = given.profiles
     return msgspec.structs.replace(given, profiles=(msgspec.structs.replace(profile, plugins=plugins),))
 
@@ -107,40 +107,40 @@ class Side:
     def __init__(self, kept: tuple[str, ...], found: dict[str, list[Any]]) -> None:
         """Pods are seen before they are decided, as a watch shows them."""
         self.state = _cluster(NODES * PODS_PER_NODE)
-        assembly = Assembly.of(_configuration(kept), REGISTRY)
-        assert isinstance(assembly, Assembly), assembly
+        assembly = CompletedConfig.complete(_configuration(kept), REGISTRY)
+        assert isinstance(assembly, CompletedConfig), assembly
         self.handle = Handle(self.state, found)
-        (self.profile,) = assembly.profiles(self.handle)
-        self.engine = Engine(self.profile, self.state, seed=1)
+        (self.profile,) = assembly.make_profiles(self.handle)
+        self.engine = SchedulingEngine(self.profile, self.state, seed=1)
         self._pods: Reports = self.handle.lister(PODS)
 
     def seen(self, pods: Iterator[Pod], count: int) -> list[PodInfo]:
         infos = []
         for pod, _ in zip(pods, range(count), strict=False):
             self._pods.put(pod)  # type: ignore[arg-type]
-            infos.append(self.state.info(pod))
+            infos.append(self.state.pod_info(pod))
         return infos
 
     def took(self, infos: list[PodInfo]) -> float:
         state, engine, profile = self.state, self.engine, self.profile
-        permit = profile.at("permit")
+        permit = profile.plugins_at("permit")
         engine.decide(infos[0])  # what was taken back after the last round is not to be paid for in this one
         done = []
         started = time.process_time()
         for info in infos:
             decision = engine.decide(info)
-            assert isinstance(decision, Chosen), decision
+            assert isinstance(decision, ChosenNode), decision
             assert engine.nominate(info, decision.node) is None
             state.assume(info, decision.node)
             node, cycle = state.table.index[decision.node], engine.cycle
-            for plugin in profile.reserving(cycle.skip_filter):
+            for plugin in profile.reserve_plugins(cycle.skip_filter):
                 assert plugin.reserve(cycle, info, node) is None
             for plugin in permit:
                 assert plugin.permit(cycle, info, node) is None
             done.append((cycle, decision.node))
         took = time.process_time() - started
         for info, (cycle, name) in zip(infos, done, strict=True):
-            for plugin in profile.at("reserve"):
+            for plugin in profile.plugins_at("reserve"):
                 plugin.unreserve(cycle, info, name)
             state.forget(info.uid)
         return took

@@ -14,21 +14,26 @@ from typing import Any
 
 from bench.engine import NODES, _cluster, _equal
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
+from koord.api.koordinator.protocol import ROOT_QUOTA
+from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
-from koord.api.protocol import ROOT_QUOTA
-from koord.api.resource import Resource
-from koord.policy.quota.amount import Amounts
-from koord.policy.quota.book import Book
-from koord.policy.quota.claimant import Claimant
-from koord.policy.quota.definition import Quota, Rules
-from koord.policy.quota.event import Assigned, QuotaSeen, Released, Requested, TotalChanged
-from koord.scheduler.assembly import Assembly
-from koord.scheduler.framework.decision import Chosen
-from koord.scheduler.framework.desk import Desk
-from koord.scheduler.framework.engine import Engine
+from koord.policy.quota.amounts import Amounts
+from koord.policy.quota.definition import QuotaDefinition, QuotaPod, QuotaRules
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.framework.decision import ChosenNode
+from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.handle import SchedulerActions
+from koord.scheduler.plugins.elastic_quota.quota_events import (
+    ClusterTotalChanged,
+    QuotaPodAssumed,
+    QuotaPodRemoved,
+    QuotaPodUpdated,
+    QuotaUpdated,
+)
+from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.registry import REGISTRY
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.pod import PodInfo
 
 PODS = 50_000
 # 4 below the root, 5 below each of these, 7 below each of those and 6 below these again: 1,004 in all, 840 with pods.
@@ -41,9 +46,9 @@ def _amounts(cores: int) -> Amounts:
     return {"cpu": cores * 1000, "memory": cores << 32}
 
 
-def _tree() -> tuple[list[Quota], list[str]]:
+def _tree() -> tuple[list[QuotaDefinition], list[str]]:
     """All quotas and the names of the leaves. Mins fill their parent; every leaf may borrow four times its min."""
-    quotas: list[Quota] = []
+    quotas: list[QuotaDefinition] = []
     level = [("", 840 * 64)]
     for depth, width in enumerate(_WIDTHS):
         below = []
@@ -53,7 +58,7 @@ def _tree() -> tuple[list[Quota], list[str]]:
                 own = least // width
                 most = _amounts(own * (4 if depth == len(_WIDTHS) - 1 else 2))
                 quotas.append(
-                    Quota(
+                    QuotaDefinition(
                         name=name,
                         namespace="quotas",
                         parent=parent or ROOT_QUOTA,
@@ -67,23 +72,23 @@ def _tree() -> tuple[list[Quota], list[str]]:
     return quotas, [name for name, _ in level]
 
 
-def _pod(number: int, quota: str) -> Claimant:
-    return Claimant(uid=f"uid-{number}", namespace="default", name=f"pod-{number}", quota=quota, requests=_amounts(1))
+def _pod(number: int, quota: str) -> QuotaPod:
+    return QuotaPod(uid=f"uid-{number}", namespace="default", name=f"pod-{number}", quota=quota, requests=_amounts(1))
 
 
-def _book() -> tuple[Book, list[str], float]:
+def _book() -> tuple[GroupQuotaManager, list[str], float]:
     """Leaves in the first half of the tree ask for more than they get, so that shares matter."""
     quotas, leaves = _tree()
-    book = Book(Rules(default_max=_UNBOUNDED, system_max=_UNBOUNDED))
+    book = GroupQuotaManager(QuotaRules(default_max=_UNBOUNDED, system_max=_UNBOUNDED))
     started = time.process_time()
-    book.handle(TotalChanged(_amounts(840 * 56)))
+    book.handle(ClusterTotalChanged(_amounts(840 * 56)))
     for quota in quotas:
-        book.handle(QuotaSeen(quota))
+        book.handle(QuotaUpdated(quota))
     for number in range(PODS):
         pod = _pod(number, leaves[number % len(leaves)] if number % 3 else leaves[number % (len(leaves) // 2)])
-        book.handle(Requested(pod))
-        if book.check(pod) is None:
-            book.handle(Assigned(pod.uid))
+        book.handle(QuotaPodUpdated(pod))
+        if book.check_pod(pod) is None:
+            book.handle(QuotaPodAssumed(pod.uid))
     return book, leaves, time.process_time() - started
 
 
@@ -101,36 +106,38 @@ def _book_costs() -> dict[str, Any]:
     book, leaves, filled_s = _book()
     pods = [book.pods[f"uid-{n}"] for n in range(0, PODS, 17)]
     results: dict[str, Any] = {
-        "quotas": sum(1 for _ in book.quotas),
+        "quotas": sum(1 for _ in book.quota_index),
         "depth": len(_WIDTHS),
         "pods": PODS,
-        "assigned": len(book.promised),
+        "assigned": len(book.assumed),
         "fill_with_a_check_per_pod_s": filled_s,
     }
-    results["check_us"] = _microseconds(len(pods), lambda i: void(book.check(pods[i % len(pods)])))
+    results["check_us"] = _microseconds(len(pods), lambda i: void(book.check_pod(pods[i % len(pods)])))
 
     def cycle(i: int) -> None:
         """A pod comes, is judged, gets its place; later it ends."""
         pod = _pod(PODS + i, leaves[i * 7 % len(leaves)])
-        book.handle(Requested(pod))
-        if book.check(pod) is None:
-            book.handle(Assigned(pod.uid))
-        book.handle(Released(pod.uid))
+        book.handle(QuotaPodUpdated(pod))
+        if book.check_pod(pod) is None:
+            book.handle(QuotaPodAssumed(pod.uid))
+        book.handle(QuotaPodRemoved(pod.uid))
 
     results["life_of_a_pod_us"] = _microseconds(2_000, cycle)
 
     def rebuild(i: int) -> None:
-        quota = book.quotas[leaves[0]]
+        quota = book.quota_index[leaves[0]]
         most = {name: amount + 1 for name, amount in quota.max.items()}
-        book.handle(QuotaSeen(Quota(name=quota.name, namespace=quota.namespace, parent=quota.parent, max=most)))
+        book.handle(
+            QuotaUpdated(QuotaDefinition(name=quota.name, namespace=quota.namespace, parent=quota.parent, max=most))
+        )
         void(book.runtime(leaves[-1]))
 
     results["recompute_after_a_change_of_the_tree_ms"] = _microseconds(5, rebuild) / 1000
 
     def all_runtimes(i: int) -> None:
-        book.handle(TotalChanged(_amounts(840 * 56 - i % 5)))
-        for tree in book.forest.trees.values():
-            void(tree.all_entitlements())
+        book.handle(ClusterTotalChanged(_amounts(840 * 56 - i % 5)))
+        for tree in book.trees.trees.values():
+            void(tree.all_runtimes())
 
     results["recompute_of_every_share_ms"] = _microseconds(5, all_runtimes) / 1000
     return results
@@ -167,7 +174,7 @@ class _Listed:
 class _Handle:
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        self.desk = Desk()
+        self.actions = SchedulerActions()
         self.pods = _Listed()
 
     def lister(self, resource: Resource[Any]) -> Any:
@@ -185,18 +192,18 @@ class _Side:
         config = convert(
             {"profiles": [{"schedulerName": "default-scheduler", "plugins": plugins}]}, KubeSchedulerConfiguration
         )
-        assembly = Assembly.of(config, REGISTRY)
-        assert isinstance(assembly, Assembly), assembly
+        assembly = CompletedConfig.complete(config, REGISTRY)
+        assert isinstance(assembly, CompletedConfig), assembly
         self._handle = _Handle(self.state)
-        (profile,) = assembly.profiles(self._handle)
-        self._engine = Engine(profile, self.state, seed=1)
+        (profile,) = assembly.make_profiles(self._handle)
+        self._engine = SchedulingEngine(profile, self.state, seed=1)
 
     def infos(self, count: int) -> list[PodInfo]:
         """As the watch brings them: listed before they are decided."""
         pods = [pod for pod, _ in zip(_equal(), range(count), strict=False)]
         for pod in pods:
             self._handle.pods.put(pod)
-        return [self.state.info(pod) for pod in pods]
+        return [self.state.pod_info(pod) for pod in pods]
 
     def took(self, infos: list[PodInfo]) -> float:
         self._engine.decide(infos[0])
@@ -205,7 +212,7 @@ class _Side:
         started = time.process_time()
         for info in infos:
             decision = self._engine.decide(info)
-            assert isinstance(decision, Chosen), decision
+            assert isinstance(decision, ChosenNode), decision
             self.state.assume(info, decision.node)
         took = time.process_time() - started
         for info in infos:

@@ -10,22 +10,22 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from bench.alternating_rounds import compared
 from bench.engine import NODES, _cluster, _distinct, _equal, _same_spec
 from bench.load_aware import PODS_PER_NODE, Reports
-from bench.rounds import compared
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
-from koord.api.koord_scheduling import Reservation
+from koord.api.koordinator.scheduling import Reservation
+from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
-from koord.api.resource import Resource
-from koord.scheduler.assembly import Assembly
-from koord.scheduler.framework.decision import Chosen
-from koord.scheduler.framework.desk import Desk
-from koord.scheduler.framework.engine import Engine
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.framework.decision import ChosenNode
+from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.handle import SchedulerActions
 from koord.scheduler.plugins.registry import REGISTRY
-from koord.scheduler.plugins.reservation.book import Book
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.wire import Pod
+from koord.scheduler.plugins.reservation.cache import ReservationCache
 
 RESERVATIONS = 2_000
 ROUNDS = 9
@@ -35,7 +35,7 @@ NAME = "Reservation"
 class Handle:
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        self.desk = Desk()
+        self.actions = SchedulerActions()
         self._listers: dict[str, Any] = {}
 
     def lister(self, resource: Resource[Any]) -> Any:
@@ -74,15 +74,15 @@ class Side:
         handle = Handle(self.state)
         plugins = {"multiPoint": {"enabled": [{"name": NAME}] if reserved else []}}
         config = {"profiles": [{"schedulerName": "default-scheduler", "plugins": plugins}]}
-        assembly = Assembly.of(convert(config, KubeSchedulerConfiguration), REGISTRY)
-        assert isinstance(assembly, Assembly), assembly
-        (profile,) = assembly.profiles(handle)
-        self.engine = Engine(profile, self.state, seed=1)
-        self._reserve = profile.at("reserve")
+        assembly = CompletedConfig.complete(convert(config, KubeSchedulerConfiguration), REGISTRY)
+        assert isinstance(assembly, CompletedConfig), assembly
+        (profile,) = assembly.make_profiles(handle)
+        self.engine = SchedulingEngine(profile, self.state, seed=1)
+        self._reserve = profile.plugins_at("reserve")
         if reserved:
             for number in range(RESERVATIONS):
                 handle._listers[NAME].put(_reservation(number))
-            assert len(self.state.derived(Book).register.standings) == RESERVATIONS
+            assert len(self.state.derived(ReservationCache).register.usages) == RESERVATIONS
 
     def took(self, infos: list[PodInfo]) -> float:
         state, engine, reserve = self.state, self.engine, self._reserve
@@ -90,7 +90,7 @@ class Side:
         started = time.process_time()
         for info in infos:
             decision = engine.decide(info)
-            assert isinstance(decision, Chosen), decision
+            assert isinstance(decision, ChosenNode), decision
             assert engine.nominate(info, decision.node) is None
             state.assume(info, decision.node)
             for plugin in reserve:
@@ -113,8 +113,8 @@ def run() -> dict[str, Any]:
     ):
         results[name] = compared((plain, reserved), ("without", "beside_reservations"), pods, count, ROUNDS)
     for name, infos in (
-        ("owners_of_their_own", [reserved.state.info(_owner(i, i)) for i in range(500)]),
-        ("owners_sharing_one", [reserved.state.info(_owner(i, 0)) for i in range(20)]),
+        ("owners_of_their_own", [reserved.state.pod_info(_owner(i, i)) for i in range(500)]),
+        ("owners_sharing_one", [reserved.state.pod_info(_owner(i, 0)) for i in range(20)]),
     ):
         best = min(reserved.took(infos) for _ in range(3))
         results[f"{name}_per_second"] = len(infos) / best

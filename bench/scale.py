@@ -15,7 +15,7 @@ import yaml
 
 from bench import apiserver
 from bench.apiserver import PODS_PATH, Running, pod
-from bench.load import Target, drive, read_answer
+from bench.http_load_generator import Target, drive, read_answer
 
 NODES = 5_000
 PODS = 50_000

@@ -25,7 +25,7 @@ import msgspec
 import yaml
 
 from bench.apiserver import _cpu_s, _rss_mb, _target
-from bench.load import Target, drive
+from bench.http_load_generator import Target, drive
 from tools import assets, controlplane
 from tools.controlplane import ControlPlane
 
@@ -168,7 +168,7 @@ def kube_scheduler(port: int) -> list[str]:
 
 
 def koord_scheduler(port: int) -> list[str]:
-    return [sys.executable, "-m", "koord.cli.koord_scheduler", "--port", "0", "--secure-port", str(port)]
+    return [sys.executable, "-m", "koord.cli.daemons.koord_scheduler", "--port", "0", "--secure-port", str(port)]
 
 
 # -- measuring

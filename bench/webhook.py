@@ -25,13 +25,13 @@ from typing import Any
 import msgspec
 
 from bench.apiserver import _cpu_s, _rss_mb, _target
-from bench.load import Target, read_answer
+from bench.http_load_generator import Target, read_answer
 from bench.manager import NAMESPACE, create, server
 from koord.api.config import gates
-from koord.api.config.gate_tables import MANAGER
-from koord.cli.manifest_object import priority_classes
-from koord.cli.manifest_webhook import webhook_configurations
-from koord.cli.program import loop_factory
+from koord.api.config.gates import MANAGER_GATES
+from koord.cli.daemons.lifecycle import event_loop_factory
+from koord.cli.manifests.settings_objects import priority_classes
+from koord.cli.manifests.webhook_objects import webhook_configurations
 from tools.controlplane import free_port
 
 RATE = 200
@@ -91,7 +91,7 @@ class Replica:
     def __init__(self, kubeconfig: Path, folder: Path, name: str) -> None:
         self.port, self._health = free_port(), free_port()
         self.log = folder / f"{name}.log"
-        command = [sys.executable, "-m", "koord.cli.koord_manager", "--metrics-addr=0"]
+        command = [sys.executable, "-m", "koord.cli.daemons.koord_manager", "--metrics-addr=0"]
         command.append(f"--health-probe-addr=127.0.0.1:{self._health}")
         environ = {**os.environ, "KUBECONFIG": str(kubeconfig), "POD_NAMESPACE": NAMESPACE, "POD_NAME": name}
         environ |= {"WEBHOOK_PORT": str(self.port), "WEBHOOK_CERT_DIR": str(folder / f"{name}-certs")}
@@ -184,7 +184,7 @@ async def measure() -> dict[str, Any]:
         await create(target, "/api/v1/namespaces", [{"metadata": {"name": NAMESPACE}}])
         await create(target, "/apis/scheduling.k8s.io/v1/priorityclasses", priority_classes())
         await create(target, "/apis/config.koordinator.sh/v1alpha1/clustercolocationprofiles", [PROFILE])
-        for made in webhook_configurations(NAMESPACE, gates.defaults(MANAGER)):
+        for made in webhook_configurations(NAMESPACE, gates.default_feature_gates(MANAGER_GATES)):
             await create(target, f"/apis/admissionregistration.k8s.io/v1/{made['kind'].lower()}s", [made])
         pods = f"/api/v1/namespaces/{NAMESPACE}/pods"  # replicas know of each other by their pods
         await create(target, pods, [own_pod(f"koord-manager-{i}") for i in range(2)])
@@ -234,7 +234,9 @@ def run() -> dict[str, Any]:
     """Every round is kept: on a busy machine they differ tenfold, and one alone proves nothing."""
     rounds = []
     for _ in range(int(os.environ.get("KOORD_BENCH_ROUNDS", "3"))):
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:  # the driver's own TLS is not what is measured
+        with asyncio.Runner(
+            loop_factory=event_loop_factory()
+        ) as runner:  # the driver's own TLS is not what is measured
             rounds.append(runner.run(measure()))
     return {
         "cores": os.cpu_count(),

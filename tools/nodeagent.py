@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from koord.api.crd import crd_manifests
+from koord.api.schema.crd import crd_manifests
 from tools.controlplane import ControlPlane, free_port
 from tools.realnode import NODE, Node
 
@@ -208,7 +208,7 @@ def running(node: Node, folder: Path, *extra: str, gates: str = GATES) -> Iterat
     """Until the block ends; its log goes on where an earlier one's in this folder ended."""
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
-    command = [sys.executable, "-m", "koord.cli.koordlet", f"-addr=127.0.0.1:{port}", f"-feature-gates={gates}"]
+    command = [sys.executable, "-m", "koord.cli.daemons.koordlet", f"-addr=127.0.0.1:{port}", f"-feature-gates={gates}"]
     environ = {**os.environ, "NODE_NAME": node.name, "KUBECONFIG": str(node.plane.kubeconfig)}
     with (folder / "koordlet.log").open("ab") as log:
         process = subprocess.Popen([*command, *flags(node, folder), *extra], env=environ, stdout=log, stderr=log)
@@ -221,5 +221,5 @@ def running(node: Node, folder: Path, *extra: str, gates: str = GATES) -> Iterat
 
 def restore(node: Node, folder: Path) -> subprocess.CompletedProcess[str]:
     """`koordlet restore` with the same folders."""
-    command = [sys.executable, "-m", "koord.cli.koordlet", "restore", *flags(node, folder)]
+    command = [sys.executable, "-m", "koord.cli.daemons.koordlet", "restore", *flags(node, folder)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from koord.api.crd import crd_manifests
+from koord.api.schema.crd import crd_manifests
 
 FOLDER = Path(__file__).parents[2] / "config" / "crds"
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from koord.cli.flags import Values
-from koord.cli.flags_scheduler import scheduler_flags
-from koord.cli.koord_scheduler import work
-from koord.cli.program import run
-from koord.cli.scheduler_config import Configured, configured
+from koord.cli.daemons.flag_set import FlagValues
+from koord.cli.daemons.koord_scheduler import run_scheduler
+from koord.cli.daemons.lifecycle import run_program
+from koord.cli.daemons.scheduler_config import SchedulerConfigured, scheduler_configuration, scheduler_flags
 
 FILE = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -36,18 +35,18 @@ def file(tmp_path: Path) -> Path:
 
 
 def command(*argv: str) -> int:
-    return run(scheduler_flags(), argv, lambda values, logs: work(values, logs, {}))
+    return run_program(scheduler_flags(), argv, lambda values, logs: run_scheduler(values, logs, {}))
 
 
-def values(*argv: str) -> Values:
-    read = scheduler_flags().read(argv)
-    assert isinstance(read, Values)
+def values(*argv: str) -> FlagValues:
+    read = scheduler_flags().parse(argv)
+    assert isinstance(read, FlagValues)
     return read
 
 
-def made(*argv: str) -> Configured:
-    found = configured(values(*argv))
-    assert isinstance(found, Configured), found
+def made(*argv: str) -> SchedulerConfigured:
+    found = scheduler_configuration(values(*argv))
+    assert isinstance(found, SchedulerConfigured), found
     return found
 
 
@@ -111,7 +110,7 @@ def test_gates_are_known_or_refused() -> None:
     assert made("--feature-gates=", "--feature-gates=kube:AllAlpha=false").assembly.gates["MultiQuotaTree"] is False
     notes = made("--feature-gates=kube:APIServerIdentity=true").notes
     assert "feature gates of Kubernetes that change nothing here: APIServerIdentity" in notes
-    wrong = configured(values("--feature-gates=Nope=true,MultiQuotaTree=maybe"))
+    wrong = scheduler_configuration(values("--feature-gates=Nope=true,MultiQuotaTree=maybe"))
     assert isinstance(wrong, list)
     assert [line.partition(": null")[0].partition(': "')[0] for line in wrong] == [
         "--feature-gates: Nope",
@@ -156,7 +155,7 @@ def test_a_place_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[s
 
 
 def test_flags_without_effect_are_told(tmp_path: Path) -> None:
-    asked = [sys.executable, "-m", "koord.cli.koord_scheduler", "--disable-http2-serving", "-f"]
+    asked = [sys.executable, "-m", "koord.cli.daemons.koord_scheduler", "--disable-http2-serving", "-f"]
     done = subprocess.run([*asked, f"--write-config-to={tmp_path / 'c'}"], capture_output=True, text=True, check=True)
     assert "--disable-http2-serving has no effect: the port speaks HTTP/1.1" in done.stderr
     assert "--debug-filters has no effect" in done.stderr
@@ -188,5 +187,5 @@ def test_flags_without_effect_are_in_the_documentation() -> None:
     page = Path(__file__).parents[2] / "docs" / "koord-scheduler.md"
     told = page.read_text().partition("## Flags without effect")[2]
     for flag in scheduler_flags().flags.values():
-        assert (f"`--{flag.name}`" in told) is bool(flag.unused), flag.name
-        assert flag.unused in told
+        assert (f"`--{flag.name}`" in told) is bool(flag.no_effect_reason), flag.name
+        assert flag.no_effect_reason in told

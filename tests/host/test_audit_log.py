@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.host.audit_log import AuditEvent, AuditLog, Page, Unpaged
-from koord.host.fault import Fault
+from koord.host.audit_log import AuditEvent, AuditLog, AuditPage, AuditPageRefused
+from koord.host.io_error import IoError
 from koord.telemetry.clock import ManualClock
 
 
@@ -23,8 +23,8 @@ def _event(number: int, text: str = "") -> AuditEvent:
     return AuditEvent(type="node", reason="Test", message=f"{number} {text}")
 
 
-def _numbers(page: Page | Unpaged | Fault) -> list[int]:
-    assert isinstance(page, Page), page
+def _numbers(page: AuditPage | AuditPageRefused | IoError) -> list[int]:
+    assert isinstance(page, AuditPage), page
     return [int(msgspec.json.decode(line, type=AuditEvent).message.split()[0]) for line in page.lines]
 
 
@@ -70,7 +70,7 @@ def test_pages_newest_first_over_rotated_files(tmp_path: Path) -> None:
     while pages == 0 or token:
         page = log.page(7, token)
         found += _numbers(page)
-        assert isinstance(page, Page)
+        assert isinstance(page, AuditPage)
         token, pages = page.token, pages + 1
     assert found == list(reversed(range(total)))
     assert (len(list(tmp_path.iterdir())), pages) == (3, 9)
@@ -94,15 +94,15 @@ def test_readers_are_few_and_expire(tmp_path: Path) -> None:
     tokens = []
     for _ in range(5):
         page = log.page(1)
-        assert isinstance(page, Page)
+        assert isinstance(page, AuditPage)
         tokens.append(page.token)
         clock.advance(1)
     oldest = log.page(1, tokens[0])
-    assert isinstance(oldest, Unpaged)
+    assert isinstance(oldest, AuditPageRefused)
     assert oldest.expired
     assert _numbers(log.page(2, tokens[4])) == [8, 7]
     clock.advance(601)
-    assert isinstance(log.page(1, tokens[4]), Unpaged)
+    assert isinstance(log.page(1, tokens[4]), AuditPageRefused)
     log.close()
 
 
@@ -110,18 +110,18 @@ def test_readers_are_few_and_expire(tmp_path: Path) -> None:
 def test_sizes_that_are_none(tmp_path: Path, size: int) -> None:
     log, _ = _log(tmp_path)
     found = log.page(size)
-    assert isinstance(found, Unpaged)
+    assert isinstance(found, AuditPageRefused)
     assert not found.expired
 
 
 def test_a_log_that_cannot_be_written_says_so_and_stays_small(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     log, clock = _log(tmp_path / "file/below")
-    faults = []
+    io_errors = []
     for number in range(40):
         clock.advance(5)
-        faults.append(log.append(_event(number, "x" * 100_000)))
-    assert all(isinstance(fault, Fault) for fault in faults)
+        io_errors.append(log.append(_event(number, "x" * 100_000)))
+    assert all(isinstance(io_error, IoError) for io_error in io_errors)
     assert len(log._buffer) <= 1 << 20
 
 
@@ -136,7 +136,7 @@ def test_whatever_their_length_all_lines_come_back_in_reverse(
     found: list[int] = []
     page = log.page(size)
     found += _numbers(page)
-    while isinstance(page, Page) and page.token:
+    while isinstance(page, AuditPage) and page.token:
         page = log.page(size, page.token)
         found += _numbers(page)
     assert found == list(reversed(range(len(lengths))))

@@ -7,20 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from koord.host import numa, procfs, resctrl, state_file
-from koord.host.cold_memory import kidled, page_idle
-from koord.host.fault import Fault
-from koord.host.host import Host
-from koord.host.paths import Paths
+from koord.host import hardware_topology, procfs, resctrl, state_file
+from koord.host.filesystem import Host, HostPaths
+from koord.host.hardware_topology import OnlineCpu, cpu_model, online_cpus
+from koord.host.io_error import IoError
+from koord.host.kidled import check_kidled, check_page_idle
 from koord.host.perf import scaled
-from koord.host.processor import Processor, cpu_model, processors
-from koord.host.storage import Storage, storage, volume_group_of
+from koord.host.storage import Storage, storage, volume_group_of_mapper_name
 
 
 class Files:
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.host = Host(Paths().under(str(root)))
+        self.host = Host(HostPaths().below_root(str(root)))
 
     def put(self, path: str, text: str) -> None:
         file = self.root / path
@@ -39,42 +38,42 @@ def test_busy_ticks_leave_out_waiting_and_stolen_time(files: Files) -> None:
         "cpu  10 20 30 400 50 6 7 80 0 0\ncpu0 1 2 3 40 5 1 1 8 0 0\ncpu2 9 18 27 360 45 5 6 72 0 0\nintr 5 5\n",
     )
     found = procfs.cpu_times(files.host)
-    assert not isinstance(found, Fault)
+    assert not isinstance(found, IoError)
     assert (found.total, found.by_cpu) == (73, {0: 8, 2: 65})
 
 
 @pytest.mark.parametrize("text", ["cpu  1 2 3\n", "cpu  a 2 3 4 5 6 7 8\n", "intr 1\n", ""])
 def test_nonsense_in_stat_is_a_fault(files: Files, text: str) -> None:
     files.put("proc/stat", text)
-    assert isinstance(procfs.cpu_times(files.host), Fault)
+    assert isinstance(procfs.cpu_times(files.host), IoError)
 
 
 def test_memory(files: Files) -> None:
     files.put("proc/meminfo", "MemTotal:  1000 kB\nMemFree:  200 kB\nMemAvailable:  600 kB\nHugePages_Total:  3\n")
-    found = procfs.memory(files.host)
-    assert not isinstance(found, Fault)
+    found = procfs.meminfo(files.host)
+    assert not isinstance(found, IoError)
     assert (found.used, found.used_with_page_cache) == (400 * 1024, 800 * 1024)
     files.put("proc/meminfo", "MemTotal:  1000 kB\nMemFree:  200 kB\n")
-    assert isinstance(procfs.memory(files.host), Fault)
+    assert isinstance(procfs.meminfo(files.host), IoError)
 
 
 def test_disks_load_and_uptime(files: Files) -> None:
     files.put("proc/diskstats", " 254 0 vda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17\n")
     files.put("proc/loadavg", "0.50 1.25 2.00 3/156 7\n")
     files.put("proc/uptime", "17156.57 200.0\n")
-    disks = procfs.disks(files.host)
-    assert not isinstance(disks, Fault)
+    disks = procfs.diskstats(files.host)
+    assert not isinstance(disks, IoError)
     assert (disks[0].device, disks[0].reads, disks[0].read_sectors, disks[0].written_sectors) == ("254:0", 1, 3, 7)
     assert (disks[0].in_flight, disks[0].busy_ms) == (9, 10)
-    load = procfs.load(files.host)
-    assert not isinstance(load, Fault)
+    load = procfs.loadavg(files.host)
+    assert not isinstance(load, IoError)
     assert (load.five, load.running, load.threads) == (1.25, 3, 156)
     assert procfs.uptime_s(files.host) == 17156.57
     files.put("proc/diskstats", "254 0 vda 1\n")
     files.put("proc/loadavg", "x\n")
     files.put("proc/uptime", "\n")
-    for read in (procfs.disks, procfs.load, procfs.uptime_s):
-        assert isinstance(read(files.host), Fault)
+    for read in (procfs.diskstats, procfs.loadavg, procfs.uptime_s):
+        assert isinstance(read(files.host), IoError)
 
 
 def _cpu(files: Files, cpu: int, siblings: str, package: int, l3: str, node: int) -> None:
@@ -94,14 +93,14 @@ def test_processors_are_numbered_as_lscpu_does(files: Files) -> None:
         _cpu(files, cpu, f"{cpu % 2},{cpu % 2 + 2}", 8 * (cpu % 2), "0,2,4" if cpu % 2 == 0 else "1,3,5", cpu % 2)
     _cpu(files, 4, "4", 0, "0,2,4", 0)
     # cpu5 has no topology folder; cpu6 is offline
-    found = processors(files.host)
+    found = online_cpus(files.host)
     assert found == [
-        Processor(0, 0, 0, 0, 0),
-        Processor(0, 0, 0, 2, 0),
-        Processor(0, 0, 2, 4, 0),
-        Processor(1, 0, 3, 5, 0),
-        Processor(1, 1, 1, 1, 1),
-        Processor(1, 1, 1, 3, 1),
+        OnlineCpu(0, 0, 0, 0, 0),
+        OnlineCpu(0, 0, 0, 2, 0),
+        OnlineCpu(0, 0, 2, 4, 0),
+        OnlineCpu(1, 0, 3, 5, 0),
+        OnlineCpu(1, 1, 1, 1, 1),
+        OnlineCpu(1, 1, 1, 3, 1),
     ]
 
 
@@ -113,12 +112,12 @@ def test_the_model_of_the_processor(files: Files) -> None:
     files.put("sys/devices/system/cpu/intel_pstate/no_turbo", "0\n")
     files.put("sys/fs/resctrl/info/L3/cbm_mask", "7ff\n")
     found = cpu_model(files.host)
-    assert not isinstance(found, Fault)
+    assert not isinstance(found, IoError)
     assert (found.vendor, found.model, found.hyper_threads, found.turbo) == ("GenuineIntel", "Xeon", True, True)
     assert found.cat_l3_mask == "7ff"
-    assert resctrl.supported(files.host) is None
+    assert resctrl.check_supported(files.host) is None
     files.put("proc/cpuinfo", "vendor_id\t: X\nflags\t: cat_l3\n")
-    assert "no mba" in str(resctrl.supported(files.host))
+    assert "no mba" in str(resctrl.check_supported(files.host))
 
 
 def test_numa_memory_counts_page_cache_as_free(files: Files) -> None:
@@ -129,11 +128,11 @@ def test_numa_memory_counts_page_cache_as_free(files: Files) -> None:
     files.put(f"{base}/node0/meminfo", text + "Node 0 SReclaimable: 25 kB\n")
     files.put(f"{base}/node1/meminfo", "Node 1 MemTotal: 10 kB\nNode 1 MemFree: 20 kB\n")
     files.put(f"{base}/node0/hugepages/hugepages-2048kB/nr_hugepages", "7\n")
-    nodes = numa.numa_nodes(files.host)
-    assert not isinstance(nodes, Fault)
+    nodes = hardware_topology.numa_nodes(files.host)
+    assert not isinstance(nodes, IoError)
     assert [(node.id, node.total, node.used) for node in nodes] == [(0, 1000 * 1024, 800 * 1024), (1, 10 * 1024, 0)]
-    pages = numa.huge_pages(files.host)
-    assert not isinstance(pages, Fault)
+    pages = hardware_topology.huge_pages(files.host)
+    assert not isinstance(pages, IoError)
     assert [(one.pages_2m, one.pages_1g) for one in pages] == [(7, 0), (0, 0)]
 
 
@@ -141,9 +140,9 @@ def test_numa_nodes_that_only_start_accesses_do_not_count_and_holes_are_faults(f
     for node in (0, 1, 2):
         files.put(f"sys/bus/node/devices/node{node}/meminfo", "")
     files.put("sys/devices/system/node/has_generic_initiator", "2\n")
-    assert numa.numa_ids(files.host) == [0, 1]
+    assert hardware_topology.numa_ids(files.host) == [0, 1]
     files.put("sys/devices/system/node/has_generic_initiator", "1\n")
-    assert isinstance(numa.numa_ids(files.host), Fault)
+    assert isinstance(hardware_topology.numa_ids(files.host), IoError)
 
 
 def test_resctrl_groups(files: Files) -> None:
@@ -152,32 +151,32 @@ def test_resctrl_groups(files: Files) -> None:
     files.put(f"{base}/info/L3/cbm_mask", "fff\n")
     for name, count in {"llc_occupancy": 10, "mbm_local_bytes": 20, "mbm_total_bytes": 30}.items():
         files.put(f"{base}/BE/mon_data/mon_L3_01/{name}", f"{count}\n")
-    found = resctrl.allocation(files.host)
-    assert not isinstance(found, Fault)
+    found = resctrl.read_schemata(files.host)
+    assert not isinstance(found, IoError)
     assert (found.l3, found.mb) == ({0: 0xFFF, 1: 0xFFF}, {0: 100, 1: 100})
-    assert (resctrl.cbm_mask(files.host), resctrl.mounted(files.host)) == (0xFFF, True)
-    assert resctrl.monitors(files.host, "BE") == [resctrl.Monitor(1, 10, 20, 30)]
+    assert (resctrl.cbm_mask(files.host), resctrl.is_mounted(files.host)) == (0xFFF, True)
+    assert resctrl.monitors(files.host, "BE") == [resctrl.CacheMonitor(1, 10, 20, 30)]
     assert resctrl.make_group(files.host, "LS") is None
     assert resctrl.make_group(files.host, "LS") is None
     assert resctrl.groups(files.host) == ["BE", "LS"]
     assert resctrl.remove_group(files.host, "LS") is None
     files.put(f"{base}/info/L3/cbm_mask", "5\n")
-    assert isinstance(resctrl.cbm_mask(files.host), Fault)
+    assert isinstance(resctrl.cbm_mask(files.host), IoError)
     files.put(f"{base}/BE/mon_data/mon_L3_01/llc_occupancy", "Unavailable\n")
-    assert isinstance(resctrl.monitors(files.host, "BE"), Fault)
+    assert isinstance(resctrl.monitors(files.host, "BE"), IoError)
 
 
 def test_mounting_resctrl_where_there_is_no_place_for_it(files: Files) -> None:
-    assert isinstance(resctrl.mount(files.host), Fault)
+    assert isinstance(resctrl.mount(files.host), IoError)
     files.put("sys/fs/resctrl/info/L3/cbm_mask", "fff\n")
     assert resctrl.mount(files.host) is None, "it is mounted already"
 
 
 def test_cold_memory_tracking(files: Files) -> None:
-    assert (kidled(files.host) is None, page_idle(files.host) is None) == (False, False)
+    assert (check_kidled(files.host) is None, check_page_idle(files.host) is None) == (False, False)
     files.put("sys/kernel/mm/kidled/scan_period_in_seconds", "0\n")
     files.put("sys/kernel/mm/kidled/use_hierarchy", "0\n")
-    assert kidled(files.host) is None
+    assert check_kidled(files.host) is None
 
 
 def test_storage_without_tools(files: Files) -> None:
@@ -196,7 +195,7 @@ def test_storage_without_tools(files: Files) -> None:
         logical_volumes={"/dev/mapper/my--vg-data": "my-vg"},
         mounts={"/var/my data": "/dev/mapper/my--vg-data"},
     )
-    assert volume_group_of("a-b--c") == "a"
+    assert volume_group_of_mapper_name("a-b--c") == "a"
 
 
 def test_counters_are_scaled_by_the_time_they_ran() -> None:
@@ -204,9 +203,9 @@ def test_counters_are_scaled_by_the_time_they_ran() -> None:
 
 
 def test_nothing_is_made_by_writing(files: Files) -> None:
-    fault = files.host.write(str(files.root / "new"), "1")
-    assert fault is not None
-    assert (fault.errno, fault.vanished, fault.code) == (errno.ENOENT, True, "ENOENT")
+    io_error = files.host.write(str(files.root / "new"), "1")
+    assert io_error is not None
+    assert (io_error.errno, io_error.vanished, io_error.code) == (errno.ENOENT, True, "ENOENT")
     assert not (files.root / "new").exists()
 
 
@@ -218,4 +217,4 @@ def test_state_files(files: Files) -> None:
     assert state_file.replace(path, "three\n") is None
     assert files.host.read(path) == "three\n"
     (files.root / "file").write_text("")
-    assert isinstance(state_file.append(str(files.root / "file/below"), "x"), Fault)
+    assert isinstance(state_file.append(str(files.root / "file/below"), "x"), IoError)

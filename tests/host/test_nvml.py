@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from koord.host.fault import Fault
-from koord.host.nvml import GpuUse, Nvml
+from koord.host.io_error import IoError
+from koord.host.nvml import GpuProcessUsage, Nvml
 
 SOURCE = r"""
 #include <stdio.h>
@@ -59,23 +59,25 @@ def test_cards_and_who_uses_them(tmp_path: Path) -> None:
     assert isinstance(nvml, Nvml)
     assert nvml.driver() == "550.54"
     cards = nvml.cards()
-    assert not isinstance(cards, Fault)
+    assert not isinstance(cards, IoError)
     assert [(card.minor, card.uuid, card.address) for card in cards] == [
         (0, "GPU-0", "0000:3b:00.0"),
         (1, "GPU-1", "0000:3b:01.0"),
     ]
     assert cards[0].total_bytes == 80 * 2**30
-    assert nvml.uses(cards[0]) == [GpuUse(41, 30, 2**30), GpuUse(42, 100, 0)], "the newest sample; no more than all"
-    assert nvml.uses(cards[0]) == [GpuUse(41, 0, 2**30), GpuUse(42, 0, 0)], "nobody computed since"
+    assert nvml.uses(cards[0]) == [GpuProcessUsage(41, 30, 2**30), GpuProcessUsage(42, 100, 0)], (
+        "the newest sample; no more than all"
+    )
+    assert nvml.uses(cards[0]) == [GpuProcessUsage(41, 0, 2**30), GpuProcessUsage(42, 0, 0)], "nobody computed since"
     assert nvml.uses(cards[1]) == []
     nvml.close()
 
 
 def test_a_driver_that_does_not_answer(tmp_path: Path) -> None:
     refused = Nvml.open(built(tmp_path, code=9))
-    assert isinstance(refused, Fault)
+    assert isinstance(refused, IoError)
     assert "code 9" in str(refused)
 
 
 def test_a_machine_without_the_library() -> None:
-    assert isinstance(Nvml.open("libnothing-like-it.so.1"), Fault)
+    assert isinstance(Nvml.open("libnothing-like-it.so.1"), IoError)

@@ -9,20 +9,24 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
-from koord.api.builtin import DEPLOYMENTS, PODS
-from koord.cli import access
-from koord.cli.explain_node import configured, history, look
-from koord.cli.explain_node_table import print_account
-from koord.cli.top import Fleet, print_fleet
-from koord.cli.top import look as look_at_nodes
-from koord.embedded.kubelet.profile import default_pools
-from koord.kube.refused import ok
-from koord.manager.explain.account import account_of
-from koord.manager.explain.share import total
-from koord.manager.world import NAMESPACE
-from koord.policy.colocation.decision import decide
+from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, PODS
+from koord.cli import cluster_access
+from koord.cli.commands.explain.node import (
+    print_node_explanation,
+    read_colocation_settings,
+    read_lending_history,
+    read_node_view,
+)
+from koord.cli.commands.top import NodeShareTable, print_node_shares
+from koord.cli.commands.top import read_node_shares as look_at_nodes
+from koord.embedded.kubelet.node_profile import default_pools
+from koord.kube.transport.api_error import unwrap
+from koord.manager.context import NAMESPACE
+from koord.manager.explain.node_report import report_node
+from koord.manager.explain.tier_usage import total_tier_usage
+from koord.policy.colocation.decision import decide_colocation
 from koord.telemetry.clock import now
-from tests.journeys.colocation import CONFIG, Journey, travel
+from tests.journeys.colocation_cluster import CONFIG, ColocationCluster, run_on_colocation_cluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "colocation.md"
 
@@ -37,29 +41,34 @@ def told(text: str) -> list[str]:
     return [re.sub(r" +", " ", line).strip() for line in timeless.splitlines() if line.strip()]
 
 
-async def explained(j: Journey, node: str) -> str:
-    view = await look(j.client, node, j.clock)
-    account = account_of(view, decide(view, await configured(j.client, NAMESPACE, CONFIG)))
-    past = await history(j.client, node, NAMESPACE, access.METRICS_PORT)
+async def explained(j: ColocationCluster, node: str) -> str:
+    view = await read_node_view(j.client, node, j.clock)
+    account = report_node(view, decide_colocation(view, await read_colocation_settings(j.client, NAMESPACE, CONFIG)))
+    past = await read_lending_history(j.client, node, NAMESPACE, cluster_access.METRICS_PORT)
     out = io.StringIO()
-    print_account(Console(file=out, width=200), account, past.changes, past.unavailable)
+    print_node_explanation(Console(file=out, width=200), account, past.changes, past.unavailable)
     return out.getvalue()
 
 
 def test_the_page_shows_what_is_so() -> None:
-    async def journey(j: Journey) -> None:
-        await j.reported()
+    async def journey(j: ColocationCluster) -> None:
+        await j.wait_for_reports()
         for manifest in yaml.safe_load_all(blocks("yaml")[0]):
             resource = DEPLOYMENTS if manifest["kind"] == "Deployment" else PODS
-            ok(await j.client.create(resource, manifest, "default"))
-        await j.reported(2)
-        placed = ok(await j.client.list(PODS, "default")).items
+            unwrap(await j.client.create(resource, manifest, "default"))
+        await j.wait_for_reports(2)
+        placed = unwrap(await j.client.list(PODS, "default")).items
         assert all(pod.spec.node_name == "node-0" for pod in placed)
         fleet = await look_at_nodes(j.client, "")
         out = io.StringIO()
-        print_fleet(Console(file=out, width=200), Fleet(nodes=tuple(fleet), total=total(fleet)), ("cpu",), now(j.clock))
+        print_node_shares(
+            Console(file=out, width=200),
+            NodeShareTable(nodes=tuple(fleet), total=total_tier_usage(fleet)),
+            ("cpu",),
+            now(j.clock),
+        )
         shown_top, shown_node = blocks("console")
         assert told(shown_top.partition("\n")[2]) == told(out.getvalue())
         assert told(shown_node.partition("\n")[2]) == told(await explained(j, "node-0"))
 
-    travel(journey, *default_pools(1))
+    run_on_colocation_cluster(journey, *default_pools(1))

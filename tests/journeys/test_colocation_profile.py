@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from koord.api.builtin import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
-from koord.api.custom import CLUSTER_COLOCATION_PROFILES
-from koord.embedded.kubelet.profile import Pool
-from koord.kube.refused import ok
-from tests.journeys.colocation import BATCH_CPU, BATCH_MEMORY, Journey, pod, travel
+from koord.api.koordinator.custom_kinds import CLUSTER_COLOCATION_PROFILES
+from koord.api.kubernetes.builtin_kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
+from koord.embedded.kubelet.node_profile import SimulatedPool
+from koord.kube.transport.api_error import unwrap
+from tests.journeys.colocation_cluster import BATCH_CPU, BATCH_MEMORY, ColocationCluster, pod, run_on_colocation_cluster
 
-NODE = Pool(name="n", count=2)
+NODE = SimulatedPool(name="n", count=2)
 ENABLED = {"koordinator.sh/enable-colocation": "true"}
 PROFILE = {
     "metadata": {"name": "colocation-profile-example"},
@@ -30,9 +30,9 @@ PROFILE = {
 }
 
 
-async def prepare(j: Journey) -> None:
-    ok(await j.client.create(NAMESPACES, {"metadata": {"name": "batch-work", "labels": ENABLED}}))
-    ok(await j.client.create(CLUSTER_COLOCATION_PROFILES, PROFILE))
+async def prepare(j: ColocationCluster) -> None:
+    unwrap(await j.client.create(NAMESPACES, {"metadata": {"name": "batch-work", "labels": ENABLED}}))
+    unwrap(await j.client.create(CLUSTER_COLOCATION_PROFILES, PROFILE))
     await j.settle()
 
 
@@ -41,9 +41,9 @@ def tutorial_pod() -> dict[str, object]:
 
 
 def test_the_tutorials_pod_is_made_a_batch_pod_and_runs() -> None:
-    async def journey(j: Journey) -> None:
+    async def journey(j: ColocationCluster) -> None:
         await prepare(j)
-        made = ok(await j.client.create(PODS, tutorial_pod()))
+        made = unwrap(await j.client.create(PODS, tutorial_pod()))
         labels, annotations, spec = made.metadata.labels, made.metadata.annotations, made.spec
         assert annotations["koordinator.sh/intercepted"] == "true"
         assert labels["koordinator.sh/qosClass"] == "BE"
@@ -58,53 +58,53 @@ def test_the_tutorials_pod_is_made_a_batch_pod_and_runs() -> None:
         stated = json.loads(annotations["node.koordinator.sh/extended-resource-spec"])
         assert list(stated["containers"]) == ["app"]
 
-        await j.reported()
-        assert (await j.placed("test-pod", "batch-work")).startswith("n-")
+        await j.wait_for_reports()
+        assert (await j.node_of_pod("test-pod", "batch-work")).startswith("n-")
         running = await j.pod("test-pod", "batch-work")
         assert running is not None
         assert running.status.phase == "Running"
 
-    travel(journey, NODE)
+    run_on_colocation_cluster(journey, NODE)
 
 
 def test_with_the_webhooks_off_a_pod_is_left_as_it_is() -> None:
-    async def journey(j: Journey) -> None:
+    async def journey(j: ColocationCluster) -> None:
         await prepare(j)
-        made = ok(await j.client.create(PODS, tutorial_pod()))
+        made = unwrap(await j.client.create(PODS, tutorial_pod()))
         assert made.metadata.labels == ENABLED
         assert made.spec.containers[0].resources.requests == {"cpu": "1", "memory": "3456Mi"}
 
-    travel(journey, NODE, switches="PodMutatingWebhook=false,PodValidatingWebhook=false")
+    run_on_colocation_cluster(journey, NODE, switches="PodMutatingWebhook=false,PodValidatingWebhook=false")
 
 
 @pytest.mark.parametrize("missing", ["namespace", "pod"])
 def test_a_pod_or_namespace_without_the_label_is_not_meant(missing: str) -> None:
-    async def journey(j: Journey) -> None:
+    async def journey(j: ColocationCluster) -> None:
         await prepare(j)
         if missing == "namespace":
             given = pod("test-pod", {"cpu": "1", "memory": "1Gi"}, labels=ENABLED)
         else:
             given = pod("test-pod", {"cpu": "1", "memory": "1Gi"}, namespace="batch-work")
-        made = ok(await j.client.create(PODS, given))
+        made = unwrap(await j.client.create(PODS, given))
         assert made.spec.containers[0].resources.requests == {"cpu": "1", "memory": "1Gi"}
 
-    travel(journey, NODE)
+    run_on_colocation_cluster(journey, NODE)
 
 
 def test_the_priority_classes_are_there() -> None:
-    async def journey(j: Journey) -> None:
-        found = {c.metadata.name: c.value for c in ok(await j.client.list(PRIORITY_CLASSES)).items}
+    async def journey(j: ColocationCluster) -> None:
+        found = {c.metadata.name: c.value for c in unwrap(await j.client.list(PRIORITY_CLASSES)).items}
         koord = {name: value for name, value in found.items() if name.startswith("koord-")}
         assert koord == {"koord-prod": 9000, "koord-mid": 7000, "koord-batch": 5000, "koord-free": 3000}
 
-    travel(journey)
+    run_on_colocation_cluster(journey)
 
 
 def test_every_node_lends_within_a_minute_of_installation() -> None:
-    async def journey(j: Journey) -> None:
-        await j.reported()
-        nodes = ok(await j.client.list(NODES)).items
+    async def journey(j: ColocationCluster) -> None:
+        await j.wait_for_reports()
+        nodes = unwrap(await j.client.list(NODES)).items
         assert len(nodes) == 2
         assert all(BATCH_CPU in node.status.allocatable for node in nodes)
 
-    travel(journey, NODE)
+    run_on_colocation_cluster(journey, NODE)

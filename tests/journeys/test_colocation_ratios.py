@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from koord.api.builtin import NODES, PODS
-from koord.api.custom import NODE_RESOURCE_TOPOLOGIES
-from koord.embedded.kubelet.profile import Pool, System
-from koord.kube.refused import ok
-from tests.journeys.colocation import BATCH_CPU, Journey, pod, travel
+from koord.api.koordinator.custom_kinds import NODE_RESOURCE_TOPOLOGIES
+from koord.api.kubernetes.builtin_kinds import NODES, PODS
+from koord.embedded.kubelet.node_profile import SimulatedPool, SystemDaemonUsage
+from koord.kube.transport.api_error import unwrap
+from tests.journeys.colocation_cluster import BATCH_CPU, ColocationCluster, pod, run_on_colocation_cluster
 
 # 100 CPUs, 5 of them used by the system: 60 lent less 5 are 55 CPUs.
-POOL = Pool(name="n", count=1, cpu=100, memory="128Gi", system=System(cpu=5, memory="1Gi"))
+POOL = SimulatedPool(name="n", count=1, cpu=100, memory="128Gi", system=SystemDaemonUsage(cpu=5, memory="1Gi"))
 MODEL = "Intel(R) Xeon(R) Platinum 8269CY CPU @ 2.50GHz"
 
 
@@ -44,24 +44,24 @@ NORMALIZATION = {
 
 
 def test_a_faster_cpu_counts_for_more() -> None:
-    async def journey(j: Journey) -> None:
-        ok(await j.client.create(NODE_RESOURCE_TOPOLOGIES, topology("n-0")))
+    async def journey(j: ColocationCluster) -> None:
+        unwrap(await j.client.create(NODE_RESOURCE_TOPOLOGIES, topology("n-0")))
         await j.configure(colocation_config={"enable": True}, cpu_normalization_config=NORMALIZATION)
-        await j.reported()
-        node = ok(await j.client.get(NODES, "n-0"))
+        await j.wait_for_reports()
+        node = unwrap(await j.client.get(NODES, "n-0"))
         assert node.metadata.annotations["node.koordinator.sh/cpu-normalization-ratio"] == "1.20"
         assert node.metadata.annotations["node.koordinator.sh/resource-amplification-ratio"] == '{"cpu":1.20}'
         assert str(node.status.allocatable[BATCH_CPU]) == "66k"  # 55000 x 1.2
 
-    travel(journey, POOL)
+    run_on_colocation_cluster(journey, POOL)
 
 
 def test_allocatable_is_amplified_by_the_webhook_and_restored() -> None:
-    async def journey(j: Journey) -> None:
+    async def journey(j: ColocationCluster) -> None:
         ratio = {"enable": True, "resourceAmplificationRatio": {"cpu": 1.5, "memory": 1.2}}
         await j.configure(colocation_config={"enable": True}, resource_amplification_config=ratio)
         await j.clock.sleep(301)  # a kubelet writes its node's status every five minutes
-        node = ok(await j.client.get(NODES, "n-0"))
+        node = unwrap(await j.client.get(NODES, "n-0"))
         assert (
             node.metadata.annotations["node.koordinator.sh/resource-amplification-ratio"]
             == '{"cpu":1.50,"memory":1.20}'
@@ -71,20 +71,20 @@ def test_allocatable_is_amplified_by_the_webhook_and_restored() -> None:
         raw = json.loads(node.metadata.annotations["node.koordinator.sh/raw-allocatable"])
         assert raw["cpu"] == "100"
 
-        ok(await j.client.create(PODS, pod("large", {"cpu": "120", "memory": "1Gi"})))
+        unwrap(await j.client.create(PODS, pod("large", {"cpu": "120", "memory": "1Gi"})))
         await j.settle()
-        assert await j.placed("large") == "n-0"
+        assert await j.node_of_pod("large") == "n-0"
 
-    travel(journey, POOL, switches="NodeMutatingWebhook=true")
+    run_on_colocation_cluster(journey, POOL, switches="NodeMutatingWebhook=true")
 
 
 def test_numa_zones_share_what_the_node_lends() -> None:
-    async def journey(j: Journey) -> None:
-        ok(await j.client.create(NODE_RESOURCE_TOPOLOGIES, topology("n-0", zones=2)))
+    async def journey(j: ColocationCluster) -> None:
+        unwrap(await j.client.create(NODE_RESOURCE_TOPOLOGIES, topology("n-0", zones=2)))
         await j.configure(colocation_config={"enable": True})
-        await j.reported()
-        found = ok(await j.client.get(NODE_RESOURCE_TOPOLOGIES, "n-0"))
+        await j.wait_for_reports()
+        found = unwrap(await j.client.get(NODE_RESOURCE_TOPOLOGIES, "n-0"))
         lent = [{r.name: str(r.allocatable) for r in zone.resources}[BATCH_CPU] for zone in found.zones]
         assert lent == ["27500", "27500"]  # each 50000 - 20000 - 2500
 
-    travel(journey, POOL)
+    run_on_colocation_cluster(journey, POOL)

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from koord.api.builtin import PODS
-from koord.api.custom import POD_MIGRATION_JOBS, RESERVATIONS
-from koord.api.koord_scheduling import PodMigrationJob
-from koord.api.pod import Pod
-from koord.embedded.kubelet.profile import Pool, System
-from koord.kube.refused import Refused, ok
-from koord.kube.transport import Request
-from tests.journeys.colocation import pod
-from tests.journeys.descheduling import Journey, configured, travel
+from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
+from koord.api.koordinator.scheduling import PodMigrationJob
+from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.pod import Pod
+from koord.embedded.kubelet.node_profile import SimulatedPool, SystemDaemonUsage
+from koord.kube.transport.api_error import ApiError, unwrap
+from koord.kube.transport.interface import ApiRequest
+from tests.journeys.colocation_cluster import pod
+from tests.journeys.descheduling_cluster import DeschedulingCluster, descheduler_assembly, run_on_descheduling_cluster
 
-POOL = Pool(name="n", count=3, cpu=4, memory="16Gi", system=System(cpu="160m", memory="1Gi"))
+POOL = SimulatedPool(name="n", count=3, cpu=4, memory="16Gi", system=SystemDaemonUsage(cpu="160m", memory="1Gi"))
 SMALL = pod("", {"cpu": "200m", "memory": "400Mi"}, uses={"cpu": "10m"}, schedulerName="koord-scheduler")
-LOAD_AWARE = configured(
+LOAD_AWARE = descheduler_assembly(
     deschedulingInterval="60s",
     profiles=[
         {
@@ -43,7 +43,7 @@ LOAD_AWARE = configured(
 def test_a_pod_moves_from_a_node_that_is_too_busy() -> None:
     """One pod of a Deployment makes its node 98% busy and fits nowhere; the other, at 55%, fits the third node (4%)."""
 
-    async def journey(j: Journey) -> None:
+    async def journey(j: DeschedulingCluster) -> None:
         stress = pod("", {"cpu": "1"}, uses={"cpu": "1"}, schedulerName="koord-scheduler")
         del stress["spec"]["containers"][0]["resources"]["limits"]
         await j.deploy("stress-demo", 2, stress)
@@ -52,11 +52,11 @@ def test_a_pod_moves_from_a_node_that_is_too_busy() -> None:
         assert huge.spec.node_name != movable.spec.node_name
         noise = pod("noise", {"cpu": "100m"}, uses={"cpu": "240m"}, nodeName=movable.spec.node_name)
         del noise["spec"]["containers"][0]["resources"]["limits"]
-        ok(await j.client.create(PODS, noise))
+        unwrap(await j.client.create(PODS, noise))
         for one, cpu in ((huge, "3760m"), (movable, "1800m")):
             usage = {"sim.koord.sh/usage": json.dumps({"model": "constant", "cpu": cpu})}
             patch = {"metadata": {"annotations": usage}}
-            ok(await j.client.patch(PODS, one.metadata.name, patch, "default", kind="merge"))
+            unwrap(await j.client.patch(PODS, one.metadata.name, patch, "default", kind="merge"))
 
         async def moved() -> list[PodMigrationJob]:
             return [one for one in await j.jobs() if one.status.phase == "Succeeded"]
@@ -76,12 +76,12 @@ def test_a_pod_moves_from_a_node_that_is_too_busy() -> None:
             (one["pod"], one["why"]) for one in left["passed_over"]
         }
 
-    travel(journey, POOL, LOAD_AWARE)
+    run_on_descheduling_cluster(journey, POOL, LOAD_AWARE)
 
 
-async def explained(j: Journey, what: str) -> dict[str, Any]:
+async def explained(j: DeschedulingCluster, what: str) -> dict[str, Any]:
     path = f"/koord/koord-descheduler/apis/v1/explain/{what}"
-    answer = await j.client.raw(Request(method="GET", path=path))
+    answer = await j.client.raw(ApiRequest(method="GET", path=path))
     assert answer.ok
     found: dict[str, Any] = json.loads(answer.body.raw())
     return found
@@ -89,104 +89,104 @@ async def explained(j: Journey, what: str) -> dict[str, Any]:
 
 class TestJobsByHand:
     def test_a_place_comes_first(self) -> None:
-        async def journey(j: Journey) -> None:
+        async def journey(j: DeschedulingCluster) -> None:
             one = await started(j)
             await j.job("migrationjob-demo", one)
-            done = await j.ended("migrationjob-demo")
+            done = await j.wait_for_job_end("migrationjob-demo")
             assert (done.status.phase, done.status.status) == ("Succeeded", "Complete")
             assert done.status.node_name not in ("", one.spec.node_name)
             assert done.status.pod_ref is not None
-            successor = ok(await j.client.get(PODS, done.status.pod_ref.name, "default"))
+            successor = unwrap(await j.client.get(PODS, done.status.pod_ref.name, "default"))
             assert successor.spec.node_name == done.status.node_name
             reasons = [reason for reason, _ in await j.events("PodMigrationJob", "migrationjob-demo")]
             assert reasons == ["ReservationCreated", "ReservationScheduled", "Evicting", "EvictComplete", "Complete"]
             assert len(await j.pods("pod-demo")) == 2
 
-        travel(journey, POOL, configured())
+        run_on_descheduling_cluster(journey, POOL, descheduler_assembly())
 
     def test_a_paused_one_waits_for_approval(self) -> None:
-        async def journey(j: Journey) -> None:
+        async def journey(j: DeschedulingCluster) -> None:
             one = await started(j)
             await j.job("later", one, paused=True)
             await j.clock.sleep(60)
-            assert not ok(await j.client.list(RESERVATIONS)).items
+            assert not unwrap(await j.client.list(RESERVATIONS)).items
             assert one.metadata.uid in {p.metadata.uid for p in await j.pods("pod-demo")}
-            ok(await j.client.patch(POD_MIGRATION_JOBS, "later", {"spec": {"paused": False}}, kind="merge"))
-            assert (await j.ended("later")).status.phase == "Succeeded"
+            unwrap(await j.client.patch(POD_MIGRATION_JOBS, "later", {"spec": {"paused": False}}, kind="merge"))
+            assert (await j.wait_for_job_end("later")).status.phase == "Succeeded"
 
-        travel(journey, POOL, configured())
+        run_on_descheduling_cluster(journey, POOL, descheduler_assembly())
 
     @pytest.mark.parametrize("phase", ["Failed", "Aborted"])
     def test_one_whose_phase_a_person_ends_does_nothing_more(self, phase: str) -> None:
-        async def journey(j: Journey) -> None:
+        async def journey(j: DeschedulingCluster) -> None:
             one = await started(j)
             await j.job("stopped", one, paused=True)
             await j.clock.sleep(1)
             patch = {"status": {"phase": phase}}
-            ok(await j.client.patch(POD_MIGRATION_JOBS, "stopped", patch, kind="merge", subresource="status"))
-            ok(await j.client.patch(POD_MIGRATION_JOBS, "stopped", {"spec": {"paused": False}}, kind="merge"))
+            unwrap(await j.client.patch(POD_MIGRATION_JOBS, "stopped", patch, kind="merge", subresource="status"))
+            unwrap(await j.client.patch(POD_MIGRATION_JOBS, "stopped", {"spec": {"paused": False}}, kind="merge"))
             await j.clock.sleep(60)
             assert one.metadata.uid in {p.metadata.uid for p in await j.pods("pod-demo")}
-            assert not ok(await j.client.list(RESERVATIONS)).items
+            assert not unwrap(await j.client.list(RESERVATIONS)).items
 
-        travel(journey, POOL, configured())
+        run_on_descheduling_cluster(journey, POOL, descheduler_assembly())
 
     def test_directly_there_is_no_reservation(self) -> None:
-        async def journey(j: Journey) -> None:
+        async def journey(j: DeschedulingCluster) -> None:
             one = await started(j)
             await j.job("direct", one, mode="EvictDirectly", deleteOptions={"gracePeriodSeconds": 60})
-            done = await j.ended("direct")
+            done = await j.wait_for_job_end("direct")
             assert (done.status.phase, done.status.status) == ("Succeeded", "Complete")
-            assert not ok(await j.client.list(RESERVATIONS)).items
+            assert not unwrap(await j.client.list(RESERVATIONS)).items
 
-        travel(journey, POOL, configured())
+        run_on_descheduling_cluster(journey, POOL, descheduler_assembly())
 
     def test_into_a_reservation_that_a_person_made(self) -> None:
-        async def journey(j: Journey) -> None:
+        async def journey(j: DeschedulingCluster) -> None:
             one = await started(j)
             target = next(f"n-{i}" for i in range(3) if f"n-{i}" != one.spec.node_name)
             await reserve(j, "reservation-0", one, target)
             await j.job("into", one, reservationOptions={"reservationRef": {"name": "reservation-0"}})
-            done = await j.ended("into")
+            done = await j.wait_for_job_end("into")
             assert (done.status.phase, done.status.node_name) == ("Succeeded", target)
-            ok(await j.client.delete(POD_MIGRATION_JOBS, "into"))
+            unwrap(await j.client.delete(POD_MIGRATION_JOBS, "into"))
             await j.clock.sleep(10)
             kept = await j.client.get(RESERVATIONS, "reservation-0")
-            assert not isinstance(kept, Refused), "it is the person's, not the job's"
+            assert not isinstance(kept, ApiError), "it is the person's, not the job's"
 
-        travel(journey, POOL, configured())
+        run_on_descheduling_cluster(journey, POOL, descheduler_assembly())
 
     def test_the_only_pod_of_a_workload_stays_unless_it_says_otherwise(self) -> None:
-        async def journey(j: Journey) -> None:
+        async def journey(j: DeschedulingCluster) -> None:
             await j.deploy("pod-demo", 1, SMALL)
             (one,) = await j.pods("pod-demo")
             await j.job("alone", one)
-            done = await j.ended("alone")
+            done = await j.wait_for_job_end("alone")
             assert (done.status.phase, done.status.reason) == ("Failed", "ForbiddenMigratePod")
             (_, note) = (await j.events("PodMigrationJob", "alone"))[0]
             assert "Deployment pod-demo has 1 replicas" in note
             allowed = {"metadata": {"annotations": {"descheduler.alpha.kubernetes.io/evict": "true"}}}
-            ok(await j.client.patch(PODS, one.metadata.name, allowed, "default", kind="merge"))
+            unwrap(await j.client.patch(PODS, one.metadata.name, allowed, "default", kind="merge"))
             await j.job("allowed", one)
-            assert (await j.ended("allowed")).status.phase == "Succeeded"
+            assert (await j.wait_for_job_end("allowed")).status.phase == "Succeeded"
 
-        travel(journey, POOL, configured())
+        run_on_descheduling_cluster(journey, POOL, descheduler_assembly())
 
 
-async def started(j: Journey) -> Pod:
+async def started(j: DeschedulingCluster) -> Pod:
     await j.deploy("pod-demo", 2, SMALL)
     return (await j.pods("pod-demo"))[0]
 
 
-async def reserve(j: Journey, name: str, one: Pod, node: str) -> None:
+async def reserve(j: DeschedulingCluster, name: str, one: Pod, node: str) -> None:
     owner = one.metadata.owner_references[0]
     reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
     template = {"spec": {**SMALL["spec"], "nodeName": node}}
     controller = {**reference, "controller": True, "namespace": "default"}
     spec = {"template": template, "owners": [{"controller": controller}], "ttl": "1h"}
-    ok(await j.client.create(RESERVATIONS, {"metadata": {"name": name}, "spec": spec}))
+    unwrap(await j.client.create(RESERVATIONS, {"metadata": {"name": name}, "spec": spec}))
 
     async def available() -> bool:
-        return ok(await j.client.get(RESERVATIONS, name)).status.node_name == node
+        return unwrap(await j.client.get(RESERVATIONS, name)).status.node_name == node
 
     await j.until(available, 30)

@@ -2,76 +2,76 @@
 
 from __future__ import annotations
 
-from koord.api.custom import NODE_METRICS
-from koord.embedded.kubelet.profile import Pool, System
-from koord.koordlet.strategies import file
-from koord.kube.refused import ok
+from koord.api.koordinator.custom_kinds import NODE_METRICS
+from koord.embedded.kubelet.node_profile import SimulatedPool, SystemDaemonUsage
+from koord.koordlet.cgroup_writer import cgroup_files
+from koord.kube.transport.api_error import unwrap
 from koord.values.cpuset import CPUSet
-from tests.journeys.agents import BESTEFFORT, NodeJourney, travel
-from tests.journeys.colocation import batch_pod, pod
+from tests.journeys.colocation_cluster import batch_pod, pod
+from tests.journeys.node_agent_cluster import BESTEFFORT, NodeAgentCluster, run_on_node_agent_cluster
 
-NODE = Pool(name="n", count=1, cpu=16, memory="64Gi", system=System(cpu="500m", memory="1Gi"))
-LATE = Pool(name="late", count=1, cpu=8, memory="32Gi", system=System(cpu="500m", memory="1Gi"))
+NODE = SimulatedPool(name="n", count=1, cpu=16, memory="64Gi", system=SystemDaemonUsage(cpu="500m", memory="1Gi"))
+LATE = SimulatedPool(name="late", count=1, cpu=8, memory="32Gi", system=SystemDaemonUsage(cpu="500m", memory="1Gi"))
 LS = {"koordinator.sh/qosClass": "LS"}
 
 
 def test_a_node_that_joins_later_is_looked_after_too() -> None:
-    async def main(journey: NodeJourney) -> None:
+    async def main(journey: NodeAgentCluster) -> None:
         await journey.configure(resource_threshold_config={"clusterStrategy": {"enable": True}})
-        await journey.fleet.add(LATE)
+        await journey.fleet.add_pool(LATE)
         await journey.clock.sleep(80)
         assert set(journey.agents.agents) == {"n-0", "late-0"}
-        status = ok(await journey.client.get(NODE_METRICS, "late-0")).status
+        status = unwrap(await journey.client.get(NODE_METRICS, "late-0")).status
         assert status.node_metric is not None
         assert status.node_metric.node_usage.resources["cpu"] == "500m"
         # 65 % of 8 CPUs less the system's half one.
-        held = journey.agents.agents["late-0"].machine.knob(BESTEFFORT, file.CPUSET) or ""
+        held = journey.agents.agents["late-0"].machine.read_knob(BESTEFFORT, cgroup_files.CPUSET) or ""
         assert len(CPUSet.parse(held)) == 5
-        await journey.fleet.remove("late-0")
+        await journey.fleet.remove_node("late-0")
         await journey.clock.sleep(5)
         assert set(journey.agents.agents) == {"n-0"}
 
-    travel(main, NODE, switches="BECPUSuppress")
+    run_on_node_agent_cluster(main, NODE, switches="BECPUSuppress")
 
 
 def test_after_a_boot_the_agent_finds_a_fresh_machine() -> None:
-    async def main(journey: NodeJourney) -> None:
+    async def main(journey: NodeAgentCluster) -> None:
         await journey.configure(resource_threshold_config={"clusterStrategy": {"enable": True}})
-        await journey.create(pod("web", {"cpu": "10", "memory": "8Gi"}, uses={"cpu": "7"}, labels=LS))
-        await journey.reported(2)
-        await journey.create(batch_pod("work", 2000))
+        await journey.create_and_wait(pod("web", {"cpu": "10", "memory": "8Gi"}, uses={"cpu": "7"}, labels=LS))
+        await journey.wait_for_reports(2)
+        await journey.create_and_wait(batch_pod("work", 2000))
         await journey.clock.sleep(10)
         before = journey.agent
-        journey.fleet.fail("n-0", "machine")
+        journey.fleet.fail_node("n-0", "machine")
         await journey.clock.sleep(20)
         assert journey.agent is before
-        journey.fleet.heal("n-0")
+        journey.fleet.heal_node("n-0")
         await journey.clock.sleep(30)
         assert journey.agent is not before
-        fare = await journey.fare("web")
-        assert (fare.got_milli, fare.strain.short_milli) == (7000, 0)
+        fare = await journey.container_step_result("web")
+        assert (fare.got_milli, fare.contention.short_milli) == (7000, 0)
 
-    travel(main, NODE, switches="BECPUSuppress")
+    run_on_node_agent_cluster(main, NODE, switches="BECPUSuppress")
 
 
 def test_a_node_that_is_cut_off_neither_evicts_nor_reports() -> None:
-    async def main(journey: NodeJourney) -> None:
+    async def main(journey: NodeAgentCluster) -> None:
         strategy = {"enable": True, "memoryEvictThresholdPercent": 70}
         await journey.configure(resource_threshold_config={"clusterStrategy": strategy})
-        await journey.create(
+        await journey.create_and_wait(
             pod("redis", {"cpu": "2", "memory": "40Gi"}, uses={"cpu": "1", "memory": "30Gi"}, labels=LS)
         )
-        await journey.reported(2)
-        await journey.create(batch_pod("work", 1000, "8Gi", uses={"memory": "7Gi"}))
-        told = ok(await journey.client.get(NODE_METRICS, "n-0")).status.update_time
-        journey.fleet.fail("n-0", "partition")
-        await journey.use("redis", cpu="1", memory="40Gi")
+        await journey.wait_for_reports(2)
+        await journey.create_and_wait(batch_pod("work", 1000, "8Gi", uses={"memory": "7Gi"}))
+        told = unwrap(await journey.client.get(NODE_METRICS, "n-0")).status.update_time
+        journey.fleet.fail_node("n-0", "partition")
+        await journey.set_usage("redis", cpu="1", memory="40Gi")
         await journey.clock.sleep(20)
         assert await journey.pod("work") is not None
         assert len(journey.agents.ledger.entries()) == 0
-        journey.fleet.heal("n-0")
+        journey.fleet.heal_node("n-0")
         await journey.clock.sleep(61)
         assert await journey.pod("work") is None
-        assert ok(await journey.client.get(NODE_METRICS, "n-0")).status.update_time != told
+        assert unwrap(await journey.client.get(NODE_METRICS, "n-0")).status.update_time != told
 
-    travel(main, NODE, switches="BEMemoryEvict")
+    run_on_node_agent_cluster(main, NODE, switches="BEMemoryEvict")

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.api.builtin import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from koord.api.config import gates
-from koord.api.config.descheduler.args import API_VERSION
-from koord.api.config.gate_tables import MANAGER
-from koord.api.custom import POD_MIGRATION_JOBS, RESERVATIONS
-from koord.api.pod import Pod
-from koord.cli import local_descheduler, local_scheduler
-from koord.cli.local_descheduler import LocalDescheduler
-from koord.cli.local_manager import LocalManager
-from koord.descheduler.assembly import Assembly, assemble, load
-from koord.descheduler.snapshot import is_available
-from koord.embedded.cluster import Cluster, Context, Settings
-from koord.embedded.kubelet.fleet import Fleet
-from koord.embedded.kubelet.fleet import Settings as FleetSettings
-from koord.embedded.kubelet.profile import Pool, System
-from koord.embedded.workloads.workloads import Workloads
-from koord.kube.client import Client
-from koord.kube.refused import ok
-from koord.manager.world import Settings as ManagerSettings
+from koord.api.config.descheduler.plugin_args import API_VERSION
+from koord.api.config.gates import MANAGER_GATES
+from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
+from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
+from koord.api.kubernetes.pod import Pod
+from koord.cli.up import local_descheduler, local_scheduler
+from koord.cli.up.local_descheduler import LocalDescheduler
+from koord.cli.up.local_manager import LocalManager
+from koord.descheduler.configuration import DeschedulerSetup, build_setup, load_config
+from koord.descheduler.framework.snapshot import is_available
+from koord.embedded.cluster import ClusterSettings, ComponentContext, EmbeddedCluster
+from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
+from koord.embedded.kubelet.node_profile import SimulatedPool, SystemDaemonUsage
+from koord.embedded.workloads.controller_manager import ControllerManager
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import unwrap
+from koord.manager.context import ManagerSettings
 from koord.telemetry.clock import LoopClock, run_virtual
-from tests.journeys.colocation import REPORT_S, pod
+from tests.journeys.colocation_cluster import REPORT_S, pod
 
-POOL = Pool(name="n", count=3, cpu=16, memory="64Gi", system=System(cpu=1, memory="2Gi"))
+POOL = SimulatedPool(name="n", count=3, cpu=16, memory="64Gi", system=SystemDaemonUsage(cpu=1, memory="2Gi"))
 
 
-def assembled(**migration: Any) -> Assembly:
-    config = load(
+def assembled(**migration: Any) -> DeschedulerSetup:
+    config = load_config(
         {
             "apiVersion": API_VERSION,
             "kind": "DeschedulerConfiguration",
@@ -55,8 +54,8 @@ def assembled(**migration: Any) -> Assembly:
         }
     )
     assert not isinstance(config, list), config
-    made = assemble(config)
-    assert isinstance(made, Assembly), made
+    made = build_setup(config)
+    assert isinstance(made, DeschedulerSetup), made
     return made
 
 
@@ -74,39 +73,41 @@ async def crowded(client: Client, clock: LoopClock) -> None:
     """Six pods on one node, as if the others had come later."""
     await clock.sleep(REPORT_S)
     for name in ("n-1", "n-2"):
-        ok(await client.patch(NODES, name, {"spec": {"unschedulable": True}}, kind="merge"))
-    ok(await client.create(DEPLOYMENTS, deployment("web", 6, "2")))
+        unwrap(await client.patch(NODES, name, {"spec": {"unschedulable": True}}, kind="merge"))
+    unwrap(await client.create(DEPLOYMENTS, deployment("web", 6, "2")))
     await clock.sleep(30)
     assert [p.spec.node_name for p in await web(client)] == ["n-0"] * 6
     for name in ("n-1", "n-2"):
-        ok(await client.patch(NODES, name, {"spec": {"unschedulable": False}}, kind="merge"))
+        unwrap(await client.patch(NODES, name, {"spec": {"unschedulable": False}}, kind="merge"))
 
 
 async def web(client: Client) -> list[Pod]:
-    return [p for p in ok(await client.list(PODS, "default")).items if p.metadata.deletion_timestamp is None]
+    return [p for p in unwrap(await client.list(PODS, "default")).items if p.metadata.deletion_timestamp is None]
 
 
 def travel(story: Any, **migration: Any) -> None:
-    switched = gates.parse("", MANAGER)
+    switched = gates.parse_feature_gates("", MANAGER_GATES)
     assert isinstance(switched, dict)
 
     async def run(clock: LoopClock) -> None:
         made: dict[str, LocalDescheduler] = {}
 
-        def descheduler(c: Context) -> LocalDescheduler:
-            made["it"] = local_descheduler.make(c, assembled(**migration))
+        def descheduler(c: ComponentContext) -> LocalDescheduler:
+            made["it"] = local_descheduler.make_descheduler(c, assembled(**migration))
             return made["it"]
 
-        cluster = Cluster(
-            Settings(http=False, seed=1),
+        cluster = EmbeddedCluster(
+            ClusterSettings(http=False, seed=1),
             [
-                ("workloads", lambda c: Workloads(c.client, c.informers, c.clock, c.seed)),
+                ("workloads", lambda c: ControllerManager(c.client, c.informers, c.clock, c.seed)),
                 (
                     "nodes",
-                    lambda c: Fleet(c.client, c.informers, c.clock, c.seed, (POOL,), FleetSettings(reports=True)),
+                    lambda c: SimulatedFleet(
+                        c.client, c.informers, c.clock, c.seed, (POOL,), FleetSettings(reports_node_metrics=True)
+                    ),
                 ),
                 ("manager", lambda c: LocalManager(c, ManagerSettings(gates=switched))),
-                ("scheduler", local_scheduler.make),
+                ("scheduler", local_scheduler.make_scheduler),
                 ("descheduler", descheduler),
             ],
             clock=clock,
@@ -128,7 +129,7 @@ def test_pods_move_from_the_hot_node_into_places_that_were_held_for_them() -> No
         for _ in range(240):
             await clock.sleep(2)
             least = min(least, sum(1 for p in await web(client) if is_available(p)))
-        jobs = ok(await client.list(POD_MIGRATION_JOBS)).items
+        jobs = unwrap(await client.list(POD_MIGRATION_JOBS)).items
         assert jobs
         assert {(j.status.phase, j.status.status) for j in jobs} == {("Succeeded", "Complete")}
         for job in jobs:
@@ -143,7 +144,7 @@ def test_pods_move_from_the_hot_node_into_places_that_were_held_for_them() -> No
         assert least >= 5, "one replacement at a time of a workload of six was away"
         moved = {j.status.pod_ref.uid for j in jobs if j.status.pod_ref is not None}
         assert moved == {p.metadata.uid for p in pods if p.spec.node_name != "n-0"}
-        assert {r.status.phase for r in ok(await client.list(RESERVATIONS)).items} <= {"Succeeded"}
+        assert {r.status.phase for r in unwrap(await client.list(RESERVATIONS)).items} <= {"Succeeded"}
 
     travel(story)
 
@@ -154,14 +155,14 @@ def test_with_a_budget_that_is_never_met_every_job_gives_its_place_back_in_time(
             "metadata": {"name": "all", "namespace": "default"},
             "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
         }
-        ok(await client.create(POD_DISRUPTION_BUDGETS, budget))
+        unwrap(await client.create(POD_DISRUPTION_BUDGETS, budget))
         before = {p.metadata.uid for p in await web(client)}
         await clock.sleep(400)
         assert {p.metadata.uid for p in await web(client)} == before
-        late = [j for j in ok(await client.list(POD_MIGRATION_JOBS)).items if j.status.phase == "Failed"]
+        late = [j for j in unwrap(await client.list(POD_MIGRATION_JOBS)).items if j.status.phase == "Failed"]
         assert late
         assert {j.status.reason for j in late} == {"Timeout"}
-        held = {r.metadata.name for r in ok(await client.list(RESERVATIONS)).items}
+        held = {r.metadata.name for r in unwrap(await client.list(RESERVATIONS)).items}
         assert not held & {j.metadata.uid for j in late}
 
     travel(story, defaultJobTTL="2m")
@@ -173,10 +174,10 @@ def test_an_evictor_that_runs_dry_says_whom_and_touches_nobody() -> None:
         proposed = 0
         for _ in range(30):
             await clock.sleep(10)
-            assert it.descheduler.last is not None
-            proposed += len(it.descheduler.last.effects)
+            assert it.descheduler.last_outcome is not None
+            proposed += len(it.descheduler.last_outcome.effects)
         assert proposed
         assert {p.metadata.uid for p in await web(client)} == before
-        assert not ok(await client.list(POD_MIGRATION_JOBS)).items
+        assert not unwrap(await client.list(POD_MIGRATION_JOBS)).items
 
     travel(story, dryRun=True)

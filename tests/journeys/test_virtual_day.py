@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.journeys.day import run_day
+from tests.journeys.virtual_day import run_day
 
 
 def test_a_seed_tells_the_same_story_twice() -> None:

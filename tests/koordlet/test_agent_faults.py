@@ -15,36 +15,47 @@ from typing import Any
 
 import pytest
 
-from koord.api.builtin import NODES, PODS
-from koord.api.custom import NODE_METRICS, NODE_SLOS
-from koord.api.slo import NodeMetric
-from koord.embedded.apiserver.inprocess import InProcessTransport
+from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
+from koord.api.koordinator.slo import NodeMetric
+from koord.api.kubernetes.builtin_kinds import NODES, PODS
+from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.cluster import ADMIN
-from koord.koordlet.collect.settings import Settings as CollectSettings
-from koord.koordlet.observe.scene import Settings as RoundSettings
-from koord.koordlet.program import Koordlet
-from koord.koordlet.strategies import file
-from koord.kube.client import Client
-from koord.kube.informers import Informers
-from koord.kube.refused import Refused
+from koord.koordlet.agent import Koordlet
+from koord.koordlet.cgroup_writer import cgroup_files
+from koord.koordlet.collect.settings import CollectSettings
+from koord.koordlet.strategies.strategy import StrategySettings as RoundSettings
+from koord.kube.client.typed_client import Client
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.transport.api_error import ApiError
 from koord.values.quantity import Quantity
-from tests.koordlet.agent_world import CPUS, GI, NODE, TOP, AgentWorld, Line, ShiftedClock, ask, in_virtual_time, made
+from tests.koordlet.agent_fixture import (
+    CPUS,
+    GI,
+    NODE,
+    TOP,
+    AgentFixture,
+    CuttableTransport,
+    ShiftedClock,
+    ask,
+    expect_ok,
+    in_virtual_time,
+)
 
 QUOTA_ORDER = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
 HELD = 160_000  # 65% of 4 cores, less the 1 core that the machine uses
 MOST_BYTES = 16 * GI
 
 
-def quota(world: AgentWorld) -> str | None:
-    value = world.machine.tree.value(file.CPU_QUOTA, TOP)
+def quota(world: AgentFixture) -> str | None:
+    value = world.machine.tree.value(cgroup_files.CPU_QUOTA, TOP)
     return value if isinstance(value, str) else None
 
 
-def is_held(world: AgentWorld) -> bool:
+def is_held(world: AgentFixture) -> bool:
     return abs(int(quota(world) or 0) - HELD) <= 4_000
 
 
-def slow(world: AgentWorld, **changes: Any) -> Koordlet:
+def slow(world: AgentFixture, **changes: Any) -> Koordlet:
     """Looks and decides every five seconds: long stories without long waits."""
     world.beat_s = 5.0
     collect = CollectSettings(interval_s=5.0)
@@ -65,8 +76,8 @@ def check_sane(metric: NodeMetric) -> None:
         assert 0 <= amounts.get("memory", Quantity.parse("0")).value() <= MOST_BYTES, found
 
 
-async def report(world: AgentWorld) -> NodeMetric:
-    metric: NodeMetric = await made(world.client.get(NODE_METRICS, NODE))
+async def report(world: AgentFixture) -> NodeMetric:
+    metric: NodeMetric = await expect_ok(world.client.get(NODE_METRICS, NODE))
     return metric
 
 
@@ -94,7 +105,7 @@ def said(caplog: pytest.LogCaptureFixture, word: str) -> list[str]:
 def test_a_quota_that_the_kernel_refuses_is_asked_for_seldom_and_told_once(
     code: int, heals: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(world: AgentWorld) -> None:
+    async def story(world: AgentFixture) -> None:
         asked: list[float] = []
 
         def refuse(path: str, text: str) -> int | None:
@@ -128,7 +139,7 @@ def test_a_quota_that_the_kernel_refuses_is_asked_for_seldom_and_told_once(
 
 
 def test_counters_that_go_backwards_are_not_reported(tmp_path: Path) -> None:
-    async def story(world: AgentWorld) -> None:
+    async def story(world: AgentFixture) -> None:
         await world.furnish()
         await world.run_pod("batch", "BE", memory_bytes=GI)
         await world.order(QUOTA_ORDER)
@@ -162,7 +173,7 @@ def test_counters_that_go_backwards_are_not_reported(tmp_path: Path) -> None:
     ],
 )
 def test_a_clock_that_is_set_changes_neither_what_is_held_nor_what_is_reported(ahead_s: float, tmp_path: Path) -> None:
-    async def story(world: AgentWorld) -> None:
+    async def story(world: AgentFixture) -> None:
         clock = world.clock = ShiftedClock(world.clock)
         await world.furnish()
         await world.run_pod("batch", "BE", memory_bytes=GI)
@@ -192,7 +203,7 @@ def test_a_clock_that_is_set_changes_neither_what_is_held_nor_what_is_reported(a
 class Chaos:
     """Everything that an agent depends on, each of which can be taken away and given back."""
 
-    def __init__(self, world: AgentWorld, line: Line) -> None:
+    def __init__(self, world: AgentFixture, line: CuttableTransport) -> None:
         self.world = world
         self.line = line
         self.gone: set[str] = set()
@@ -223,12 +234,12 @@ class Chaos:
         elif what == "order":
             await world.order(QUOTA_ORDER)
         elif what == "report":
-            await made(world.client.create(NODE_METRICS, {"metadata": {"name": NODE}, "spec": {}}))
+            await expect_ok(world.client.create(NODE_METRICS, {"metadata": {"name": NODE}, "spec": {}}))
         elif what == "node":
             amounts = {"cpu": str(CPUS), "memory": "16Gi", "pods": "110"}
-            await made(world.client.create(NODES, {"metadata": {"name": NODE}}))
+            await expect_ok(world.client.create(NODES, {"metadata": {"name": NODE}}))
             status = {"status": {"capacity": amounts, "allocatable": amounts}}
-            await made(world.client.patch(NODES, NODE, status, kind="merge", subresource="status"))
+            await expect_ok(world.client.patch(NODES, NODE, status, kind="merge", subresource="status"))
         elif what == "cgroups":
             (world.root / "away").rename(world.root / "sys/fs/cgroup/kubepods")
         elif what == "files":
@@ -242,14 +253,14 @@ THINGS = ("api server", "order", "report", "node", "cgroups", "stat", "files")
 def test_whatever_vanishes_and_comes_back_it_ends_where_it_was(
     seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(world: AgentWorld) -> None:
+    async def story(world: AgentFixture) -> None:
         await world.furnish()
         await world.order(QUOTA_ORDER)
         group = await world.run_pod("batch", "BE", memory_bytes=GI)
         assert world.cluster.server is not None
-        line = Line(InProcessTransport(world.cluster.server, ADMIN))
+        line = CuttableTransport(InProcessTransport(world.cluster.server, ADMIN))
         client = Client(line, clock=world.clock, qps=0, burst=0)
-        informers = Informers(client, world.clock, seed=seed)
+        informers = InformerFactory(client, world.clock, seed=seed)
         agent = slow(world, client=client, informers=informers)
         informers.start()
         await agent.start()
@@ -266,7 +277,7 @@ def test_whatever_vanishes_and_comes_back_it_ends_where_it_was(
         for what in sorted(chaos.gone):
             await chaos.give(what)
         world.machine.remove(group)
-        await made(world.client.delete(PODS, "batch", "default", grace_seconds=0))
+        await expect_ok(world.client.delete(PODS, "batch", "default", grace_seconds=0))
         await world.run_pod("after", "BE", memory_bytes=GI)
         await world.clock.sleep(200)
         assert is_held(world)
@@ -283,15 +294,15 @@ def test_whatever_vanishes_and_comes_back_it_ends_where_it_was(
     assert most[0][1] <= 25, most  # as often as something changed
 
 
-async def client_report(world: AgentWorld) -> NodeMetric | None:
+async def client_report(world: AgentFixture) -> NodeMetric | None:
     found = await world.client.get(NODE_METRICS, NODE)
-    return None if isinstance(found, Refused) else found
+    return None if isinstance(found, ApiError) else found
 
 
 def test_a_node_that_is_seldom_sampled_is_reported_all_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(world: AgentWorld) -> None:
+    async def story(world: AgentFixture) -> None:
         world.beat_s = 60.0
         await world.furnish()
         collect = CollectSettings(interval_s=60.0)

@@ -7,12 +7,12 @@ import itertools
 import sys
 from pathlib import Path
 
-from koord.api.builtin import PODS
-from koord.koordlet.collect.settings import Settings as CollectSettings
-from koord.koordlet.observe.scene import Settings as RoundSettings
-from koord.koordlet.program import Koordlet
-from koord.koordlet.reporting.interference import Settings as InterferenceSettings
-from tests.koordlet.agent_world import GI, AgentWorld, in_virtual_time, made
+from koord.api.kubernetes.builtin_kinds import PODS
+from koord.koordlet.agent import Koordlet
+from koord.koordlet.collect.settings import CollectSettings
+from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings as InterferenceSettings
+from koord.koordlet.strategies.strategy import StrategySettings as RoundSettings
+from tests.koordlet.agent_fixture import GI, AgentFixture, expect_ok, in_virtual_time
 
 PLACES = 24
 STEP_S = 60.0
@@ -25,15 +25,15 @@ ORDER = {
 
 def kept(agent: Koordlet) -> dict[str, int]:
     """Everything that grows with pods."""
-    engine, reports = agent.engine, agent.reports
-    assert engine is not None
+    control_loop, reports = agent.control_loop, agent.reporters
+    assert control_loop is not None
     assert reports is not None
-    memory = engine.executor._memory
+    memory = control_loop.executor._state
     registries = (agent.metrics.internal, agent.metrics.external)
     return {
         "series": len(agent.store),
         "files": len(memory.entries) + len(memory.owners) + len(memory.refusals),
-        "journal": len(engine.executor._journal),
+        "journal": len(control_loop.executor._journal),
         "models": len(reports.predictor._models),
         "metrics": sum(len(family) for registry in registries for family in registry.families()),
         "evictions": len(agent.ledger),
@@ -41,7 +41,7 @@ def kept(agent: Koordlet) -> dict[str, int]:
 
 
 def test_hours_of_pods_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
-    async def story(world: AgentWorld) -> None:
+    async def story(world: AgentFixture) -> None:
         world.beat_s = STEP_S
         await world.furnish()
         await world.order(ORDER)
@@ -60,7 +60,7 @@ def test_hours_of_pods_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> 
                 name, old = f"p{number}", f"p{number - PLACES}"
                 if old in groups:
                     world.machine.remove(groups.pop(old))
-                    await made(world.client.delete(PODS, old, "default", grace_seconds=0))
+                    await expect_ok(world.client.delete(PODS, old, "default", grace_seconds=0))
                 groups[name] = await world.run_pod(name, "BE" if number % 2 else "LS", memory_bytes=GI // 8)
             await world.clock.sleep(STEP_S)
             if step % 30 == 29:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from koord.api.config.gate_tables import KOORDLET
-from koord.cli.koordlet_flags import FLAGS
-from koord.koordlet import readings
-from koord.koordlet.metrics import Metrics
+from koord.api.config.gates import KOORDLET_GATES
+from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS
+from koord.koordlet import scrape_metrics
+from koord.koordlet.metrics import KoordletMetrics
 
 PAGE = (Path(__file__).parents[2] / "docs/concepts/node-agent.md").read_text()
 
@@ -23,14 +23,14 @@ def spelled_out(text: str) -> str:
 
 
 def test_every_gate_of_the_agent_is_named() -> None:
-    assert [gate for gate in KOORDLET if not re.search(rf"\b{gate}\b", PAGE)] == []
+    assert [gate for gate in KOORDLET_GATES if not re.search(rf"\b{gate}\b", PAGE)] == []
 
 
 def test_every_metric_is_named() -> None:
-    metrics, words = Metrics("n"), set(re.findall(r"\w+", spelled_out(PAGE)))
+    metrics, words = KoordletMetrics("n"), set(re.findall(r"\w+", spelled_out(PAGE)))
     names = {family.name for registry in (metrics.internal, metrics.external) for family in registry.families()}
     assert len(names) > 10
-    source = Path(readings.__file__).read_text()
+    source = Path(scrape_metrics.__file__).read_text()
     names |= set(re.findall(r'_gauge\(\s*"(\w+)"', source))
     assert {name.removeprefix("koordlet_") for name in names} - words == set()
 
@@ -38,4 +38,4 @@ def test_every_metric_is_named() -> None:
 def test_flags_that_are_named_exist() -> None:
     named = set(re.findall(r"`--([a-z][a-z-]+)[`=]", PAGE))
     assert len(named) > 15
-    assert named - set(FLAGS.flags) - {"set"} == set()
+    assert named - set(KOORDLET_FLAGS.flags) - {"set"} == set()

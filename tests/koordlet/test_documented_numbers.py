@@ -9,18 +9,17 @@ import msgspec
 import pytest
 
 from koord.api.config.slo.defaults import CPU_BURST
-from koord.api.qos_class import LS
-from koord.api.resource_name import CPU
-from koord.api.slo_strategy import MemoryQOS
-from koord.koordlet.pod import ContainerView, PodView
-from koord.koordlet.strategies import file
-from koord.koordlet.strategies.burst import BurstView, decide_burst
-from koord.koordlet.strategies.memory_qos import throttled_from
-from koord.koordlet.strategies.processor import Processor
-from koord.koordlet.strategies.share_pool import SharePool, State
-from koord.koordlet.strategies.suppress import BeGroup, SuppressView, decide_suppress
+from koord.api.koordinator.qos_class import LS
+from koord.api.koordinator.resource_name import CPU
+from koord.api.koordinator.slo_strategy import MemoryQOS
+from koord.koordlet.cgroup_writer import cgroup_files
+from koord.koordlet.inputs.machine import MachineCpu
+from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
+from koord.koordlet.strategies.cpu_burst import CpuBurstView, SharePool, SharePoolState, decide_cpu_burst
+from koord.koordlet.strategies.cpu_suppress import BeGroup, CpuSuppressView, decide_cpu_suppress
+from koord.koordlet.strategies.memory_qos import memory_high_bytes
 from koord.values.cpuset import CPUSet
-from tests.koordlet.strategies.sample import pod, writes
+from tests.koordlet.strategies.builders import pod, writes
 
 DOCS = Path(__file__).parents[2] / "docs" / "concepts"
 
@@ -35,35 +34,35 @@ def rows(page: str) -> list[list[str]]:
 )
 def test_suppression(row: list[str]) -> None:
     node, services, batch = (int(cell.rstrip("m")) for cell in row[:3])
-    seen = SuppressView(
+    seen = CpuSuppressView(
         enabled=True,
         capacity_milli=4_000,
         allocatable_milli=4_000,
         node_used_milli=node,
         pods=(pod("ls", LS), pod("be", "BE")),
         pod_used_milli={"ls": services, "be": batch},
-        processors=tuple(Processor(cpu=cpu, core=cpu) for cpu in range(4)),
+        processors=tuple(MachineCpu(cpu=cpu, core=cpu) for cpu in range(4)),
         groups=(BeGroup(path="be", depth=0),),
         quota_us=-1,
         cpuset=CPUSet.parse("0-3"),
     )
-    quota = decide_suppress(msgspec.structs.replace(seen, policy="cfsQuota"))
-    assert writes(quota, file.CPU_QUOTA) == [("be", _first_number(row[5]))]
-    cpus = decide_suppress(msgspec.structs.replace(seen, policy="cpuset"))
-    assert len(CPUSet.parse(writes(cpus, file.CPUSET)[-1][1])) == int(_first_number(row[6]))
+    quota = decide_cpu_suppress(msgspec.structs.replace(seen, policy="cfsQuota"))
+    assert writes(quota, cgroup_files.CPU_QUOTA) == [("be", _first_number(row[5]))]
+    cpus = decide_cpu_suppress(msgspec.structs.replace(seen, policy="cpuset"))
+    assert len(CPUSet.parse(writes(cpus, cgroup_files.CPUSET)[-1][1])) == int(_first_number(row[6]))
 
 
 def test_burst_second_by_second() -> None:
     limits = {CPU: 1_000}
-    box = ContainerView(name="c", id="containerd://c", group="p/c", running=True, requests=limits, limits=limits)
-    ls: PodView = msgspec.structs.replace(pod("ls", LS, limits=limits, containers=(box,)), group="p")
+    box = ContainerMeta(name="c", id="containerd://c", group="p/c", running=True, requests=limits, limits=limits)
+    ls: PodMeta = msgspec.structs.replace(pod("ls", LS, limits=limits, containers=(box,)), group="p")
     quota = 100_000
     story = [row for row in rows("cpu-burst.md") if row[0].isdecimal()]
     assert len(story) == 5
     for _, shared, throttled, expected in story:
-        state: State = "overload" if shared == "overload" else "idle"
-        plan = decide_burst(
-            BurstView(
+        state: SharePoolState = "overload" if shared == "overload" else "idle"
+        plan = decide_cpu_burst(
+            CpuBurstView(
                 strategy=msgspec.structs.replace(CPU_BURST, policy="auto"),
                 pool=SharePool(state=state, why=""),
                 now_s=0.0,
@@ -72,13 +71,13 @@ def test_burst_second_by_second() -> None:
                 throttled={"containerd://c": 0.5 if throttled == "yes" else 0.0},
             )
         ).plan
-        quota = int(dict(writes(plan, file.CPU_QUOTA)).get("p/c", str(quota)))
+        quota = int(dict(writes(plan, cgroup_files.CPU_QUOTA)).get("p/c", str(quota)))
         assert quota == int(expected)
 
 
 def test_memory_is_slowed_down_from_there_on() -> None:
     documented = next(row[1] for row in rows("memory-qos.md") if "memory.high" in row[0])
-    found = throttled_from(MemoryQOS(throttling_percent=80), 2**30, 2 * 2**30, 16 * 2**30, 4096)
+    found = memory_high_bytes(MemoryQOS(throttling_percent=80), 2**30, 2 * 2**30, 16 * 2**30, 4096)
     assert found == int(documented)
 
 

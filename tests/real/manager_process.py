@@ -74,7 +74,7 @@ def running(
 ) -> Iterator[ManagerProcess]:
     """Until the block ends. It is ready when the block begins."""
     webhook, metrics, health = webhook_port or free_port(), free_port(), free_port()
-    command = [sys.executable, "-m", "koord.cli.koord_manager"]
+    command = [sys.executable, "-m", "koord.cli.daemons.koord_manager"]
     command += [f"--metrics-addr=127.0.0.1:{metrics}", f"--health-probe-addr=127.0.0.1:{health}"]
     env = {
         **os.environ,

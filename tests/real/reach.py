@@ -9,16 +9,16 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from koord.kube.client import Client
-from koord.kube.http import HttpTransport
-from koord.kube.loader import load
+from koord.kube.client.typed_client import Client
+from koord.kube.config.loader import load_connection
+from koord.kube.transport.http import HttpTransport
 from koord.telemetry.clock import WallClock
 from tools.controlplane import ControlPlane
 
 
 def connect(kubeconfig: Path) -> Client:
     clock = WallClock()
-    return Client(HttpTransport(load({}, clock, path=str(kubeconfig)), clock), clock=clock, burst=0)
+    return Client(HttpTransport(load_connection({}, clock, path=str(kubeconfig)), clock), clock=clock, burst=0)
 
 
 class Wire:

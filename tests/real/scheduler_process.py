@@ -85,7 +85,7 @@ def running(
     }
     file, log, port = folder / f"{name}.yaml", folder / f"{name}.log", free_port()
     file.write_text(yaml.safe_dump(whole))
-    command = [sys.executable, "-m", "koord.cli.koord_scheduler", f"--config={file}"]
+    command = [sys.executable, "-m", "koord.cli.daemons.koord_scheduler", f"--config={file}"]
     command += ["--address=127.0.0.1", f"--port={port}", "--secure-port=0"]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from koord.api.crd import crd_manifests
-from koord.api.custom import CUSTOM
-from koord.api.resource import Resource
-from tests.api.koord_samples import REFUSED, VALID
+from koord.api.koordinator.custom_kinds import CUSTOM_KINDS
+from koord.api.kubernetes.resource import Resource
+from koord.api.schema.crd import crd_manifests
+from tests.api.koordinator.custom_resource_samples import INVALID_OBJECTS, VALID_OBJECTS
 from tools.controlplane import ControlPlane
 
 pytestmark = pytest.mark.real
@@ -43,7 +43,7 @@ def call(plane: ControlPlane, method: str, path: str, body: Any = None) -> tuple
 
 
 def resource_of(obj: dict[str, Any]) -> Resource[Any]:
-    return next(r for r in CUSTOM if (r.api_version, r.kind) == (obj["apiVersion"], obj["kind"]))
+    return next(r for r in CUSTOM_KINDS if (r.api_version, r.kind) == (obj["apiVersion"], obj["kind"]))
 
 
 def collection(obj: dict[str, Any]) -> str:
@@ -57,7 +57,7 @@ def served(plane: ControlPlane) -> Iterator[ControlPlane]:
         code, answer = call(plane, "POST", f"{CRDS}?fieldValidation=Strict", manifest)
         assert code == 201, answer
     deadline = time.monotonic() + SERVED_WITHIN_S
-    waiting = [r.path() for r in CUSTOM]
+    waiting = [r.path() for r in CUSTOM_KINDS]
     while waiting:
         assert time.monotonic() < deadline, f"not served: {waiting}"
         waiting = [path for path in waiting if call(plane, "GET", path)[0] != 200]
@@ -74,9 +74,9 @@ def test_every_crd_is_structural_and_approved(served: ControlPlane) -> None:
         assert conditions == {"NamesAccepted": "True", "Established": "True"}, manifest["metadata"]
 
 
-@pytest.mark.parametrize("name", list(VALID))
+@pytest.mark.parametrize("name", list(VALID_OBJECTS))
 def test_a_valid_object_is_stored_whole(served: ControlPlane, name: str) -> None:
-    sample = VALID[name]
+    sample = VALID_OBJECTS[name]
     at = collection(sample)
     code, created = call(served, "POST", f"{at}?fieldValidation=Strict", sample)
     assert code == 201, created
@@ -91,9 +91,9 @@ def test_a_valid_object_is_stored_whole(served: ControlPlane, name: str) -> None
         call(served, "DELETE", f"{at}/{sample['metadata']['name']}")
 
 
-@pytest.mark.parametrize("name", list(REFUSED))
+@pytest.mark.parametrize("name", list(INVALID_OBJECTS))
 def test_a_wrong_object_is_refused_by_field(served: ControlPlane, name: str) -> None:
-    sample, field = REFUSED[name]
+    sample, field = INVALID_OBJECTS[name]
     code, answer = call(served, "POST", f"{collection(sample)}?dryRun=All", sample)
     assert code == 422, answer
     assert field in [cause["field"] for cause in answer["details"]["causes"]], answer["message"]
@@ -107,20 +107,20 @@ def test_a_wrong_object_is_refused_by_field(served: ControlPlane, name: str) -> 
     ],
 )
 def test_defaults_are_filled(served: ControlPlane, name: str, spec: dict[str, Any]) -> None:
-    sample = VALID[name]
+    sample = VALID_OBJECTS[name]
     _, created = call(served, "POST", f"{collection(sample)}?dryRun=All", sample)
     assert spec.items() <= created["spec"].items()
 
 
 def test_a_migration_without_a_mode_stays_so_and_follows_the_descheduler(served: ControlPlane) -> None:
-    sample = VALID["pod-migration-job"]
+    sample = VALID_OBJECTS["pod-migration-job"]
     bare = {**sample, "spec": {"podRef": sample["spec"]["podRef"]}}
     _, created = call(served, "POST", f"{collection(sample)}?dryRun=All", bare)
     assert "mode" not in created["spec"]
 
 
 def test_a_topology_written_as_v1alpha1_is_read_as_v1alpha2(served: ControlPlane) -> None:
-    sample = VALID["node-resource-topology-v1alpha1"]
+    sample = VALID_OBJECTS["node-resource-topology-v1alpha1"]
     at = collection(sample)
     call(served, "POST", at, sample)
     newer = f"{at.replace('v1alpha1', 'v1alpha2')}/{sample['metadata']['name']}"

@@ -14,19 +14,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.api.builtin import CONFIG_MAPS, CORE_EVENTS, CUSTOM_RESOURCE_DEFINITIONS, EVENTS_EVENTS, LEASES, NAMESPACES
-from koord.api.coordination import LeaseSpec
-from koord.api.core import ConfigMap
-from koord.kube.cache import Change
-from koord.kube.client import Client
-from koord.kube.election import Election
-from koord.kube.informers import Informers
-from koord.kube.lease import LeaseConfig
-from koord.kube.recorder import Recorder, reference
-from koord.kube.refused import Refused, ok
-from koord.kube.transport import Answer, Request, Transport, WatchStream
+from koord.api.kubernetes.builtin_kinds import (
+    CONFIG_MAPS,
+    CORE_EVENTS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    EVENTS_EVENTS,
+    LEASES,
+    NAMESPACES,
+)
+from koord.api.kubernetes.coordination import LeaseSpec
+from koord.api.kubernetes.core_v1 import ConfigMap
+from koord.kube.client.typed_client import Client
+from koord.kube.events.recorder import EventRecorder, object_reference
+from koord.kube.informer.cache import ObjectChange
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.leader.election import LeaderElector
+from koord.kube.leader.lease import LeaseConfig
+from koord.kube.transport.api_error import ApiError, unwrap
+from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport, WatchStream
 from koord.telemetry.clock import WallClock
-from tests.kube.scripted import THINGS
+from tests.kube.scripted_server import THINGS
 from tests.real.reach import breakable, connect
 from tools import assets
 from tools.controlplane import ControlPlane
@@ -45,12 +52,12 @@ async def client(plane: ControlPlane) -> AsyncIterator[Client]:
 @pytest.fixture
 async def ns(client: Client) -> AsyncIterator[str]:
     name = f"informer-{secrets.token_hex(4)}"
-    ok(await client.create(NAMESPACES, {"metadata": {"name": name}}))
+    unwrap(await client.create(NAMESPACES, {"metadata": {"name": name}}))
     yield name
     await client.delete_collection(CONFIG_MAPS, name)
     await client.delete(NAMESPACES, name)
-    left = ok(await client.plain.get(NAMESPACES, name))
-    await client.plain.replace(NAMESPACES, {**left, "spec": {"finalizers": []}}, subresource="finalize")
+    left = unwrap(await client.dynamic.get(NAMESPACES, name))
+    await client.dynamic.replace(NAMESPACES, {**left, "spec": {"finalizers": []}}, subresource="finalize")
 
 
 async def until(true: Callable[[], bool | Awaitable[bool]]) -> None:
@@ -76,7 +83,7 @@ async def test_an_informer_follows_writes_through_cuts_and_an_outage(
 ) -> None:
     told: dict[str, ConfigMap] = {}
 
-    def replay(change: Change[ConfigMap]) -> None:
+    def replay(change: ObjectChange[ConfigMap]) -> None:
         name = change.object.metadata.name
         if change.kind == "deleted":
             del told[name]
@@ -86,17 +93,17 @@ async def test_an_informer_follows_writes_through_cuts_and_an_outage(
 
     async with (
         breakable(plane, tmp_path) as (watcher, wire),
-        Informers(watcher, WallClock()) as informers,
+        InformerFactory(watcher, WallClock()) as informers,
     ):
-        maps = informers.of(CONFIG_MAPS, ns)
-        maps.on(replay)
-        await informers.synced(timeout=PATIENCE_S)
+        maps = informers.for_resource(CONFIG_MAPS, ns)
+        maps.add_event_handler(replay)
+        await informers.wait_for_cache_sync(timeout=PATIENCE_S)
         for turn in range(30):
-            ok(await client.create(CONFIG_MAPS, config_map(f"m{turn}", turn="0"), ns))
-            ok(await client.patch(CONFIG_MAPS, f"m{turn // 2}", {"data": {"turn": str(turn)}}, ns, kind="merge"))
+            unwrap(await client.create(CONFIG_MAPS, config_map(f"m{turn}", turn="0"), ns))
+            unwrap(await client.patch(CONFIG_MAPS, f"m{turn // 2}", {"data": {"turn": str(turn)}}, ns, kind="merge"))
             if turn % 3 == 2:
-                ok(await client.delete(CONFIG_MAPS, f"m{turn}", ns))
-                ok(await client.create(CONFIG_MAPS, config_map(f"m{turn}"), ns))
+                unwrap(await client.delete(CONFIG_MAPS, f"m{turn}", ns))
+                unwrap(await client.create(CONFIG_MAPS, config_map(f"m{turn}"), ns))
             if turn % 10 == 4:
                 wire.cut()
             if turn == 15:
@@ -104,7 +111,7 @@ async def test_an_informer_follows_writes_through_cuts_and_an_outage(
                 wire.cut()
             if turn == 20:
                 wire.down = False
-        oracle = state(list(ok(await client.list(CONFIG_MAPS, ns)).items))
+        oracle = state(list(unwrap(await client.list(CONFIG_MAPS, ns)).items))
         await until(lambda: state(maps.list()) == oracle)
         assert state(list(told.values())) == oracle
         assert maps.counts.lists == 1, "a cut stream is resumed, not listed again"
@@ -119,10 +126,10 @@ class OldVersions:
         self._inner = inner
         self.next = False
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: ApiRequest) -> ApiResponse:
         return await self._inner.send(request)
 
-    async def watch(self, request: Request) -> WatchStream | Answer:
+    async def watch(self, request: ApiRequest) -> WatchStream | ApiResponse:
         if self.next:
             self.next = False
             request = msgspec.structs.replace(request, query={**request.query, "resourceVersion": "1"})
@@ -143,27 +150,29 @@ async def test_an_expired_version_is_listed_again_and_a_bad_object_is_skipped(cl
             "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": loose}}],
         },
     }
-    ok(await client.create(CUSTOM_RESOURCE_DEFINITIONS, definition))
+    unwrap(await client.create(CUSTOM_RESOURCE_DEFINITIONS, definition))
 
     async def served() -> bool:
         made = await client.create(THINGS, {"metadata": {"name": "a"}, "spec": {"size": 1}}, ns)
-        return not isinstance(made, Refused)
+        return not isinstance(made, ApiError)
 
     await until(served)
     bad = {"metadata": {"name": "bad"}, "spec": {"size": "huge"}}
-    await client.plain.create(THINGS, bad, ns)
+    await client.dynamic.create(THINGS, bad, ns)
 
     old = OldVersions(client._caller.transport)
     clock = WallClock()
     reports: list[str] = []
-    informers = Informers(Client(old, clock=clock, burst=0), clock, on_malformed=lambda what: reports.append(what.name))
-    things = informers.of(THINGS, ns)
+    informers = InformerFactory(
+        Client(old, clock=clock, burst=0), clock, on_malformed=lambda what: reports.append(what.name)
+    )
+    things = informers.for_resource(THINGS, ns)
     old.next = True
     async with informers:
-        await informers.synced(timeout=PATIENCE_S)
+        await informers.wait_for_cache_sync(timeout=PATIENCE_S)
         await until(lambda: things.counts.lists == 2)
         assert things.counts.expired == 1
-        ok(await client.create(THINGS, {"metadata": {"name": "b"}}, ns))
+        unwrap(await client.create(THINGS, {"metadata": {"name": "b"}}, ns))
         await until(lambda: {t.metadata.name for t in things.list()} == {"a", "b"})
         assert reports == ["bad"]
     await client.delete(CUSTOM_RESOURCE_DEFINITIONS, "things.test.koord")
@@ -180,7 +189,7 @@ class Standing:
 
     def __init__(self, client: Client, config: LeaseConfig) -> None:
         self.leading = asyncio.Event()
-        self.election = Election(client, WallClock(), config, on_started=self._work)
+        self.election = LeaderElector(client, WallClock(), config, on_started=self._work)
         self.task = asyncio.create_task(self.election.run())
 
     async def _work(self) -> None:
@@ -201,13 +210,13 @@ async def test_leadership_passes_on_release(client: Client, ns: str) -> None:
     await a.led()
     b = Standing(client, quick("l", ns, "b"))
     await until(lambda: b.election.leader == "a")
-    held = ok(await client.get(LEASES, "l", ns)).spec
+    held = unwrap(await client.get(LEASES, "l", ns)).spec
     assert (held.holder_identity, held.lease_duration_seconds, held.lease_transitions) == ("a", 4, 0)
     await a.stop()
     await b.led()
-    assert ok(await client.get(LEASES, "l", ns)).spec.lease_transitions == 1
+    assert unwrap(await client.get(LEASES, "l", ns)).spec.lease_transitions == 1
     await b.stop()
-    freed = ok(await client.get(LEASES, "l", ns)).spec
+    freed = unwrap(await client.get(LEASES, "l", ns)).spec
     assert (freed.holder_identity, freed.lease_duration_seconds) == ("", 1)
 
 
@@ -228,7 +237,7 @@ async def test_a_real_kube_scheduler_and_we_stand_for_one_lease(plane: ControlPl
     them = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet, start_new_session=True)
 
     async def lease() -> LeaseSpec:
-        return ok(await client.get(LEASES, "shared", ns)).spec
+        return unwrap(await client.get(LEASES, "shared", ns)).spec
 
     async def held() -> bool:
         return bool((await lease()).holder_identity)
@@ -259,19 +268,21 @@ async def test_a_real_kube_scheduler_and_we_stand_for_one_lease(plane: ControlPl
 
 
 async def test_events_are_accepted_and_read_by_both_apis(client: Client, ns: str) -> None:
-    about = reference(CONFIG_MAPS, ok(await client.create(CONFIG_MAPS, config_map("m"), ns)))
-    async with Recorder(client, WallClock(), controller="koord-manager", instance="koord-manager-test") as recorder:
+    about = object_reference(CONFIG_MAPS, unwrap(await client.create(CONFIG_MAPS, config_map("m"), ns)))
+    async with EventRecorder(
+        client, WallClock(), controller="koord-manager", instance="koord-manager-test"
+    ) as recorder:
         recorder.record(about, "Warning", "Tested", "n" * 5000, action="Testing", related=about)
         await until(lambda: recorder.counts.writes == 1)
         recorder.record(about, "Warning", "Tested", "n" * 5000, action="Testing", related=about)
         await until(lambda: recorder.counts.writes == 2)
         recorder.record(about, "Warning", "Tested", "n" * 5000, action="Testing", related=about)
     assert (recorder.counts.writes, recorder.counts.refused, recorder.counts.lost) == (3, 0, 0)
-    (event,) = ok(await client.list(EVENTS_EVENTS, ns)).items
+    (event,) = unwrap(await client.list(EVENTS_EVENTS, ns)).items
     assert (event.reason, event.action, event.reporting_controller) == ("Tested", "Testing", "koord-manager")
     assert event.series is not None
     assert event.series.count == 3
     assert event.regarding.uid == about.uid
-    (core,) = ok(await client.list(CORE_EVENTS, ns, fields="involvedObject.name=m")).items
+    (core,) = unwrap(await client.list(CORE_EVENTS, ns, fields="involvedObject.name=m")).items
     assert core.metadata.uid == event.metadata.uid
     assert len(core.message) == 1024

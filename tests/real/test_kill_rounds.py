@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.killing import kill_rounds
+from tests.kill_harness import kill_rounds
 
 pytestmark = pytest.mark.real
 

@@ -12,32 +12,34 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.qos_class import BEST_EFFORT, BURSTABLE
+from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
 from koord.host.cgroup.detection import cgroup_version
-from koord.host.cgroup.layout import Layout
-from koord.host.cgroup.tree import Tree
-from koord.host.fault import Fault
-from koord.host.held_file import Descriptors
-from koord.host.host import Host
-from koord.koordlet.collect.collection import Collection
-from koord.koordlet.pod import ContainerView, PodView
-from koord.koordlet.series import kind
-from koord.koordlet.series.store import Store
+from koord.host.cgroup.layout import CgroupLayout
+from koord.host.cgroup.tree import CgroupTree
+from koord.host.fd_cache import FdBudget
+from koord.host.filesystem import Host
+from koord.host.io_error import IoError
+from koord.koordlet.collect.collector_set import CollectorSet
+from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
+from koord.koordlet.series import metric_kind
+from koord.koordlet.series.store import SeriesStore
 from koord.telemetry.clock import WallClock
 
 pytestmark = pytest.mark.real
 
 PREFIX = f"koord-collect-{os.getpid()}"
-LAYOUT = Layout("cgroupfs", (PREFIX,))
+LAYOUT = CgroupLayout("cgroupfs", (PREFIX,))
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory")
 BUSY = "import time\nwhile True: pass"
 HOLDS = "held = bytearray(64 << 20)\nimport sys, time\nprint('held', flush=True)\ntime.sleep(60)"
 
 
 class Node:
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: CgroupTree) -> None:
         self.tree = tree
-        self.roots = [tree.group(name, "") for name in CONTROLLERS] if tree.version == 1 else [tree.group("", "")]
+        self.roots = (
+            [tree.group_path(name, "") for name in CONTROLLERS] if tree.version == 1 else [tree.group_path("", "")]
+        )
         self.made: list[str] = []
         self.running: list[subprocess.Popen[str]] = []
         for group in (PREFIX, LAYOUT.kubepods, LAYOUT.qos_dir(BURSTABLE), LAYOUT.qos_dir(BEST_EFFORT)):
@@ -54,13 +56,13 @@ class Node:
                 if self.tree.version == 1 and (folder / name).exists():
                     (folder / name).write_text((folder.parent / name).read_text())
 
-    def pod(self, uid: str, qos: str = BURSTABLE) -> PodView:
+    def pod(self, uid: str, qos: str = BURSTABLE) -> PodMeta:
         group = LAYOUT.pod_dir(qos, uid)
         box = LAYOUT.container_dir(group, f"containerd://{uid}-box") or ""
         self.make(group)
         self.make(box)
-        view = ContainerView(name="box", id=f"containerd://{uid}-box", group=box, running=True)
-        return PodView(uid=uid, name=uid, group=group, kube_qos=qos, containers=(view,))
+        view = ContainerMeta(name="box", id=f"containerd://{uid}-box", group=box, running=True)
+        return PodMeta(uid=uid, name=uid, group=group, kube_qos=qos, containers=(view,))
 
     def start(self, group: str, program: str) -> subprocess.Popen[str]:
         """A process that is in the group before it does anything."""
@@ -95,16 +97,16 @@ class Node:
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    host = Host.here()
+    host = Host.local()
     version = cgroup_version(host)
-    tree = Tree(host, version, LAYOUT)
-    roots = [tree.group(name, "") for name in CONTROLLERS] if version == 1 else [tree.group("", "")]
+    tree = CgroupTree(host, version, LAYOUT)
+    roots = [tree.group_path(name, "") for name in CONTROLLERS] if version == 1 else [tree.group_path("", "")]
     closed = [root for root in roots if not os.access(root, os.W_OK)]
     if closed:
         pytest.skip(f"cgroup v{version} is not writable here: {', '.join(closed)}")
     if version == 2:
-        text = tree.host.read(f"{tree.group('', '')}/cgroup.subtree_control")
-        if isinstance(text, Fault) or not {"cpu", "cpuset", "memory"} <= set(text.split()):
+        text = tree.host.read(f"{tree.group_path('', '')}/cgroup.subtree_control")
+        if isinstance(text, IoError) or not {"cpu", "cpuset", "memory"} <= set(text.split()):
             pytest.skip("the root of cgroup v2 does not hand down cpu, cpuset and memory")
     made = Node(tree)
     try:
@@ -113,10 +115,10 @@ def node() -> Iterator[Node]:
         made.clean()
 
 
-def collect(node: Node, pods: tuple[PodView, ...], seconds: float) -> Store:
+def collect(node: Node, pods: tuple[PodMeta, ...], seconds: float) -> SeriesStore:
     """Two looks, so far apart."""
-    store, clock = Store(kind.keep_s()), WallClock()
-    collection = Collection(node.tree, store, clock)
+    store, clock = SeriesStore(metric_kind.retention_s()), WallClock()
+    collection = CollectorSet(node.tree, store, clock)
     collection.sample(clock.time(), pods)
     time.sleep(seconds)
     collection.sample(clock.time(), pods)
@@ -128,15 +130,15 @@ def test_a_busy_pod_uses_about_what_its_process_does(node: Node) -> None:
     pod, idle = node.pod("busy"), node.pod("idle")
     child = node.start(pod.containers[0].group, BUSY)
     store = collect(node, (pod, idle), 1.0)
-    used = store.window((kind.POD_CPU, "busy"), time.time(), 60).last
-    inside = store.window((kind.CONTAINER_CPU, pod.containers[0].id), time.time(), 60).last
+    used = store.window((metric_kind.POD_CPU, "busy"), time.time(), 60).last
+    inside = store.window((metric_kind.CONTAINER_CPU, pod.containers[0].id), time.time(), 60).last
     assert child.poll() is None
     assert used is not None
     assert inside is not None
     assert 0.05 < used <= 1.2, "one thread, on a machine that others use too"
     assert inside == pytest.approx(used, rel=0.5)
-    assert store.window((kind.POD_CPU, "idle"), time.time(), 60).last == 0
-    node_used = store.window((kind.NODE_CPU,), time.time(), 60).last
+    assert store.window((metric_kind.POD_CPU, "idle"), time.time(), 60).last == 0
+    node_used = store.window((metric_kind.NODE_CPU,), time.time(), 60).last
     assert node_used is not None
     assert node_used >= 0.5 * used
 
@@ -147,7 +149,7 @@ def test_held_memory_is_seen(node: Node) -> None:
     assert child.stdout is not None
     assert child.stdout.readline() == "held\n"
     store = collect(node, (pod,), 0.2)
-    held = store.window((kind.POD_MEMORY, "holder"), time.time(), 60).last
+    held = store.window((metric_kind.POD_MEMORY, "holder"), time.time(), 60).last
     assert held is not None
     assert 60 << 20 < held < 200 << 20
 
@@ -156,8 +158,8 @@ def test_best_effort_use_is_that_of_its_group(node: Node) -> None:
     pod = node.pod("batch", BEST_EFFORT)
     node.start(pod.containers[0].group, BUSY)
     store = collect(node, (pod,), 0.6)
-    used = store.window((kind.NODE_BE, kind.BE_USAGE), time.time(), 60).last
-    limit = store.window((kind.NODE_BE, kind.BE_REAL_LIMIT), time.time(), 60).last
+    used = store.window((metric_kind.NODE_BE, metric_kind.BE_USAGE), time.time(), 60).last
+    limit = store.window((metric_kind.NODE_BE, metric_kind.BE_REAL_LIMIT), time.time(), 60).last
     assert used is not None
     assert 50 < used <= 1200
     assert limit is not None
@@ -166,8 +168,8 @@ def test_best_effort_use_is_that_of_its_group(node: Node) -> None:
 
 def test_a_group_that_is_removed_and_made_again_between_looks(node: Node) -> None:
     pod = node.pod("again")
-    store, clock = Store(kind.keep_s()), WallClock()
-    collection = Collection(node.tree, store, clock, budget=Descriptors(1000))
+    store, clock = SeriesStore(metric_kind.retention_s()), WallClock()
+    collection = CollectorSet(node.tree, store, clock, budget=FdBudget(1000))
     for _ in range(2):
         collection.sample(clock.time(), (pod,))
         time.sleep(0.05)
@@ -176,14 +178,14 @@ def test_a_group_that_is_removed_and_made_again_between_looks(node: Node) -> Non
         for root in node.roots:
             (Path(root) / group).rmdir()
     collection.sample(clock.time(), (pod,))
-    assert not collection.conditions["pods"].problem, "a pod that is gone is no trouble"
+    assert not collection.statuses["pods"].problem, "a pod that is gone is no trouble"
     for group in reversed(groups):
         node.make(group)
-    before = store.window((kind.POD_CPU, "again"), time.time(), 60).count
+    before = store.window((metric_kind.POD_CPU, "again"), time.time(), 60).count
     for _ in range(3):
         time.sleep(0.05)
         collection.sample(clock.time(), (pod,))
-    assert store.window((kind.POD_CPU, "again"), time.time(), 60).count > before, "its new files are read"
+    assert store.window((metric_kind.POD_CPU, "again"), time.time(), 60).count > before, "its new files are read"
     collection.close()
 
 
@@ -206,8 +208,8 @@ def test_groups_that_come_and_go_all_the_time(node: Node, caplog: pytest.LogCapt
                         (Path(root) / group).mkdir()
             rounds += 1
 
-    store, clock = Store(kind.keep_s()), WallClock()
-    collection = Collection(node.tree, store, clock, budget=Descriptors(1000))
+    store, clock = SeriesStore(metric_kind.retention_s()), WallClock()
+    collection = CollectorSet(node.tree, store, clock, budget=FdBudget(1000))
     thread = threading.Thread(target=churn)
     thread.start()
     try:
@@ -220,7 +222,7 @@ def test_groups_that_come_and_go_all_the_time(node: Node, caplog: pytest.LogCapt
         collection.close()
     assert rounds > 3
     assert not [line for line in caplog.messages if "pods" in line or "throttled" in line]
-    assert store.window((kind.POD_CPU, "churn-0"), time.time(), 60).count > 100, "the one that stays is measured"
+    assert store.window((metric_kind.POD_CPU, "churn-0"), time.time(), 60).count > 100, "the one that stays is measured"
     for pod in pods:
-        used = store.window((kind.POD_CPU, pod.uid), time.time(), 60)
+        used = store.window((metric_kind.POD_CPU, pod.uid), time.time(), 60)
         assert used.last is None or 0 <= used.last <= collection.info.cpus

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from koord.api.annotations.interference import A_INTERFERENCE as NOTE
-from koord.host.cgroup.detection import Undetected, open_tree
-from koord.host.host import Host
-from koord.koordlet.capability import PREFIX
+from koord.api.annotations.pod_codecs import A_INTERFERENCE as NOTE
+from koord.host.cgroup.detection import LayoutNotDetected, open_tree
+from koord.host.filesystem import Host
+from koord.koordlet.reporters.builders.node_conditions import PREFIX
 from koord.values.cpuset import CPUSet
-from tests.real.node_site import (
+from tests.real.real_node import (
     BURST,
     CPUS,
     IDLE,
@@ -65,8 +65,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     if reason:
         pytest.skip(reason)
     with realnode.running() as node:
-        tree = open_tree(Host.here())
-        assert not isinstance(tree, Undetected), tree
+        tree = open_tree(Host.local())
+        assert not isinstance(tree, LayoutNotDetected), tree
         site = Site(node, tree, tmp_path_factory.mktemp("koordlet"))
         nodeagent.install(site.api, report_s=1, durations=("20s", "5m"))
         lent = {"kubernetes.io/batch-cpu": "20k", "kubernetes.io/batch-memory": "20Gi"}  # as the manager would

@@ -14,29 +14,28 @@ from typing import Any
 import aiohttp
 import pytest
 
-from koord.api.builtin import NODES, PODS
-from koord.api.custom import NODE_METRICS, NODE_SLOS
-from koord.api.qos_class import BEST_EFFORT, BURSTABLE
-from koord.cli import koordlet as command
-from koord.embedded.cluster import Cluster
-from koord.embedded.cluster import Settings as ClusterSettings
+from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
+from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
+from koord.api.kubernetes.builtin_kinds import NODES, PODS
+from koord.cli.daemons import koordlet as command
+from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.host.cgroup.detection import cgroup_version
-from koord.host.cgroup.layout import Layout
-from koord.host.cgroup.tree import Tree
-from koord.host.fault import Fault
-from koord.host.host import Host
-from koord.host.processor import processors
-from koord.koordlet.pods.settings import Settings as PodSettings
-from koord.koordlet.program import Koordlet
-from koord.koordlet.reporting.prediction import Settings as PredictionSettings
-from koord.koordlet.settings import AuditSettings, Settings, default_gates
-from koord.kube.client import Client
-from koord.kube.refused import Refused
+from koord.host.cgroup.layout import CgroupLayout
+from koord.host.cgroup.tree import CgroupTree
+from koord.host.filesystem import Host
+from koord.host.hardware_topology import online_cpus
+from koord.host.io_error import IoError
+from koord.koordlet.agent import Koordlet
+from koord.koordlet.inputs.kubelet_client import PodSourceSettings as PodSettings
+from koord.koordlet.reporters.predictor import PredictorSettings as PredictionSettings
+from koord.koordlet.settings import AuditSettings, KoordletSettings, default_gates
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import ApiError
 
 pytestmark = pytest.mark.real
 
 PREFIX = f"koord-agent-{os.getpid()}"
-LAYOUT = Layout("cgroupfs", (PREFIX,))
+LAYOUT = CgroupLayout("cgroupfs", (PREFIX,))
 TOP, LS_TOP = LAYOUT.qos_dir(BEST_EFFORT), LAYOUT.qos_dir(BURSTABLE)
 QUOTA, BURST, CPUS = "cpu.cfs_quota_us", "cpu.cfs_burst_us", "cpuset.cpus"
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio")
@@ -47,7 +46,7 @@ PATIENCE_S = float(os.environ.get("KOORD_PATIENCE_S", "20"))  # a guest without 
 class Ground:
     """The subtree, and the values in it."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: CgroupTree) -> None:
         self.tree = tree
         self._made: list[Path] = []
 
@@ -55,7 +54,7 @@ class Ground:
         roots = CONTROLLERS if self.tree.version == 1 else ("",)
         for group in groups:
             for root in roots:
-                folder = Path(self.tree.group(root, group))
+                folder = Path(self.tree.group_path(root, group))
                 if folder.exists():
                     continue
                 folder.mkdir()
@@ -85,15 +84,15 @@ class Ground:
 
 @pytest.fixture
 def ground() -> Iterator[Ground]:
-    host = Host.here()
+    host = Host.local()
     version = cgroup_version(host)
-    tree = Tree(host, version, LAYOUT)
-    roots = [tree.group(name, "") for name in CONTROLLERS] if version == 1 else [tree.group("", "")]
+    tree = CgroupTree(host, version, LAYOUT)
+    roots = [tree.group_path(name, "") for name in CONTROLLERS] if version == 1 else [tree.group_path("", "")]
     closed = [root for root in roots if not os.access(root, os.W_OK)]
     if os.geteuid() != 0 or closed:
         pytest.skip(f"cgroup v{version} is not writable for user {os.geteuid()}: {', '.join(closed)}")
     if version == 2:
-        text = tree.host.read(f"{tree.group('', '')}/cgroup.subtree_control")
+        text = tree.host.read(f"{tree.group_path('', '')}/cgroup.subtree_control")
         if not isinstance(text, str) or not {"cpu", "cpuset", "memory"} <= set(text.split()):
             pytest.skip("the root of cgroup v2 does not hand down cpu, cpuset and memory")
     ground = Ground(tree)
@@ -105,8 +104,8 @@ def ground() -> Iterator[Ground]:
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    cluster = Cluster(ClusterSettings(http=False))
+async def cluster() -> AsyncIterator[EmbeddedCluster]:
+    cluster = EmbeddedCluster(ClusterSettings(http=False))
     await cluster.start()
     try:
         yield cluster
@@ -121,10 +120,10 @@ async def until(true: Callable[[], bool], what: str) -> None:
     assert true(), what
 
 
-def agent_of(cluster: Cluster, state: Path, **changes: Any) -> Koordlet:
+def agent_of(cluster: EmbeddedCluster, state: Path, **changes: Any) -> Koordlet:
     assert cluster.client is not None
     assert cluster.informers is not None
-    settings = Settings(
+    settings = KoordletSettings(
         node=NODE,
         gates=default_gates() | {"AuditEvents", "AuditEventsHTTPHandler"} - {"RdtResctrl"},
         state_dir=str(state / "state"),
@@ -135,12 +134,12 @@ def agent_of(cluster: Cluster, state: Path, **changes: Any) -> Koordlet:
         prediction=PredictionSettings(folder=str(state / "prediction")),
         **changes,
     )
-    return Koordlet(cluster.client, cluster.informers, cluster.clock, settings, Host.here())
+    return Koordlet(cluster.client, cluster.informers, cluster.clock, settings, Host.local())
 
 
 async def furnish(client: Client) -> None:
-    cpus = processors(Host.here())
-    assert not isinstance(cpus, Fault)
+    cpus = online_cpus(Host.local())
+    assert not isinstance(cpus, IoError)
     amounts = {"cpu": str(len(cpus)), "memory": "8Gi", "pods": "110"}
     await made(client.create(NODES, {"metadata": {"name": NODE}}))
     await made(
@@ -157,7 +156,7 @@ async def furnish(client: Client) -> None:
 
 async def made(answer: Any) -> Any:
     found = await answer
-    assert not isinstance(found, Refused), found
+    assert not isinstance(found, ApiError), found
     return found
 
 
@@ -204,7 +203,7 @@ async def order(client: Client, spec: dict[str, Any], *, first: bool = False) ->
         await made(client.patch(NODE_SLOS, NODE, [{"op": "replace", "path": "/spec", "value": spec}], kind="json"))
 
 
-async def test_the_agent_holds_lets_go_and_undoes(cluster: Cluster, ground: Ground, tmp_path: Path) -> None:
+async def test_the_agent_holds_lets_go_and_undoes(cluster: EmbeddedCluster, ground: Ground, tmp_path: Path) -> None:
     client = cluster.client
     assert client is not None
     await furnish(client)
@@ -214,14 +213,16 @@ async def test_the_agent_holds_lets_go_and_undoes(cluster: Cluster, ground: Grou
     )
     everywhere = (TOP, be_pod, be_box, ls_pod, ls_box)
     for group in (ls_pod, ls_box):
-        fault = ground.tree.host.write(f"{ground.tree.group('cpu', group)}/{_quota_file(ground)}", _quota_text(ground))
+        fault = ground.tree.host.write(
+            f"{ground.tree.group_path('cpu', group)}/{_quota_file(ground)}", _quota_text(ground)
+        )
         assert fault is None
     before = ground.values(*everywhere)
     agent = agent_of(cluster, tmp_path)
     await agent.start()
     try:
         await until(lambda: agent.port is not None, "the port is open")
-        await until(lambda: agent.engine is not None, "cgroups are found")
+        await until(lambda: agent.control_loop is not None, "cgroups are found")
         # Without a NodeSLO nothing is touched, and the agent is up.
         assert ground.values(*everywhere) == before
         await order(
@@ -233,9 +234,9 @@ async def test_the_agent_holds_lets_go_and_undoes(cluster: Cluster, ground: Grou
             first=True,
         )
         await until(lambda: ground.value(QUOTA, TOP) != "-1", "BE is held by quota")
-        cpus = len(agent.engine.machine.shape.processors) if agent.engine else 0
+        cpus = len(agent.control_loop.machine.shape.processors) if agent.control_loop else 0
         assert 2_000 <= int(ground.value(QUOTA, TOP)) <= cpus * 65_000
-        if ground.tree.supported(BURST, ls_box):
+        if ground.tree.is_supported(BURST, ls_box):
             await until(lambda: ground.value(BURST, ls_box) == "50000", "the burst is as large as the quota")
         await order(client, {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cpuset"}})
         await until(lambda: ground.value(QUOTA, TOP) == "-1", "the quota is given back when CPUs are used instead")
@@ -275,7 +276,7 @@ def _quota_text(ground: Ground) -> str:
 
 async def test_a_killed_agent_is_taken_over_and_all_is_undone(ground: Ground, tmp_path: Path) -> None:
     """As a process of its own, over HTTPS, ended by SIGKILL."""
-    cluster = Cluster(ClusterSettings(port=0))
+    cluster = EmbeddedCluster(ClusterSettings(port=0))
     await cluster.start()
     try:
         client = cluster.client
@@ -304,7 +305,7 @@ async def test_a_killed_agent_is_taken_over_and_all_is_undone(ground: Ground, tm
 
 
 @contextlib.asynccontextmanager
-async def process(cluster: Cluster, state: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def process(cluster: EmbeddedCluster, state: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     kubeconfig = state / "kubeconfig"
     named = {"name": "x"}
     kubeconfig.write_text(
@@ -322,7 +323,7 @@ async def process(cluster: Cluster, state: Path) -> AsyncIterator[asyncio.subpro
     agent = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "koord.cli.koordlet",
+        "koord.cli.daemons.koordlet",
         f"--kubeconfig={kubeconfig}",
         "-addr=127.0.0.1:0",
         f"--state-dir={state / 'state'}",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process import Up, up
+from tests.koord_up_process import KoordUpProcess, koord_up
 from tests.real.kubectl import Said, kubectl
 from tools.controlplane import ControlPlane
 
@@ -120,8 +120,8 @@ COMMANDS: tuple[tuple[str, str, object, str], ...] = (
 
 
 @pytest.fixture(scope="module")
-def ours() -> Iterator[Up]:
-    with up("--nodes", "0", "--components", "") as running:
+def ours() -> Iterator[KoordUpProcess]:
+    with koord_up("--nodes", "0", "--components", "") as running:
         yield running
 
 
@@ -131,7 +131,7 @@ def _run(kubeconfig: Path, args: str, stdin: object, editor: str) -> Said:
 
 
 @pytest.fixture(scope="module")
-def said(plane: ControlPlane, ours: Up) -> dict[str, tuple[Said, Said]]:
+def said(plane: ControlPlane, ours: KoordUpProcess) -> dict[str, tuple[Said, Said]]:
     """All commands in order on both servers: later ones build on earlier ones."""
     return {
         id: (_run(plane.kubeconfig, args, stdin, editor), _run(ours.kubeconfig, args, stdin, editor))
@@ -147,7 +147,7 @@ def test_kubectl_says_the_same(id: str, said: dict[str, tuple[Said, Said]]) -> N
 
 @pytest.mark.parametrize("output", ["plaintext", "plaintext-openapiv2"])
 @pytest.mark.parametrize("what", ["pod", "deployment.spec.strategy", "cronjob", "node.status", "crd.spec.versions"])
-def test_explain_shows_the_same_fields(what: str, output: str, plane: ControlPlane, ours: Up) -> None:
+def test_explain_shows_the_same_fields(what: str, output: str, plane: ControlPlane, ours: KoordUpProcess) -> None:
     """Fields and their types; the sentences about them are the real server's own."""
     args = ("explain", what, "--recursive", f"--output={output}")
     real, here = (kubectl(server.kubeconfig, *args) for server in (plane, ours))

@@ -8,35 +8,35 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.process import Up, up
+from tests.koord_up_process import KoordUpProcess, koord_up
 from tests.real.kubectl import Said, find, kubectl
 
 pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Up]:
-    with up("--nodes", "3") as running:
+def cluster() -> Iterator[KoordUpProcess]:
+    with koord_up("--nodes", "3") as running:
         yield running
 
 
-def said(cluster: Up, text: str, *, stdin: object = None) -> Said:
+def said(cluster: KoordUpProcess, text: str, *, stdin: object = None) -> Said:
     return kubectl(cluster.kubeconfig, *text.split(" "), stdin=json.dumps(stdin) if stdin else "")
 
 
-def good(cluster: Up, text: str, *, stdin: object = None) -> str:
+def good(cluster: KoordUpProcess, text: str, *, stdin: object = None) -> str:
     done = said(cluster, text, stdin=stdin)
     assert done.code == 0, done.err
     return done.out
 
 
-def test_nodes_are_ready(cluster: Up) -> None:
+def test_nodes_are_ready(cluster: KoordUpProcess) -> None:
     lines = good(cluster, "get nodes").splitlines()[1:]
     assert len(lines) == 3
     assert all(" Ready " in line for line in lines)
 
 
-def test_a_rollout_its_history_and_its_undo(cluster: Up) -> None:
+def test_a_rollout_its_history_and_its_undo(cluster: KoordUpProcess) -> None:
     good(cluster, "create deployment web --image=example/web:1 --replicas=4")
     assert "successfully rolled out" in good(cluster, "rollout status deployment/web --timeout=60s")
     good(cluster, "set image deployment/web web=example/web:2")
@@ -53,7 +53,7 @@ def test_a_rollout_its_history_and_its_undo(cluster: Up) -> None:
     good(cluster, "wait --for=delete pod -l app=web --timeout=60s")
 
 
-def test_a_job_completes_and_its_pods_go_with_it(cluster: Up) -> None:
+def test_a_job_completes_and_its_pods_go_with_it(cluster: KoordUpProcess) -> None:
     annotations = {"sim.koord.sh/run-seconds": "1"}
     container = {"name": "c", "image": "example/batch:1"}
     template = {"metadata": {"annotations": annotations}, "spec": {"restartPolicy": "Never", "containers": [container]}}
@@ -70,7 +70,7 @@ def test_a_job_completes_and_its_pods_go_with_it(cluster: Up) -> None:
     good(cluster, "wait --for=delete pod -l job-name=sums --timeout=60s")
 
 
-def test_cordon_drain_and_uncordon_respect_budgets(cluster: Up) -> None:
+def test_cordon_drain_and_uncordon_respect_budgets(cluster: KoordUpProcess) -> None:
     good(cluster, "create deployment kept --image=example/kept:1 --replicas=3")
     good(cluster, "rollout status deployment/kept --timeout=60s")
     good(cluster, "create pdb kept --selector=app=kept --min-available=2")
@@ -86,7 +86,7 @@ def test_cordon_drain_and_uncordon_respect_budgets(cluster: Up) -> None:
     good(cluster, "delete deployment kept")
 
 
-def test_a_namespace_goes_with_all_that_is_in_it(cluster: Up) -> None:
+def test_a_namespace_goes_with_all_that_is_in_it(cluster: KoordUpProcess) -> None:
     good(cluster, "create namespace team")
     good(cluster, "create deployment web --image=example/web:1 --replicas=2 -n team")
     good(cluster, "create configmap c --from-literal=k=v -n team")
@@ -94,7 +94,7 @@ def test_a_namespace_goes_with_all_that_is_in_it(cluster: Up) -> None:
     assert "NotFound" in said(cluster, "get namespace team").err
 
 
-def test_watching_shows_changes_as_they_come(cluster: Up) -> None:
+def test_watching_shows_changes_as_they_come(cluster: KoordUpProcess) -> None:
     command = [find(), "--kubeconfig", str(cluster.kubeconfig), "get", "configmaps", "-w", "--no-headers"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
@@ -104,7 +104,7 @@ def test_watching_shows_changes_as_they_come(cluster: Up) -> None:
     good(cluster, "delete configmap seen")
 
 
-def test_statefulset_and_daemonset_roll_out(cluster: Up) -> None:
+def test_statefulset_and_daemonset_roll_out(cluster: KoordUpProcess) -> None:
     spec = {"containers": [{"name": "c", "image": "example/app:1"}]}
 
     def workload(kind: str, name: str, **more: object) -> dict[str, object]:
@@ -121,7 +121,7 @@ def test_statefulset_and_daemonset_roll_out(cluster: Up) -> None:
     good(cluster, "delete statefulset/db daemonset/agent")
 
 
-def test_koord_kinds_are_there(cluster: Up) -> None:
+def test_koord_kinds_are_there(cluster: KoordUpProcess) -> None:
     assert "reservations" in good(cluster, "api-resources --api-group=scheduling.koordinator.sh")
     assert "FIELDS:" in good(cluster, "explain reservations.spec")
     missing = {

@@ -19,18 +19,26 @@ from typing import Any
 import pytest
 import yaml
 
-from koord.api.builtin import CONFIG_MAPS, EVENTS_EVENTS, NAMESPACES, NODES, PODS, REPLICA_SETS, SECRETS
-from koord.api.custom import (
+from koord.api.koordinator.custom_kinds import (
     CLUSTER_COLOCATION_PROFILES,
     NODE_METRICS,
     NODE_SLOS,
     POD_MIGRATION_JOBS,
     RESERVATIONS,
 )
-from koord.cli.manifests import manifests
-from koord.kube.client import Client
-from koord.kube.refused import Refused, ok
-from koord.manager.world import NAMESPACE
+from koord.api.kubernetes.builtin_kinds import (
+    CONFIG_MAPS,
+    EVENTS_EVENTS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    REPLICA_SETS,
+    SECRETS,
+)
+from koord.cli.manifests.manifests import manifests
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import ApiError, unwrap
+from koord.manager.context import NAMESPACE
 from tests.real.kubectl import kubectl
 from tests.real.manager_process import ManagerProcess, account, running
 from tests.real.reach import connect
@@ -139,12 +147,12 @@ def pod(name: str, **labels: str) -> dict[str, Any]:
 
 
 async def with_profile(client: Client, namespace: str) -> None:
-    ok(await client.create(NAMESPACES, {"metadata": {"name": namespace}}))
+    unwrap(await client.create(NAMESPACES, {"metadata": {"name": namespace}}))
     made = await client.create(CLUSTER_COLOCATION_PROFILES, PROFILE)
-    assert not isinstance(made, Refused) or made.already_exists
+    assert not isinstance(made, ApiError) or made.already_exists
 
     async def applies() -> bool:
-        tried = ok(await client.create(PODS, pod("probe", app="job"), namespace, dry_run=True))
+        tried = unwrap(await client.create(PODS, pod("probe", app="job"), namespace, dry_run=True))
         return tried.metadata.labels.get("from-profile") == "yes"
 
     await until(client, applies)
@@ -167,7 +175,7 @@ class TestRunning:
     async def test_the_api_server_asks_and_follows(self, home: Home, manager: ManagerProcess) -> None:
         async with connect(home.plane.kubeconfig) as client:
             await with_profile(client, "asked")
-            made = ok(await client.create(PODS, pod("a", app="job"), "asked"))
+            made = unwrap(await client.create(PODS, pod("a", app="job"), "asked"))
             assert made.spec.priority == 5000
             assert made.metadata.labels["koordinator.sh/qosClass"] == "BE"
             assert set(made.spec.containers[0].resources.requests) == {
@@ -175,28 +183,28 @@ class TestRunning:
                 "kubernetes.io/batch-memory",
             }
             bad = await client.create(PODS, pod("b", **{"koordinator.sh/qosClass": "BE"}), "asked")
-            assert isinstance(bad, Refused)
+            assert isinstance(bad, ApiError)
             assert bad.message == (
                 'admission webhook "vpod.koordinator.sh" denied the request: Pod: Forbidden: '
                 "koordinator.sh/qosClass=BE and priorityClass= cannot be used in combination"
             )
             config = {"data": {"colocation-config": '{"cpuReclaimThresholdPercent": -1}'}}
             refused = await client.patch(CONFIG_MAPS, "slo-controller-config", config, NAMESPACE, kind="merge")
-            assert isinstance(refused, Refused)
+            assert isinstance(refused, ApiError)
             assert "vconfigmap.koordinator.sh" in refused.message
-            untouched = ok(await client.create(PODS, pod("own", app="job"), "kube-system"))
+            untouched = unwrap(await client.create(PODS, pod("own", app="job"), "kube-system"))
             assert "from-profile" not in untouched.metadata.labels
 
     async def test_controllers_work_with_the_rights_they_declare(self, home: Home, manager: ManagerProcess) -> None:
         async with connect(home.plane.kubeconfig) as client:
-            ok(await client.create(NODES, {"metadata": {"name": "n1"}}))
+            unwrap(await client.create(NODES, {"metadata": {"name": "n1"}}))
             amounts = {"cpu": "10", "memory": "20Gi", "pods": "100"}
             status = {"status": {"capacity": amounts, "allocatable": amounts}}
-            ok(await client.patch(NODES, "n1", status, kind="merge", subresource="status"))
+            unwrap(await client.patch(NODES, "n1", status, kind="merge", subresource="status"))
 
             async def has_companions() -> bool:
                 found = [await client.get(resource, "n1") for resource in (NODE_METRICS, NODE_SLOS)]
-                return not any(isinstance(one, Refused) for one in found)
+                return not any(isinstance(one, ApiError) for one in found)
 
             await until(client, has_companions)
             usage = {"resources": {"cpu": "1", "memory": "2Gi"}}
@@ -205,10 +213,10 @@ class TestRunning:
                 "nodeMetric": {"nodeUsage": usage, "systemUsage": usage},
                 "podsMetric": [],
             }
-            ok(await client.patch(NODE_METRICS, "n1", {"status": report}, kind="merge", subresource="status"))
+            unwrap(await client.patch(NODE_METRICS, "n1", {"status": report}, kind="merge", subresource="status"))
 
             async def lends() -> str:
-                return str(ok(await client.get(NODES, "n1")).status.allocatable.get("kubernetes.io/batch-cpu", ""))
+                return str(unwrap(await client.get(NODES, "n1")).status.allocatable.get("kubernetes.io/batch-cpu", ""))
 
             assert await until(client, lends)
             assert home.denied() == []
@@ -224,20 +232,20 @@ class TestRunning:
 
             async def fingerprints() -> str:
                 secret = await client.get(SECRETS, "koordinator-webhook-certs", NAMESPACE)
-                return "" if isinstance(secret, Refused) else secret.data.get("tls.crt", "")
+                return "" if isinstance(secret, ApiError) else secret.data.get("tls.crt", "")
 
             before = await fingerprints()
             assert len(await not_after()) == 4
-            ok(await client.delete(SECRETS, "koordinator-webhook-certs", NAMESPACE))
+            unwrap(await client.delete(SECRETS, "koordinator-webhook-certs", NAMESPACE))
             calls, deadline = 0, time.monotonic() + 60
             while manager.log.read_text().count("serving the certificate") < 2:
                 tried = await client.create(PODS, pod("probe", app="job"), "rotating", dry_run=True)
-                assert not isinstance(tried, Refused), f"after {calls} calls: {tried}"
+                assert not isinstance(tried, ApiError), f"after {calls} calls: {tried}"
                 assert tried.metadata.labels["from-profile"] == "yes"
                 calls += 1
                 assert time.monotonic() < deadline, "the certificate was not replaced within 60 s"
             for _ in range(20):
-                ok(await client.create(PODS, pod("probe", app="job"), "rotating", dry_run=True))
+                unwrap(await client.create(PODS, pod("probe", app="job"), "rotating", dry_run=True))
             assert calls > 20
             assert await fingerprints() not in ("", before)
 
@@ -248,20 +256,20 @@ async def test_what_slips_through_while_it_is_away_is_told_of(home: Home, tmp_pa
             name = f"koordinator-{kind}-webhook-configuration"
             kubectl(home.plane.kubeconfig, "delete", f"{kind}webhookconfiguration", name)
         home.apply(objects("manager", failure_policy="Ignore"))
-        if isinstance(await client.get(NAMESPACES, "slipping"), Refused):
-            ok(await client.create(NAMESPACES, {"metadata": {"name": "slipping"}}))
+        if isinstance(await client.get(NAMESPACES, "slipping"), ApiError):
+            unwrap(await client.create(NAMESPACES, {"metadata": {"name": "slipping"}}))
         environ = {"WEBHOOK_HOST": "127.0.0.1", "WEBHOOK_CERT_WRITER": "secret"}
         made = await client.create(CLUSTER_COLOCATION_PROFILES, PROFILE)
-        assert not isinstance(made, Refused) or made.already_exists
+        assert not isinstance(made, ApiError) or made.already_exists
         await asyncio.sleep(1.1)  # creation times have whole seconds, and the pod has to be younger than the profile
-        bare = ok(await client.create(PODS, pod("bare", app="job"), "slipping"))
+        bare = unwrap(await client.create(PODS, pod("bare", app="job"), "slipping"))
         assert "from-profile" not in bare.metadata.labels
         with running(
             home.kubeconfig, tmp_path, "--enable-leader-election=false", f"--feature-gates={GATES}", environ=environ
         ) as again:
 
             async def told() -> list[str]:
-                events = ok(await client.list(EVENTS_EVENTS, "slipping")).items
+                events = unwrap(await client.list(EVENTS_EVENTS, "slipping")).items
                 return [event.regarding.name for event in events if event.reason == "WebhookBypassed"]
 
             assert await until(client, told) == ["bare"]
@@ -272,7 +280,7 @@ async def test_what_slips_through_while_it_is_away_is_told_of(home: Home, tmp_pa
 def scheduling(kubeconfig: Path, config: Path) -> AbstractContextManager[None]:
     """koord-scheduler as a child process, with the rights of the kubeconfig."""
     flags = [f"--port={free_port()}", "--address=127.0.0.1", "--secure-port=0"]
-    return program("koord.cli.koord_scheduler", kubeconfig, config, *flags)
+    return program("koord.cli.daemons.koord_scheduler", kubeconfig, config, *flags)
 
 
 @contextmanager
@@ -297,22 +305,22 @@ async def test_the_scheduler_binds_with_the_rights_it_declares(home: Home, tmp_p
     kubeconfig = account(home.plane, tmp_path, "koord-scheduler", NAMESPACE)
     with scheduling(kubeconfig, file):
         async with connect(home.plane.kubeconfig) as client:
-            ok(await client.create(NAMESPACES, {"metadata": {"name": "placed"}}))
-            ok(await client.create(NODES, {"metadata": {"name": "room"}}))
+            unwrap(await client.create(NAMESPACES, {"metadata": {"name": "placed"}}))
+            unwrap(await client.create(NODES, {"metadata": {"name": "room"}}))
             amounts = {"cpu": "10", "memory": "20Gi", "pods": "100"}
             ready = {"type": "Ready", "status": "True", "reason": "R", "message": "m"}
             status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
-            ok(await client.patch(NODES, "room", status, kind="merge", subresource="status"))
+            unwrap(await client.patch(NODES, "room", status, kind="merge", subresource="status"))
             waiting = pod("a")
             waiting["spec"] |= {"schedulerName": "koord-scheduler", "nodeSelector": {"none": "such"}}
-            ok(await client.create(PODS, waiting, "placed"))
+            unwrap(await client.create(PODS, waiting, "placed"))
             wanted = pod("b")
             wanted["spec"]["schedulerName"] = "koord-scheduler"
-            ok(await client.create(PODS, wanted, "placed"))
+            unwrap(await client.create(PODS, wanted, "placed"))
 
             async def placed() -> bool:
-                bound = ok(await client.get(PODS, "b", "placed"))
-                refused = ok(await client.get(PODS, "a", "placed"))
+                bound = unwrap(await client.get(PODS, "b", "placed"))
+                refused = unwrap(await client.get(PODS, "a", "placed"))
                 return bool(bound.spec.node_name and refused.status.conditions)
 
             try:
@@ -334,34 +342,34 @@ async def test_the_descheduler_moves_pods_with_the_rights_it_declares(home: Home
     file = tmp_path / "koord-descheduler.config"
     file.write_text(yaml.safe_dump(config))
     kubeconfig = account(home.plane, tmp_path, "koord-descheduler", NAMESPACE)
-    with program("koord.cli.koord_descheduler", kubeconfig, file, "--secure-port=0"):
+    with program("koord.cli.daemons.koord_descheduler", kubeconfig, file, "--secure-port=0"):
         async with connect(home.plane.kubeconfig) as client:
             owner = await with_owned_pods(client, "moved", "goes", "stays")
 
             async def ask_for(name: str, mode: str) -> None:
                 spec = {"podRef": {"namespace": "moved", "name": name}, "mode": mode, "ttl": "5m"}
-                ok(await client.create(POD_MIGRATION_JOBS, {"metadata": {"name": name}, "spec": spec}))
+                unwrap(await client.create(POD_MIGRATION_JOBS, {"metadata": {"name": name}, "spec": spec}))
 
             async def evicted() -> bool:
-                return ok(await client.get(POD_MIGRATION_JOBS, "goes")).status.phase == "Succeeded"
+                return unwrap(await client.get(POD_MIGRATION_JOBS, "goes")).status.phase == "Succeeded"
 
             async def reserved() -> Any:
-                options = ok(await client.get(POD_MIGRATION_JOBS, "stays")).spec.reservation_options
+                options = unwrap(await client.get(POD_MIGRATION_JOBS, "stays")).spec.reservation_options
                 return options is not None and options.reservation_ref is not None
 
             async def given_back() -> bool:
-                return not ok(await client.list(RESERVATIONS)).items
+                return not unwrap(await client.list(RESERVATIONS)).items
 
             try:
                 await ask_for("stays", "ReservationFirst")
                 await until(client, reserved)
-                (place,) = ok(await client.list(RESERVATIONS)).items
+                (place,) = unwrap(await client.list(RESERVATIONS)).items
                 assert [one.controller.uid for one in place.spec.owners if one.controller is not None] == [owner]
-                ok(await client.delete(POD_MIGRATION_JOBS, "stays"))
+                unwrap(await client.delete(POD_MIGRATION_JOBS, "stays"))
                 await until(client, given_back)
                 await ask_for("goes", "EvictDirectly")
                 await until(client, evicted)
-                assert isinstance(await client.get(PODS, "goes", "moved"), Refused)
+                assert isinstance(await client.get(PODS, "goes", "moved"), ApiError)
             finally:
                 assert home.denied("koord-descheduler") == [], "a right is missing"
     assert home.denied("koord-descheduler") == [], "a right is missing"
@@ -369,18 +377,18 @@ async def test_the_descheduler_moves_pods_with_the_rights_it_declares(home: Home
 
 async def with_owned_pods(client: Client, namespace: str, *names: str) -> str:
     """Running pods of one ReplicaSet that no controller looks after; its uid."""
-    ok(await client.create(NAMESPACES, {"metadata": {"name": namespace}}))
+    unwrap(await client.create(NAMESPACES, {"metadata": {"name": namespace}}))
     labels = {"app": namespace}
     template = {"metadata": {"labels": labels}, "spec": pod("x")["spec"]}
     spec = {"replicas": 10, "selector": {"matchLabels": labels}, "template": template}
-    owner = ok(await client.create(REPLICA_SETS, {"metadata": {"name": "owner"}, "spec": spec}, namespace)).metadata
+    owner = unwrap(await client.create(REPLICA_SETS, {"metadata": {"name": "owner"}, "spec": spec}, namespace)).metadata
     for name in names:
         one = pod(name, **labels)
         reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "owner", "uid": owner.uid}
         one["metadata"]["ownerReferences"] = [{**reference, "controller": True}]
         one["spec"] |= {"nodeName": "n", "schedulerName": "koord-scheduler", "terminationGracePeriodSeconds": 0}
-        ok(await client.create(PODS, one, namespace))
+        unwrap(await client.create(PODS, one, namespace))
         ready = {"type": "Ready", "status": "True"}
         status = {"status": {"phase": "Running", "conditions": [ready]}}
-        ok(await client.patch(PODS, name, status, namespace, kind="merge", subresource="status"))
+        unwrap(await client.patch(PODS, name, status, namespace, kind="merge", subresource="status"))
     return owner.uid

@@ -11,18 +11,20 @@ from typing import Any
 
 import pytest
 
-from koord.api.merge.merge_patch import merge_patch
-from koord.api.merge.outcome import PatchFailed
-from koord.api.merge.strategic import strategic_merge
-from koord.embedded.apiserver.merge.apply import BEFORE_FIRST_APPLY, Applied, apply
-from koord.embedded.apiserver.merge.conflict import Conflicts
+from koord.api.patch.merge_patch import PatchFailed, merge_patch
+from koord.api.patch.strategic_merge import strategic_merge
 from koord.embedded.apiserver.merge.json_patch import json_patch
-from koord.embedded.apiserver.merge.managed import track_update
-from koord.embedded.apiserver.merge.reset import ownable
-from koord.embedded.apiserver.merge.sameness import kept_times
-from koord.embedded.apiserver.schema.builtin import OBJECT_META, builtin
-from koord.embedded.apiserver.schema.node import Node
-from koord.kube.transport import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
+from koord.embedded.apiserver.merge.managed_fields import keep_unchanged_times, track_update
+from koord.embedded.apiserver.merge.reset_fields import ownable
+from koord.embedded.apiserver.merge.server_side_apply import (
+    BEFORE_FIRST_APPLY,
+    ApplyConflicts,
+    ApplyResult,
+    apply_config,
+)
+from koord.embedded.apiserver.schema.builtin_types import OBJECT_META, builtin_types
+from koord.embedded.apiserver.schema.schema_node import SchemaNode
+from koord.kube.transport.interface import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from tools.controlplane import ControlPlane
 
 pytestmark = pytest.mark.real
@@ -34,7 +36,7 @@ NAMESPACE = "merge"
 class Door:
     """One kind on the real server."""
 
-    def __init__(self, plane: ControlPlane, api_version: str, kind: str, plural: str, node: Node) -> None:
+    def __init__(self, plane: ControlPlane, api_version: str, kind: str, plural: str, node: SchemaNode) -> None:
         self._plane = plane
         self.api_version = api_version
         self.kind = kind
@@ -105,31 +107,31 @@ WIDGET_SCHEMA: Obj = {
 }
 
 
-def widget_node() -> Node:
-    text, number = Node(kind="string"), Node(kind="integer")
-    part = Node(
+def widget_node() -> SchemaNode:
+    text, number = SchemaNode(kind="string"), SchemaNode(kind="integer")
+    part = SchemaNode(
         kind="object",
         fields={
             "name": text,
-            "port": Node(kind="integer", default=80),
+            "port": SchemaNode(kind="integer", default=80),
             "note": text,
-            "labels": Node(kind="map", values=text),
+            "labels": SchemaNode(kind="map", values=text),
         },
     )
-    spec = Node(
+    spec = SchemaNode(
         kind="object",
         fields={
             "size": number,
-            "tags": Node(kind="list", items=text, list_type="set"),
-            "plain": Node(kind="list", items=number),
-            "parts": Node(kind="list", items=part, list_type="map", list_keys=("name", "port")),
-            "whole": Node(kind="map", values=text, atomic=True),
-            "open": Node(kind="any"),
+            "tags": SchemaNode(kind="list", items=text, list_type="set"),
+            "plain": SchemaNode(kind="list", items=number),
+            "parts": SchemaNode(kind="list", items=part, list_type="map", list_keys=("name", "port")),
+            "whole": SchemaNode(kind="map", values=text, atomic=True),
+            "open": SchemaNode(kind="any"),
         },
     )
-    status = Node(kind="object", fields={"ready": number})
-    meta = builtin().definition(OBJECT_META)
-    return Node(
+    status = SchemaNode(kind="object", fields={"ready": number})
+    meta = builtin_types().definition_node(OBJECT_META)
+    return SchemaNode(
         kind="object", fields={"apiVersion": text, "kind": text, "metadata": meta, "spec": spec, "status": status}
     )
 
@@ -162,7 +164,7 @@ def doors(plane: ControlPlane) -> dict[str, Door]:
     kinds.append(("apps/v1", "Deployment", "deployments"))
     found: dict[str, Door] = {}
     for api_version, kind, plural in kinds:
-        node = builtin().node_for(api_version.rpartition("/")[0], api_version.rpartition("/")[2], kind)
+        node = builtin_types().node_for(api_version.rpartition("/")[0], api_version.rpartition("/")[2], kind)
         assert node is not None
         found[kind] = Door(plane, api_version, kind, plural, node)
     found["Widget"] = Door(plane, "merge.koord.test/v1", "Widget", "widgets", widget_node())
@@ -443,7 +445,7 @@ class Checked:
             ownable=self.filter,
         )
         ours = {**answer, "metadata": {**answer["metadata"], "managedFields": expected}}
-        assert (kept_times(self.live, ours) or []) == answer["metadata"].get("managedFields", []), body
+        assert (keep_unchanged_times(self.live, ours) or []) == answer["metadata"].get("managedFields", []), body
         self.live = answer
         self.stored += 1
 
@@ -452,7 +454,7 @@ class Checked:
         body["metadata"] = {**body["metadata"], "name": self.name}
         query = f"?fieldManager={manager}&force={str(force).lower()}"
         code, answer = self.door.call("PATCH", f"/{self.name}{query}", body, APPLY_PATCH)
-        ours = apply(
+        ours = apply_config(
             self.live,
             body,
             manager=manager,
@@ -463,8 +465,8 @@ class Checked:
             kind=self.door.kind,
             ownable=self.filter,
         )
-        if isinstance(ours, Conflicts):
-            self.same_refusal(ours.failed(), code, answer, body)
+        if isinstance(ours, ApplyConflicts):
+            self.same_refusal(ours.to_patch_failed(), code, answer, body)
             return
         if isinstance(ours, PatchFailed):
             self.same_refusal(ours, code, answer, body)
@@ -475,7 +477,7 @@ class Checked:
         assert code == 200, answer
         self.same_applied(ours, answer, body)
 
-    def same_applied(self, ours: Applied, answer: Obj, body: Obj) -> None:
+    def same_applied(self, ours: ApplyResult, answer: Obj, body: Obj) -> None:
         assert filled(content(ours.obj), content(answer)) == content(answer), body
         expected = ours.obj["metadata"].get("managedFields", [])
         theirs = answer["metadata"].get("managedFields", [])
@@ -639,7 +641,7 @@ def test_applying_what_is_not_there_creates_it(doors: dict[str, Door]) -> None:
         body = {"apiVersion": door.api_version, "kind": kind, **config, "metadata": {"name": "applied"}}
         code, answer = door.call("PATCH", "/applied?fieldManager=m", body, APPLY_PATCH)
         assert code == 201, answer
-        ours = apply(
+        ours = apply_config(
             None,
             body,
             manager="m",
@@ -650,7 +652,7 @@ def test_applying_what_is_not_there_creates_it(doors: dict[str, Door]) -> None:
             kind=kind,
             ownable=ownable(door.group, kind),
         )
-        assert isinstance(ours, Applied)
+        assert isinstance(ours, ApplyResult)
         assert ours.obj["metadata"].get("managedFields", []) == answer["metadata"].get("managedFields", [])
 
 
@@ -685,6 +687,8 @@ def test_configurations_of_the_wrong_shape_are_refused_in_the_same_words(doors: 
     door = doors["Deployment"]
     body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "shapeless"}, "spec": change}
     code, answer = door.call("PATCH", "/shapeless?fieldManager=m", body, APPLY_PATCH)
-    ours = apply(None, body, manager="m", force=False, node=door.node, now="", api_version="apps/v1", kind="Deployment")
+    ours = apply_config(
+        None, body, manager="m", force=False, node=door.node, now="", api_version="apps/v1", kind="Deployment"
+    )
     assert isinstance(ours, PatchFailed)
     assert (ours.code, ours.message) == (code, answer["message"])

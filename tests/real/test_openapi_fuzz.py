@@ -12,7 +12,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.core.result import Ok
 
-from tests.process import Up, up
+from tests.koord_up_process import KoordUpProcess, koord_up
 
 pytestmark = pytest.mark.real
 
@@ -20,12 +20,12 @@ GROUPS = ("api/v1", "apis/apps/v1", "apis/scheduling.koordinator.sh/v1alpha1")
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Up]:
-    with up("--nodes", "0", "--components", "") as running:
+def cluster() -> Iterator[KoordUpProcess]:
+    with koord_up("--nodes", "0", "--components", "") as running:
         yield running
 
 
-def _document(cluster: Up, group: str) -> dict[str, Any]:
+def _document(cluster: KoordUpProcess, group: str) -> dict[str, Any]:
     """The group's document without watches and connections, which stay open by design."""
     session = requests.Session()
     session.headers["Authorization"] = f"Bearer {cluster.token}"
@@ -41,7 +41,7 @@ def _document(cluster: Up, group: str) -> dict[str, Any]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("group", GROUPS)
-def test_no_generated_request_makes_the_server_fail(cluster: Up, group: str) -> None:
+def test_no_generated_request_makes_the_server_fail(cluster: KoordUpProcess, group: str) -> None:
     schema = schemathesis.openapi.from_dict(_document(cluster, group))
     asked = 0
     for result in schema.get_all_operations():

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from koord.embedded.apiserver.protobuf import swagger
-from koord.embedded.apiserver.protobuf.envelope import MEDIA_TYPE, content, open_envelope
-from koord.embedded.apiserver.schema.builtin import builtin
-from koord.embedded.apiserver.schema.decoding import decode
-from koord.kube.transport import JSON
+from koord.embedded.apiserver.protobuf.decoding import MEDIA_TYPE, decode_envelope, open_envelope
+from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin
+from koord.embedded.apiserver.schema.builtin_types import builtin_types
+from koord.kube.transport.interface import JSON
 from tests.embedded.apiserver.kinds import corpus
-from tests.embedded.apiserver.protobuf.broken import REFUSED
+from tests.embedded.apiserver.protobuf.malformed_bodies import REFUSED
 from tests.embedded.apiserver.protobuf.record_swagger import gnostic
 from tools.controlplane import ControlPlane
 
@@ -57,12 +57,12 @@ def both(plane: ControlPlane, path: str) -> tuple[Any, Any]:
     assert status == 200
     envelope = open_envelope(raw, "", "")
     group, _, version = envelope.api_version.rpartition("/")
-    node = builtin().node_for(group, version, envelope.kind)
+    node = builtin_types().node_for(group, version, envelope.kind)
     assert node is not None
-    found = decode(content(envelope), node)
+    found = decode_builtin(decode_envelope(envelope), node)
     assert (found.error, found.unknown) == ("", ())
     shown = json.loads(ask(plane, path)[1])
-    return found.value, decode(shown, node).value
+    return found.value, decode_builtin(shown, node).value
 
 
 @pytest.fixture(scope="module")
@@ -104,5 +104,7 @@ def test_openapi_survives_gnostic(plane: ControlPlane) -> None:
     if shutil.which("go") is None:
         pytest.skip("no Go on this machine")
     document = json.loads(ask(plane, "/openapi/v2")[1])
-    read = yaml.load(gnostic("read", swagger.encode(document)), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    read = yaml.load(
+        gnostic("read", swagger.encode_openapi_v2(document)), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    )
     assert read == document

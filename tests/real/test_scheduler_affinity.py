@@ -17,21 +17,21 @@ import numpy as np
 import pytest
 import yaml
 
-from koord.api.builtin import NAMESPACES, NODES, REPLICA_SETS, SERVICES
-from koord.api.config.scheduler.in_tree import InterPodAffinityArgs, PodTopologySpreadArgs
-from koord.kube.client import Client
-from koord.kube.refused import Refused, ok
+from koord.api.config.scheduler.in_tree_args import InterPodAffinityArgs, PodTopologySpreadArgs
+from koord.api.kubernetes.builtin_kinds import NAMESPACES, NODES, REPLICA_SETS, SERVICES
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import ApiError, unwrap
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.scheduler.framework.decision import Unschedulable
-from koord.scheduler.framework.engine import Engine, Evaluation
-from koord.scheduler.plugins.inter_pod_affinity import InterPodAffinity
+from koord.scheduler.framework.engine import ClassEvaluation, SchedulingEngine
 from koord.scheduler.plugins.inter_pod_affinity.namespaces import NamespaceIndex
-from koord.scheduler.plugins.pod_topology_spread import PodTopologySpread
-from koord.scheduler.plugins.pod_topology_spread.owner import REPLICA_SET, SERVICE, OwnerIndex
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.wire import PODS, Pod
+from koord.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
+from koord.scheduler.plugins.pod_topology_spread.owners import REPLICA_SET, SERVICE, OwnerIndex
+from koord.scheduler.plugins.pod_topology_spread.plugin import PodTopologySpread
 from koord.values.selector import Selector
 from tests.real.reach import connect
-from tests.scheduler.equality import profile_of
+from tests.scheduler.plugin_equivalence import profile_of
 from tools import assets, controlplane
 from tools.controlplane import ControlPlane
 
@@ -215,24 +215,24 @@ class Ours:
     def __init__(self) -> None:
         self.state = ClusterState()
         owners, namespaces = OwnerIndex(), NamespaceIndex()
-        owners.set(SERVICE, "red", "web", Selector.of_labels({"app": "web"}))
-        owners.set(REPLICA_SET, "red", "rs", Selector.of({}, [("tier", "Exists", ())]))
+        owners.set(SERVICE, "red", "web", Selector.from_labels({"app": "web"}))
+        owners.set(REPLICA_SET, "red", "rs", Selector.from_label_selector({}, [("tier", "Exists", ())]))
         for name, labels in SPACES.items():
             namespaces.set(name, {**labels, "kubernetes.io/metadata.name": name})
         spread = PodTopologySpread(PodTopologySpreadArgs(defaulting_type="System"), self.state, owners)
         affinity = InterPodAffinity(InterPodAffinityArgs(hard_pod_affinity_weight=1), self.state, namespaces)
-        self.engine = Engine(profile_of([spread, affinity], dict.fromkeys(PLUGINS, 2)), self.state)
+        self.engine = SchedulingEngine(profile_of([spread, affinity], dict.fromkeys(PLUGINS, 2)), self.state)
 
     def best(self, pod: Pod) -> set[str] | str:
         """The nodes that score highest, or the words of the refusal."""
-        found = self.engine.evaluate(self.state.info(pod))
-        assert isinstance(found, Evaluation), found
-        rows = found.judgement.feasible_rows()
+        found = self.engine.evaluate(self.state.pod_info(pod))
+        assert isinstance(found, ClassEvaluation), found
+        rows = found.filter_results.feasible_rows()
         if not len(rows):
-            decision = self.engine.decide(self.state.info(pod))
+            decision = self.engine.decide(self.state.pod_info(pod))
             assert isinstance(decision, Unschedulable)
             return decision.message()
-        total = found.scoring.total[rows]
+        total = found.score_results.total[rows]
         return {node.name for row in rows[total == np.max(total)] if (node := self.state.table.nodes[row]) is not None}
 
 
@@ -240,7 +240,7 @@ async def answer(client: Client, pod: Pod) -> tuple[str, str]:
     """What kube-scheduler made of a pod: its node, or the words of the refusal."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            seen = ok(await client.get(PODS, pod.metadata.name, pod.metadata.namespace))
+            seen = unwrap(await client.get(PODS, pod.metadata.name, pod.metadata.namespace))
             if seen.spec.node_name:
                 return seen.spec.node_name, ""
             for condition in seen.status.conditions:
@@ -252,7 +252,7 @@ async def answer(client: Client, pod: Pod) -> tuple[str, str]:
 async def prepare(client: Client) -> None:
     for name, labels in SPACES.items():
         made = await client.create(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
-        assert not isinstance(made, Refused) or made.code == 409
+        assert not isinstance(made, ApiError) or made.code == 409
     ports = [{"port": 80}]
     service = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": ports}}
     template = {"metadata": {"labels": {"tier": "x"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
@@ -276,25 +276,25 @@ async def test_decisions_agree_with_kube_scheduler(
     await clear(client)
     await prepare(client)
     for i in range(8):
-        ours.state.set_node(ok(await client.create(NODES, dice.node(f"node{i}"))))
+        ours.state.set_node(unwrap(await client.create(NODES, dice.node(f"node{i}"))))
     for i in range(14):
         given = dice.pod(f"old{i}", node=f"node{dice.random.randrange(8)}")
-        made = ok(await client.create(PODS, given))
+        made = unwrap(await client.create(PODS, given))
         if dice.random.random() < 0.15:  # no kubelet is there to end it, so it stays on its way out
             await client.delete(PODS, made.metadata.name, made.metadata.namespace, grace_seconds=3600)
-            made = ok(await client.get(PODS, made.metadata.name, made.metadata.namespace))
+            made = unwrap(await client.get(PODS, made.metadata.name, made.metadata.namespace))
         ours.state.set_pod(made)
     outcomes = {"bound": 0, "refused": 0}
     async with kube_scheduler(lone_plane, tmp_path):
         for i in range(120):
-            pod = ok(await client.create(PODS, dice.pod(f"new{i}")))
+            pod = unwrap(await client.create(PODS, dice.pod(f"new{i}")))
             node, words = await answer(client, pod)
             told = ours.best(pod)
             if node:
                 outcomes["bound"] += 1
                 assert not isinstance(told, str), f"{pod.metadata.name}: on {node}, but we say {told}"
                 assert node in told, f"{pod.metadata.name}: on {node}, but we prefer {told}"
-                ours.state.set_pod(ok(await client.get(PODS, pod.metadata.name, pod.metadata.namespace)))
+                ours.state.set_pod(unwrap(await client.get(PODS, pod.metadata.name, pod.metadata.namespace)))
                 if dice.random.random() < 0.3:  # room again, and counts that fall
                     await client.delete(PODS, pod.metadata.name, pod.metadata.namespace, grace_seconds=0)
                     ours.state.drop_pod(pod.metadata.uid)

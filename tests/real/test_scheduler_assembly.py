@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from koord.scheduler.assembly import Assembly, load
-from koord.scheduler.assembly.point import KUBERNETES_POINTS, POINTS
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.config_file import load_configuration
+from koord.scheduler.configuration.extension_points import EXTENSION_POINTS, KUBERNETES_POINTS
 from koord.scheduler.plugins.registry import REGISTRY
-from tests.scheduler.assembly.config_cases import ACCEPTED, HEAD, REFUSED
-from tests.scheduler.assembly.kube_scheduler import SAID, ask, listed
+from tests.scheduler.configuration.config_cases import ACCEPTED, HEAD, REFUSED
+from tests.scheduler.configuration.kube_scheduler import SAID, ask, listed
 from tools import assets
 from tools.controlplane import ControlPlane
 
@@ -47,14 +48,14 @@ def test_random_profiles_have_the_same_plugins_in_the_same_order(
     for _ in range(PROFILES):
         text = f"{HEAD}profiles: {json.dumps([{'schedulerName': 'a', 'plugins': some_plugins(chance)}])}\n"
         theirs = listed(binary, plane.kubeconfig, text, tmp_path)
-        config = load(text)
+        config = load_configuration(text)
         assert not isinstance(config, list), config
-        ours = Assembly.of(config, REGISTRY)
-        assert isinstance(ours, Assembly) is (theirs is not None), text
-        if isinstance(ours, Assembly) and theirs is not None:
+        ours = CompletedConfig.complete(config, REGISTRY)
+        assert isinstance(ours, CompletedConfig) is (theirs is not None), text
+        if isinstance(ours, CompletedConfig) and theirs is not None:
             taken += 1
-            (roster,) = ours.rosters
-            names = {point.path: without_ours(roster.points[point.name]) for point in POINTS}
+            (roster,) = ours.selections
+            names = {point.path: without_ours(roster.points[point.name]) for point in EXTENSION_POINTS}
             assert names == {path: [name for name, _ in held] for path, held in theirs.items()}, text
             assert {name: roster.weights[name] for name in names["score"]} == dict(theirs["score"]), text
     assert 0 < taken < PROFILES
@@ -67,7 +68,7 @@ def without_ours(names: tuple[str, ...]) -> list[str]:
 def some_plugins(chance: random.Random) -> dict[str, Any]:
     """Some points enable and disable some plugins that have them; now and then, some that do not."""
     made = {"multiPoint": some_set(chance, list(KUBERNETES_POINTS))} if chance.random() < 0.6 else {}
-    for point in POINTS:
+    for point in EXTENSION_POINTS:
         having = [name for name, points in KUBERNETES_POINTS.items() if point.name in points]
         pool = list(KUBERNETES_POINTS) if chance.random() < 0.03 else having
         if pool and chance.random() < 0.4:

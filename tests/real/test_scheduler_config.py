@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from koord.api.config.document import load
-from koord.api.config.scheduler.args import API_VERSION
-from koord.api.config.scheduler.catalog import typed_args
 from koord.api.config.scheduler.configuration import KIND, KubeSchedulerConfiguration, defaulted, validate
+from koord.api.config.scheduler.plugin_args import API_VERSION
+from koord.api.config.scheduler.plugin_catalog import typed_args
+from koord.api.config.strict_decode import decode_strict
 from koord.api.model import to_dict
 from tools import assets
 from tools.controlplane import ControlPlane
@@ -47,7 +47,7 @@ def theirs(binary: Path, plane: ControlPlane, folder: Path, document: dict[str, 
 
 
 def ours(document: dict[str, Any]) -> KubeSchedulerConfiguration:
-    given = load(document, KubeSchedulerConfiguration)
+    given = decode_strict(document, KubeSchedulerConfiguration)
     assert isinstance(given, KubeSchedulerConfiguration), given
     return defaulted(given)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from koord.cli.flags import BadCommand
-from koord.cli.flags_scheduler import PROGRAM, scheduler_flags
+from koord.cli.daemons.flag_set import FlagParseError
+from koord.cli.daemons.scheduler_config import SCHEDULER_PROGRAM, scheduler_flags
 from tools import assets
 
 pytestmark = pytest.mark.real
@@ -91,5 +91,5 @@ def test_every_flag_is_taken_with_its_letter_and_section(binary: Path) -> None:
 def test_what_is_wrong_is_said_in_the_same_words(binary: Path, argv: list[str]) -> None:
     ran = subprocess.run([str(binary), *argv], capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 1
-    theirs = ran.stderr.splitlines()[-1].removeprefix("Error: ").replace("kube-scheduler", PROGRAM)
-    assert scheduler_flags().read(argv) == BadCommand(theirs)
+    theirs = ran.stderr.splitlines()[-1].removeprefix("Error: ").replace("kube-scheduler", SCHEDULER_PROGRAM)
+    assert scheduler_flags().parse(argv) == FlagParseError(theirs)

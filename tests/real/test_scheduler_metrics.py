@@ -15,9 +15,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from koord.api.builtin import NODES, PODS
-from koord.kube.client import Client
-from koord.kube.refused import ok
+from koord.api.kubernetes.builtin_kinds import NODES, PODS
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import unwrap
 from tests.real.reach import connect
 from tools import assets, controlplane
 from tools.controlplane import ControlPlane, free_port
@@ -80,8 +80,12 @@ def scheduler(command: list[str], name: str, plane: ControlPlane, folder: Path) 
 async def client_of(plane: ControlPlane) -> AsyncIterator[Client]:
     async with connect(plane.kubeconfig) as made:
         room = {"cpu": "4", "memory": "8Gi", "pods": "110"}
-        ok(await made.create(NODES, {"metadata": {"name": "n0"}, "status": {"allocatable": room, "capacity": room}}))
-        ok(await made.patch(NODES, "n0", {"spec": {"taints": None}}, kind="merge"))  # the server's own: not ready yet
+        unwrap(
+            await made.create(NODES, {"metadata": {"name": "n0"}, "status": {"allocatable": room, "capacity": room}})
+        )
+        unwrap(
+            await made.patch(NODES, "n0", {"spec": {"taints": None}}, kind="merge")
+        )  # the server's own: not ready yet
         yield made
 
 
@@ -112,7 +116,7 @@ async def scraped(port: int, done: str) -> str:
 async def test_families_labels_and_buckets_are_the_same(lone_plane: ControlPlane, tmp_path: Path) -> None:
     commands = {
         "kube": [str(assets.folder() / "kube-scheduler")],
-        "koord": [sys.executable, "-m", "koord.cli.koord_scheduler", "--port=0"],
+        "koord": [sys.executable, "-m", "koord.cli.daemons.koord_scheduler", "--port=0"],
     }
     texts = {}
     async with client_of(lone_plane) as client:
@@ -121,7 +125,7 @@ async def test_families_labels_and_buckets_are_the_same(lone_plane: ControlPlane
                 for cpu in ("1", "100"):
                     resources = {"requests": {"cpu": cpu}}
                     spec = {"schedulerName": name, "containers": [{"name": "c", "image": "x", "resources": resources}]}
-                    ok(await client.create(PODS, {"metadata": {"name": f"{name}-{cpu}"}, "spec": spec}, "default"))
+                    unwrap(await client.create(PODS, {"metadata": {"name": f"{name}-{cpu}"}, "spec": spec}, "default"))
                 await scraped(port, 'result="unschedulable"')
                 texts[name] = await scraped(
                     port, f'scheduler_schedule_attempts_total{{profile="{name}",result="scheduled"}}'

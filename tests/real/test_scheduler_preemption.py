@@ -18,15 +18,15 @@ import msgspec
 import pytest
 import yaml
 
-from koord.api.builtin import NAMESPACES, NODES, POD_DISRUPTION_BUDGETS, PRIORITY_CLASSES
-from koord.kube.client import Client
-from koord.kube.refused import Refused, ok
-from koord.scheduler.framework.decision import Chosen, Unschedulable
-from koord.scheduler.framework.engine import Evaluation
-from koord.scheduler.state.wire import PODS, Pod
+from koord.api.kubernetes.builtin_kinds import NAMESPACES, NODES, POD_DISRUPTION_BUDGETS, PRIORITY_CLASSES
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import ApiError, unwrap
+from koord.scheduler.cache.pod_model import PODS, Pod
+from koord.scheduler.framework.decision import ChosenNode, Unschedulable
+from koord.scheduler.framework.engine import ClassEvaluation
 from tests.real.reach import connect
-from tests.scheduler.clusters import make_state
-from tests.scheduler.preemption.situations import Scene
+from tests.scheduler.builders import make_state
+from tests.scheduler.preemption.cluster_fixture import PreemptionCluster
 from tools import assets, controlplane
 from tools.controlplane import ControlPlane
 
@@ -159,7 +159,7 @@ class Cluster:
         self._started = 0
 
     async def pods(self) -> list[Pod]:
-        return list(ok(await self._client.list(PODS, SPACE)).items)
+        return list(unwrap(await self._client.list(PODS, SPACE)).items)
 
     async def leaving(self) -> set[str]:
         """Pods on their way out."""
@@ -171,23 +171,25 @@ class Cluster:
     async def gated(self, given: dict[str, Any]) -> Pod:
         """The pod, held back until it is `tried`: meanwhile we look at what the server made of it."""
         spec = {**given["spec"], "schedulingGates": [{"name": "look"}]}
-        return ok(await self._client.create(PODS, {**given, "spec": spec}))
+        return unwrap(await self._client.create(PODS, {**given, "spec": spec}))
 
     async def tried(self, pod: Pod) -> Pod:
         """The pod as soon as kube-scheduler has said something of it."""
-        ok(await self._client.patch(PODS, pod.metadata.name, {"spec": {"schedulingGates": None}}, SPACE, kind="merge"))
+        unwrap(
+            await self._client.patch(PODS, pod.metadata.name, {"spec": {"schedulingGates": None}}, SPACE, kind="merge")
+        )
         return await self._until(pod, lambda seen: bool(seen.spec.node_name) or bool(refusal(seen)))
 
     async def _facts(self, pod: Pod) -> Any:
-        nodes = ok(await self._client.list(NODES)).items
-        budgets = ok(await self._client.list(POD_DISRUPTION_BUDGETS)).items
+        nodes = unwrap(await self._client.list(NODES)).items
+        budgets = unwrap(await self._client.list(POD_DISRUPTION_BUDGETS)).items
         pods = [other for other in await self.pods() if other.metadata.uid != pod.metadata.uid]
 
-        def made(seed: int) -> Scene:
-            scene = Scene(make_state(nodes, pods), budgets, seed=seed)
+        def made(seed: int) -> PreemptionCluster:
+            scene = PreemptionCluster(make_state(nodes, pods), budgets, seed=seed)
             for other in pods:
                 if not other.spec.node_name and other.status.nominated_node_name:
-                    scene.promise(other, other.status.nominated_node_name)
+                    scene.nominate(other, other.status.nominated_node_name)
             return scene
 
         return made
@@ -197,16 +199,16 @@ class Cluster:
         words, rooms = "", set()
         for seed in range(SEEDS):
             scene = made(seed)
-            info = scene.state.info(pod)
-            decision = scene.engine.decide(info)
-            if isinstance(decision, Chosen):
-                found = scene.engine.evaluate(info)
-                assert isinstance(found, Evaluation)
-                rows = found.judgement.feasible_rows()
+            pod_info = scene.state.pod_info(pod)
+            decision = scene.engine.decide(pod_info)
+            if isinstance(decision, ChosenNode):
+                found = scene.engine.evaluate(pod_info)
+                assert isinstance(found, ClassEvaluation)
+                rows = found.filter_results.feasible_rows()
                 nodes = scene.state.table.nodes
                 return May(nodes=frozenset(node.name for row in rows if (node := nodes[row]) is not None))
             assert isinstance(decision, Unschedulable), decision
-            told = scene.engine.post_filter(info, decision)
+            told = scene.engine.post_filter(pod_info, decision)
             words = told.message()
             if told.preempt is None:
                 return May(words=words)
@@ -218,7 +220,7 @@ class Cluster:
         self._started += 1
         at = f"2026-01-01T{self._started // 60:02}:{self._started % 60:02}:00Z"
         patch = {"status": {"startTime": at}}
-        ok(await self._client.patch(PODS, pod.metadata.name, patch, SPACE, kind="strategic", subresource="status"))
+        unwrap(await self._client.patch(PODS, pod.metadata.name, patch, SPACE, kind="strategic", subresource="status"))
 
     async def end(self, *names: str) -> None:
         for name in names:
@@ -234,7 +236,7 @@ class Cluster:
     async def _until(self, pod: Pod, wanted: Any, patience_s: float = PATIENCE_S) -> Pod:
         async with asyncio.timeout(patience_s):
             while True:
-                seen = ok(await self._client.get(PODS, pod.metadata.name, SPACE))
+                seen = unwrap(await self._client.get(PODS, pod.metadata.name, SPACE))
                 if wanted(seen):
                     return seen
                 await asyncio.sleep(0.01)  # another process decides, and cannot set an event here
@@ -259,7 +261,7 @@ def refusal(pod: Pod) -> str:
 
 async def prepare(client: Client, dice: Dice, cluster: Cluster) -> None:
     made = await client.create(NAMESPACES, {"metadata": {"name": SPACE}})
-    assert not isinstance(made, Refused) or made.code == 409
+    assert not isinstance(made, ApiError) or made.code == 409
     for name, value in CLASSES.items():
         await client.create(PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value})
     gentle = {"metadata": {"name": "top-gentle"}, "value": CLASSES["top"], "preemptionPolicy": "Never"}
@@ -268,15 +270,15 @@ async def prepare(client: Client, dice: Dice, cluster: Cluster) -> None:
     await client.delete_collection(NODES)
     await client.delete_collection(POD_DISRUPTION_BUDGETS, SPACE)
     for i in range(6):
-        ok(await client.create(NODES, dice.node(f"node{i}")))
+        unwrap(await client.create(NODES, dice.node(f"node{i}")))
     for app in ("web", "db"):
         budget = {"metadata": {"name": app}, "spec": {"selector": {"matchLabels": {"app": app}}, "maxUnavailable": 1}}
-        ok(await client.create(POD_DISRUPTION_BUDGETS, budget, SPACE))
+        unwrap(await client.create(POD_DISRUPTION_BUDGETS, budget, SPACE))
         status = {"status": {"disruptionsAllowed": dice.one(0, 1)}}
-        ok(await client.patch(POD_DISRUPTION_BUDGETS, app, status, SPACE, kind="merge", subresource="status"))
+        unwrap(await client.patch(POD_DISRUPTION_BUDGETS, app, status, SPACE, kind="merge", subresource="status"))
     for i in range(16):
         given = dice.pod(f"old{i}", node=f"node{dice.random.randrange(6)}", classes=("least", "low", "middle", "top"))
-        await cluster.start(ok(await client.create(PODS, given)))
+        await cluster.start(unwrap(await client.create(PODS, given)))
 
 
 @pytest.mark.parametrize("seed", [21, 22, 23, 24])

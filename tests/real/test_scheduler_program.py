@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from koord.api.builtin import (
+from koord.api.koordinator.protocol import NAMESPACE, SCHEDULER
+from koord.api.kubernetes.builtin_kinds import (
     EVENTS_EVENTS,
     LEASES,
     NAMESPACES,
@@ -29,11 +30,10 @@ from koord.api.builtin import (
     PRIORITY_CLASSES,
     STORAGE_CLASSES,
 )
-from koord.api.protocol import NAMESPACE, SCHEDULER
-from koord.cli.manifests import manifests
-from koord.kube.client import Client
-from koord.kube.outage import OUTAGE
-from koord.kube.refused import Refused, ok
+from koord.cli.manifests.manifests import manifests
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import ApiError, unwrap
+from koord.kube.transport.interface import TRANSIENT_ERRORS
 from tests.real import volume_keeper
 from tests.real.kubectl import kubectl
 from tests.real.manager_process import account
@@ -126,10 +126,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 @pytest.fixture
 async def client(home: Home) -> AsyncIterator[Client]:
     async with connect(home.plane.kubeconfig) as made:
-        known = {node.metadata.name for node in ok(await made.list(NODES)).items}
+        known = {node.metadata.name for node in unwrap(await made.list(NODES)).items}
         for name in sorted({f"node{i}" for i in range(NODE_COUNT)} - known):
             room = {"cpu": "32", "memory": "64Gi", "pods": "110"}
-            ok(await made.create(NODES, {"metadata": {"name": name}, "status": {"allocatable": room}}))
+            unwrap(await made.create(NODES, {"metadata": {"name": name}, "status": {"allocatable": room}}))
         yield made
         await made.delete_collection(LEASES, LEASE_NAMESPACE)
 
@@ -150,16 +150,16 @@ def pod(name: str, cpu: str = "100m", **spec: Any) -> dict[str, Any]:
 
 
 async def crowd(client: Client, space: str, count: int = DRAIN) -> None:
-    ok(await client.create(NAMESPACES, {"metadata": {"name": space}}))
+    unwrap(await client.create(NAMESPACES, {"metadata": {"name": space}}))
     for start in range(0, count, 50):
         made = (client.create(PODS, pod(f"p{i}"), space) for i in range(start, min(start + 50, count)))
-        assert not [each for each in await asyncio.gather(*made) if isinstance(each, Refused)]
+        assert not [each for each in await asyncio.gather(*made) if isinstance(each, ApiError)]
 
 
 async def bound(client: Client, space: str) -> int:
     try:
-        return sum(bool(each.spec.node_name) for each in ok(await client.list(PODS, space)).items)
-    except OUTAGE:
+        return sum(bool(each.spec.node_name) for each in unwrap(await client.list(PODS, space)).items)
+    except TRANSIENT_ERRORS:
         return 0
 
 
@@ -182,10 +182,10 @@ async def some_bound(client: Client, space: str, least: int) -> None:
 
 async def test_it_binds_serves_and_makes_room(home: Home, client: Client) -> None:
     space = "one"
-    ok(await client.create(NAMESPACES, {"metadata": {"name": space}}))
+    unwrap(await client.create(NAMESPACES, {"metadata": {"name": space}}))
     with running(home.account(), home.folder, name="one") as scheduler:
         await odd_objects(client, space)
-        ok(await client.create(PODS, pod("first"), space))
+        unwrap(await client.create(PODS, pod("first"), space))
         await some_bound(client, space, 1)
         assert scheduler.get("/healthz") == scheduler.get("/livez") == scheduler.get("/readyz") == "ok"
         assert scheduler.metric(r'scheduler_schedule_attempts_total\{.*result="scheduled"\}') >= 1
@@ -205,22 +205,22 @@ async def test_kube_schedulers_own_rights_are_enough(home: Home, client: Client)
         )
     profiles = {"profiles": [{"schedulerName": "default-scheduler"}]}
     space, kubeconfig = "heir", home.account("heir", "kube-system")
-    ok(await client.create(NAMESPACES, {"metadata": {"name": space}}))
+    unwrap(await client.create(NAMESPACES, {"metadata": {"name": space}}))
     with running(kubeconfig, home.folder, name="heir", config=profiles, election=QUICK_ELECTION) as scheduler:
-        ok(await client.create(PODS, pod("first", schedulerName="default-scheduler"), space))
-        ok(await client.create(PODS, pod("large", "1000", schedulerName="default-scheduler"), space))
+        unwrap(await client.create(PODS, pod("first", schedulerName="default-scheduler"), space))
+        unwrap(await client.create(PODS, pod("large", "1000", schedulerName="default-scheduler"), space))
         await some_bound(client, space, 1)
-        held = ok(await client.get(LEASES, "kube-scheduler", LEASE_NAMESPACE))
+        held = unwrap(await client.get(LEASES, "kube-scheduler", LEASE_NAMESPACE))
 
         async def renewed() -> bool:
-            lease = ok(await client.get(LEASES, "kube-scheduler", LEASE_NAMESPACE))
+            lease = unwrap(await client.get(LEASES, "kube-scheduler", LEASE_NAMESPACE))
             return lease.spec.renew_time != held.spec.renew_time
 
         await until(renewed, "the lease is renewed")
 
         async def told() -> bool:
             return {"Scheduled", "FailedScheduling"} <= {
-                e.reason for e in ok(await client.list(EVENTS_EVENTS, space)).items
+                e.reason for e in unwrap(await client.list(EVENTS_EVENTS, space)).items
             }
 
         await until(told, "events tell of it")
@@ -232,7 +232,7 @@ async def test_kube_scheduler_hands_over_by_its_lease(home: Home, client: Client
     if not binary.is_file():
         pytest.skip("no kube-scheduler built: run `python -m tools.assets` first")
     space, file = "handed", home.folder / "kube.yaml"
-    ok(await client.create(NAMESPACES, {"metadata": {"name": space}}))
+    unwrap(await client.create(NAMESPACES, {"metadata": {"name": space}}))
     head = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
     reach = {"kubeconfig": str(home.plane.kubeconfig)}
     file.write_text(yaml.safe_dump({**head, "leaderElection": dict(QUICK_ELECTION), "clientConnection": reach}))
@@ -241,14 +241,14 @@ async def test_kube_scheduler_hands_over_by_its_lease(home: Home, client: Client
             str(binary), f"--config={file}", "--secure-port=0", stdout=log, stderr=log
         )
     try:
-        ok(await client.create(PODS, pod("before", schedulerName="default-scheduler"), space))
+        unwrap(await client.create(PODS, pod("before", schedulerName="default-scheduler"), space))
         await some_bound(client, space, 1)
         profiles = {"profiles": [{"schedulerName": "default-scheduler"}]}
         with running(home.account(), home.folder, name="next", config=profiles, election=QUICK_ELECTION) as ours:
             assert not ours.leads()
             theirs.terminate()
             await theirs.wait()
-            ok(await client.create(PODS, pod("after", schedulerName="default-scheduler"), space))
+            unwrap(await client.create(PODS, pod("after", schedulerName="default-scheduler"), space))
             await some_bound(client, space, 2)
             assert ours.leads()
     finally:
@@ -264,65 +264,65 @@ async def odd_objects(client: Client, space: str) -> None:
     odd = {"cpu": "0.1", "memory": "1e3", "pods": "12E", "example.com/odd": "9223372036854775807"}
     status = {"allocatable": odd, "images": [{"names": None, "sizeBytes": -1}, {"names": [""]}]}
     taint = {"key": "odd", "effect": "NoSchedule"}
-    ok(await client.create(NODES, {"metadata": {"name": "odd"}, "spec": {"taints": [taint]}, "status": status}))
+    unwrap(await client.create(NODES, {"metadata": {"name": "odd"}, "spec": {"taints": [taint]}, "status": status}))
     terms = [{"matchExpressions": [{"key": "x", "operator": "Gt", "values": ["not-a-number"]}]}]
     near = {"required": {"nodeSelectorTerms": terms}}
     volume = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "nodeAffinity": near}
     volume |= {"storageClassName": "shelf", "hostPath": {"path": "/x"}}
-    ok(await client.create(PERSISTENT_VOLUMES, {"metadata": {"name": "odd"}, "spec": volume}))
+    unwrap(await client.create(PERSISTENT_VOLUMES, {"metadata": {"name": "odd"}, "spec": volume}))
     want = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
-    ok(await client.create(PODS, pod("odd", affinity=want), space))
+    unwrap(await client.create(PODS, pod("odd", affinity=want), space))
 
 
 async def volumes_are_bound(client: Client, space: str) -> None:
     waits = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
-    ok(await client.create(STORAGE_CLASSES, {"metadata": {"name": "shelf"}, **waits}))
+    unwrap(await client.create(STORAGE_CLASSES, {"metadata": {"name": "shelf"}, **waits}))
     spec: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "storageClassName": "shelf"}
     free = {**spec, "capacity": {"storage": "2Gi"}, "hostPath": {"path": "/y"}}
     await volume_keeper.offer(client, {"metadata": {"name": "free"}, "spec": free})
     claim = {**spec, "resources": {"requests": {"storage": "1Gi"}}}
-    ok(await client.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "claim"}, "spec": claim}, space))
+    unwrap(await client.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "claim"}, "spec": claim}, space))
     async with volume_keeper.keeping(client, {}):
         held = [{"name": "v", "persistentVolumeClaim": {"claimName": "claim"}}]
-        ok(await client.create(PODS, pod("with-volume", volumes=held), space))
+        unwrap(await client.create(PODS, pod("with-volume", volumes=held), space))
         await some_bound(client, space, 2)
-    made = ok(await client.get(PERSISTENT_VOLUMES, "free"))
+    made = unwrap(await client.get(PERSISTENT_VOLUMES, "free"))
     assert made.spec.claim_ref is not None
     assert made.spec.claim_ref.name == "claim"
 
 
 async def room_is_made(client: Client, space: str) -> None:
     for name, value in (("least", 1), ("most", 1000)):
-        ok(await client.create(PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value}))
+        unwrap(await client.create(PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value}))
     room = {"cpu": "2", "memory": "4Gi", "pods": "110"}
     node = {"metadata": {"name": "small", "labels": {"size": "small"}}, "status": {"allocatable": room}}
-    ok(await client.create(NODES, node))
+    unwrap(await client.create(NODES, node))
     there = {"nodeSelector": {"size": "small"}, "terminationGracePeriodSeconds": 3600}
-    ok(await client.create(PODS, pod("victim", "2", priorityClassName="least", **there), space))
+    unwrap(await client.create(PODS, pod("victim", "2", priorityClassName="least", **there), space))
     await some_bound(client, space, 3)
-    ok(await client.create(PODS, pod("preemptor", "2", priorityClassName="most", **there), space))
+    unwrap(await client.create(PODS, pod("preemptor", "2", priorityClassName="most", **there), space))
 
     async def leaving() -> bool:
-        return ok(await client.get(PODS, "victim", space)).metadata.deletion_timestamp is not None
+        return unwrap(await client.get(PODS, "victim", space)).metadata.deletion_timestamp is not None
 
     await until(leaving, "the victim leaves")
-    victim = ok(await client.get(PODS, "victim", space))
+    victim = unwrap(await client.get(PODS, "victim", space))
     (target,) = (each for each in victim.status.conditions if each.type == "DisruptionTarget")
     assert (target.status, target.reason) == ("True", "PreemptionByScheduler")
 
     async def promised() -> bool:
-        return ok(await client.get(PODS, "preemptor", space)).status.nominated_node_name == "small"
+        return unwrap(await client.get(PODS, "preemptor", space)).status.nominated_node_name == "small"
 
     await until(promised, "the node is promised")
     await client.delete(PODS, "victim", space, grace_seconds=0)
 
     async def placed() -> bool:
-        return ok(await client.get(PODS, "preemptor", space)).spec.node_name == "small"
+        return unwrap(await client.get(PODS, "preemptor", space)).spec.node_name == "small"
 
     await until(placed, "the preemptor is bound")
 
     async def told() -> bool:
-        events = ok(await client.list(EVENTS_EVENTS, space)).items
+        events = unwrap(await client.list(EVENTS_EVENTS, space)).items
         seen = {(event.regarding.name, event.reason) for event in events if event.regarding is not None}
         wanted = {("victim", "Preempted"), ("preemptor", "FailedScheduling"), ("preemptor", "Scheduled")}
         return seen >= wanted

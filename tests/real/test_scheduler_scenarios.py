@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from koord.api.crd import crd_manifests
-from koord.scheduler.assembly import Assembly, load, without_unbuilt, written
+from koord.api.schema.crd import crd_manifests
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.config_file import dump_configuration, load_configuration
+from koord.scheduler.configuration.unsupported import without_unsupported_plugins
 from koord.scheduler.plugins.registry import REGISTRY
 from tests.real.kubectl import kubectl
 from tests.real.scheduler_process import running
@@ -43,11 +45,11 @@ def test_every_recorded_case_agrees(tmp_path: Path) -> None:
     missing = [name for name in ("etcd", "kube-apiserver") if not (assets.folder() / name).is_file()]
     if missing:
         pytest.skip(f"no {' or '.join(missing)} built: run `python -m tools.assets` first")
-    given = load((cases / "cfg" / "koord.yaml").read_text())
+    given = load_configuration((cases / "cfg" / "koord.yaml").read_text())
     assert not isinstance(given, list), given
-    config, left_out = without_unbuilt(given)
-    assembly = Assembly.of(config, REGISTRY)
-    assert isinstance(assembly, Assembly), assembly
+    config, left_out = without_unsupported_plugins(given)
+    assembly = CompletedConfig.complete(config, REGISTRY)
+    assert isinstance(assembly, CompletedConfig), assembly
     patterns = [pattern for plugin, held in PATTERNS.items() if plugin not in left_out for pattern in held]
     with controlplane.running() as plane:
         crds = yaml.safe_dump_all(crd_manifests())
@@ -55,7 +57,7 @@ def test_every_recorded_case_agrees(tmp_path: Path) -> None:
         assert said.code == 0, said.err
         kubectl(plane.kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         kubectl(plane.kubeconfig, "create", "namespace", "koordinator-system")
-        with running(plane.kubeconfig, tmp_path, config=yaml.safe_load(written(assembly)), qps=10000):
+        with running(plane.kubeconfig, tmp_path, config=yaml.safe_load(dump_configuration(assembly)), qps=10000):
             report = tmp_path / "report.json"
             command = [sys.executable, "-B", str(cases / "runner.py"), "--kubeconfig", str(plane.kubeconfig)]
             command += ["--check", "--messages", "reasons", "--report", str(report)]

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import yaml
 
-from koord.api.builtin import (
+from koord.api.kubernetes.builtin_kinds import (
     CSI_DRIVERS,
     CSI_NODES,
     CSI_STORAGE_CAPACITIES,
@@ -31,18 +31,19 @@ from koord.api.builtin import (
     RUNTIME_CLASSES,
     STORAGE_CLASSES,
 )
-from koord.kube.client import Client
-from koord.kube.informers import Informers
-from koord.kube.refused import Refused, ok
-from koord.scheduler.assembly import Assembly, load
-from koord.scheduler.framework.decision import Chosen, Unschedulable
-from koord.scheduler.framework.engine import Evaluation
-from koord.scheduler.framework.work import Errand
+from koord.kube.client.typed_client import Client
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.transport.api_error import ApiError, unwrap
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import PODS, Pod
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.config_file import load_configuration
+from koord.scheduler.framework.attempt import failure_of_decision
+from koord.scheduler.framework.bind_effects import PreBindActions
+from koord.scheduler.framework.decision import ChosenNode, Unschedulable
+from koord.scheduler.framework.engine import ClassEvaluation
 from koord.scheduler.plugins.registry import REGISTRY
-from koord.scheduler.program import Scheduler
-from koord.scheduler.shell.outcome import of_decision
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.wire import PODS, Pod
+from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.clock import WallClock
 from tests.real import volume_keeper
 from tests.real.reach import connect
@@ -121,19 +122,19 @@ class Standby:
     """The whole scheduler as far as it watches and judges; it never leads."""
 
     def __init__(self, client: Client) -> None:
-        config = load(CONFIG)
+        config = load_configuration(CONFIG)
         assert not isinstance(config, list), config
-        assembly = Assembly.of(config, REGISTRY)
-        assert isinstance(assembly, Assembly), assembly
+        assembly = CompletedConfig.complete(config, REGISTRY)
+        assert isinstance(assembly, CompletedConfig), assembly
         self._client = client
-        self._informers = Informers(client, WallClock())
+        self._informers = InformerFactory(client, WallClock())
         self._scheduler = Scheduler(client, self._informers, WallClock(), assembly)
         self.engine = self._scheduler.engines["default-scheduler"]
 
     async def __aenter__(self) -> Standby:
         await self._scheduler.start()
         self._informers.start()
-        await self._scheduler.synced()
+        await self._scheduler.wait_synced()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -144,8 +145,10 @@ class Standby:
         """Ours shows all that the server holds."""
         watched = (PODS, NODES, PERSISTENT_VOLUMES, PERSISTENT_VOLUME_CLAIMS)
         for resource in watched:
-            informer = self._informers.of(resource)
-            there = {o.metadata.uid: o.metadata.resource_version for o in ok(await self._client.list(resource)).items}
+            informer = self._informers.for_resource(resource)
+            there = {
+                o.metadata.uid: o.metadata.resource_version for o in unwrap(await self._client.list(resource)).items
+            }
             async with asyncio.timeout(PATIENCE_S):
                 while {o.metadata.uid: o.metadata.resource_version for o in informer.list()} != there:  # noqa: ASYNC110
                     await asyncio.sleep(0.002)  # only the wire knows when the next event comes
@@ -153,21 +156,21 @@ class Standby:
     def judged(self, pod: Pod) -> Judged:
         """The nodes that score highest, each with the volumes that would be chosen there; or the refusal's words."""
         engine, state = self.engine, self._scheduler.state
-        info = state.info(pod)
+        info = state.pod_info(pod)
         decision = engine.decide(info)
         if isinstance(decision, Unschedulable):
             decision = engine.post_filter(info, decision)
-        if not isinstance(decision, Chosen):
-            return of_decision(decision).message
+        if not isinstance(decision, ChosenNode):
+            return failure_of_decision(decision).message
         found = engine.evaluate(info)
-        assert isinstance(found, Evaluation)
-        total = found.scoring.total
+        assert isinstance(found, ClassEvaluation)
+        total = found.score_results.total
         names = [node.name for row in np.flatnonzero(total == np.max(total)) if (node := state.table.nodes[row])]
         assert decision.node in names
         return {name: self._chosen(info, name) for name in names}
 
     def _chosen(self, pod: PodInfo, name: str) -> frozenset[tuple[str, ...]]:
-        (plugin,) = (p for p in self.engine.profile.at("pre_bind") if p.name == "VolumeBinding")
+        (plugin,) = (p for p in self.engine.profile.plugins_at("pre_bind") if p.name == "VolumeBinding")
         cycle = self.engine.cycle
         refused = plugin.reserve(cycle, pod, self._scheduler.state.table.index[name])
         assert refused is None, (name, refused)
@@ -175,7 +178,7 @@ class Standby:
         plugin.unreserve(cycle, pod, name)
         if work is None:
             return frozenset()
-        assert isinstance(work, Errand)
+        assert isinstance(work, PreBindActions)
         return frozenset(
             ("bind", write.name, write.patch["spec"]["claimRef"]["name"])
             if write.resource is PERSISTENT_VOLUMES
@@ -184,8 +187,8 @@ class Standby:
         )
 
     def gated(self, pod: Pod) -> bool:
-        info = self._scheduler.state.info(pod)
-        return any(plugin.pre_enqueue(info) is not None for plugin in self.engine.profile.at("pre_enqueue"))
+        info = self._scheduler.state.pod_info(pod)
+        return any(plugin.pre_enqueue(info) is not None for plugin in self.engine.profile.plugins_at("pre_enqueue"))
 
 
 # The cluster ---------------------------------------------------------------------------------------------------------
@@ -204,9 +207,9 @@ class Stage:
         for space in SPACES:
             await self.client.delete_collection(PODS, space, grace_seconds=0)
         for space in SPACES:
-            for claim in ok(await self.client.list(PERSISTENT_VOLUME_CLAIMS, space)).items:
+            for claim in unwrap(await self.client.list(PERSISTENT_VOLUME_CLAIMS, space)).items:
                 await self._gone(PERSISTENT_VOLUME_CLAIMS, claim.metadata.name, space)
-        for volume in ok(await self.client.list(PERSISTENT_VOLUMES)).items:
+        for volume in unwrap(await self.client.list(PERSISTENT_VOLUMES)).items:
             await self._gone(PERSISTENT_VOLUMES, volume.metadata.name)
         await self.client.delete_collection(CSI_STORAGE_CAPACITIES, "default")
         await self.client.delete_collection(CSI_NODES)
@@ -228,18 +231,18 @@ class Stage:
         ):
             for each in objects:
                 made = await client.create(resource, each)
-                assert not isinstance(made, Refused) or made.code in (403, 409), made  # it is there already
+                assert not isinstance(made, ApiError) or made.code in (403, 409), made  # it is there already
         for i in range(NODE_COUNT):
-            node = ok(await client.create(NODES, dice.node(f"node{i}")))
+            node = unwrap(await client.create(NODES, dice.node(f"node{i}")))
             if dice.chance(0.7):
                 driver: dict[str, Any] = {"name": DRIVER, "nodeID": node.metadata.name, "topologyKeys": None}
                 driver |= {"allocatable": {"count": dice.one(1, 2, 8)}} if dice.chance(0.8) else {}
                 csi_node = {"metadata": {"name": node.metadata.name}, "spec": {"drivers": [driver]}}
-                ok(await client.create(CSI_NODES, csi_node))
+                unwrap(await client.create(CSI_NODES, csi_node))
         for zone, room in (("a", "3Gi"), ("b", "1Gi")):
             pool = {"metadata": {"name": f"pool-{zone}", "namespace": "default"}, "storageClassName": "pool"}
             topology = {"matchLabels": {ZONE: zone}}
-            ok(await client.create(CSI_STORAGE_CAPACITIES, {**pool, "capacity": room, "nodeTopology": topology}))
+            unwrap(await client.create(CSI_STORAGE_CAPACITIES, {**pool, "capacity": room, "nodeTopology": topology}))
         for i in range(16):
             await volume_keeper.offer(client, dice.volume(i, f"shelf-{i}", dice.one("shelf", "shelf", "made")))
         for i in range(10):
@@ -249,13 +252,13 @@ class Stage:
             if dice.chance(0.4):
                 await self._mount(given)
             made_pod = await client.create(PODS, given)
-            assert not isinstance(made_pod, Refused) or made_pod.code == 422, made_pod
+            assert not isinstance(made_pod, ApiError) or made_pod.code == 422, made_pod
 
     async def _bound_pair(self, i: int) -> None:
         dice, space = self.dice, self.dice.one("red", "red", "blue")
         volume = dice.volume(i, f"owned-{i}", "now")
-        ok(await self.client.create(PERSISTENT_VOLUMES, volume))
-        claim = ok(await self.client.create(PERSISTENT_VOLUME_CLAIMS, dice.claim(f"owned-{i}", space, "now")))
+        unwrap(await self.client.create(PERSISTENT_VOLUMES, volume))
+        claim = unwrap(await self.client.create(PERSISTENT_VOLUME_CLAIMS, dice.claim(f"owned-{i}", space, "now")))
         await volume_keeper.join(self.client, f"owned-{i}", claim)
         self.claims[space].append(claim.metadata.name)
         if dice.chance(0.1):
@@ -273,7 +276,7 @@ class Stage:
                 name = dice.one(*known[-6:])  # those that are in use
             elif not dice.chance(0.06):
                 storage_class = dice.one("shelf", "shelf", "shelf", "made", "made", "pool", "now")
-                ok(await self.client.create(PERSISTENT_VOLUME_CLAIMS, dice.claim(name, space, storage_class)))
+                unwrap(await self.client.create(PERSISTENT_VOLUME_CLAIMS, dice.claim(name, space, storage_class)))
                 self.claims[space].append(name)
                 if dice.chance(0.05):
                     await self.client.delete(PERSISTENT_VOLUME_CLAIMS, name, space)
@@ -299,18 +302,18 @@ class Stage:
             template = {"spec": claim["spec"]}
             dice.volumes(given["spec"]).append({"name": "own", "ephemeral": {"volumeClaimTemplate": template}})
         created = await self.client.create(PODS, given)
-        if isinstance(created, Refused):
+        if isinstance(created, ApiError):
             assert created.code == 422, (given, created)
             return None
         if claim is not None and dice.chance(0.7):
             owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": created.metadata.uid, "controller": True}
             claim["metadata"]["ownerReferences"] = [owner]
-            ok(await self.client.create(PERSISTENT_VOLUME_CLAIMS, claim))
+            unwrap(await self.client.create(PERSISTENT_VOLUME_CLAIMS, claim))
         return created
 
     async def let_go(self, pod: Pod) -> None:
         patch = {"spec": {"schedulingGates": None}}
-        ok(await self.client.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace, kind="merge"))
+        unwrap(await self.client.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace, kind="merge"))
 
     async def change_a_node(self) -> None:
         dice, name = self.dice, f"node{self.dice.random.randrange(NODE_COUNT)}"
@@ -319,13 +322,13 @@ class Stage:
             {"spec": {"taints": dice.taints()}},
             {"metadata": {"labels": {"disk": dice.one("ssd", "hdd"), ZONE: dice.one("a", "b", "c")}}},
         )
-        ok(await self.client.patch(NODES, name, patch, kind="merge"))
+        unwrap(await self.client.patch(NODES, name, patch, kind="merge"))
 
     async def answer(self, pod: Pod) -> tuple[str, str]:
         """What kube-scheduler made of a pod: its node, or the words of the refusal."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                seen = ok(await self.client.get(PODS, pod.metadata.name, pod.metadata.namespace))
+                seen = unwrap(await self.client.get(PODS, pod.metadata.name, pod.metadata.namespace))
                 if seen.spec.node_name:
                     return seen.spec.node_name, ""
                 for condition in seen.status.conditions:
@@ -336,7 +339,7 @@ class Stage:
     async def chosen_volumes(self, before: Mapping[str, str | None]) -> frozenset[tuple[str, ...]]:
         """Which volumes were bound and which were asked for since then."""
         found = set[tuple[str, ...]]()
-        for claim in ok(await self.client.list(PERSISTENT_VOLUME_CLAIMS)).items:
+        for claim in unwrap(await self.client.list(PERSISTENT_VOLUME_CLAIMS)).items:
             name, near = claim.metadata.name, claim.metadata.annotations.get(volume_keeper.SELECTED_NODE)
             if near is not None and before[claim.metadata.uid] is None:
                 found.add(("make", name, near))
@@ -348,7 +351,7 @@ class Stage:
         """By uid: what was chosen for each claim already."""
         return {
             claim.metadata.uid: claim.spec.volume_name or claim.metadata.annotations.get(volume_keeper.SELECTED_NODE)
-            for claim in ok(await self.client.list(PERSISTENT_VOLUME_CLAIMS)).items
+            for claim in unwrap(await self.client.list(PERSISTENT_VOLUME_CLAIMS)).items
         }
 
 

@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from koord.embedded.apiserver.running import Address, running_server
+from koord.embedded.apiserver.http_server import ServerAddress, serve_https
 from tests.embedded.apiserver.admission.webhook_cases import CASES, Send, play
 from tests.embedded.apiserver.admission.webhook_server import WebhookServer, webhook_server
 from tests.real.conformance.compare import difference
@@ -33,8 +33,8 @@ def _sender(session: aiohttp.ClientSession, url: str) -> Send:
 
 
 @pytest.fixture
-async def ours() -> AsyncIterator[Address]:
-    async with running_server() as address:
+async def ours() -> AsyncIterator[ServerAddress]:
+    async with serve_https() as address:
         yield address
 
 
@@ -55,7 +55,7 @@ async def _played(case: str, url: str, token: str, context: ssl.SSLContext, hook
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_equal_outcomes(case: str, plane: ControlPlane, ours: Address, webhooks: WebhookServer) -> None:
+async def test_equal_outcomes(case: str, plane: ControlPlane, ours: ServerAddress, webhooks: WebhookServer) -> None:
     real = await _played(case, plane.url, plane.token, plane.ssl(), webhooks, CACHE_S)
     context = ssl.create_default_context(cadata=ours.ca.decode())
     assert difference(real, await _played(case, ours.url, ours.token, context, webhooks, 0)) == []

@@ -11,16 +11,16 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from koord.api.builtin import NODES, SERVICE_ACCOUNTS
-from koord.embedded.workloads import Workloads
-from koord.kube.client import Client
-from koord.kube.http import HttpTransport
-from koord.kube.informers import Informers
-from koord.kube.loader import load
-from koord.kube.refused import ok
-from koord.kube.selection import Choice
+from koord.api.kubernetes.builtin_kinds import NODES, SERVICE_ACCOUNTS
+from koord.embedded.workloads.controller_manager import ControllerManager
+from koord.kube.client.typed_client import Client
+from koord.kube.config.kubeconfig_context import ConnectionOverrides
+from koord.kube.config.loader import load_connection
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.transport.api_error import unwrap
+from koord.kube.transport.http import HttpTransport
 from koord.telemetry.clock import WallClock
-from tests.embedded.workloads.town import Kubelet
+from tests.embedded.workloads.workload_cluster import ToyKubelet
 from tools import assets, controlplane
 
 pytestmark = pytest.mark.real
@@ -89,21 +89,21 @@ async def kubeconfig(own_plane: controlplane.ControlPlane) -> AsyncIterator[str]
     clock = WallClock()
     path = str(own_plane.kubeconfig)
     async with Client(
-        HttpTransport(load({}, clock, path=path, choice=Choice()), clock), clock=clock, burst=0
+        HttpTransport(load_connection({}, clock, path=path, choice=ConnectionOverrides()), clock), clock=clock, burst=0
     ) as client:
         nodes = ["node-0", "node-1"]
         for name in nodes:
             ready = {"type": "Ready", "status": "True"}
-            ok(await client.create(NODES, {"metadata": {"name": name}, "status": {"conditions": [ready]}}))
+            unwrap(await client.create(NODES, {"metadata": {"name": name}, "status": {"conditions": [ready]}}))
         # The server admits no pod without it, and the controller that makes it is not one of ours.
-        ok(await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, "default"))
-        informers = Informers(client, clock, seed=1)
-        workloads = Workloads(client, informers, clock, 1)
-        kubelet = Kubelet(client, informers, clock, nodes, 0.1)
+        unwrap(await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, "default"))
+        informers = InformerFactory(client, clock, seed=1)
+        workloads = ControllerManager(client, informers, clock, 1)
+        kubelet = ToyKubelet(client, informers, clock, nodes, 0.1)
         kubelet.stop_s = 0.1
         await workloads.start()
         informers.start()
-        await informers.synced(30)
+        await informers.wait_for_cache_sync(30)
         yield path
         await workloads.stop()
         await kubelet.stop()

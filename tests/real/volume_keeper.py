@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from koord.api.builtin import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
-from koord.api.volume import PersistentVolume, PersistentVolumeClaim
-from koord.kube.client import Client
-from koord.kube.refused import Refused, ok
+from koord.api.kubernetes.builtin_kinds import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import ApiError, unwrap
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _PERIOD_S = 0.02  # a schedule of its own, as the real one has
@@ -18,9 +18,9 @@ _PERIOD_S = 0.02  # a schedule of its own, as the real one has
 
 async def offer(client: Client, volume: dict[str, Any]) -> PersistentVolume:
     """A new volume, free for any claim."""
-    made = ok(await client.create(PERSISTENT_VOLUMES, volume))
+    made = unwrap(await client.create(PERSISTENT_VOLUMES, volume))
     phase = {"status": {"phase": "Available"}}
-    return ok(await client.patch(PERSISTENT_VOLUMES, made.metadata.name, phase, kind="merge", subresource="status"))
+    return unwrap(await client.patch(PERSISTENT_VOLUMES, made.metadata.name, phase, kind="merge", subresource="status"))
 
 
 async def join(client: Client, volume: str, claim: PersistentVolumeClaim) -> None:
@@ -28,7 +28,7 @@ async def join(client: Client, volume: str, claim: PersistentVolumeClaim) -> Non
     meta = claim.metadata
     ref = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": meta.namespace, "name": meta.name}
     ref["uid"] = meta.uid
-    ok(await client.patch(PERSISTENT_VOLUMES, volume, {"spec": {"claimRef": ref}}, kind="merge"))
+    unwrap(await client.patch(PERSISTENT_VOLUMES, volume, {"spec": {"claimRef": ref}}, kind="merge"))
     for resource, name, space in (
         (PERSISTENT_VOLUMES, volume, None),
         (PERSISTENT_VOLUME_CLAIMS, meta.name, meta.namespace),
@@ -37,8 +37,8 @@ async def join(client: Client, volume: str, claim: PersistentVolumeClaim) -> Non
         if space is not None:
             done = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
             patch = {"metadata": {"annotations": done}, "spec": {"volumeName": volume}}
-            ok(await client.patch(resource, name, patch, space, kind="merge"))
-        ok(await client.patch(resource, name, bound, space, kind="merge", subresource="status"))
+            unwrap(await client.patch(resource, name, patch, space, kind="merge"))
+        unwrap(await client.patch(resource, name, bound, space, kind="merge", subresource="status"))
 
 
 class Keeper:
@@ -56,12 +56,12 @@ class Keeper:
     async def _look(self) -> None:
         claims = {
             (claim.metadata.namespace, claim.metadata.name): claim
-            for claim in ok(await self._client.list(PERSISTENT_VOLUME_CLAIMS)).items
+            for claim in unwrap(await self._client.list(PERSISTENT_VOLUME_CLAIMS)).items
             if not claim.spec.volume_name
         }
         if not claims:
             return
-        for volume in ok(await self._client.list(PERSISTENT_VOLUMES)).items:
+        for volume in unwrap(await self._client.list(PERSISTENT_VOLUMES)).items:
             ref = volume.spec.claim_ref
             if ref is not None and (found := claims.pop((ref.namespace, ref.name), None)) is not None:
                 await join(self._client, volume.metadata.name, found)
@@ -79,7 +79,7 @@ class Keeper:
             "csi": csi,
         }
         made = await self._client.create(PERSISTENT_VOLUMES, {"metadata": {"name": name}, "spec": spec})
-        if not isinstance(made, Refused):
+        if not isinstance(made, ApiError):
             await join(self._client, name, claim)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from koord.api.model import convert
-from koord.scheduler.resource_metrics import render
-from koord.scheduler.state.shape import Shapes
-from koord.scheduler.state.wire import Pod
+from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.cache.pod_shape import PodShapes
+from koord.scheduler.resource_metrics import render_resource_metrics
 
 
 def pod(**spec: Any) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def pod(**spec: Any) -> dict[str, Any]:
 
 
 async def lines(*pods: dict[str, Any]) -> list[str]:
-    text = (await render([convert(one, Pod) for one in pods])).decode()
+    text = (await render_resource_metrics([convert(one, Pod) for one in pods])).decode()
     return [line for line in text.splitlines() if line[0] != "#"]
 
 
@@ -46,10 +46,10 @@ async def test_pods_that_ended_are_left_out(node: str, phase: str, count: int) -
 
 
 async def test_pods_of_one_shape_are_computed_once_and_a_resized_one_for_itself() -> None:
-    shapes = Shapes()
-    plain = [shapes.interned(convert(pod(nodeName=f"n{i}"), Pod)) for i in range(300)]
+    shapes = PodShapes()
+    plain = [shapes.intern(convert(pod(nodeName=f"n{i}"), Pod)) for i in range(300)]
     running = {"name": "c", "resources": {"requests": {"cpu": "3"}}}
-    resized = shapes.interned(convert(pod(nodeName="big") | {"status": {"containerStatuses": [running]}}, Pod))
-    text = (await render([*plain, resized])).decode()
+    resized = shapes.intern(convert(pod(nodeName="big") | {"status": {"containerStatuses": [running]}}, Pod))
+    text = (await render_resource_metrics([*plain, resized])).decode()
     assert text.count('resource="cpu",scheduler="s",unit="cores"} 1.5') == 300
     assert 'node="big",pod="p",priority="",resource="cpu",scheduler="s",unit="cores"} 3' in text

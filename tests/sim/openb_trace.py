@@ -7,8 +7,14 @@ import json
 import random
 from pathlib import Path
 
-from koord.policy.device.fragmentation import Choice, Room, best_fit, descent, typical_pods
-from koord.sim.openb.trace import NODES, ORDER, PODS, Order, Trace
+from koord.scheduler.plugins.fragmentation_aware.fragmentation import (
+    GpuChoice,
+    NodeFreeGpus,
+    choose_by_best_fit,
+    choose_by_fgd,
+    typical_pods,
+)
+from koord.sim.openb.trace import NODES, ORDER, PODS, ArrivalOrder, OpenbTrace
 
 MODELS = ("T4", "P100", "G2")
 
@@ -33,23 +39,25 @@ def write_trace(folder: Path, *, nodes: int = 8, pods: int = 60, seed: int = 7, 
             table.writerow(row)
 
 
-def write_order(folder: Path, order: Order) -> None:
+def write_order(folder: Path, order: ArrivalOrder) -> None:
     path = folder / ORDER.format(variant="small", seed=order.seed)
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"pods": list(order.pods), "node_rank": list(order.node_rank)}))
 
 
-def plain_placements(trace: Trace, order: Order, policy: str) -> list[str]:
+def plain_placements(trace: OpenbTrace, order: ArrivalOrder, policy: str) -> list[str]:
     """The node of each arrival, "" for none: every node is looked at anew for each of them."""
     expected = typical_pods(pod.shape for pod in trace.pods)
-    rooms = [Room(node.cpu_milli, (1000,) * node.gpus, node.model) for node in trace.nodes]
+    rooms = [NodeFreeGpus(node.cpu_milli, (1000,) * node.gpus, node.model) for node in trace.nodes]
     memory = [node.memory_mib for node in trace.nodes]
     found = []
     for index in order.pods:
         pod = trace.pods[index]
-        best: tuple[int, int, int, Choice] | None = None
+        best: tuple[int, int, int, GpuChoice] | None = None
         for place, room in enumerate(rooms):
-            choice = best_fit(room, pod.shape) if policy == "BestFit" else descent(room, pod.shape, expected)
+            choice = (
+                choose_by_best_fit(room, pod.shape) if policy == "BestFit" else choose_by_fgd(room, pod.shape, expected)
+            )
             if choice is not None and pod.memory_mib <= memory[place]:
                 key = (choice.score, -order.node_rank[place], place, choice)
                 if best is None or key[:2] > best[:2]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.values.field_selector import EVERYTHING, FieldSelector, Term, escape
+from koord.values.field_selector import EVERYTHING, FieldSelector, FieldTerm, escape
 from koord.values.selector import SelectorError
 
 
@@ -59,7 +59,7 @@ def test_matching_takes_absent_for_empty() -> None:
 
 
 def test_terms_compare_for_equality_unless_told() -> None:
-    assert FieldSelector.parse("a=b").terms == (Term("a", "b"),)
+    assert FieldSelector.parse("a=b").terms == (FieldTerm("a", "b"),)
 
 
 def test_what_a_server_asks_of_it() -> None:
@@ -71,17 +71,17 @@ def test_what_a_server_asks_of_it() -> None:
 
 
 values = st.text(st.sampled_from("ab,=\\é!"), max_size=6)
-terms = st.builds(Term, st.sampled_from(["metadata.name", "spec.nodeName", "a"]), values, st.booleans())
+terms = st.builds(FieldTerm, st.sampled_from(["metadata.name", "spec.nodeName", "a"]), values, st.booleans())
 
 
 @given(st.lists(terms, max_size=4))
-def test_text_round_trip(chosen: list[Term]) -> None:
+def test_text_round_trip(chosen: list[FieldTerm]) -> None:
     text = ",".join(map(str, chosen))
     assert sorted(map(str, FieldSelector.parse(text).terms)) == sorted(map(str, chosen))
 
 
 @given(st.lists(terms, max_size=4), st.dictionaries(st.sampled_from(["metadata.name", "a"]), values))
-def test_all_terms_must_hold(chosen: list[Term], fields: dict[str, str]) -> None:
+def test_all_terms_must_hold(chosen: list[FieldTerm], fields: dict[str, str]) -> None:
     wanted = all((fields.get(term.field, "") == term.value) == term.equal for term in chosen)
     assert FieldSelector.parse(",".join(map(str, chosen))).matches(fields) == wanted
 

@@ -33,15 +33,15 @@ PERCENT_RULE = (
     ],
 )
 def test_scaled(value: IntOrString, total: int, up: int, down: int) -> None:
-    assert int_or_string.scaled(value, total, round_up=True) == up
-    assert int_or_string.scaled(value, total, round_up=False) == down
+    assert int_or_string.scaled_value(value, total, round_up=True) == up
+    assert int_or_string.scaled_value(value, total, round_up=False) == down
 
 
 @given(st.integers(0, 400), st.integers(0, 10**6))
 def test_scaled_is_the_rounded_share(percent: int, total: int) -> None:
     share = Fraction(percent * total, 100)
-    assert int_or_string.scaled(f"{percent}%", total, round_up=True) == math.ceil(share)
-    assert int_or_string.scaled(f"{percent}%", total, round_up=False) == math.floor(share)
+    assert int_or_string.scaled_value(f"{percent}%", total, round_up=True) == math.ceil(share)
+    assert int_or_string.scaled_value(f"{percent}%", total, round_up=False) == math.floor(share)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_scaled_is_the_rounded_share(percent: int, total: int) -> None:
 )
 def test_text_that_is_no_percentage_is_refused(text: str, message: str) -> None:
     with pytest.raises(IntOrStringError) as refusal:
-        int_or_string.scaled(text, 10, round_up=True)
+        int_or_string.scaled_value(text, 10, round_up=True)
     assert str(refusal.value) == message
 
 

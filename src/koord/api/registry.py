@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from koord.api.builtin import BUILTIN
-from koord.api.custom import CUSTOM
-from koord.api.resource import Resource
+from koord.api.koordinator.custom_kinds import CUSTOM_KINDS
+from koord.api.kubernetes.builtin_kinds import BUILTIN_KINDS
+from koord.api.kubernetes.resource import Resource
 
-ALL: tuple[Resource[Any], ...] = BUILTIN + CUSTOM
+ALL_KINDS: tuple[Resource[Any], ...] = BUILTIN_KINDS + CUSTOM_KINDS
 
 
-class Registry:
+class KindRegistry:
     """KindRegistry indexes a table of resources. Where a name is shared, the resource that the table lists first
     is meant.
     """
@@ -40,12 +40,12 @@ class Registry:
         """Return the preferred version of a kind, as a URL names it."""
         return self._by_plural.get((group, plural))
 
-    def of(self, api_version: str, kind: str) -> Resource[Any] | None:
+    def by_api_version(self, api_version: str, kind: str) -> Resource[Any] | None:
         """Return the kind by the two fields that every object carries."""
         group, _, version = api_version.rpartition("/")
         return self._by_kind.get((group, version, kind))
 
-    def resolve(self, text: str) -> Resource[Any] | None:
+    def by_user_text(self, text: str) -> Resource[Any] | None:
         """Return the kind that a user typed: plural, singular, short name or kind in any case; name.group;
         name.version.group.
 
@@ -71,4 +71,4 @@ def _suffixes(resource: Resource[Any]) -> tuple[str, str]:
     return resource.group, f"{resource.version}.{resource.group}"
 
 
-REGISTRY = Registry(ALL)
+KIND_REGISTRY = KindRegistry(ALL_KINDS)

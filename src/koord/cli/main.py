@@ -10,25 +10,41 @@ from typing import Any
 import click
 
 from koord import __version__
-from koord.cli.lazy import LazyGroup
+from koord.cli.command_groups import LazyGroup
 
 # name -> (module, attribute, one line of help); the module is imported only when the command is used
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "up": ("koord.cli.up", "up", "Run a whole cluster in this process."),
-    "manifests": ("koord.cli.manifests", "manifests_command", "Print what installs koord on a cluster as YAML."),
-    "crds": ("koord.cli.crds", "crds", "Print the CustomResourceDefinitions as YAML."),
-    "explain": ("koord.cli.explain", "explain", "Say why something is as it is."),
-    "simulate": ("koord.cli.simulate", "simulate", "Show where pods would go, changing nothing."),
-    "deschedule": ("koord.cli.deschedule", "deschedule", "Show what the descheduler would move, changing nothing."),
-    "migrate": ("koord.cli.migrate", "migrate", "Move a pod to another node: a place first, then the eviction."),
-    "migrations": ("koord.cli.migrations", "migrations", "Show which pods are on the move and what blocks them."),
-    "sim": ("koord.cli.sim", "sim", "Replay published experiments."),
-    "node": ("koord.cli.node", "node", "Show what is on one node and who holds it."),
-    "top": ("koord.cli.top", "top", "Show what nodes use, have promised and lend."),
-    "quota": ("koord.cli.quota", "quota", "Show what quotas may use now, and who lends to whom."),
-    "reservation": ("koord.cli.reservation", "reservation", "Show which room is kept for whom."),
-    "gang": ("koord.cli.gang", "gang", "Show who is in a gang and what it waits for."),
-    "config": ("koord.cli.config_check", "config", "Check configuration files without a cluster."),
+    "up": ("koord.cli.up.up", "up", "Run a whole cluster in this process."),
+    "manifests": (
+        "koord.cli.manifests.manifests",
+        "manifests_command",
+        "Print what installs koord on a cluster as YAML.",
+    ),
+    "crds": ("koord.cli.commands.crds", "crds", "Print the CustomResourceDefinitions as YAML."),
+    "explain": ("koord.cli.command_groups", "explain", "Say why something is as it is."),
+    "simulate": ("koord.cli.commands.simulate.simulate", "simulate", "Show where pods would go, changing nothing."),
+    "deschedule": (
+        "koord.cli.commands.deschedule.deschedule",
+        "deschedule",
+        "Show what the descheduler would move, changing nothing.",
+    ),
+    "migrate": (
+        "koord.cli.commands.migration.migrate",
+        "migrate",
+        "Move a pod to another node: a place first, then the eviction.",
+    ),
+    "migrations": (
+        "koord.cli.commands.migration.migrations",
+        "migrations",
+        "Show which pods are on the move and what blocks them.",
+    ),
+    "sim": ("koord.cli.command_groups", "sim", "Replay published experiments."),
+    "node": ("koord.cli.command_groups", "node", "Show what is on one node and who holds it."),
+    "top": ("koord.cli.commands.top", "top", "Show what nodes use, have promised and lend."),
+    "quota": ("koord.cli.commands.quota.quota", "quota", "Show what quotas may use now, and who lends to whom."),
+    "reservation": ("koord.cli.commands.reservation", "reservation", "Show which room is kept for whom."),
+    "gang": ("koord.cli.commands.gang", "gang", "Show who is in a gang and what it waits for."),
+    "config": ("koord.cli.commands.config.check", "config", "Check configuration files without a cluster."),
 }
 
 

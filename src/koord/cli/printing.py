@@ -12,19 +12,19 @@ import click
 import msgspec
 import yaml
 
-from koord.cli.access import fail
+from koord.cli.cluster_access import fail
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-WIDE = 200  # for files and pipes: a row is never cut
+PIPE_WIDTH = 200  # for files and pipes: a row is never cut
 
 
-def show(found: Any, output: str, table: Callable[[Console], None]) -> None:
+def print_result(found: Any, output: str, table: Callable[[Console], None]) -> None:
     """Print `found` as JSON or YAML, or call `table` to print it for people."""
     if output == "table":
-        table(console())
+        table(make_console())
         return
     plain = msgspec.to_builtins(found)
     if output == "json":
@@ -33,13 +33,13 @@ def show(found: Any, output: str, table: Callable[[Console], None]) -> None:
         click.echo(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), nl=False)
 
 
-def console() -> Console:
+def make_console() -> Console:
     try:
         from rich.console import Console
     except ImportError:
         fail("tables need the package rich (pip install 'koord[cli]'); -o json and -o yaml work without it")
     # Words about amounts are not to be coloured by guesses, and names like [system] are no markup.
-    width = None if sys.stdout.isatty() else WIDE
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
     return Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=False)
 
 

@@ -9,83 +9,106 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from koord.descheduler.assembly import Assembly
-from koord.descheduler.explain.surprise import surprises
-from koord.descheduler.framework.effect import Evict
-from koord.descheduler.framework.plugin import Plugin
-from koord.descheduler.framework.round import Outcome, decide
-from koord.descheduler.plugins.migration_controller import MigrationController
-from koord.descheduler.shell.executor import DirectEviction, Executor, Means
-from koord.descheduler.shell.migration.controller import Migration
-from koord.descheduler.shell.view import View
-from koord.descheduler.world import World
+from koord.api.koordinator.protocol import NAMESPACE
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
+from koord.descheduler.configuration import DeschedulerSetup, config_warnings
+from koord.descheduler.context import DeschedulerContext
+from koord.descheduler.executor import EffectExecutor, EvictionApiBackend, EvictionBackend
+from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionProposal
+from koord.descheduler.framework.round import RoundOutcome, run_round
+from koord.descheduler.migration.controller import MigrationJobController
+from koord.descheduler.migration.plugin import MigrationControllerPlugin
+from koord.descheduler.snapshot_source import SnapshotSource
 
 _LOG = logging.getLogger(__name__)
 
 
-def _migration(world: World, view: View, plugin: Plugin) -> Means:
-    if not isinstance(plugin, MigrationController):
+def _build_migration(
+    context: DeschedulerContext, snapshot_source: SnapshotSource, plugin: DeschedulerPlugin
+) -> EvictionBackend:
+    if not isinstance(plugin, MigrationControllerPlugin):
         raise TypeError(f"{plugin.name} is {type(plugin).__name__}")
-    return Migration(world, view, plugin)
+    return MigrationJobController(context, snapshot_source, plugin)
 
 
 # The eviction backend by the name of the evict plugin.
-MEANS: Mapping[str, Callable[[World, View, Plugin], Means]] = {
-    "DefaultEvictor": lambda world, view, plugin: DirectEviction(world),
-    MigrationController.name: _migration,
+EVICTION_BACKENDS: Mapping[str, Callable[[DeschedulerContext, SnapshotSource, DeschedulerPlugin], EvictionBackend]] = {
+    "DefaultEvictor": lambda context, snapshot_source, plugin: EvictionApiBackend(context),
+    MigrationControllerPlugin.name: _build_migration,
 }
 
 
 class Descheduler:
     """The descheduler: build it, start the informers, and `lead` while this replica is the leader."""
 
-    def __init__(self, world: World, assembly: Assembly) -> None:
-        self._world = world
-        self.assembly = assembly
-        extra = {resource.plural: resource for plugin in assembly.plugins() for resource in plugin.reads}
-        self.view = View(world, extra.values())
-        evictors = {profile.evict.name: profile.evict for profile in assembly.profiles}
-        self.means = {name: MEANS[name](world, self.view, plugin) for name, plugin in evictors.items()}
-        self._executor = Executor(world, self.means)
-        self.last: Outcome | None = None  # of the latest round, for explanations
-        self.last_s = 0.0  # when that was
+    def __init__(self, context: DeschedulerContext, setup: DeschedulerSetup) -> None:
+        self._context = context
+        self.setup = setup
+        extra = {resource.plural: resource for plugin in setup.plugins() for resource in plugin.extra_resources}
+        self.snapshot_source = SnapshotSource(context, extra.values())
+        evictors = {profile.evict.name: profile.evict for profile in setup.profiles}
+        self.eviction_backends = {
+            name: EVICTION_BACKENDS[name](context, self.snapshot_source, plugin) for name, plugin in evictors.items()
+        }
+        self._executor = EffectExecutor(context, self.eviction_backends)
+        self.last_outcome: RoundOutcome | None = None  # of the latest round, for explanations
+        self.last_round_s = 0.0  # when that was
 
     async def lead(self) -> None:
         """Run a round each interval until cancelled, counted from its start; with interval 0 run one round only."""
-        for field, why in surprises(self.assembly):
+        for field, why in config_warnings(self.setup):
             _LOG.warning("%s %s", field, why)
-        for means in self.means.values():
-            await means.start()
+        for backend in self.eviction_backends.values():
+            await backend.start()
         try:
             while True:
-                started = self._world.clock.monotonic()
-                await self.round()
-                if not self.assembly.interval_s:
+                started = self._context.clock.monotonic()
+                await self.run_round()
+                if not self.setup.interval_s:
                     await asyncio.Event().wait()
-                rest = self.assembly.interval_s - (self._world.clock.monotonic() - started)
-                await self._world.clock.sleep(max(rest, 0))
+                rest = self.setup.interval_s - (self._context.clock.monotonic() - started)
+                await self._context.clock.sleep(max(rest, 0))
         finally:
-            for means in self.means.values():
-                await means.stop()
+            for backend in self.eviction_backends.values():
+                await backend.stop()
 
-    async def round(self) -> Outcome:
-        clock, metrics = self._world.clock, self._world.metrics
+    async def run_round(self) -> RoundOutcome:
+        clock, metrics = self._context.clock, self._context.metrics
         started = clock.monotonic()
-        outcome = self.decide(dry_run=self.assembly.config.dry_run)
+        outcome = self.decide(dry_run=self.setup.config.dry_run)
         metrics.round_seconds.labels().observe(clock.monotonic() - started)
         metrics.rounds.labels("error" if outcome.error else "success").inc()
-        if outcome.error and (self.last is None or self.last.error != outcome.error):
+        if outcome.error and (self.last_outcome is None or self.last_outcome.error != outcome.error):
             _LOG.warning("the round ended early: %s", outcome.error)
-            for broken in outcome.broken:
+            for broken in outcome.plugin_errors:
                 _LOG.error("a plugin broke", exc_info=broken)
-        self.last, self.last_s = outcome, clock.time()
+        self.last_outcome, self.last_round_s = outcome, clock.time()
         for effect in outcome.effects:
-            if isinstance(effect, Evict):
+            if isinstance(effect, EvictionProposal):
                 metrics.proposed.labels(effect.plugin, str(effect.dry_run).lower()).inc()
-        await self._executor.carry_out(outcome.effects)
+        await self._executor.execute(outcome.effects)
         return outcome
 
-    def decide(self, *, dry_run: bool) -> Outcome:
+    def decide(self, *, dry_run: bool) -> RoundOutcome:
         """Return what a round would do now."""
-        assembly = self.assembly
-        return decide(assembly.profiles, self.view.snapshot(), assembly.limits, nodes=assembly.nodes, dry_run=dry_run)
+        setup = self.setup
+        return run_round(
+            setup.profiles, self.snapshot_source.snapshot(), setup.limits, nodes=setup.node_selector, dry_run=dry_run
+        )
+
+
+RBAC_RULES: tuple[RbacRule, ...] = (
+    RbacRule("coordination.k8s.io", ("leases",), ("create", "get", "update", "patch"), namespace=NAMESPACE),
+    RbacRule("", ("pods",), (*READ_VERBS, "patch", "delete")),  # patch: costs and soft evictions; delete: that policy
+    RbacRule("", ("pods/eviction",), ("create",)),
+    RbacRule("", ("nodes",), (*READ_VERBS, "patch")),  # patch: cordons
+    RbacRule("", ("namespaces", "replicationcontrollers", "persistentvolumeclaims"), READ_VERBS),
+    RbacRule("apps", ("deployments", "replicasets", "statefulsets"), READ_VERBS),
+    RbacRule("policy", ("poddisruptionbudgets",), READ_VERBS),
+    RbacRule("scheduling.k8s.io", ("priorityclasses",), READ_VERBS),
+    RbacRule("events.k8s.io", ("events",), ("create", "patch", "update")),
+    RbacRule("slo.koordinator.sh", ("nodemetrics",), READ_VERBS),
+    RbacRule("scheduling.koordinator.sh", ("podmigrationjobs",), (*READ_VERBS, "create", "patch", "delete")),
+    RbacRule("scheduling.koordinator.sh", ("podmigrationjobs/status",), ("patch",)),
+    RbacRule("scheduling.koordinator.sh", ("reservations",), (*READ_VERBS, "create", "patch", "delete")),
+)

@@ -16,25 +16,25 @@ from typing import Protocol
 import msgspec
 import yaml
 
-from koord.api.builtin import CUSTOM_RESOURCE_DEFINITIONS
-from koord.api.crd import crd_manifests
+from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS
+from koord.api.schema.crd import crd_manifests
 from koord.embedded.apiserver import tls
-from koord.embedded.apiserver.admission.hooks import Hooks
-from koord.embedded.apiserver.http import HttpDoor
-from koord.embedded.apiserver.inprocess import InProcessTransport
-from koord.embedded.apiserver.rest.page import Pages
-from koord.embedded.apiserver.running import Address, kubeconfig
-from koord.embedded.apiserver.server import Server
-from koord.embedded.apiserver.store import Journal, Store
-from koord.kube.client import Client
-from koord.kube.informers import Informers
-from koord.kube.refused import Refused
+from koord.embedded.apiserver.admission.hooks import AdmissionHooks
+from koord.embedded.apiserver.http_server import HttpServer, ServerAddress, kubeconfig_document
+from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes
+from koord.embedded.apiserver.server import ApiServer
+from koord.embedded.apiserver.store.journal import StoreJournal
+from koord.embedded.apiserver.store.object_store import ObjectStore
+from koord.kube.client.typed_client import Client
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.transport.api_error import ApiError
 from koord.telemetry.clock import Clock, WallClock
 
 ADMIN = "system:admin"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 6443  # 0: the system chooses
     http: bool = True  # False: only programs in this process can reach the server
@@ -45,15 +45,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     component_seed: int | None = None  # for what is random in components; uids stay unpredictable
 
 
-class Context(msgspec.Struct, frozen=True, kw_only=True):
+class ComponentContext(msgspec.Struct, frozen=True, kw_only=True):
     """Carries what a component of the cluster is given when it is made."""
 
     client: Client
-    informers: Informers
+    informers: InformerFactory
     clock: Clock
     seed: int
-    hooks: Hooks  # for components that decide about writes before they are stored
-    pages: Pages  # for components that serve HTTP paths
+    hooks: AdmissionHooks  # for components that decide about writes before they are stored
+    component_routes: ComponentRoutes  # for components that serve HTTP paths
 
 
 class Component(Protocol):
@@ -62,66 +62,72 @@ class Component(Protocol):
     async def stop(self) -> None: ...
 
 
-Maker = Callable[[Context], Awaitable[Component] | Component]
+ComponentFactory = Callable[[ComponentContext], Awaitable[Component] | Component]
 
 
-class Cluster:
+class EmbeddedCluster:
     """Runs the API server and its components. `start` returns when the server answers and every component
     runs; `stop` ends all of it in reverse order.
     """
 
     def __init__(
-        self, settings: Settings, components: Sequence[tuple[str, Maker]] = (), *, clock: Clock | None = None
+        self,
+        settings: ClusterSettings,
+        components: Sequence[tuple[str, ComponentFactory]] = (),
+        *,
+        clock: Clock | None = None,
     ) -> None:
         self._settings = settings
-        self._makers = tuple(components)
+        self._factories = tuple(components)
         self._running: list[tuple[str, Component]] = []
         self.clock = clock or WallClock()
-        self._identity: tls.Identity | None = None
+        self._certificates: tls.ApiServerCertificates | None = None
         self.token = ""
-        self.server: Server | None = None
-        self.door: HttpDoor | None = None
+        self.server: ApiServer | None = None
+        self.http_server: HttpServer | None = None
         self.client: Client | None = None
-        self.informers: Informers | None = None
+        self.informers: InformerFactory | None = None
 
     @property
     def url(self) -> str:
-        return self.door.url if self.door else ""
+        return self.http_server.url if self.http_server else ""
 
     async def start(self) -> None:
         settings = self._settings
-        journal = Journal(settings.data_dir, durable=settings.durable) if settings.data_dir else None
-        self.token = self._kept_token()
+        journal = StoreJournal(settings.data_dir, durable=settings.durable) if settings.data_dir else None
+        self.token = self._load_or_create_token()
         chance = random.Random(settings.seed) if settings.seed is not None else None
-        self.server = Server(Store(journal), clock=self.clock, chance=chance, tokens={self.token: ADMIN})
+        self.server = ApiServer(ObjectStore(journal), clock=self.clock, chance=chance, tokens={self.token: ADMIN})
         try:
             await self.server.start()
-            await self._open_door()
+            await self._start_http_server()
             self.client = Client(InProcessTransport(self.server, ADMIN), clock=self.clock, qps=0, burst=0)
-            self.informers = Informers(self.client, self.clock, seed=settings.seed)
-            await self._install_kinds()
+            self.informers = InformerFactory(self.client, self.clock, seed=settings.seed)
+            await self._install_crds()
             await self._start_components()
         except BaseException:
             await self.stop()
             raise
 
-    async def _open_door(self) -> None:
+    async def _start_http_server(self) -> None:
         settings = self._settings
         assert self.server is not None
         if not settings.http:
             return
-        hosts = [*tls.HOSTS, *({settings.host} - {"0.0.0.0", "::"} - set(tls.HOSTS))]
+        hosts = [*tls.DEFAULT_HOSTS, *({settings.host} - {"0.0.0.0", "::"} - set(tls.DEFAULT_HOSTS))]
         pki = settings.data_dir / "pki" if settings.data_dir else None
-        self._identity = tls.load_or_create(pki, hosts) if pki else tls.create(hosts)
-        door = HttpDoor(self.server)
-        await door.open(settings.host, settings.port, self._identity.context(), allow_remote=settings.allow_remote)
-        self.door = door
+        self._certificates = tls.load_or_create_certificates(pki, hosts) if pki else tls.create_certificates(hosts)
+        http_server = HttpServer(self.server)
+        await http_server.start(
+            settings.host, settings.port, self._certificates.ssl_context(), allow_remote=settings.allow_remote
+        )
+        self.http_server = http_server
 
-    async def _install_kinds(self) -> None:
+    async def _install_crds(self) -> None:
         assert self.client is not None
         for manifest in crd_manifests():
             answer = await self.client.apply(CUSTOM_RESOURCE_DEFINITIONS, manifest, field_manager="koord", force=True)
-            if isinstance(answer, Refused):
+            if isinstance(answer, ApiError):
                 raise RuntimeError(f"cannot install {manifest['metadata']['name']}: {answer.message}")
 
     async def _start_components(self) -> None:
@@ -131,15 +137,15 @@ class Cluster:
         chosen = settings.component_seed if settings.component_seed is not None else settings.seed
         seed = chosen if chosen is not None else secrets.randbits(32)
         assert self.server is not None
-        context = Context(
+        context = ComponentContext(
             client=self.client,
             informers=self.informers,
             clock=self.clock,
             seed=seed,
             hooks=self.server.hooks,
-            pages=self.server.pages,
+            component_routes=self.server.component_routes,
         )
-        for name, maker in self._makers:
+        for name, maker in self._factories:
             made = maker(context)
             component = await made if asyncio.iscoroutine(made) else made
             self._running.append((name, component))  # type: ignore[arg-type]
@@ -157,12 +163,12 @@ class Cluster:
             await self.client.close()
         if self.server is not None:
             self.server.closed = True
-        if self.door is not None:
-            await self.door.close()
+        if self.http_server is not None:
+            await self.http_server.close()
         if self.server is not None:
             await self.server.close()
 
-    def _kept_token(self) -> str:
+    def _load_or_create_token(self) -> str:
         """Return a random bearer token; with a data directory it is stored there, so that kubeconfigs survive a
         restart.
         """
@@ -177,7 +183,7 @@ class Cluster:
 
     def kubeconfig(self) -> str:
         """Return a kubeconfig for this cluster with the token in it: write it where only its owner can read."""
-        if self._identity is None:
+        if self._certificates is None:
             raise RuntimeError("this cluster has no HTTP door, so a kubeconfig would lead nowhere")
-        address = Address(self.url, self.token, self._identity.authority.certificate)
-        return yaml.safe_dump(kubeconfig(address), sort_keys=False)
+        address = ServerAddress(self.url, self.token, self._certificates.authority.certificate)
+        return yaml.safe_dump(kubeconfig_document(address), sort_keys=False)

@@ -13,11 +13,11 @@ from datetime import datetime
 
 import msgspec
 
-from koord.host.fault import READ, WRITE, Fault
+from koord.host.io_error import READ, WRITE, IoError
 from koord.telemetry.clock import Clock
 
 NODE, POD, GROUP, UNKNOWN = "node", "pod", "group", "unknown"
-PAGE, LARGEST_PAGE = 256, 2048
+DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 256, 2048
 _CURRENT = "audit.log"
 _ROTATED = re.compile(r"audit-\d{4}(-\d{2}){5}-[0-8]\.log")
 _ROTATE_BYTES = 2 << 20
@@ -45,13 +45,14 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     refused: str = ""
 
 
-class Page(msgspec.Struct, frozen=True):
+class AuditPage(msgspec.Struct, frozen=True):
     """A page of events, and the token of the next one."""
+
     lines: list[bytes]
     token: str  # "" when there is nothing older
 
 
-class Unpaged(msgspec.Struct, frozen=True):
+class AuditPageRefused(msgspec.Struct, frozen=True):
     """Why there is no page: the token is unknown or too old (`expired`), or the size is invalid."""
 
     message: str
@@ -69,7 +70,7 @@ class AuditLog:
         max_mb: int = 16,
         verbose: int = 3,
         readers: int = 4,
-        page_limit: int = LARGEST_PAGE,
+        page_limit: int = MAX_PAGE_SIZE,
     ) -> None:
         self._folder = folder
         self._clock = clock
@@ -81,7 +82,7 @@ class AuditLog:
         self._flushed_at = clock.monotonic()
         self._readers: dict[str, _Reader] = {}
 
-    def append(self, event: AuditEvent, verbose: int = 0) -> Fault | None:
+    def append(self, event: AuditEvent, verbose: int = 0) -> IoError | None:
         """Append an event. Events wait in memory for up to five seconds of further events; `flush` writes them at
         once.
         """
@@ -92,7 +93,7 @@ class AuditLog:
         due = self._clock.monotonic() - self._flushed_at >= _FLUSH_S
         return self.flush() if due or len(self._buffer) >= _BUFFER_BYTES else None
 
-    def flush(self) -> Fault | None:
+    def flush(self) -> IoError | None:
         """Write the buffered events, and rotate the file when it is full."""
         self._flushed_at = self._clock.monotonic()
         if not self._buffer:
@@ -112,41 +113,41 @@ class AuditLog:
         except OSError as error:
             if len(self._buffer) > _BUFFER_BYTES:  # a full disk must not fill the memory as well
                 del self._buffer[: len(self._buffer) - _BUFFER_BYTES]
-            return Fault(path, WRITE, error.errno or 0, str(error))
+            return IoError(path, WRITE, error.errno or 0, str(error))
         return None
 
-    def page(self, size: int | None = None, token: str = "") -> Page | Unpaged | Fault:
+    def page(self, size: int | None = None, token: str = "") -> AuditPage | AuditPageRefused | IoError:
         """Return the next events, newest first. Without a token a new reader starts at the newest."""
-        size = min(PAGE, self._page_limit) if size is None else size
+        size = min(DEFAULT_PAGE_SIZE, self._page_limit) if size is None else size
         if not 0 <= size <= self._page_limit:
-            return Unpaged(f"size must be in 0..{self._page_limit}, got {size}")
+            return AuditPageRefused(f"size must be in 0..{self._page_limit}, got {size}")
         now = self._clock.monotonic()
         for name in [name for name, reader in self._readers.items() if now - reader.used_at > _READER_TTL_S]:
             self._readers.pop(name).close()
         if not token:
             opened = self._open(now)
-            if isinstance(opened, Fault):
+            if isinstance(opened, IoError):
                 return opened
             token = opened
         reader = self._readers.get(token)
         if reader is None:
-            return Unpaged("unknown or expired page token", expired=True)
+            return AuditPageRefused("unknown or expired page token", expired=True)
         reader.used_at = now
         lines, more = reader.take(size)
         if not more:
             self._readers.pop(token).close()
-        return Page(lines, token if more else "")
+        return AuditPage(lines, token if more else "")
 
-    def close(self) -> Fault | None:
+    def close(self) -> IoError | None:
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
         return self.flush()
 
-    def _open(self, now: float) -> str | Fault:
-        fault = self.flush()
-        if fault is not None:
-            return fault
+    def _open(self, now: float) -> str | IoError:
+        io_error = self.flush()
+        if io_error is not None:
+            return io_error
         while len(self._readers) >= self._most_readers:
             oldest = min(self._readers, key=lambda name: self._readers[name].used_at)
             self._readers.pop(oldest).close()
@@ -154,7 +155,7 @@ class AuditLog:
         try:
             self._readers[token] = _Reader([os.path.join(self._folder, name) for name in self._newest_first()], now)
         except OSError as error:
-            return Fault(self._folder, READ, error.errno or 0, str(error))
+            return IoError(self._folder, READ, error.errno or 0, str(error))
         return token
 
     def _newest_first(self) -> list[str]:

@@ -11,35 +11,36 @@ import struct
 import msgspec
 
 from koord.host import libc
-from koord.host.fault import READ, Fault
+from koord.host.io_error import READ, IoError
 
 _CREATE, _DELETE, _FOLDER, _IGNORED, _OVERFLOW = 0x100, 0x200, 0x4000_0000, 0x8000, 0x4000
 _HEAD = struct.Struct("iIII")
 _ROOM = 65_536
 
 
-class Change(msgspec.Struct, frozen=True):
+class DirectoryChange(msgspec.Struct, frozen=True):
     """A directory that was made or removed. With `overflowed` alone, the kernel's queue was full:
     list everything again.
     """
 
     folder: str = ""
     name: str = ""
-    made: bool = False
-    lost: bool = False
+    created: bool = False
+    overflowed: bool = False
 
 
-class Watcher:
+class InotifyWatcher:
     """An inotify instance."""
+
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._by_watch: dict[int, str] = {}
         self._by_folder: dict[str, int] = {}
 
     @staticmethod
-    def open() -> Watcher | Fault:
+    def open() -> InotifyWatcher | IoError:
         descriptor = libc.inotify_open(os.O_NONBLOCK | os.O_CLOEXEC)
-        return descriptor if isinstance(descriptor, Fault) else Watcher(descriptor)
+        return descriptor if isinstance(descriptor, IoError) else InotifyWatcher(descriptor)
 
     def fileno(self) -> int:
         """Return the descriptor for the event loop's reader callback."""
@@ -49,9 +50,9 @@ class Watcher:
     def folders(self) -> list[str]:
         return sorted(self._by_folder)
 
-    def watch(self, folder: str) -> Fault | None:
+    def watch(self, folder: str) -> IoError | None:
         watch = libc.inotify_watch(self._descriptor, folder, _CREATE | _DELETE)
-        if isinstance(watch, Fault):
+        if isinstance(watch, IoError):
             return watch
         self._by_watch[watch] = folder
         self._by_folder[folder] = watch
@@ -64,23 +65,23 @@ class Watcher:
             self._by_watch.pop(watch, None)
             libc.inotify_unwatch(self._descriptor, watch)
 
-    def read(self) -> list[Change] | Fault:
+    def read(self) -> list[DirectoryChange] | IoError:
         """Return all changes since the last call, without waiting."""
-        found: list[Change] = []
+        found: list[DirectoryChange] = []
         while True:
             try:
                 data = os.read(self._descriptor, _ROOM)
             except BlockingIOError:
                 return found
             except OSError as error:
-                return Fault("inotify", READ, error.errno or 0)
+                return IoError("inotify", READ, error.errno or 0)
             found += self._changes(data)
 
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def _changes(self, data: bytes) -> list[Change]:
-        found: list[Change] = []
+    def _changes(self, data: bytes) -> list[DirectoryChange]:
+        found: list[DirectoryChange] = []
         start = 0
         while start + _HEAD.size <= len(data):
             watch, mask, _, length = _HEAD.unpack_from(data, start)
@@ -89,11 +90,11 @@ class Watcher:
             start += length
             folder = self._by_watch.get(watch)
             if mask & _OVERFLOW:
-                found.append(Change(lost=True))
+                found.append(DirectoryChange(overflowed=True))
             elif mask & _IGNORED:
                 gone = self._by_watch.pop(watch, None)
                 if gone is not None and self._by_folder.get(gone) == watch:
                     del self._by_folder[gone]
             elif folder is not None and mask & _FOLDER:
-                found.append(Change(folder, name, bool(mask & _CREATE)))
+                found.append(DirectoryChange(folder, name, bool(mask & _CREATE)))
         return found

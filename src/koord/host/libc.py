@@ -6,45 +6,45 @@ import ctypes
 import functools
 import platform
 
-from koord.host.fault import OPEN, Fault, lacking
+from koord.host.io_error import OPEN, IoError, unsupported
 
 _PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331, "riscv64": 241}
 
 
 @functools.cache
-def library() -> ctypes.CDLL:
+def load_libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def perf_event_open(attributes: bytes, target: int, cpu: int, group: int, flags: int) -> int | Fault:
+def perf_event_open(attributes: bytes, target: int, cpu: int, group: int, flags: int) -> int | IoError:
     """Return a descriptor. `target` is a process, or a cgroup's descriptor with the flag for it."""
     number = _PERF_EVENT_OPEN.get(platform.machine())
     if number is None:
-        return lacking("perf_event_open", f"its number is not known on {platform.machine()}")
+        return unsupported("perf_event_open", f"its number is not known on {platform.machine()}")
     buffer = ctypes.create_string_buffer(attributes, len(attributes))
     arguments = (ctypes.c_long(number), buffer, target, cpu, group, ctypes.c_ulong(flags))
-    return _checked(library().syscall(*arguments), "perf_event_open")
+    return _checked(load_libc().syscall(*arguments), "perf_event_open")
 
 
-def mount(source: str, target: str, kind: str) -> Fault | None:
-    answer = library().mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(0), None)
+def mount(source: str, target: str, kind: str) -> IoError | None:
+    answer = load_libc().mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(0), None)
     found = _checked(answer, target)
-    return found if isinstance(found, Fault) else None
+    return found if isinstance(found, IoError) else None
 
 
-def inotify_open(flags: int) -> int | Fault:
-    return _checked(library().inotify_init1(flags), "inotify")
+def inotify_open(flags: int) -> int | IoError:
+    return _checked(load_libc().inotify_init1(flags), "inotify")
 
 
-def inotify_watch(descriptor: int, path: str, mask: int) -> int | Fault:
-    answer = library().inotify_add_watch(descriptor, path.encode(), ctypes.c_uint32(mask))
+def inotify_watch(descriptor: int, path: str, mask: int) -> int | IoError:
+    answer = load_libc().inotify_add_watch(descriptor, path.encode(), ctypes.c_uint32(mask))
     return _checked(answer, path)
 
 
-def inotify_unwatch(descriptor: int, watch: int) -> Fault | None:
-    answer = _checked(library().inotify_rm_watch(descriptor, watch), "inotify")
-    return answer if isinstance(answer, Fault) else None
+def inotify_unwatch(descriptor: int, watch: int) -> IoError | None:
+    answer = _checked(load_libc().inotify_rm_watch(descriptor, watch), "inotify")
+    return answer if isinstance(answer, IoError) else None
 
 
-def _checked(answer: int, name: str) -> int | Fault:
-    return Fault(name, OPEN, ctypes.get_errno()) if answer < 0 else answer
+def _checked(answer: int, name: str) -> int | IoError:
+    return IoError(name, OPEN, ctypes.get_errno()) if answer < 0 else answer

@@ -9,7 +9,7 @@ import ctypes
 
 import msgspec
 
-from koord.host.fault import Fault, lacking, malformed
+from koord.host.io_error import IoError, malformed, unsupported
 
 LIBRARY = "libnvidia-ml.so.1"
 _TEXT = 96
@@ -56,6 +56,7 @@ class _Utilization(ctypes.Structure):
 
 class GpuCard(msgspec.Struct, frozen=True, kw_only=True):
     """One NVIDIA card."""
+
     uuid: str
     minor: int
     total_bytes: int
@@ -63,7 +64,7 @@ class GpuCard(msgspec.Struct, frozen=True, kw_only=True):
     model: str
 
 
-class GpuUse(msgspec.Struct, frozen=True):
+class GpuProcessUsage(msgspec.Struct, frozen=True):
     """What one process uses of one card; `core_percent` is of all its cores."""
 
     pid: int
@@ -73,26 +74,27 @@ class GpuUse(msgspec.Struct, frozen=True):
 
 class Nvml:
     """The opened library."""
+
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         self._handles: dict[str, ctypes.c_void_p] = {}  # by uuid
         self._seen_us: dict[str, int] = {}
 
     @staticmethod
-    def open(name: str = LIBRARY) -> Nvml | Fault:
+    def open(name: str = LIBRARY) -> Nvml | IoError:
         try:
             library = ctypes.CDLL(name)
         except OSError as error:
-            return lacking(name, str(error))
+            return unsupported(name, str(error))
         code = library.nvmlInit_v2()
-        return Nvml(library) if code == _SUCCESS else lacking(name, f"the driver does not answer (code {code})")
+        return Nvml(library) if code == _SUCCESS else unsupported(name, f"the driver does not answer (code {code})")
 
     def driver(self) -> str:
         text = ctypes.create_string_buffer(_TEXT)
         code = self._library.nvmlSystemGetDriverVersion(text, ctypes.c_uint(_TEXT))
         return text.value.decode("utf-8", "replace") if code == _SUCCESS else ""
 
-    def cards(self) -> list[GpuCard] | Fault:
+    def cards(self) -> list[GpuCard] | IoError:
         """Return the cards by minor. One card that fails makes it an error: half of the cards would
         look like all of them.
         """
@@ -103,28 +105,28 @@ class Nvml:
         found: list[GpuCard] = []
         for index in range(count.value):
             card = self._card(index)
-            if isinstance(card, Fault):
+            if isinstance(card, IoError):
                 return card
             found.append(card)
         return sorted(found, key=lambda card: card.minor)
 
-    def uses(self, card: GpuCard) -> list[GpuUse] | Fault:
+    def uses(self, card: GpuCard) -> list[GpuProcessUsage] | IoError:
         """Return the processes on the card now, each with its share of the cores since the last call."""
         handle = self._handles.get(card.uuid)
         if handle is None:
             return malformed(LIBRARY, f"card {card.uuid} was not listed")
         memory = self._memory(handle)
-        if isinstance(memory, Fault):
+        if isinstance(memory, IoError):
             return memory
         cores = self._cores(card.uuid, handle)
-        if isinstance(cores, Fault):
+        if isinstance(cores, IoError):
             return cores
-        return [GpuUse(pid, cores.get(pid, 0), held) for pid, held in sorted(memory.items())]
+        return [GpuProcessUsage(pid, cores.get(pid, 0), held) for pid, held in sorted(memory.items())]
 
     def close(self) -> None:
         self._library.nvmlShutdown()
 
-    def _card(self, index: int) -> GpuCard | Fault:
+    def _card(self, index: int) -> GpuCard | IoError:
         library, handle = self._library, ctypes.c_void_p()
         code = library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle))
         if code != _SUCCESS:
@@ -152,7 +154,7 @@ class Nvml:
             model=name.value.decode("utf-8", "replace"),
         )
 
-    def _memory(self, handle: ctypes.c_void_p) -> dict[int, int] | Fault:
+    def _memory(self, handle: ctypes.c_void_p) -> dict[int, int] | IoError:
         room = 64
         while room <= _MOST_PROCESSES:
             count, processes = ctypes.c_uint(room), (_Process * room)()
@@ -165,7 +167,7 @@ class Nvml:
             room *= 4
         return malformed(LIBRARY, f"more than {_MOST_PROCESSES} processes on one card")
 
-    def _cores(self, uuid: str, handle: ctypes.c_void_p) -> dict[int, int] | Fault:
+    def _cores(self, uuid: str, handle: ctypes.c_void_p) -> dict[int, int] | IoError:
         since, count = ctypes.c_ulonglong(self._seen_us.get(uuid, 0)), ctypes.c_uint(0)
         ask = self._library.nvmlDeviceGetProcessUtilization
         code = ask(handle, None, ctypes.byref(count), since)
@@ -186,5 +188,5 @@ class Nvml:
         return found
 
 
-def _refused(what: str, code: int) -> Fault:
+def _refused(what: str, code: int) -> IoError:
     return malformed(LIBRARY, f"{what} answered {code}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.host.fault import Fault, malformed
-from koord.host.host import Host
-from koord.values.quotation import integer
+from koord.host.filesystem import Host
+from koord.host.io_error import IoError, malformed
+from koord.values.go_format import integer
 
 
 class CpuTimes(msgspec.Struct, frozen=True):
@@ -16,7 +16,7 @@ class CpuTimes(msgspec.Struct, frozen=True):
     by_cpu: dict[int, int]
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
+class MemInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of /proc/meminfo, in bytes."""
 
     total: int
@@ -39,7 +39,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         return self.total - self.free
 
 
-class Disk(msgspec.Struct, frozen=True):
+class DiskStats(msgspec.Struct, frozen=True):
     """One line of /proc/diskstats; sectors have 512 bytes whatever the disk's are."""
 
     device: str
@@ -54,8 +54,9 @@ class Disk(msgspec.Struct, frozen=True):
     busy_ms: int
 
 
-class Load(msgspec.Struct, frozen=True):
+class LoadAverage(msgspec.Struct, frozen=True):
     """The numbers of /proc/loadavg."""
+
     one: float
     five: float
     fifteen: float
@@ -63,10 +64,10 @@ class Load(msgspec.Struct, frozen=True):
     threads: int
 
 
-def cpu_times(host: Host) -> CpuTimes | Fault:
+def cpu_times(host: Host) -> CpuTimes | IoError:
     path = f"{host.paths.proc}/stat"
     text = host.read(path)
-    if isinstance(text, Fault):
+    if isinstance(text, IoError):
         return text
     total: int | None = None
     by_cpu: dict[int, int] = {}
@@ -87,15 +88,15 @@ def cpu_times(host: Host) -> CpuTimes | Fault:
     return malformed(path, "no line of all CPUs") if total is None else CpuTimes(total, by_cpu)
 
 
-def memory(host: Host) -> Memory | Fault:
+def meminfo(host: Host) -> MemInfo | IoError:
     path = f"{host.paths.proc}/meminfo"
     text = host.read(path)
-    if isinstance(text, Fault):
+    if isinstance(text, IoError):
         return text
-    have = kilobytes(text)
+    have = parse_kilobytes(text)
     if not {"MemTotal", "MemFree", "MemAvailable"} <= have.keys():
         return malformed(path, "MemTotal, MemFree or MemAvailable is missing")
-    return Memory(
+    return MemInfo(
         total=have["MemTotal"],
         free=have["MemFree"],
         available=have["MemAvailable"],
@@ -109,7 +110,7 @@ def memory(host: Host) -> Memory | Fault:
     )
 
 
-def kilobytes(text: str) -> dict[str, int]:
+def parse_kilobytes(text: str) -> dict[str, int]:
     """Parse `Name:   12 kB` lines to bytes; a NUMA node's lines start with `Node 0 `."""
     found: dict[str, int] = {}
     for line in text.splitlines():
@@ -122,12 +123,12 @@ def kilobytes(text: str) -> dict[str, int]:
     return found
 
 
-def disks(host: Host) -> list[Disk] | Fault:
+def diskstats(host: Host) -> list[DiskStats] | IoError:
     path = f"{host.paths.proc}/diskstats"
     text = host.read(path)
-    if isinstance(text, Fault):
+    if isinstance(text, IoError):
         return text
-    found: list[Disk] = []
+    found: list[DiskStats] = []
     for line in text.splitlines():
         words = line.split()
         if len(words) < 14:
@@ -137,7 +138,7 @@ def disks(host: Host) -> list[Disk] | Fault:
         except ValueError:
             return malformed(path, f"no number in {line!r}")
         found.append(
-            Disk(
+            DiskStats(
                 f"{words[0]}:{words[1]}",
                 words[2],
                 count[0],
@@ -153,23 +154,23 @@ def disks(host: Host) -> list[Disk] | Fault:
     return found
 
 
-def load(host: Host) -> Load | Fault:
+def loadavg(host: Host) -> LoadAverage | IoError:
     path = f"{host.paths.proc}/loadavg"
     text = host.read(path)
-    if isinstance(text, Fault):
+    if isinstance(text, IoError):
         return text
     words = text.split()
     try:
         running, _, threads = words[3].partition("/")
-        return Load(float(words[0]), float(words[1]), float(words[2]), int(running), int(threads))
+        return LoadAverage(float(words[0]), float(words[1]), float(words[2]), int(running), int(threads))
     except (IndexError, ValueError):
         return malformed(path, f"unexpected text {text[:80]!r}")
 
 
-def uptime_s(host: Host) -> float | Fault:
+def uptime_s(host: Host) -> float | IoError:
     path = f"{host.paths.proc}/uptime"
     text = host.read(path)
-    if isinstance(text, Fault):
+    if isinstance(text, IoError):
         return text
     try:
         return float(text.split()[0])
@@ -177,11 +178,11 @@ def uptime_s(host: Host) -> float | Fault:
         return malformed(path, f"unexpected text {text[:80]!r}")
 
 
-def boot_id(host: Host) -> str | Fault:
+def boot_id(host: Host) -> str | IoError:
     text = host.read(f"{host.paths.proc}/sys/kernel/random/boot_id")
-    return text if isinstance(text, Fault) else text.strip()
+    return text if isinstance(text, IoError) else text.strip()
 
 
-def kernel_release(host: Host) -> str | Fault:
+def kernel_release(host: Host) -> str | IoError:
     text = host.read(f"{host.paths.proc}/sys/kernel/osrelease")
-    return text if isinstance(text, Fault) else text.strip()
+    return text if isinstance(text, IoError) else text.strip()

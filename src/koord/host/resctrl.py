@@ -10,17 +10,17 @@ from collections.abc import Iterable
 import msgspec
 
 from koord.host import libc
-from koord.host.cgroup.device_codec import Schemata
+from koord.host.cgroup.device_codec import SchemataCodec
 from koord.host.cgroup.stat import parse_ids
-from koord.host.fault import Fault, lacking, malformed
-from koord.host.host import Host
-from koord.host.processor import cpu_model
-from koord.values.quotation import integer
+from koord.host.filesystem import Host
+from koord.host.hardware_topology import cpu_model
+from koord.host.io_error import IoError, malformed, unsupported
+from koord.values.go_format import integer
 
 _CAT, _MBA = "cat_l3", "mba"
 
 
-class Monitor(msgspec.Struct, frozen=True):
+class CacheMonitor(msgspec.Struct, frozen=True):
     """The monitors of one cache domain of one group."""
 
     cache: int
@@ -29,41 +29,41 @@ class Monitor(msgspec.Struct, frozen=True):
     mbm_total_bytes: int
 
 
-class Allocation(msgspec.Struct, frozen=True):
+class CacheAllocation(msgspec.Struct, frozen=True):
     """A group's schemata by cache id."""
 
     l3: dict[int, int]
     mb: dict[int, int]
 
 
-def folder(host: Host, group: str = "") -> str:
+def group_dir(host: Host, group: str = "") -> str:
     """Return the directory of a group."""
     return "/".join(filter(None, (host.paths.sys_fs, "resctrl", group)))
 
 
-def supported(host: Host) -> Fault | None:
+def check_supported(host: Host) -> IoError | None:
     """Return None when the processor supports both kinds of allocation (CAT and MBA)."""
     model = cpu_model(host)
-    if isinstance(model, Fault):
+    if isinstance(model, IoError):
         return model
     missing = [flag for flag in (_CAT, _MBA) if flag not in model.flags]
-    return lacking(f"{host.paths.proc}/cpuinfo", f"no {' and no '.join(missing)} in flags") if missing else None
+    return unsupported(f"{host.paths.proc}/cpuinfo", f"no {' and no '.join(missing)} in flags") if missing else None
 
 
-def mounted(host: Host) -> bool:
-    return host.exists(f"{folder(host)}/info/L3/cbm_mask")
+def is_mounted(host: Host) -> bool:
+    return host.exists(f"{group_dir(host)}/info/L3/cbm_mask")
 
 
-def mount(host: Host) -> Fault | None:
+def mount(host: Host) -> IoError | None:
     """Mount the file system at its usual path; a processor without the feature refuses."""
-    return None if mounted(host) else libc.mount("resctrl", folder(host), "resctrl")
+    return None if is_mounted(host) else libc.mount("resctrl", group_dir(host), "resctrl")
 
 
-def cbm_mask(host: Host) -> int | Fault:
+def cbm_mask(host: Host) -> int | IoError:
     """Return the full L3 mask, which must be contiguous ones."""
-    path = f"{folder(host)}/info/L3/cbm_mask"
+    path = f"{group_dir(host)}/info/L3/cbm_mask"
     text = host.read(path)
-    if isinstance(text, Fault):
+    if isinstance(text, IoError):
         return text
     try:
         mask = int(text.strip(), 16)
@@ -72,50 +72,50 @@ def cbm_mask(host: Host) -> int | Fault:
     return mask if mask > 0 and mask & (mask + 1) == 0 else malformed(path, f"{text.strip()!r} is no run of ones")
 
 
-def allocation(host: Host, group: str = "") -> Allocation | Fault:
-    path = f"{folder(host, group)}/schemata"
+def read_schemata(host: Host, group: str = "") -> CacheAllocation | IoError:
+    path = f"{group_dir(host, group)}/schemata"
     text = host.read(path)
-    if isinstance(text, Fault):
+    if isinstance(text, IoError):
         return text
-    l3, mb = Schemata("L3", 16), Schemata("MB", 10)
-    found = Allocation(l3.domains(l3.pick(text, "L3") or ""), mb.domains(mb.pick(text, "MB") or ""))
+    l3, mb = SchemataCodec("L3", 16), SchemataCodec("MB", 10)
+    found = CacheAllocation(l3.domains(l3.extract(text, "L3") or ""), mb.domains(mb.extract(text, "MB") or ""))
     return found if found.l3 or found.mb else malformed(path, "neither L3 nor MB")
 
 
-def make_group(host: Host, group: str) -> Fault | None:
-    return host.make_folder(folder(host, group))
+def make_group(host: Host, group: str) -> IoError | None:
+    return host.make_folder(group_dir(host, group))
 
 
-def remove_group(host: Host, group: str) -> Fault | None:
-    return host.remove_folder(folder(host, group))
+def remove_group(host: Host, group: str) -> IoError | None:
+    return host.remove_folder(group_dir(host, group))
 
 
-def groups(host: Host) -> list[str] | Fault:
-    names = host.folders(folder(host))
-    if isinstance(names, Fault):
+def groups(host: Host) -> list[str] | IoError:
+    names = host.list_folders(group_dir(host))
+    if isinstance(names, IoError):
         return names
     return [name for name in names if name not in ("info", "mon_data", "mon_groups")]
 
 
-def tasks(host: Host, group: str) -> list[int] | Fault:
-    text = host.read(f"{folder(host, group)}/tasks")
-    return text if isinstance(text, Fault) else parse_ids(text)
+def tasks(host: Host, group: str) -> list[int] | IoError:
+    text = host.read(f"{group_dir(host, group)}/tasks")
+    return text if isinstance(text, IoError) else parse_ids(text)
 
 
-def add_tasks(host: Host, group: str, ids: Iterable[int]) -> list[Fault]:
+def add_tasks(host: Host, group: str, ids: Iterable[int]) -> list[IoError]:
     """Add each thread by a write of its own: a thread that ended meanwhile must not keep the others out."""
-    path = f"{folder(host, group)}/tasks"
-    faults = [host.write_each(path, (f"{one}\n",)) for one in sorted(ids)]
-    return [fault for fault in faults if fault is not None]
+    path = f"{group_dir(host, group)}/tasks"
+    io_errors = [host.write_each(path, (f"{one}\n",)) for one in sorted(ids)]
+    return [io_error for io_error in io_errors if io_error is not None]
 
 
-def monitors(host: Host, group: str) -> list[Monitor] | Fault:
+def monitors(host: Host, group: str) -> list[CacheMonitor] | IoError:
     """Return the monitors of a group by cache."""
-    base = f"{folder(host, group)}/mon_data"
-    domains = host.folders(base)
-    if isinstance(domains, Fault):
+    base = f"{group_dir(host, group)}/mon_data"
+    domains = host.list_folders(base)
+    if isinstance(domains, IoError):
         return domains
-    found: list[Monitor] = []
+    found: list[CacheMonitor] = []
     for domain in domains:
         parts = domain.split("_")  # mon_L3_00
         cache = integer(parts[2]) if len(parts) > 2 else None
@@ -124,11 +124,11 @@ def monitors(host: Host, group: str) -> list[Monitor] | Fault:
         counts: list[int] = []
         for name in ("llc_occupancy", "mbm_local_bytes", "mbm_total_bytes"):
             text = host.read(f"{base}/{domain}/{name}")
-            if isinstance(text, Fault):
+            if isinstance(text, IoError):
                 return text
             number = integer(text.strip())
             if number is None:  # "Unavailable" while the hardware counts for another group
                 return malformed(f"{base}/{domain}/{name}", text.strip())
             counts.append(number)
-        found.append(Monitor(cache, *counts))
+        found.append(CacheMonitor(cache, *counts))
     return found

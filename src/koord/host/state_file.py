@@ -4,39 +4,39 @@ from __future__ import annotations
 
 import os
 
-from koord.host.fault import WRITE, Fault
+from koord.host.io_error import WRITE, IoError
 
 
-def append(path: str, text: str) -> Fault | None:
+def append(path: str, text: str) -> IoError | None:
     """Append text, making the file and its directory when they do not exist."""
     return _put(path, text, os.O_APPEND, path)
 
 
-def replace(path: str, text: str) -> Fault | None:
+def replace(path: str, text: str) -> IoError | None:
     """Replace the file atomically: readers see the old file or the new one, never half of it."""
     beside = f"{path}.new"
-    fault = _put(beside, text, os.O_TRUNC, path)
-    if fault is not None:
-        return fault
+    io_error = _put(beside, text, os.O_TRUNC, path)
+    if io_error is not None:
+        return io_error
     try:
         os.replace(beside, path)
     except OSError as error:
-        return Fault(path, WRITE, error.errno or 0, str(error))
+        return IoError(path, WRITE, error.errno or 0, str(error))
     return None
 
 
-def remove(path: str) -> Fault | None:
+def remove(path: str) -> IoError | None:
     """Remove the file; one that is gone already is no error."""
     try:
         os.unlink(path)
     except FileNotFoundError:
         return None
     except OSError as error:
-        return Fault(path, WRITE, error.errno or 0, str(error))
+        return IoError(path, WRITE, error.errno or 0, str(error))
     return None
 
 
-def _put(path: str, text: str, flags: int, named: str) -> Fault | None:
+def _put(path: str, text: str, flags: int, named: str) -> IoError | None:
     try:
         os.makedirs(os.path.dirname(path) or ".", mode=0o755, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o644)
@@ -47,5 +47,5 @@ def _put(path: str, text: str, flags: int, named: str) -> Fault | None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        return Fault(named, WRITE, error.errno or 0, str(error))
+        return IoError(named, WRITE, error.errno or 0, str(error))
     return None

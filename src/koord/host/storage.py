@@ -6,8 +6,8 @@ import re
 
 import msgspec
 
-from koord.host.fault import Fault
-from koord.host.host import Host
+from koord.host.filesystem import Host
+from koord.host.io_error import IoError
 
 _LVM = "LVM-"
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -23,11 +23,11 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     mounts: dict[str, str]  # mount point: device
 
 
-def storage(host: Host) -> Storage | Fault:
+def storage(host: Host) -> Storage | IoError:
     """Read the block devices and mounts."""
     block = f"{host.paths.sys}/block"
-    names = host.names(block)
-    if isinstance(names, Fault):
+    names = host.list_names(block)
+    if isinstance(names, IoError):
         return names
     disks: dict[str, str] = {}
     partitions: dict[str, str] = {}
@@ -45,12 +45,12 @@ def storage(host: Host) -> Storage | Fault:
         label = _text(host, f"{block}/{name}/dm/name")
         if not label or not _text(host, f"{block}/{name}/dm/uuid").startswith(_LVM):
             continue
-        group = volume_group_of(label)
+        group = volume_group_of_mapper_name(label)
         volumes[f"/dev/mapper/{label}"] = group
         groups.setdefault(group, set()).update(_names(host, f"{block}/{name}/slaves"))
     on_one = {group: f"/dev/{next(iter(below))}" for group, below in groups.items() if len(below) == 1}
     mounts = _mounts(host)
-    if isinstance(mounts, Fault):
+    if isinstance(mounts, IoError):
         return mounts
     return Storage(
         disks=disks,
@@ -61,36 +61,36 @@ def storage(host: Host) -> Storage | Fault:
     )
 
 
-def volume_group_of(label: str) -> str:
+def volume_group_of_mapper_name(label: str) -> str:
     """Return the volume group of a device-mapper name such as `my--group-data`: one dash separates the names, two stand
     for a dash inside a name.
     """
     return label.replace("--", "\0").partition("-")[0].replace("\0", "-")
 
 
-def _mounts(host: Host) -> dict[str, str] | Fault:
+def _mounts(host: Host) -> dict[str, str] | IoError:
     """Return the mounts as the machine's first process sees them, not the agent's container."""
     text = host.read(f"{host.paths.proc}/1/mountinfo")
-    if isinstance(text, Fault):
+    if isinstance(text, IoError):
         return text
     found: dict[str, str] = {}
     for line in text.splitlines():
         head, dash, tail = line.partition(" - ")
         words, rest = head.split(), tail.split()
         if dash and len(words) > 4 and len(rest) > 1:
-            found[_plain(words[4])] = _plain(rest[1])
+            found[_unescape_octal(words[4])] = _unescape_octal(rest[1])
     return found
 
 
-def _plain(text: str) -> str:
+def _unescape_octal(text: str) -> str:
     return _OCTAL.sub(lambda found: chr(int(found[1], 8)), text)
 
 
 def _names(host: Host, path: str) -> list[str]:
-    names = host.names(path)
-    return [] if isinstance(names, Fault) else names
+    names = host.list_names(path)
+    return [] if isinstance(names, IoError) else names
 
 
 def _text(host: Host, path: str) -> str:
     text = host.read(path)
-    return "" if isinstance(text, Fault) else text.strip()
+    return "" if isinstance(text, IoError) else text.strip()

@@ -1,5 +1,5 @@
-"""The machine that the agent runs on, as strategies see it: it reads the cgroup tree and writes through the executor.
-
+"""The machine that the agent runs on, as strategies see it: it reads the cgroup tree and writes through the
+executor.
 """
 
 from __future__ import annotations
@@ -7,22 +7,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from koord.api.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.host import resctrl
 from koord.host.capability import burst_above_quota
 from koord.host.cgroup import usage
 from koord.host.cgroup.knob import CPU_BURST
-from koord.host.cgroup.tree import Tree
-from koord.host.fault import Fault
-from koord.host.processor import cpu_model, processors
+from koord.host.cgroup.tree import CgroupTree
+from koord.host.hardware_topology import cpu_model, online_cpus
+from koord.host.io_error import IoError
 from koord.host.storage import storage
-from koord.koordlet.apply.executor import Executor
-from koord.koordlet.apply.result import FileEffect, Result
-from koord.koordlet.machine import Cache, Shape
-from koord.koordlet.strategies import file
+from koord.koordlet.cgroup_writer import cgroup_files
+from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
+from koord.koordlet.cgroup_writer.executor import CgroupExecutor
+from koord.koordlet.inputs.machine import BlockDevices, L3Cache, MachineCpu, MachineShape
 from koord.koordlet.strategies.blkio import THROTTLES
-from koord.koordlet.strategies.disk import Disks
-from koord.koordlet.strategies.processor import Processor
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,7 +32,9 @@ class HostMachine:
     without `resctrl` or `disks` those are not read.
     """
 
-    def __init__(self, tree: Tree, executor: Executor, *, may_write: bool, resctrl: bool, disks: bool) -> None:
+    def __init__(
+        self, tree: CgroupTree, executor: CgroupExecutor, *, may_write: bool, resctrl: bool, disks: bool
+    ) -> None:
         self._tree = tree
         self._executor = executor
         self._may_write = may_write
@@ -42,80 +42,86 @@ class HostMachine:
         self._with_disks = disks
         self._burst_within_quota: bool | None = None
         self._said: dict[str, str] = {}
-        self._shape = Shape()
+        self._shape = MachineShape()
         self.refresh()
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> MachineShape:
         return self._shape
 
     def refresh(self) -> None:
         layout = self._tree.layout
-        found = processors(self._tree.host)
-        self._ask("processors", found)
-        cpus = [] if isinstance(found, Fault) else found
-        self._shape = Shape(
-            processors=tuple(Processor(one.cpu, one.core, one.socket, one.node) for one in cpus),
+        found = online_cpus(self._tree.host)
+        self._log_change("processors", found)
+        cpus = [] if isinstance(found, IoError) else found
+        self._shape = MachineShape(
+            processors=tuple(MachineCpu(one.cpu, one.core, one.socket, one.node) for one in cpus),
             layout=layout,
             groups={kube_qos: layout.qos_dir(kube_qos) for kube_qos in (GUARANTEED, BURSTABLE, BEST_EFFORT)},
             cgroup_version=self._tree.version,
             page_bytes=self._tree.host.page_bytes,
-            cache=self._cache() if self._with_resctrl else Cache(),
-            disks=self._disks() if self._with_disks else Disks(),
+            cache=self._cache() if self._with_resctrl else L3Cache(),
+            disks=self._disks() if self._with_disks else BlockDevices(),
             burst_within_quota=self._is_burst_within_quota(),
         )
 
-    def knob(self, group: str, file: str) -> str | None:
+    def read_knob(self, group: str, file: str) -> str | None:
         value = self._tree.value(file, group)
-        return None if isinstance(value, Fault) else value
+        return None if isinstance(value, IoError) else value
 
-    def has(self, file: str) -> bool:
-        return file not in self._executor.off and self._tree.supported(file, self._shape.kubepods)
+    def has_knob(self, file: str) -> bool:
+        return file not in self._executor.disabled_knobs and self._tree.is_supported(file, self._shape.kubepods)
 
-    def below(self, group: str) -> tuple[str, ...]:
+    def child_groups(self, group: str) -> tuple[str, ...]:
         found = self._tree.children(group)
-        return () if isinstance(found, Fault) else tuple(found)
+        return () if isinstance(found, IoError) else tuple(found)
 
-    def threads(self, group: str) -> tuple[int, ...]:
+    def thread_ids(self, group: str) -> tuple[int, ...]:
         found = usage.threads(self._tree, group)
-        return () if isinstance(found, Fault) else tuple(found)
+        return () if isinstance(found, IoError) else tuple(found)
 
-    def cached_threads(self, name: str) -> frozenset[int]:
+    def resctrl_threads(self, name: str) -> frozenset[int]:
         found = resctrl.tasks(self._tree.host, name)
-        return frozenset() if isinstance(found, Fault) else frozenset(found)
+        return frozenset() if isinstance(found, IoError) else frozenset(found)
 
     def limited_disks(self, group: str) -> frozenset[str]:
         numbers: set[str] = set()
-        for name in (file.IO_QOS,) if not group else (*THROTTLES, file.IO_WEIGHT):
+        for name in (cgroup_files.IO_QOS,) if not group else (*THROTTLES, cgroup_files.IO_WEIGHT):
             text = self._tree.read(name, group)
-            for line in [] if isinstance(text, Fault) else text.splitlines():
+            for line in [] if isinstance(text, IoError) else text.splitlines():
                 number, _, rest = line.partition(" ")
                 if ":" in number and rest and "enable=0" not in rest:
                     numbers.add(number)
         return frozenset(numbers)
 
-    def carry_out(self, effects: Sequence[FileEffect], *, whole_of: Sequence[str] = ()) -> Sequence[Result]:
-        if not whole_of:
+    def execute(
+        self, effects: Sequence[FileEffect], *, complete_owners: Sequence[str] = ()
+    ) -> Sequence[FileWriteResult]:
+        if not complete_owners:
             return self._executor.execute(effects)
-        results: dict[int, Result] = {}
-        undone: list[Result] = []
-        for owner in whole_of:
+        results: dict[int, FileWriteResult] = {}
+        undone: list[FileWriteResult] = []
+        for owner in complete_owners:
             places = [place for place, effect in enumerate(effects) if effect.owner == owner]
             answers = self._executor.reconcile(owner, [effects[place] for place in places])
             results.update(zip(places, answers))
             undone += answers[len(places) :]
-        strangers = {effect.owner for effect in effects} - set(whole_of)
+        strangers = {effect.owner for effect in effects} - set(complete_owners)
         if strangers:
-            raise ValueError(f"effects of {', '.join(sorted(strangers))} among those of {', '.join(whole_of)}")
+            raise ValueError(f"effects of {', '.join(sorted(strangers))} among those of {', '.join(complete_owners)}")
         return [*(results[place] for place in range(len(effects))), *undone]
 
-    def release(self, owner: str, why: str) -> Sequence[Result]:
+    def release(self, owner: str, why: str) -> Sequence[FileWriteResult]:
         return self._executor.release(owner, why)
 
     def _is_burst_within_quota(self) -> bool:
-        if self._burst_within_quota is None and self._may_write and self._tree.supported(CPU_BURST, self._kubepods()):
+        if (
+            self._burst_within_quota is None
+            and self._may_write
+            and self._tree.is_supported(CPU_BURST, self._kubepods())
+        ):
             found = burst_above_quota(self._tree)
-            if not isinstance(found, Fault):
+            if not isinstance(found, IoError):
                 self._burst_within_quota = not found
                 _LOG.info("the kernel %s a burst above the quota", "takes" if found else "refuses")
         return self._burst_within_quota is not False
@@ -123,28 +129,28 @@ class HostMachine:
     def _kubepods(self) -> str:
         return self._tree.layout.kubepods
 
-    def _cache(self) -> Cache:
+    def _cache(self) -> L3Cache:
         host = self._tree.host
-        lacking = resctrl.supported(host)
-        if lacking is None and not resctrl.mounted(host) and self._may_write:
+        lacking = resctrl.check_supported(host)
+        if lacking is None and not resctrl.is_mounted(host) and self._may_write:
             lacking = resctrl.mount(host)
         if lacking is not None:
-            self._ask("resctrl", lacking)
-            return Cache()
-        mask, root, model = resctrl.cbm_mask(host), resctrl.allocation(host), cpu_model(host)
-        if isinstance(mask, Fault) or isinstance(root, Fault) or isinstance(model, Fault):
-            self._ask("resctrl", next(one for one in (mask, root, model) if isinstance(one, Fault)))
-            return Cache()
-        self._ask("resctrl", None)
-        return Cache(mask=mask, ids=tuple(sorted(root.l3)), vendor=model.vendor)
+            self._log_change("resctrl", lacking)
+            return L3Cache()
+        mask, root, model = resctrl.cbm_mask(host), resctrl.read_schemata(host), cpu_model(host)
+        if isinstance(mask, IoError) or isinstance(root, IoError) or isinstance(model, IoError):
+            self._log_change("resctrl", next(one for one in (mask, root, model) if isinstance(one, IoError)))
+            return L3Cache()
+        self._log_change("resctrl", None)
+        return L3Cache(mask=mask, ids=tuple(sorted(root.l3)), vendor=model.vendor)
 
-    def _disks(self) -> Disks:
+    def _disks(self) -> BlockDevices:
         found = storage(self._tree.host)
-        if isinstance(found, Fault):
-            self._ask("disks", found)
-            return Disks()
-        self._ask("disks", None)
-        return Disks(
+        if isinstance(found, IoError):
+            self._log_change("disks", found)
+            return BlockDevices()
+        self._log_change("disks", None)
+        return BlockDevices(
             numbers=found.disks,
             partitions=found.partitions,
             volume_groups=found.volume_groups,
@@ -152,9 +158,9 @@ class HostMachine:
             mounts=found.mounts,
         )
 
-    def _ask(self, what: str, found: object) -> None:
+    def _log_change(self, what: str, found: object) -> None:
         """Log the error of a reader once per errno, and its recovery."""
-        code = found.code if isinstance(found, Fault) else ""
+        code = found.code if isinstance(found, IoError) else ""
         if code and self._said.get(what) != code:
             _LOG.warning("%s of this machine are not known: %s", what, found)
         elif not code and self._said.get(what):

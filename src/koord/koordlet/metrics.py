@@ -7,31 +7,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from koord.api.config.slo.defaults import CFS_QUOTA
-from koord.api.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
-from koord.koordlet.facts import NodeFacts
-from koord.koordlet.plan import Evict, WriteCgroup
-from koord.koordlet.pod import PodView
-from koord.koordlet.round import Ran
-from koord.koordlet.series import kind
-from koord.koordlet.series.store import Store
-from koord.koordlet.strategies import burst, file, suppress
-from koord.telemetry.metrics.buckets import exponential
-from koord.telemetry.metrics.family import Family, Gauge
-from koord.telemetry.metrics.registry import Registry
+from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
+from koord.koordlet.cgroup_writer import cgroup_files
+from koord.koordlet.cgroup_writer.effects import WriteCgroup
+from koord.koordlet.eviction.ledger import EvictionRequest
+from koord.koordlet.inputs.node_inputs import NodeProperties
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.series import metric_kind
+from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.strategies import cpu_burst, cpu_suppress
+from koord.koordlet.strategies.runner import StrategyResult
+from koord.telemetry.metrics.registry import Gauge, MetricFamily, MetricRegistry, exponential_buckets
 
-FORGET_S = 300.0
+EXPIRE_S = 300.0
 _UNITS = {BATCH_CPU: "integer", MID_CPU: "integer", BATCH_MEMORY: "byte", MID_MEMORY: "byte"}
 _CONTAINER = ("pod_namespace", "pod_name", "container_id", "container_name")
 _OWNED = ("pod_uid", "pod_name", "pod_namespace", "container_id", "container_name")
 
 
-class Metrics:
-    """The counted metrics; those computed at scrape time are in `koord.koordlet.readings`."""
+class KoordletMetrics:
+    """The counted metrics; those computed at scrape time are in `koord.koordlet.scrape_metrics`."""
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self.internal = internal = Registry()
-        self.external = external = Registry()
+        self.internal = internal = MetricRegistry()
+        self.external = external = MetricRegistry()
         p = "koordlet_"
         self.start_time = internal.gauge(f"{p}start_time", "When the agent started, in unix seconds", ("node",))
         self.info_status = {
@@ -65,13 +65,13 @@ class Metrics:
             f"{p}resource_update_duration_milliseconds",
             "Time that one write of a kernel file takes",
             ("type", "status"),
-            exponential(0.01, 4, 8),
+            exponential_buckets(0.01, 4, 8),
         )
         self.kubelet_s = internal.histogram(
             f"{p}kubelet_request_duration_seconds",
             "Time that one request to the kubelet takes",
             ("verb", "path", "code"),
-            exponential(0.001, 4, 7),
+            exponential_buckets(0.001, 4, 7),
         )
         self.strategy_errors = internal.counter(
             f"{p}strategy_errors",
@@ -91,23 +91,23 @@ class Metrics:
         )
         self._details: dict[tuple[str, ...], float] = {}
 
-    def wrote(self, kind_of_file: str, done: bool, seconds: float) -> None:
+    def observe_write(self, kind_of_file: str, done: bool, seconds: float) -> None:
         """Observe the duration of one write; this is the executor's `measure` callback."""
         self.update_ms.labels(kind_of_file, "success" if done else "failed").observe(seconds * 1000)
 
-    def evicted(self, now_s: float, victim: Evict) -> None:
+    def count_eviction(self, now_s: float, victim: EvictionRequest) -> None:
         """Count one evicted pod."""
         labels = (self.node, victim.namespace, victim.name, victim.reason)
         self.evictions.labels(self.node, victim.reason).inc()
         self.eviction_details.labels(*labels).inc()
         self._details[labels] = now_s
 
-    def sampled(self, store: Store, now_s: float) -> None:
+    def set_usage(self, store: SeriesStore, now_s: float) -> None:
         """Set the gauges of what the node uses from the latest samples."""
         for family, key, scale in (
-            (self.used_cpu, (kind.NODE_CPU,), 1.0),
-            (self.used_memory, (kind.NODE_MEMORY,), 1.0),
-            (self.be_used, (kind.NODE_BE, kind.BE_USAGE), 0.001),
+            (self.used_cpu, (metric_kind.NODE_CPU,), 1.0),
+            (self.used_memory, (metric_kind.NODE_MEMORY,), 1.0),
+            (self.be_used, (metric_kind.NODE_BE, metric_kind.BE_USAGE), 0.001),
         ):
             value = store.latest(key, now_s)
             if value is None:
@@ -115,35 +115,35 @@ class Metrics:
             else:
                 family.labels(self.node).set(value * scale)
 
-    def ran(self, ran: Iterable[Ran], pods: Iterable[PodView], policy: str) -> None:
+    def record_strategies(self, ran: Iterable[StrategyResult], pods: Iterable[PodMeta], policy: str) -> None:
         """Update the metrics of strategies from their results. `policy` is that of CPU suppression."""
         for one in ran:
             if one.error is not None:
                 self.strategy_errors.labels(self.node, one.strategy).inc()
-            elif one.strategy == suppress.OWNER:
+            elif one.strategy == cpu_suppress.OWNER:
                 self._suppressed(one.plan.figures, policy)
-            elif one.strategy == burst.OWNER:
+            elif one.strategy == cpu_burst.OWNER:
                 self._burst(one, pods)
 
-    def looked(self, name: str, good: bool) -> None:
+    def count_info_collect(self, name: str, good: bool) -> None:
         """Count one attempt to collect information about the machine."""
         self.info_status[name].labels(self.node, "succeeded" if good else "failed").inc()
 
-    def forget(self, now_s: float) -> None:
+    def expire(self, now_s: float) -> None:
         """Drop the series of pods that were evicted long ago."""
-        for labels in [labels for labels, at_s in self._details.items() if not 0 <= now_s - at_s <= FORGET_S]:
+        for labels in [labels for labels, at_s in self._details.items() if not 0 <= now_s - at_s <= EXPIRE_S]:
             del self._details[labels]
             self.eviction_details.remove(*labels)
 
-    def node_changed(self, facts: NodeFacts) -> None:
+    def node_changed(self, properties: NodeProperties) -> None:
         for name, unit in _UNITS.items():
-            amount = facts.allocatable.get(name)
+            amount = properties.allocatable.get(name)
             if amount is None:
                 self.allocatable.remove(self.node, name, unit)
             else:
                 self.allocatable.labels(self.node, name, unit).set(amount)
 
-    def pods_changed(self, pods: Iterable[PodView]) -> None:
+    def pods_changed(self, pods: Iterable[PodMeta]) -> None:
         self.requests.clear()
         self.limits.clear()
         for pod in pods:
@@ -152,7 +152,7 @@ class Metrics:
                 self._amounts(self.requests, one.requests, owner)
                 self._amounts(self.limits, one.limits, owner)
 
-    def _amounts(self, family: Family[Gauge], listed: Mapping[str, int], owner: tuple[str, ...]) -> None:
+    def _amounts(self, family: MetricFamily[Gauge], listed: Mapping[str, int], owner: tuple[str, ...]) -> None:
         for name, unit in _UNITS.items():
             if name in listed:
                 family.labels(self.node, name, unit, *owner).set(listed[name])
@@ -165,7 +165,7 @@ class Metrics:
         if cores is not None:
             self.suppressed.labels(self.node, policy if policy == CFS_QUOTA else "cpuset").set(cores)
 
-    def _burst(self, ran: Ran, pods: Iterable[PodView]) -> None:
+    def _burst(self, ran: StrategyResult, pods: Iterable[PodMeta]) -> None:
         names = {
             one.group: (pod.namespace, pod.name, one.id, one.name)
             for pod in pods
@@ -179,5 +179,5 @@ class Metrics:
                     family.remove(*labels)
         for effect in ran.plan.effects:
             if isinstance(effect, WriteCgroup) and effect.group in names:
-                family = self.burst if effect.file == file.CPU_BURST else self.quota
+                family = self.burst if effect.file == cgroup_files.CPU_BURST else self.quota
                 family.labels(self.node, *names[effect.group]).set(float(effect.value))

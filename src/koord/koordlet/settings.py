@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from koord.api.config import gates
-from koord.api.config.gate_tables import KOORDLET, RUNTIME_HOOKS
-from koord.koordlet.collect.settings import Settings as CollectSettings
-from koord.koordlet.observe.scene import Settings as RoundSettings
-from koord.koordlet.pods.settings import Settings as PodSettings
-from koord.koordlet.reporting.device import Settings as DeviceSettings
-from koord.koordlet.reporting.interference import Settings as InterferenceSettings
-from koord.koordlet.reporting.prediction import Settings as PredictionSettings
-from koord.koordlet.reporting.topology import Settings as TopologySettings
+from koord.api.config.gates import KOORDLET_GATES, RUNTIME_HOOK_GATES
+from koord.koordlet.collect.settings import CollectSettings
+from koord.koordlet.inputs.kubelet_client import PodSourceSettings as PodSettings
+from koord.koordlet.reporters.device_reporter import DeviceReporterSettings as DeviceSettings
+from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings as InterferenceSettings
+from koord.koordlet.reporters.predictor import PredictorSettings as PredictionSettings
+from koord.koordlet.reporters.topology_reporter import TopologyReporterSettings as TopologySettings
+from koord.koordlet.strategies.strategy import StrategySettings as RoundSettings
 
 PORT = 9316
 
@@ -25,7 +25,7 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
     page_limit: int = 2048
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of the agent. `gates` are the names of enabled gates, those of runtime hooks included."""
 
     node: str
@@ -46,11 +46,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     interference: InterferenceSettings | None = None  # None: interference is not detected
 
     @property
-    def audits(self) -> bool:
+    def audit_enabled(self) -> bool:
         return "AuditEvents" in self.gates
 
 
 def default_gates() -> frozenset[str]:
     """Return the names of the gates that are on by default."""
-    both = {**gates.defaults(KOORDLET), **gates.defaults(RUNTIME_HOOKS)}
+    both = {**gates.default_feature_gates(KOORDLET_GATES), **gates.default_feature_gates(RUNTIME_HOOK_GATES)}
     return frozenset(name for name, on in both.items() if on)

@@ -16,47 +16,58 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from koord.api.right import Right
-from koord.manager.configuration.configuration import Configuration
-from koord.manager.controllers.bypass import BypassController
-from koord.manager.controllers.colocation_profile.controller import ColocationProfileController, Pace
+from koord.api.kubernetes.rbac import RbacRule
+from koord.manager.configuration.watcher import SloControllerConfig
+from koord.manager.context import NAMESPACE, ManagerContext
+from koord.manager.controllers.colocation_profile.controller import (
+    ColocationProfileController,
+    ProfileControllerOptions,
+)
 from koord.manager.controllers.nodemetric import NodeMetricController
 from koord.manager.controllers.noderesource.controller import NodeResourceController
 from koord.manager.controllers.nodeslo import NodeSLOController
 from koord.manager.controllers.quota_profile.controller import QuotaProfileController
 from koord.manager.controllers.recommender.controller import RecommenderController
-from koord.manager.metrics import Metrics
-from koord.manager.quota.evaluator import Effort, QuotaEvaluator
-from koord.manager.quota.live import LiveQuotas
-from koord.manager.serving.judge import Judge, Options
-from koord.manager.serving.reach import Reach
-from koord.manager.serving.upkeep import Upkeep
-from koord.manager.world import NAMESPACE, World
-from koord.telemetry.metrics.registry import Reading, Registry
+from koord.manager.controllers.webhook_bypass import WebhookBypassController
+from koord.manager.quota.evaluator import EvaluatorOptions, QuotaEvaluator
+from koord.manager.quota.topology_cache import QuotaTopologyCache
+from koord.manager.webhook_server.cert_rotator import CertRotator
+from koord.manager.webhook_server.handlers import WebhookHandlers, WebhookOptions
+from koord.manager.webhook_server.metrics import WebhookMetrics
+from koord.manager.webhook_server.self_probe import WebhookSelfProbe
+from koord.telemetry import http_routing
+from koord.telemetry.component_server import ComponentServer, ServiceRoutes
+from koord.telemetry.http_routing import HttpCall, HttpReply
+from koord.telemetry.metrics.registry import MetricReading, MetricRegistry
 
 _LOG = logging.getLogger(__name__)
 
 
-class Controller(Protocol):
+class ManagerController(Protocol):
     name: ClassVar[str]
-    rights: ClassVar[tuple[Right, ...]]
+    rights: ClassVar[tuple[RbacRule, ...]]
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the command line beside the context's settings."""
 
     controllers: tuple[str, ...] = ("*",)  # "*", "name", "-name"
-    pace: Pace = Pace()
-    effort: Effort = Effort()
-    webhooks: Options = Options()
+    profile_controller: ProfileControllerOptions = ProfileControllerOptions()
+    evaluator: EvaluatorOptions = EvaluatorOptions()
+    webhooks: WebhookOptions = WebhookOptions()
 
 
 # In the order of starting. The gate, where there is one, must be on as well.
-CONTROLLERS: tuple[tuple[type[Controller], str, Callable[[World, Configuration, Wishes], Controller]], ...] = (
+CONTROLLERS: tuple[
+    tuple[
+        type[ManagerController], str, Callable[[ManagerContext, SloControllerConfig, ManagerOptions], ManagerController]
+    ],
+    ...,
+] = (
     (NodeMetricController, "", lambda w, c, _: NodeMetricController(w, c)),
     (NodeResourceController, "", lambda w, c, _: NodeResourceController(w, c)),
     (NodeSLOController, "", lambda w, c, _: NodeSLOController(w, c)),
@@ -64,33 +75,39 @@ CONTROLLERS: tuple[tuple[type[Controller], str, Callable[[World, Configuration, 
     (
         ColocationProfileController,
         ColocationProfileController.gate,
-        lambda w, _, wishes: ColocationProfileController(w, wishes.pace),
+        lambda w, _, options: ColocationProfileController(w, options.profile_controller),
     ),
     (RecommenderController, "", lambda w, _, __: RecommenderController(w)),
-    (BypassController, "PodMutatingWebhook", lambda w, _, __: BypassController(w)),
+    (WebhookBypassController, "PodMutatingWebhook", lambda w, _, __: WebhookBypassController(w)),
 )
-NAMES = tuple(kind.name for kind, _, _ in CONTROLLERS)
+CONTROLLER_NAMES = tuple(kind.name for kind, _, _ in CONTROLLERS)
 
-LEASE = "koordinator-manager"
-_LEADING = (
-    Right("coordination.k8s.io", ("leases",), ("create",), namespace=NAMESPACE),  # a name cannot limit this verb
-    Right("coordination.k8s.io", ("leases",), ("get", "update"), names=(LEASE,), namespace=NAMESPACE),
-    Right("events.k8s.io", ("events",), ("create", "patch")),
+LEASE_NAME = "koordinator-manager"
+_LEADER_ELECTION_RULES = (
+    RbacRule("coordination.k8s.io", ("leases",), ("create",), namespace=NAMESPACE),  # a name cannot limit this verb
+    RbacRule("coordination.k8s.io", ("leases",), ("get", "update"), names=(LEASE_NAME,), namespace=NAMESPACE),
+    RbacRule("events.k8s.io", ("events",), ("create", "patch")),
 )
 
 
-def rights() -> tuple[Right, ...]:
+def rbac_rules() -> tuple[RbacRule, ...]:
     """Return all RBAC rules that koord-manager may ever need, whatever its gates."""
-    parts: Sequence[Any] = (*(kind for kind, _, _ in CONTROLLERS), Configuration, Judge, Upkeep, Reach)
-    return (*_LEADING, *(right for part in parts for right in part.rights))
+    parts: Sequence[Any] = (
+        *(kind for kind, _, _ in CONTROLLERS),
+        SloControllerConfig,
+        WebhookHandlers,
+        CertRotator,
+        WebhookSelfProbe,
+    )
+    return (*_LEADER_ELECTION_RULES, *(right for part in parts for right in part.rights))
 
 
-def unknown(controllers: Iterable[str]) -> list[str]:
+def unknown_controllers(controllers: Iterable[str]) -> list[str]:
     """Return the names that no controller has."""
-    return [name for name in controllers if name != "*" and name.removeprefix("-") not in NAMES]
+    return [name for name in controllers if name != "*" and name.removeprefix("-") not in CONTROLLER_NAMES]
 
 
-def is_chosen(name: str, controllers: Sequence[str]) -> bool:
+def is_enabled(name: str, controllers: Sequence[str]) -> bool:
     """Return whether a controller is enabled: the first exact name decides, without one the star."""
     for word in controllers:
         if word in (name, f"-{name}"):
@@ -105,55 +122,78 @@ class Manager:
 
     def __init__(
         self,
-        world: World,
-        wishes: Wishes = Wishes(),  # noqa: B008 - a frozen value
+        context: ManagerContext,
+        options: ManagerOptions = ManagerOptions(),  # noqa: B008 - a frozen value
         *,
-        registry: Registry | None = None,
+        registry: MetricRegistry | None = None,
         seed: int | None = None,
     ) -> None:
-        self.world = world
-        self.registry = registry if registry is not None else Registry()
-        self.metrics = Metrics(self.registry)
-        self.configuration = Configuration(world)
-        self.quotas = LiveQuotas(world)
-        self.evaluator = QuotaEvaluator(world, self.quotas, wishes.effort, Random(seed))
-        self.judge = Judge(world, self.quotas, self.evaluator, self.metrics, wishes.webhooks, Random(seed))
-        self.controllers = tuple(
-            make(world, self.configuration, wishes)
-            for kind, gate, make in CONTROLLERS
-            if is_chosen(kind.name, wishes.controllers) and (not gate or world.settings.gate(gate))
+        self.context = context
+        self.registry = registry if registry is not None else MetricRegistry()
+        self.metrics = WebhookMetrics(self.registry)
+        self.configuration = SloControllerConfig(context)
+        self.quotas = QuotaTopologyCache(context)
+        self.evaluator = QuotaEvaluator(context, self.quotas, options.evaluator, Random(seed))
+        self.webhook_handlers = WebhookHandlers(
+            context, self.quotas, self.evaluator, self.metrics, options.webhooks, Random(seed)
         )
-        self._leading: list[Controller] = []
+        self.controllers = tuple(
+            make(context, self.configuration, options)
+            for kind, gate, make in CONTROLLERS
+            if is_enabled(kind.name, options.controllers) and (not gate or context.settings.is_gate_enabled(gate))
+        )
+        self._started: list[ManagerController] = []
         self.registry.source(self._readings)
 
     async def start(self) -> None:
-        self.world.recorder.start()
+        self.context.recorder.start()
         await self.configuration.start()
         await self.quotas.start()
 
     async def stop(self) -> None:
-        await self.resign()
+        await self.stop_leading()
         await self.evaluator.stop()
         await self.quotas.stop()
         await self.configuration.stop()
-        await self.world.recorder.stop()
+        await self.context.recorder.stop()
 
-    async def lead(self) -> None:
+    async def start_leading(self) -> None:
         for controller in self.controllers:
-            self._leading.append(controller)
+            self._started.append(controller)
             await controller.start()
         _LOG.info("controllers run: %s", ", ".join(controller.name for controller in self.controllers) or "none")
 
-    async def resign(self) -> None:
+    async def stop_leading(self) -> None:
         """Stop the controllers; one that fails to stop does not keep the others running."""
-        stopping, self._leading = self._leading[::-1], []
+        stopping, self._started = self._started[::-1], []
         ends = await asyncio.gather(*(controller.stop() for controller in stopping), return_exceptions=True)
         for controller, end in zip(stopping, ends, strict=True):
             if isinstance(end, Exception):
                 _LOG.error("controller %s did not stop cleanly", controller.name, exc_info=end)
 
-    def _readings(self) -> Iterable[Reading]:
+    def _readings(self) -> Iterable[MetricReading]:
         yield from self.configuration.readings()
         yield from self.quotas.readings()
         for controller in self.controllers:
             yield from getattr(controller, "readings", tuple)()
+
+
+EXPLAIN_NODES_PATH = "/noderesource/nodes"
+
+
+def serve_explanations(endpoint: ComponentServer, manager: Manager, leads: Callable[[], bool]) -> None:
+    controller = next((one for one in manager.controllers if isinstance(one, NodeResourceController)), None)
+
+    def unavailable() -> str | None:
+        if controller is None:
+            return "the noderesource controller does not run"
+        return None if leads() else "this replica does not lead"
+
+    def changes(call: HttpCall) -> dict[str, Any] | HttpReply:
+        assert controller is not None  # `unavailable` came first
+        name = call.parameters["name"]
+        if controller.informers.nodes.get("", name) is None:
+            return http_routing.error_reply(404, f"there is no node {name}")
+        return {"node": name, "changes": controller.history.changes_of(name)}
+
+    ServiceRoutes(endpoint, unavailable=unavailable).add("GET", f"{EXPLAIN_NODES_PATH}/:name", changes)

@@ -1,4 +1,5 @@
-"""Serve the requests and limits of every pod at /metrics/resources as kube-scheduler does: two gauges, a line per amount.
+"""Serve the requests and limits of every pod at /metrics/resources as kube-scheduler does: two gauges, a line per
+amount.
 
 A cluster has many pods, so the page is rendered in pieces and the event loop runs in between.
 """
@@ -9,10 +10,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, cast
 
-from koord.api import pod as api_pod
-from koord.api.pod_resources import pod_limits, pod_requests
-from koord.scheduler.state.wire import Pod, is_terminal
-from koord.telemetry.metrics.exposition import line, number
+from koord.api.kubernetes import pod as api_pod
+from koord.api.kubernetes.pod_resources import pod_limits, pod_requests
+from koord.scheduler.cache.pod_model import Pod, is_terminal
+from koord.telemetry.metrics.exposition import format_number, format_sample
 
 REQUEST, LIMIT = "kube_pod_resource_request", "kube_pod_resource_limit"
 _HELP = {
@@ -21,12 +22,12 @@ _HELP = {
 }
 _LABELS = ("namespace", "pod", "node", "scheduler", "priority", "resource", "unit")
 _BYTES = ("memory", "storage", "ephemeral-storage")
-_BREATH = 256  # pods between two looks at the rest of the program
+_PODS_PER_YIELD = 256  # pods between two looks at the rest of the program
 
 _Amounts = tuple[dict[str, int], dict[str, int]]
 
 
-async def render(pods: Iterable[Pod]) -> bytes:
+async def render_resource_metrics(pods: Iterable[Pod]) -> bytes:
     lines: dict[str, list[str]] = {REQUEST: [], LIMIT: []}
     known: dict[int, _Amounts] = {}
     for count, pod in enumerate(pods, 1):
@@ -34,7 +35,7 @@ async def render(pods: Iterable[Pod]) -> bytes:
             requests, limits = _amounts(pod, known)
             lines[REQUEST] += _lines(REQUEST, pod, requests)
             lines[LIMIT] += _lines(LIMIT, pod, limits)
-        if count % _BREATH == 0:
+        if count % _PODS_PER_YIELD == 0:
             await asyncio.sleep(0)
     parts = [
         f"# HELP {name} {_HELP[name]}\n# TYPE {name} gauge\n" + "\n".join(found) + "\n"
@@ -62,7 +63,7 @@ def _lines(name: str, pod: Pod, amounts: dict[str, int]) -> list[str]:
     priority = "" if spec.priority is None else str(spec.priority)
     shared = (meta.namespace, meta.name, spec.node_name, spec.scheduler_name, priority)
     return [
-        line(name, _LABELS, (*shared, resource, _unit(resource)), number(_amount(resource, amount)))
+        format_sample(name, _LABELS, (*shared, resource, _unit(resource)), format_number(_amount(resource, amount)))
         for resource, amount in sorted(amounts.items())
         if amount
     ]

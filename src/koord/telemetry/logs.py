@@ -17,12 +17,12 @@ from typing import Any, TextIO
 import msgspec
 
 DEBUG_FROM = 5
-LOUDEST = 10  # at and above it other libraries' DEBUG lines show as well
+LIBRARY_DEBUG_FROM = 10  # at and above it other libraries' DEBUG lines show as well
 TEXT, JSON = "text", "json"
-_OURS = "koord"
+_ROOT_LOGGER = "koord"
 
 
-class TextFormat(logging.Formatter):
+class KlogTextFormatter(logging.Formatter):
     """Formats `I1115 08:38:13.570801   18019 file.py:386] message`, with the traceback on the lines after it."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -39,7 +39,7 @@ class TextFormat(logging.Formatter):
         return text
 
 
-class JsonFormat(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Formats one object a line: ts in milliseconds, caller, msg, v for information and err for errors."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -75,14 +75,14 @@ class Logs:
         their own.
         """
         self._handler = logging.StreamHandler(stream or sys.stderr)
-        self._handler.setFormatter(JsonFormat() if format == JSON else TextFormat())
+        self._handler.setFormatter(JsonFormatter() if format == JSON else KlogTextFormatter())
         self._handler.addFilter(self._shows)
         self._modules = dict(modules or {})
         self._before: tuple[int, int] | None = None
         self.verbosity = verbosity
 
     def start(self) -> None:
-        root, ours = logging.getLogger(), logging.getLogger(_OURS)
+        root, ours = logging.getLogger(), logging.getLogger(_ROOT_LOGGER)
         self._before = (root.level, ours.level)
         root.addHandler(self._handler)
         self.set_verbosity(self.verbosity)
@@ -91,14 +91,14 @@ class Logs:
         if self._before is not None:
             logging.getLogger().removeHandler(self._handler)
             logging.getLogger().setLevel(self._before[0])
-            logging.getLogger(_OURS).setLevel(self._before[1])
+            logging.getLogger(_ROOT_LOGGER).setLevel(self._before[1])
             self._before = None
 
     def set_verbosity(self, verbosity: int) -> None:
         self.verbosity = verbosity
         loudest = max([verbosity, *self._modules.values()])
-        logging.getLogger(_OURS).setLevel(_level(loudest))
-        logging.getLogger().setLevel(logging.DEBUG if verbosity >= LOUDEST else logging.WARNING)
+        logging.getLogger(_ROOT_LOGGER).setLevel(_level(loudest))
+        logging.getLogger().setLevel(logging.DEBUG if verbosity >= LIBRARY_DEBUG_FROM else logging.WARNING)
 
     def _shows(self, record: logging.LogRecord) -> bool:
         """Filter records by module: levels are set for the most verbose module, and here the others are held to

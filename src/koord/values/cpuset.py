@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from koord.values.quotation import integer, quoted
+from koord.values.go_format import integer, quoted
 
 # Far above any kernel's NR_CPUS; without a bound "0-99999999999" would cost gigabytes.
 MAX_CPU = 65_535

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from koord.values.quotation import quoted_bytes
+from koord.values.go_format import quoted_bytes
 
 NANOSECOND = 1
 MICROSECOND = 1_000

@@ -11,13 +11,13 @@ from functools import lru_cache
 
 import msgspec
 
-from koord.values.requirement import SelectorError
+from koord.values.selector import SelectorError
 
 _TERM = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL)
 _SPECIAL = re.compile(r"[\\,=]")
 
 
-class Term(msgspec.Struct, frozen=True):
+class FieldTerm(msgspec.Struct, frozen=True):
     """One comparison; `equal` is False for !=."""
 
     field: str
@@ -31,7 +31,7 @@ class Term(msgspec.Struct, frozen=True):
 class FieldSelector(msgspec.Struct, frozen=True):
     """All terms must hold; without terms everything matches."""
 
-    terms: tuple[Term, ...] = ()
+    terms: tuple[FieldTerm, ...] = ()
 
     @staticmethod
     def parse(text: str) -> FieldSelector:
@@ -70,7 +70,7 @@ def _parsed(text: str) -> FieldSelector:
         if match is None:
             raise SelectorError(f"invalid selector: '{text}'; can't understand '{part}'")
         field, sign, value = match.groups()
-        term = Term(field, _unescape(value), sign != "!=")
+        term = FieldTerm(field, _unescape(value), sign != "!=")
         if field or term.value:  # a lone sign asks about nothing, and "!=" must not exclude everything
             terms.append(term)
     return FieldSelector(tuple(terms))

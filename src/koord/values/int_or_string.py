@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from koord.values.go_format import integer, integer_refusal, quoted
 from koord.values.names import pattern_refusal
-from koord.values.quotation import integer, integer_refusal, quoted
 
 IntOrString = int | str
 
@@ -17,7 +17,7 @@ class IntOrStringError(ValueError):
     """The text is not a percentage. The message is Kubernetes'."""
 
 
-def scaled(value: IntOrString, total: int, *, round_up: bool) -> int:
+def scaled_value(value: IntOrString, total: int, *, round_up: bool) -> int:
     """Return the integer itself, or the percentage of the total. Raises IntOrStringError."""
     if isinstance(value, int):
         return value

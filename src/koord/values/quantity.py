@@ -1,6 +1,6 @@
 """Exact Kubernetes quantities: an integer times a power of ten, with the suffix family it is written in.
 
-Text is left to `koord.values.notation`. Integer views (`value`, `milli_value`) round away from zero as
+Text is left to `koord.values.quantity_syntax`. Integer views (`value`, `milli_value`) round away from zero as
 Kubernetes does, and saturate at the ends of int64, where Kubernetes wraps around or answers zero.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from koord.values.notation import MAX_INT64, Format, QuantityError, divide_away, read, write
+from koord.values.quantity_syntax import MAX_INT64, Format, QuantityError, divide_away, format_literal, parse_literal
 
 __all__ = ["ZERO", "Format", "Quantity", "QuantityError"]
 
@@ -109,7 +109,7 @@ class Quantity:
         """Return the canonical literal, as an API server shows it."""
         text = self._text
         if text is None:
-            text = self._text = write(self._unscaled, self._scale, self._format)
+            text = self._text = format_literal(self._unscaled, self._scale, self._format)
         return text
 
     def __repr__(self) -> str:
@@ -189,7 +189,7 @@ class Quantity:
 
 @lru_cache(maxsize=1 << 15)
 def _parsed(text: str) -> Quantity:
-    return Quantity(*read(text.strip(_SPACE)))
+    return Quantity(*parse_literal(text.strip(_SPACE)))
 
 
 def _compare(left: int, left_scale: int, right: int, right_scale: int) -> int:

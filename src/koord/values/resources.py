@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from koord.values.quantity import ZERO, Format, Quantity
+from koord.values.quantity import ZERO, Quantity
+from koord.values.quantity_syntax import Format
 
 CPU = "cpu"
 MEMORY = "memory"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from koord.api.builtin import BUILTIN
+from koord.api.kubernetes.builtin_kinds import BUILTIN_KINDS
 
 HERE = Path(__file__).parent
 DEFINITIONS = HERE / "definitions.json.gz"
@@ -73,8 +73,8 @@ def kinds(definitions: dict[str, Any], discovery: list[dict[str, Any]]) -> dict[
 
 def read_discovery(server: str) -> list[dict[str, Any]]:
     """The server's rows for the kinds that the built-in table claims to know."""
-    wanted = {(r.root, r.group, r.version) for r in BUILTIN}
-    claimed = {(r.group, r.version, r.kind) for r in BUILTIN}
+    wanted = {(r.group_version_path, r.group, r.version) for r in BUILTIN_KINDS}
+    claimed = {(r.group, r.version, r.kind) for r in BUILTIN_KINDS}
     rows = []
     for root, group, version in sorted(wanted):
         listed = _get(server, root)["resources"]

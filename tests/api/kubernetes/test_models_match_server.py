@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from msgspec import field
 
-from koord.api.admission import AdmissionReview
-from koord.api.builtin import BUILTIN
-from koord.api.container import ContainerPort
-from koord.api.model import Model
-from koord.api.part import IntOrString, Part, QuantityText
-from koord.api.pod import PodTemplateSpec
-from koord.api.policy import Eviction
-from koord.api.resource import Resource
+from koord.api.kubernetes.admission import AdmissionReview
+from koord.api.kubernetes.builtin_kinds import BUILTIN_KINDS
+from koord.api.kubernetes.container import ContainerPort
+from koord.api.kubernetes.disruption import Eviction
+from koord.api.kubernetes.pod import PodTemplateSpec
+from koord.api.kubernetes.resource import Resource
+from koord.api.model import IntOrString, Model, QuantityText, Submodel
 from tests.api.kubernetes.wire_shape import complaints, discovery, frozen, structs
 
 CORE = "io.k8s.api.core.v1."
@@ -26,7 +25,7 @@ def _id(resource: Resource[Any]) -> str:
     return f"{resource.kind}-{resource.group or 'core'}"
 
 
-@pytest.mark.parametrize("resource", BUILTIN, ids=_id)
+@pytest.mark.parametrize("resource", BUILTIN_KINDS, ids=_id)
 def test_every_field_is_on_the_wire_with_that_type(resource: Resource[Any]) -> None:
     definition = frozen()["kinds"][f"{resource.group}/{resource.version}/{resource.kind}"]
     assert complaints(resource.model, definition, frozen()["definitions"]) == []
@@ -77,7 +76,7 @@ def test_admission_review_matches_its_published_type() -> None:
     assert complaints(AdmissionReview, "Review", stated) == []
 
 
-@pytest.mark.parametrize("resource", BUILTIN, ids=_id)
+@pytest.mark.parametrize("resource", BUILTIN_KINDS, ids=_id)
 def test_table_agrees_with_discovery(resource: Resource[Any]) -> None:
     rows = [r for r in discovery() if (r["group"], r["plural"]) == (resource.group, resource.plural)]
     assert rows == [
@@ -94,25 +93,25 @@ def test_table_agrees_with_discovery(resource: Resource[Any]) -> None:
     ]
 
 
-@pytest.mark.parametrize("resource", BUILTIN, ids=_id)
+@pytest.mark.parametrize("resource", BUILTIN_KINDS, ids=_id)
 def test_models_are_frozen_and_parts_are_hidden_from_the_collector(resource: Resource[Any]) -> None:
     for struct in structs(resource.model):
         config = struct.__struct_config__  # type: ignore[attr-defined]
         assert config.frozen, struct
         assert issubclass(struct, Model), struct
-        if issubclass(struct, Part):
+        if issubclass(struct, Submodel):
             assert not config.gc, struct
 
 
-class _Renamed(Part, frozen=True, kw_only=True):
+class _Renamed(Submodel, frozen=True, kw_only=True):
     host_ip: str = ""  # camel case gives hostIp
 
 
-class _Retyped(Part, frozen=True, kw_only=True):
+class _Retyped(Submodel, frozen=True, kw_only=True):
     host_port: str = ""
 
 
-class _Scalars(Part, frozen=True, kw_only=True):
+class _Scalars(Submodel, frozen=True, kw_only=True):
     quantity: QuantityText = 0
     either: IntOrString = 0
     time: datetime | None = None

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert, decode
-from koord.api.registry import ALL
-from koord.api.resource import Resource
+from koord.api.registry import ALL_KINDS
 
 Path = tuple[str | int, ...]
 
@@ -72,7 +72,7 @@ def _parent(obj: Any, path: Path) -> Any:
     return obj
 
 
-@pytest.mark.parametrize("resource", ALL, ids=lambda r: f"{r.kind}-{r.group or 'core'}-{r.version}")
+@pytest.mark.parametrize("resource", ALL_KINDS, ids=lambda r: f"{r.kind}-{r.group or 'core'}-{r.version}")
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_null_reads_as_absent(resource: Resource[Any], data: st.DataObject) -> None:
@@ -88,20 +88,20 @@ def test_null_reads_as_absent(resource: Resource[Any], data: st.DataObject) -> N
     assert convert(nulled, resource.model) == expected
 
 
-@pytest.mark.parametrize("resource", ALL, ids=lambda r: f"{r.kind}-{r.group or 'core'}-{r.version}")
+@pytest.mark.parametrize("resource", ALL_KINDS, ids=lambda r: f"{r.kind}-{r.group or 'core'}-{r.version}")
 def test_every_field_can_be_filled_and_none_is_lost(resource: Resource[Any]) -> None:
     full = filled(inspect.type_info(resource.model))
     typed = decode(json.dumps(full).encode(), resource.model)
     assert msgspec.json.decode(msgspec.json.encode(typed)) == full
 
 
-@pytest.mark.parametrize("resource", ALL, ids=lambda r: f"{r.kind}-{r.group or 'core'}-{r.version}")
+@pytest.mark.parametrize("resource", ALL_KINDS, ids=lambda r: f"{r.kind}-{r.group or 'core'}-{r.version}")
 def test_the_smallest_object_reads(resource: Resource[Any]) -> None:
     typed = decode(b'{"metadata":{"name":"x"},"spec":null,"status":null}', resource.model)
     assert typed.metadata.name == "x"
 
 
 def test_a_wrong_type_is_still_refused_with_its_path() -> None:
-    (pods,) = (r for r in ALL if r.kind == "Pod")
+    (pods,) = (r for r in ALL_KINDS if r.kind == "Pod")
     with pytest.raises(msgspec.ValidationError, match=r"\$\.spec\.containers\[0\]\.name"):
         decode(b'{"spec":{"tolerations":null,"containers":[{"name":5}]}}', pods.model)

@@ -12,10 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.kubernetes.pod import Pod, PodSpec, PodStatus
+from koord.api.kubernetes.pod_resources import (
+    compute_qos_class,
+    nonzero_requests,
+    pod_limits,
+    pod_requests,
+    recorded_qos_class,
+    resource_amounts,
+)
 from koord.api.model import convert
-from koord.api.pod import Pod, PodSpec, PodStatus
-from koord.api.pod_qos import pod_qos, qos_class
-from koord.api.pod_resources import amounts, nonzero_requests, pod_limits, pod_requests
 
 # 240 random pods with what Kubernetes 1.35.4 computes for them: PodRequests and PodLimits with status, PodRequests
 # without, the scheduler's non-zero cpu and memory, and the QoS class.
@@ -41,7 +47,7 @@ def test_same_as_kubernetes(number: int) -> None:
     assert pod_requests(pod.spec) == case["spec"]
     assert pod_limits(pod.spec, pod.status) == case["limits"]
     assert [nonzero["cpu"], nonzero["memory"]] == case["non0"]
-    assert qos_class(pod.spec) == case["qos"]
+    assert compute_qos_class(pod.spec) == case["qos"]
 
 
 def test_the_cases_cover_what_makes_pods_different() -> None:
@@ -208,7 +214,7 @@ def test_nonzero(spec: PodSpec, nonzero: dict[str, int]) -> None:
 
 
 def test_amounts_of_any_list() -> None:
-    assert amounts({"cpu": "15500m", "memory": "1Gi", "pods": 110, "kubernetes.io/batch-cpu": "4k"}) == {
+    assert resource_amounts({"cpu": "15500m", "memory": "1Gi", "pods": 110, "kubernetes.io/batch-cpu": "4k"}) == {
         "cpu": 15500,
         "memory": GI,
         "pods": 110,
@@ -260,13 +266,13 @@ def _same(**amount: str) -> Any:
     ],
 )
 def test_qos(spec: PodSpec, expected: str) -> None:
-    assert qos_class(spec) == expected
+    assert compute_qos_class(spec) == expected
 
 
 def test_recorded_qos_wins() -> None:
     pod = convert({"spec": {"containers": [_same(cpu="1", memory="1Gi")]}, "status": {"qosClass": "Burstable"}}, Pod)
-    assert pod_qos(pod) == "Burstable"
-    assert pod_qos(Pod(spec=pod.spec)) == "Guaranteed"
+    assert recorded_qos_class(pod) == "Burstable"
+    assert recorded_qos_class(Pod(spec=pod.spec)) == "Guaranteed"
 
 
 CPU = st.integers(0, 5_000).map(lambda milli: f"{milli}m")

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from koord.api.builtin import CORE_EVENTS, DEPLOYMENTS, EVENTS_EVENTS, NAMESPACES, NODES, PODS
-from koord.api.core import Pod
-from koord.api.meta import Object
-from koord.api.registry import ALL, REGISTRY, Registry
-from koord.api.resource import Resource
+from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, DEPLOYMENTS, EVENTS_EVENTS, NAMESPACES, NODES, PODS
+from koord.api.kubernetes.meta import Object
+from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.resource import Resource
+from koord.api.registry import ALL_KINDS, KIND_REGISTRY, KindRegistry
 
 
-@pytest.mark.parametrize("resource", ALL, ids=lambda r: f"{r.kind}-{r.group or 'core'}-{r.version}")
+@pytest.mark.parametrize("resource", ALL_KINDS, ids=lambda r: f"{r.kind}-{r.group or 'core'}-{r.version}")
 def test_every_kind_is_found_by_its_own_names(resource: Resource[Object]) -> None:
-    assert REGISTRY.by_kind(resource.group, resource.version, resource.kind) is resource
-    assert REGISTRY.of(resource.api_version, resource.kind) is resource
-    assert REGISTRY.resolve(f"{resource.plural}.{resource.version}.{resource.group}") is resource
-    preferred = REGISTRY.by_plural(resource.group, resource.plural)
+    assert KIND_REGISTRY.by_kind(resource.group, resource.version, resource.kind) is resource
+    assert KIND_REGISTRY.by_api_version(resource.api_version, resource.kind) is resource
+    assert KIND_REGISTRY.by_user_text(f"{resource.plural}.{resource.version}.{resource.group}") is resource
+    preferred = KIND_REGISTRY.by_plural(resource.group, resource.plural)
     assert preferred is not None
     assert preferred.kind == resource.kind
     for name in (resource.plural, resource.singular, resource.kind, *resource.short_names):
-        assert REGISTRY.resolve(f"{name}.{resource.group}") is preferred, name
+        assert KIND_REGISTRY.by_user_text(f"{name}.{resource.group}") is preferred, name
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_every_kind_is_found_by_its_own_names(resource: Resource[Object]) -> Non
     ],
 )
 def test_resolve(text: str, found: Resource[Object] | None) -> None:
-    assert REGISTRY.resolve(text) is found
+    assert KIND_REGISTRY.by_user_text(text) is found
 
 
 def test_a_full_name_wins_over_a_short_one() -> None:
@@ -58,19 +58,19 @@ def test_a_full_name_wins_over_a_short_one() -> None:
         namespaced=True,
         model=Pod,
     )
-    assert Registry((PODS, rival)).resolve("po") is rival
+    assert KindRegistry((PODS, rival)).by_user_text("po") is rival
 
 
 def test_lookups_that_find_nothing() -> None:
-    assert REGISTRY.of("apps/v1", "Pod") is None
-    assert REGISTRY.of("v1", "Deployment") is None
-    assert REGISTRY.by_kind("", "v2", "Pod") is None
-    assert REGISTRY.by_plural("apps", "pods") is None
+    assert KIND_REGISTRY.by_api_version("apps/v1", "Pod") is None
+    assert KIND_REGISTRY.by_api_version("v1", "Deployment") is None
+    assert KIND_REGISTRY.by_kind("", "v2", "Pod") is None
+    assert KIND_REGISTRY.by_plural("apps", "pods") is None
 
 
 def test_a_kind_listed_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="v1 Pod is listed twice"):
-        Registry((PODS, NODES, PODS))
+        KindRegistry((PODS, NODES, PODS))
 
 
 def test_paths() -> None:

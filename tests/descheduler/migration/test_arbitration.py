@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from koord.api.koord_scheduling import PodMigrationJob
-from koord.descheduler.migration.arbitration import arbitrate, ordered
-from koord.descheduler.migration.budget import Budget
-from koord.descheduler.migration.protection import Protection
-from koord.descheduler.wire import Pod
-from tests.descheduler.clusters import make_node, make_pod, make_snapshot
-from tests.descheduler.jobs import arguments, make_job, make_workload, ready_pod
+from koord.api.koordinator.scheduling import PodMigrationJob
+from koord.api.kubernetes.pod import Pod
+from koord.descheduler.migration.arbitration import arbitrate, sort_jobs
+from koord.descheduler.migration.in_flight import MigrationBudget
+from koord.descheduler.migration.protection import MigrationProtection
+from tests.descheduler.cluster_builders import make_node, make_pod, make_snapshot
+from tests.descheduler.migration_builders import arguments, make_job, make_workload, ready_pod
 
 WORKLOADS = {f"ReplicaSet-{n}": make_workload(n, 100) for n in ("rs", "x", "y")}
 NODES = (make_node("n1"), make_node("n2"))
@@ -24,7 +24,7 @@ def judged(
     given = arguments(**args)
     snapshot = make_snapshot(NODES, pods, jobs=(*waiting, *others), workloads=WORKLOADS)
     found: dict[str, list[str]] = {"passes": [], "waits": [], "forbidden": []}
-    for verdict in arbitrate(waiting, snapshot, Protection(given), Budget(given)):
+    for verdict in arbitrate(waiting, snapshot, MigrationProtection(given), MigrationBudget(given)):
         kind = "forbidden" if verdict.forbidden else "waits" if verdict.waits else "passes"
         found[kind].append(verdict.job.metadata.name)
     return found
@@ -89,7 +89,7 @@ def test_two_jobs_of_one_pod_both_pass() -> None:
 def test_newest_job_first_among_equal_pods_and_those_without_one_before_all() -> None:
     snapshot = make_snapshot(NODES, [ready_pod("a"), ready_pod("b")])
     jobs = [make_job("old", "a", age_s=60), make_job("new", "b"), make_job("none", "z", age_s=90)]
-    assert names(ordered(jobs, snapshot)) == ["none", "new", "old"]
+    assert names(sort_jobs(jobs, snapshot)) == ["none", "new", "old"]
 
 
 def test_pods_that_matter_least_go_first_whatever_the_age_of_the_job() -> None:
@@ -97,7 +97,7 @@ def test_pods_that_matter_least_go_first_whatever_the_age_of_the_job() -> None:
     prod = ready_pod("prod", spec={"priority": 9500})
     snapshot = make_snapshot(NODES, [batch, prod])
     jobs = [make_job("prod", "prod"), make_job("batch", "batch", age_s=60)]
-    assert names(ordered(jobs, snapshot)) == ["batch", "prod"]
+    assert names(sort_jobs(jobs, snapshot)) == ["batch", "prod"]
 
 
 def batch_pod(name: str, job: str, priority: int) -> Pod:
@@ -114,12 +114,12 @@ def test_pods_of_one_batch_job_stay_together_and_first_those_already_on_the_move
         ready_pod("plain", spec={"priority": 5500}),
     ]
     jobs = [make_job(p.metadata.name, p.metadata.name) for p in pods if p.metadata.name != "b3"]
-    assert names(ordered(jobs, make_snapshot(NODES, pods))) == ["b1", "b2", "a1", "a2", "plain"]
+    assert names(sort_jobs(jobs, make_snapshot(NODES, pods))) == ["b1", "b2", "a1", "a2", "plain"]
     moving = make_job("m", "b3", phase="Running")
     pods_a = make_snapshot(NODES, pods, jobs=(make_job("n", "a2", phase="Running"), moving, make_job("o", "b3")))
-    assert names(ordered(jobs, pods_a))[0] in ("a1", "b1")
+    assert names(sort_jobs(jobs, pods_a))[0] in ("a1", "b1")
     twice = make_snapshot(NODES, [*pods, batch_pod("a3", "a", 5000)], jobs=(make_job("n", "a3", phase="Running"),))
-    assert names(ordered(jobs, twice)) == ["a1", "a2", "b1", "b2", "plain"]
+    assert names(sort_jobs(jobs, twice)) == ["a1", "a2", "b1", "b2", "plain"]
 
 
 @pytest.mark.parametrize("owner", ["ReplicaSet/rs", "StatefulSet/s"])
@@ -130,4 +130,4 @@ def test_other_owners_are_not_kept_together(owner: str) -> None:
         make_pod("a2", "n1", owner=owner, spec={"priority": 5900}),
     ]
     jobs = [make_job(p.metadata.name, p.metadata.name) for p in pods]
-    assert names(ordered(jobs, make_snapshot(NODES, pods))) == ["a1", "x", "a2"]
+    assert names(sort_jobs(jobs, make_snapshot(NODES, pods))) == ["a1", "x", "a2"]

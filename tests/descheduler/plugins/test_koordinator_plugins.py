@@ -7,32 +7,35 @@ from typing import Any, ClassVar
 
 import pytest
 
-from koord.api.config.descheduler import bin_pack, custom_priority, fragmentation
+from koord.api.config.descheduler import plugin_args
+from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
-from koord.api.node import Node
-from koord.descheduler.framework.effect import Annotate, Cordon, Evict
-from koord.descheduler.framework.limit import Limits
-from koord.descheduler.framework.plugin import Plugin
-from koord.descheduler.framework.profile import Profile
-from koord.descheduler.framework.round import Outcome, Sight, decide
+from koord.descheduler.framework.eviction_order import DELETION_COST
+from koord.descheduler.framework.plugin import (
+    AnnotateEffect,
+    CordonEffect,
+    DeschedulerPlugin,
+    DeschedulingProfile,
+    EvictionProposal,
+)
+from koord.descheduler.framework.round import RoundLimits, RoundOutcome, RoundState, run_round
 from koord.descheduler.plugins.custom_priority import CustomPriority
-from koord.descheduler.plugins.fragmentation_aware import FragmentationAware, imbalance
-from koord.descheduler.plugins.scale_down_bin_pack import LAST, ScaleDownBinPack
-from koord.descheduler.plugins.standing import DELETION_COST
-from koord.descheduler.wire import Pod
-from tests.descheduler.clusters import make_pod, make_snapshot
+from koord.descheduler.plugins.fragmentation_aware import FragmentationAwareBalance, imbalance
+from koord.descheduler.plugins.scale_down_bin_pack import MAX_DELETION_COST, ScaleDownBinPack
+from tests.descheduler.cluster_builders import make_pod, make_snapshot
 
 
-class Guard(Plugin):
+class Guard(DeschedulerPlugin):
     name: ClassVar[str] = "Guard"
 
     def __init__(self, kept: Sequence[str] = (), not_now: Sequence[str] = ()) -> None:
         self._kept, self._not_now = kept, not_now
 
-    def refuses(self, pod: Pod, sight: Sight) -> str | None:
+    def filter(self, pod: Pod, round_state: RoundState) -> str | None:
         return "kept" if pod.metadata.name in self._kept else None
 
-    def refuses_now(self, pod: Pod, sight: Sight) -> str | None:
+    def pre_eviction_filter(self, pod: Pod, round_state: RoundState) -> str | None:
         return "not now" if pod.metadata.name in self._not_now else None
 
 
@@ -47,14 +50,16 @@ def pod(name: str, on: str, cpu: str = "0", memory: str = "0", **given: Any) -> 
     return make_pod(name, on, spec=spec, **given)
 
 
-def ran(plugin: Plugin, nodes: list[Node], pods: list[Pod], guard: Guard | None = None, **limits: int) -> Outcome:
+def ran(
+    plugin: DeschedulerPlugin, nodes: list[Node], pods: list[Pod], guard: Guard | None = None, **limits: int
+) -> RoundOutcome:
     held = guard or Guard()
-    profile = Profile(name="p", evict=held, filter=(held,), balance=(plugin,))
-    return decide([profile], make_snapshot(nodes, pods), Limits(**limits))
+    profile = DeschedulingProfile(name="p", evict=held, filter=(held,), balance=(plugin,))
+    return run_round([profile], make_snapshot(nodes, pods), RoundLimits(**limits))
 
 
-def evicted(outcome: Outcome) -> list[tuple[str, str]]:
-    return [(e.pod.metadata.name, e.target) for e in outcome.effects if isinstance(e, Evict)]
+def evicted(outcome: RoundOutcome) -> list[tuple[str, str]]:
+    return [(e.pod.metadata.name, e.target) for e in outcome.effects if isinstance(e, EvictionProposal)]
 
 
 # CustomPriority --------------------------------------------------------------------------------------------------
@@ -62,8 +67,10 @@ def evicted(outcome: Outcome) -> list[tuple[str, str]]:
 
 def priority(**args: Any) -> CustomPriority:
     order = [{"name": name, "nodeSelector": {"matchLabels": {"pool": name}}} for name in ("dear", "fair", "cheap")]
-    made = custom_priority.defaulted(convert({"evictionOrder": order, **args}, custom_priority.CustomPriorityArgs))
-    assert custom_priority.validate(made) == []
+    made = plugin_args.defaulted_custom_priority(
+        convert({"evictionOrder": order, **args}, plugin_args.CustomPriorityArgs)
+    )
+    assert plugin_args.validate_custom_priority(made) == []
     return CustomPriority(made)
 
 
@@ -94,7 +101,7 @@ def test_a_node_is_drained_whole_or_not_at_all() -> None:
     pods = [pod("a", "dear1", "1"), pod("b", "dear1", "1"), pod("c", "dear2", "1"), pod("d", "dear2", "5")]
     outcome = ran(drain, nodes, pods)
     assert evicted(outcome) == [("a", "cheap1"), ("b", "cheap1")]
-    assert [(e.node, e.unschedulable) for e in outcome.effects if isinstance(e, Cordon)] == [("dear1", True)]
+    assert [(e.node, e.unschedulable) for e in outcome.effects if isinstance(e, CordonEffect)] == [("dear1", True)]
     assert {e.reason for e in outcome.effects} == {"drain node dear1 (sourcePriority=dear)"}
 
 
@@ -116,7 +123,7 @@ def test_pods_of_the_node_itself_do_not_hinder_a_drain_and_protected_ones_do() -
 def test_a_drain_that_is_cut_short_uncordons() -> None:
     drain = priority(mode="DrainNode", autoCordon=True)
     outcome = ran(drain, [DEAR, CHEAP], [pod("a", "dear1", "1"), pod("b", "dear1", "1")], total=1)
-    assert [e.unschedulable for e in outcome.effects if isinstance(e, Cordon)] == [True, False]
+    assert [e.unschedulable for e in outcome.effects if isinstance(e, CordonEffect)] == [True, False]
 
 
 def test_cordons_of_a_dry_run_are_dry() -> None:
@@ -128,10 +135,10 @@ def test_cordons_of_a_dry_run_are_dry() -> None:
 # FragmentationAware ----------------------------------------------------------------------------------------------
 
 
-def fragments(**args: Any) -> FragmentationAware:
-    made = fragmentation.defaulted(convert(args, fragmentation.FragmentationAwareArgs))
-    assert fragmentation.validate(made) == []
-    return FragmentationAware(made)
+def fragments(**args: Any) -> FragmentationAwareBalance:
+    made = plugin_args.defaulted_fragmentation(convert(args, plugin_args.FragmentationAwareArgs))
+    assert plugin_args.validate_fragmentation(made) == []
+    return FragmentationAwareBalance(made)
 
 
 UNEVEN = [node("n1", "10", "10Gi"), node("n2", "10", "10Gi")]
@@ -158,7 +165,7 @@ def test_the_pod_with_the_best_gain_leaves_its_node() -> None:
         pytest.param(fragments(), Guard(not_now=("cpuhog",)), id="not-now"),
     ],
 )
-def test_what_keeps_it_still(plugin: FragmentationAware, guard: Guard) -> None:
+def test_what_keeps_it_still(plugin: FragmentationAwareBalance, guard: Guard) -> None:
     assert ran(plugin, UNEVEN, PODS, guard).effects == ()
 
 
@@ -176,8 +183,10 @@ def test_imbalance_of_nothing_is_none() -> None:
 
 def packing(**args: Any) -> ScaleDownBinPack:
     selectors = [{"name": "t", "selector": {"matchLabels": {"app": "web"}}}]
-    made = bin_pack.defaulted(convert({"podSelectors": selectors, **args}, bin_pack.ScaleDownBinPackArgs))
-    assert bin_pack.validate(made) == []
+    made = plugin_args.defaulted_bin_pack(
+        convert({"podSelectors": selectors, **args}, plugin_args.ScaleDownBinPackArgs)
+    )
+    assert plugin_args.validate_bin_pack(made) == []
     return ScaleDownBinPack(made)
 
 
@@ -186,8 +195,8 @@ def web(name: str, on: str, cpu: str = "0", memory: str = "0", app: str = "web",
     return pod(name, on, cpu, memory, metadata={"labels": {"app": app}, "annotations": annotations})
 
 
-def costs(outcome: Outcome) -> dict[str, str]:
-    return {e.pod.metadata.name: e.annotations[DELETION_COST] for e in outcome.effects if isinstance(e, Annotate)}
+def costs(outcome: RoundOutcome) -> dict[str, str]:
+    return {e.pod.metadata.name: e.annotations[DELETION_COST] for e in outcome.effects if isinstance(e, AnnotateEffect)}
 
 
 PACKED = [node("n1", "4", "8Gi"), node("n2", "4", "8Gi")]
@@ -202,7 +211,7 @@ WEB = [
 
 def test_costs_empty_whole_nodes_first() -> None:
     outcome = ran(packing(), PACKED, WEB, Guard(kept=("local",)))
-    assert costs(outcome) == {"a": "0", "b": "1", "c": "2", "local": str(LAST)}
+    assert costs(outcome) == {"a": "0", "b": "1", "c": "2", "local": str(MAX_DELETION_COST)}
 
 
 def test_what_is_written_already_is_not_written_again() -> None:

@@ -9,19 +9,19 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from koord.embedded.apiserver.kinds.strategy import Strategy
-from koord.embedded.apiserver.rest.admission_chain import AdmissionChain
-from koord.embedded.apiserver.rest.watching import Stream, WatchFrame
-from koord.embedded.apiserver.server import Server, builtin_catalog
-from koord.embedded.apiserver.store import Store
-from koord.kube.transport import (
+from koord.embedded.apiserver.admission.admission_chain import AdmissionChain
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.rest.watch import ServerWatchFrame, ServerWatchStream
+from koord.embedded.apiserver.server import ApiServer, builtin_catalog
+from koord.embedded.apiserver.store.object_store import ObjectStore
+from koord.kube.transport.interface import (
     APPLY_PATCH,
     JSON,
     JSON_PATCH,
     MERGE_PATCH,
     STRATEGIC_PATCH,
-    Answer,
-    Request,
+    ApiRequest,
+    ApiResponse,
 )
 from koord.telemetry.clock import ManualClock
 
@@ -35,20 +35,20 @@ POD_FIELDS = {
     "spec.nodeName": lambda pod: pod["spec"].get("nodeName", ""),
     "status.phase": lambda pod: pod.get("status", {}).get("phase", ""),
 }
-STRATEGIES: Mapping[tuple[str, str], Strategy] = {
-    ("", "Pod"): Strategy(fields=POD_FIELDS),
-    ("coordination.k8s.io", "Lease"): Strategy(creates_on_update=True),
+STRATEGIES: Mapping[tuple[str, str], KindStrategy] = {
+    ("", "Pod"): KindStrategy(selectable_fields=POD_FIELDS),
+    ("coordination.k8s.io", "Lease"): KindStrategy(creates_on_update=True),
 }
 
 
 class Api:
     """Sends requests to a server in this process and returns (status, body as dicts)."""
 
-    def __init__(self, server: Server, clock: ManualClock, chance: random.Random) -> None:
+    def __init__(self, server: ApiServer, clock: ManualClock, chance: random.Random) -> None:
         self.server = server
         self.chance = chance
         self.clock = clock
-        self.last: Answer | None = None
+        self.last: ApiResponse | None = None
 
     async def ask(
         self,
@@ -58,12 +58,12 @@ class Api:
         *,
         accept: str = JSON,
         content_type: str = JSON,
-        tracked: bool = True,
+        track_managed_fields: bool = True,
         agent: str = "",
     ) -> tuple[int, Any]:
         path, _, tail = path.partition("?")
         query = dict(pair.partition("=")[::2] for pair in tail.split("&") if pair)
-        request = Request(
+        request = ApiRequest(
             method=method,
             path=path,
             query=query,
@@ -73,7 +73,7 @@ class Api:
             user="tester",
             user_agent=agent,
         )
-        self.last = await self.server.handle(request, tracked=tracked)
+        self.last = await self.server.handle(request, track_managed_fields=track_managed_fields)
         return self.last.status, self.last.body.plain()
 
     async def get(self, path: str, **more: Any) -> tuple[int, Any]:
@@ -91,30 +91,30 @@ class Api:
     async def delete(self, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
         return await self.ask("DELETE", path, body, **more)
 
-    async def watch(self, path: str, *, accept: str = JSON) -> Stream | Answer:
+    async def watch(self, path: str, *, accept: str = JSON) -> ServerWatchStream | ApiResponse:
         path, _, tail = path.partition("?")
         query = dict(pair.partition("=")[::2] for pair in tail.split("&") if pair)
-        return await self.server.watch(Request(method="GET", path=path, query=query, accept=accept, user="tester"))
+        return await self.server.watch(ApiRequest(method="GET", path=path, query=query, accept=accept, user="tester"))
 
-    async def open(self, path: str, *, accept: str = JSON) -> Stream:
+    async def open(self, path: str, *, accept: str = JSON) -> ServerWatchStream:
         stream = await self.watch(path, accept=accept)
-        assert isinstance(stream, Stream), stream.body.plain()
+        assert isinstance(stream, ServerWatchStream), stream.body.plain()
         return stream
 
 
-def seen(frames: list[WatchFrame]) -> list[tuple[str, str]]:
+def seen(frames: list[ServerWatchFrame]) -> list[tuple[str, str]]:
     return [(frame.type, frame.body.plain()["metadata"].get("name", "")) for frame in frames]
 
 
 async def fresh(
     *,
     admission: AdmissionChain | None = None,
-    strategies: Mapping[tuple[str, str], Strategy] = STRATEGIES,
-    store: Store | None = None,
+    strategies: Mapping[tuple[str, str], KindStrategy] = STRATEGIES,
+    store: ObjectStore | None = None,
 ) -> Api:
     """Start a server without its background task, so that the caller needs no loop of its own to end it."""
     clock, chance = ManualClock(), random.Random(7)
-    server = Server(
+    server = ApiServer(
         store=store,
         catalog=builtin_catalog(strategies),
         clock=clock,

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.embedded.apiserver.protobuf.envelope import MEDIA_TYPE, content, open_envelope
-from koord.embedded.apiserver.protobuf.wire import Malformed
+from koord.embedded.apiserver.protobuf.decoding import MEDIA_TYPE, decode_envelope, open_envelope
+from koord.embedded.apiserver.protobuf.wire_format import MalformedProtobuf
 from koord.embedded.apiserver.server import builtin_catalog
 from tests.embedded.apiserver.rest_harness import NS, fresh
 
@@ -25,7 +25,7 @@ CATALOG = builtin_catalog()
 @pytest.mark.parametrize("name", PROBES)
 def test_same_object_as_in_json(name: str) -> None:
     shown = PROBES[name]["json"]
-    read = content(open_envelope(base64.b64decode(PROBES[name]["protobuf"]), "", ""))
+    read = decode_envelope(open_envelope(base64.b64decode(PROBES[name]["protobuf"]), "", ""))
     group, _, version = shown["apiVersion"].rpartition("/")
     resource = CATALOG.by_kind(group, version, shown["kind"])
     assert resource is not None
@@ -70,7 +70,7 @@ def test_damage_is_refused_or_read_never_a_crash(name: str, at: int, byte: int, 
     else:
         raw[at] = byte
     try:
-        found = content(open_envelope(bytes(raw), "v1", "ConfigMap"))
-    except Malformed:
+        found = decode_envelope(open_envelope(bytes(raw), "v1", "ConfigMap"))
+    except MalformedProtobuf:
         return
     assert isinstance(found, dict)

@@ -9,35 +9,35 @@ from typing import Any
 
 import msgspec
 
-from koord.api.builtin import NODES, PODS
-from koord.api.node import Node
-from koord.api.pod import Pod
-from koord.embedded.apiserver.inprocess import InProcessTransport
-from koord.embedded.apiserver.server import Server
-from koord.embedded.kubelet.fleet import Fleet
-from koord.embedded.kubelet.profile import Pool
-from koord.embedded.kubelet.usage import Points
-from koord.kube.client import Client
-from koord.kube.informers import Informers
-from koord.kube.refused import Refused, ok
+from koord.api.kubernetes.builtin_kinds import NODES, PODS
+from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.pod import Pod
+from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.apiserver.server import ApiServer
+from koord.embedded.kubelet.fleet import SimulatedFleet
+from koord.embedded.kubelet.node_profile import SimulatedPool
+from koord.embedded.kubelet.usage_model import UsageTrace
+from koord.kube.client.typed_client import Client
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.transport.api_error import ApiError, unwrap
 from koord.telemetry.clock import LoopClock, run_virtual
 
-SMALL = Pool(name="n", count=2, cpu=4, memory="8Gi", threads_per_core=1)
+SMALL = SimulatedPool(name="n", count=2, cpu=4, memory="8Gi", threads_per_core=1)
 
 
 class Sim(msgspec.Struct, frozen=True, kw_only=True):
     clock: LoopClock
-    server: Server
+    server: ApiServer
     client: Client
-    informers: Informers
-    fleet: Fleet
+    informers: InformerFactory
+    fleet: SimulatedFleet
 
     async def put(self, pod: dict[str, Any]) -> Pod:
-        return ok(await self.client.create(PODS, pod))
+        return unwrap(await self.client.create(PODS, pod))
 
     async def pod(self, name: str) -> Pod | None:
         found = await self.client.get(PODS, name, "default")
-        return None if isinstance(found, Refused) else found
+        return None if isinstance(found, ApiError) else found
 
     async def shown(self, name: str) -> Pod:
         found = await self.pod(name)
@@ -45,7 +45,7 @@ class Sim(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     async def node(self, name: str) -> Node:
-        return ok(await self.client.get(NODES, name))
+        return unwrap(await self.client.get(NODES, name))
 
 
 def pod(
@@ -78,23 +78,23 @@ def pod(
 @contextlib.asynccontextmanager
 async def simulation(
     clock: LoopClock,
-    pools: Sequence[Pool] = (SMALL,),
+    pools: Sequence[SimulatedPool] = (SMALL,),
     *,
     seed: int = 7,
-    server: Server | None = None,
-    traces: Mapping[str, Points] | None = None,
+    server: ApiServer | None = None,
+    traces: Mapping[str, UsageTrace] | None = None,
 ) -> AsyncIterator[Sim]:
     """With `server`, a fleet on a server that lives on."""
     own = server is None
-    server = server or Server(clock=clock, chance=random.Random(seed))
+    server = server or ApiServer(clock=clock, chance=random.Random(seed))
     if own:
         await server.start()
     client = Client(InProcessTransport(server), clock=clock, burst=0, chance=random.Random(seed))
-    informers = Informers(client, clock, seed=seed)
-    fleet = Fleet(client, informers, clock, seed, pools, traces=traces or {})
+    informers = InformerFactory(client, clock, seed=seed)
+    fleet = SimulatedFleet(client, informers, clock, seed, pools, traces=traces or {})
     await fleet.start()
     informers.start()
-    await informers.synced()
+    await informers.wait_for_cache_sync()
     try:
         yield Sim(clock=clock, server=server, client=client, informers=informers, fleet=fleet)
     finally:
@@ -104,7 +104,9 @@ async def simulation(
             await server.close()
 
 
-def simulate(story: Callable[[Sim], Awaitable[None]], pools: Sequence[Pool] = (SMALL,), **options: Any) -> None:
+def simulate(
+    story: Callable[[Sim], Awaitable[None]], pools: Sequence[SimulatedPool] = (SMALL,), **options: Any
+) -> None:
     """Run a story on a fresh cluster, in virtual time."""
 
     async def main(clock: LoopClock) -> None:

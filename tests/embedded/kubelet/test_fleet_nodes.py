@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from koord.api.builtin import LEASES, NODES, PODS
-from koord.api.node import Node
-from koord.embedded.kubelet.profile import Pool
-from koord.kube.refused import Refused, ok
+from koord.api.kubernetes.builtin_kinds import LEASES, NODES, PODS
+from koord.api.kubernetes.node import Node
+from koord.embedded.kubelet.node_profile import SimulatedPool
+from koord.kube.transport.api_error import ApiError, unwrap
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.embedded.kubelet.fleet_harness import SMALL, Sim, pod, simulate, simulation
 
@@ -15,7 +15,7 @@ def condition(node: Node, type: str) -> str:
 
 
 async def renewed(sim: Sim, node: str) -> float:
-    lease = ok(await sim.client.get(LEASES, node, "kube-node-lease"))
+    lease = unwrap(await sim.client.get(LEASES, node, "kube-node-lease"))
     assert lease.spec.renew_time is not None
     return sim.clock.time() - lease.spec.renew_time.timestamp()
 
@@ -29,7 +29,7 @@ def test_node_is_registered_as_a_kubelet_would() -> None:
         assert [address.address for address in node.status.addresses] == ["172.16.0.2", "n-1"]
         assert condition(node, "Ready") == "True"
         assert node.spec.pod_cidr == "10.0.1.0/24"
-        lease = ok(await sim.client.get(LEASES, "n-1", "kube-node-lease"))
+        lease = unwrap(await sim.client.get(LEASES, "n-1", "kube-node-lease"))
         assert lease.spec.holder_identity == "n-1"
         assert lease.metadata.owner_references[0].uid == node.metadata.uid
 
@@ -42,7 +42,7 @@ def test_every_lease_is_renewed_within_its_period() -> None:
             await sim.clock.sleep(7)
             assert max([await renewed(sim, f"n-{number}") for number in range(30)]) <= 10.5
 
-    simulate(story, [Pool(name="n", count=30)])
+    simulate(story, [SimulatedPool(name="n", count=30)])
 
 
 def test_node_status_is_repeated_every_five_minutes() -> None:
@@ -53,12 +53,12 @@ def test_node_status_is_repeated_every_five_minutes() -> None:
             assert beat is not None
             assert sim.clock.time() - beat.timestamp() <= 311
 
-    simulate(story, [Pool(name="n", count=30)])
+    simulate(story, [SimulatedPool(name="n", count=30)])
 
 
 def test_lost_lease_is_made_again() -> None:
     async def story(sim: Sim) -> None:
-        ok(await sim.client.delete(LEASES, "n-0", "kube-node-lease"))
+        unwrap(await sim.client.delete(LEASES, "n-0", "kube-node-lease"))
         await sim.clock.sleep(15)
         assert await renewed(sim, "n-0") <= 10.5
 
@@ -69,15 +69,15 @@ def test_failed_node_falls_silent_and_its_pods_with_it() -> None:
     async def story(sim: Sim) -> None:
         await sim.put(pod("before", says={"start-seconds": 0}))
         await sim.clock.sleep(1)
-        sim.fleet.fail("n-0")
+        sim.fleet.fail_node("n-0")
         await sim.put(pod("after", says={"start-seconds": 0}))
-        ok(await sim.client.delete(PODS, "before", "default"))
+        unwrap(await sim.client.delete(PODS, "before", "default"))
         await sim.clock.sleep(120)
         assert await renewed(sim, "n-0") > 110
         assert (await sim.shown("after")).status.start_time is None
         assert await sim.pod("before") is not None
         assert await renewed(sim, "n-1") <= 10.5
-        sim.fleet.heal("n-0")
+        sim.fleet.heal_node("n-0")
         await sim.clock.sleep(20)
         assert await renewed(sim, "n-0") <= 10.5
         assert (await sim.shown("after")).status.phase == "Running"
@@ -91,11 +91,11 @@ def test_crash_restarts_containers_and_partition_does_not() -> None:
         for number in (0, 1):
             await sim.put(pod(f"p{number}", node=f"n-{number}", says={"start-seconds": 0}))
         await sim.clock.sleep(1)
-        sim.fleet.fail("n-0", "machine")
-        sim.fleet.fail("n-1", "partition")
+        sim.fleet.fail_node("n-0", "machine")
+        sim.fleet.fail_node("n-1", "partition")
         await sim.clock.sleep(60)
         for node in ("n-0", "n-1"):
-            sim.fleet.heal(node)
+            sim.fleet.heal_node(node)
         await sim.clock.sleep(5)
         crashed, parted = await sim.shown("p0"), await sim.shown("p1")
         assert crashed.status.container_statuses[0].restart_count == 1
@@ -111,10 +111,10 @@ def test_work_goes_on_during_a_partition() -> None:
     async def story(sim: Sim) -> None:
         await sim.put(pod("job", says={"start-seconds": 0, "run-seconds": 30}, restartPolicy="Never"))
         await sim.clock.sleep(1)
-        sim.fleet.fail("n-0", "partition")
+        sim.fleet.fail_node("n-0", "partition")
         await sim.clock.sleep(100)
         assert (await sim.shown("job")).status.phase == "Running"
-        sim.fleet.heal("n-0")
+        sim.fleet.heal_node("n-0")
         await sim.clock.sleep(1)
         end = (await sim.shown("job")).status.container_statuses[0].state.terminated
         assert end is not None
@@ -129,11 +129,11 @@ def test_pod_removed_during_a_partition_is_stopped_when_it_ends() -> None:
     async def story(sim: Sim) -> None:
         await sim.put(pod("web", says={"start-seconds": 0}))
         await sim.clock.sleep(1)
-        sim.fleet.fail("n-0", "partition")
-        ok(await sim.client.delete(PODS, "web", "default", grace_seconds=0))
+        sim.fleet.fail_node("n-0", "partition")
+        unwrap(await sim.client.delete(PODS, "web", "default", grace_seconds=0))
         await sim.clock.sleep(5)
         assert sim.fleet.hosts["n-0"].used["pods"] == 1  # it runs on, unknown to the server
-        sim.fleet.heal("n-0")
+        sim.fleet.heal_node("n-0")
         await sim.clock.sleep(1)
         assert sim.fleet.hosts["n-0"].used["pods"] == 0
 
@@ -146,14 +146,14 @@ def test_node_condition_and_pod_readiness_are_put_right_after_a_heal() -> None:
     async def story(sim: Sim) -> None:
         await sim.put(pod("web", says={"start-seconds": 0}))
         await sim.clock.sleep(1)
-        sim.fleet.fail("n-0", "partition")
+        sim.fleet.fail_node("n-0", "partition")
         unknown = {"status": {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]}}
-        ok(await sim.client.patch(NODES, "n-0", unknown, kind="strategic", subresource="status"))
+        unwrap(await sim.client.patch(NODES, "n-0", unknown, kind="strategic", subresource="status"))
         unready = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]}}
-        ok(await sim.client.patch(PODS, "web", unready, "default", kind="strategic", subresource="status"))
+        unwrap(await sim.client.patch(PODS, "web", unready, "default", kind="strategic", subresource="status"))
         await sim.clock.sleep(60)
         assert condition(await sim.node("n-0"), "Ready") == "Unknown"
-        sim.fleet.heal("n-0")
+        sim.fleet.heal_node("n-0")
         await sim.clock.sleep(2)
         assert condition(await sim.node("n-0"), "Ready") == "True"
         ready = next(c for c in (await sim.shown("web")).status.conditions if c.type == "Ready")
@@ -177,10 +177,10 @@ def test_kubelet_restart_disturbs_nothing() -> None:
 
 def test_pressure_comes_and_goes() -> None:
     async def story(sim: Sim) -> None:
-        sim.fleet.press("n-0", "MemoryPressure")
+        sim.fleet.set_pressure("n-0", "MemoryPressure")
         await sim.clock.sleep(1)
         assert condition(await sim.node("n-0"), "MemoryPressure") == "True"
-        sim.fleet.press("n-0", "MemoryPressure", on=False)
+        sim.fleet.set_pressure("n-0", "MemoryPressure", on=False)
         await sim.clock.sleep(1)
         assert condition(await sim.node("n-0"), "MemoryPressure") == "False"
 
@@ -191,24 +191,24 @@ def test_nodes_are_added_and_removed_while_pods_run() -> None:
     async def story(sim: Sim) -> None:
         await sim.put(pod("early", node="extra-0", says={"start-seconds": 0}))
         await sim.clock.sleep(1)
-        assert await sim.fleet.add(Pool(name="extra", count=1)) == ["extra-0"]
-        assert await sim.fleet.add(Pool(name="extra", count=1)) == ["extra-1"]
+        assert await sim.fleet.add_pool(SimulatedPool(name="extra", count=1)) == ["extra-0"]
+        assert await sim.fleet.add_pool(SimulatedPool(name="extra", count=1)) == ["extra-1"]
         await sim.clock.sleep(1)
         assert (await sim.shown("early")).status.phase == "Running"
-        await sim.fleet.remove("extra-0")
-        assert isinstance(await sim.client.get(NODES, "extra-0"), Refused)
-        assert isinstance(await sim.client.get(LEASES, "extra-0", "kube-node-lease"), Refused)
+        await sim.fleet.remove_node("extra-0")
+        assert isinstance(await sim.client.get(NODES, "extra-0"), ApiError)
+        assert isinstance(await sim.client.get(LEASES, "extra-0", "kube-node-lease"), ApiError)
         await sim.clock.sleep(30)
-        assert isinstance(await sim.client.get(LEASES, "extra-0", "kube-node-lease"), Refused)
+        assert isinstance(await sim.client.get(LEASES, "extra-0", "kube-node-lease"), ApiError)
 
     simulate(story)
 
 
 def test_deleted_node_does_not_come_back_by_itself() -> None:
     async def story(sim: Sim) -> None:
-        ok(await sim.client.delete(NODES, "n-0"))
+        unwrap(await sim.client.delete(NODES, "n-0"))
         await sim.clock.sleep(600)
-        assert isinstance(await sim.client.get(NODES, "n-0"), Refused)
+        assert isinstance(await sim.client.get(NODES, "n-0"), ApiError)
 
     simulate(story)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from koord.api.builtin import CORE_EVENTS, NODES, PODS
-from koord.api.pod import Pod
-from koord.embedded.kubelet.profile import Pool
-from koord.kube.refused import ok
+from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, NODES, PODS
+from koord.api.kubernetes.pod import Pod
+from koord.embedded.kubelet.node_profile import SimulatedPool
+from koord.kube.transport.api_error import unwrap
 from tests.embedded.kubelet.fleet_harness import SMALL, Sim, pod, simulate
 
 
@@ -60,7 +60,7 @@ def test_deleted_pod_stops_in_grace_and_goes() -> None:
     async def story(sim: Sim) -> None:
         await sim.put(pod("web", says={"start-seconds": 0, "stop-seconds": 5}))
         await sim.clock.sleep(1)
-        ok(await sim.client.delete(PODS, "web", "default"))
+        unwrap(await sim.client.delete(PODS, "web", "default"))
         await sim.clock.sleep(4)
         ending = await sim.shown("web")
         assert ending.metadata.deletion_timestamp is not None
@@ -75,10 +75,12 @@ def test_deleted_pod_stops_in_grace_and_goes() -> None:
 def test_last_status_of_a_deleted_pod_is_written_before_it_goes() -> None:
     async def story(sim: Sim) -> None:
         last: list[str] = []
-        sim.informers.of(PODS).on(lambda change: last.append(f"{change.kind} {change.object.status.phase}"))
+        sim.informers.for_resource(PODS).add_event_handler(
+            lambda change: last.append(f"{change.kind} {change.object.status.phase}")
+        )
         await sim.put(pod("web", says={"start-seconds": 0}))
         await sim.clock.sleep(2)
-        ok(await sim.client.delete(PODS, "web", "default"))
+        unwrap(await sim.client.delete(PODS, "web", "default"))
         await sim.clock.sleep(5)
         assert last[-2:] == ["updated Succeeded", "deleted Succeeded"]
 
@@ -91,13 +93,13 @@ def test_finalizer_keeps_a_stopped_pod_and_nothing_is_repeated() -> None:
         body["metadata"]["finalizers"] = ["example.com/hold"]
         await sim.put(body)
         await sim.clock.sleep(1)
-        ok(await sim.client.delete(PODS, "web", "default"))
+        unwrap(await sim.client.delete(PODS, "web", "default"))
         await sim.clock.sleep(60)
         held = await sim.shown("web")
         assert held.status.phase == "Succeeded"
         await sim.clock.sleep(600)
         assert (await sim.shown("web")).metadata.resource_version == held.metadata.resource_version
-        ok(await sim.client.patch(PODS, "web", {"metadata": {"finalizers": None}}, "default", kind="merge"))
+        unwrap(await sim.client.patch(PODS, "web", {"metadata": {"finalizers": None}}, "default", kind="merge"))
         await sim.clock.sleep(1)
         assert await sim.pod("web") is None
 
@@ -109,7 +111,7 @@ def test_force_deleted_pod_is_forgotten_and_its_namesake_starts_fresh() -> None:
         await sim.put(pod("web", says={"start-seconds": 0}))
         await sim.clock.sleep(1)
         first = await sim.shown("web")
-        ok(await sim.client.delete(PODS, "web", "default", grace_seconds=0))
+        unwrap(await sim.client.delete(PODS, "web", "default", grace_seconds=0))
         await sim.put(pod("web", says={"start-seconds": 0}))
         await sim.clock.sleep(1)
         second = await sim.shown("web")
@@ -149,7 +151,7 @@ def test_crashing_container_waits_longer_each_time() -> None:
         assert container.last_state.terminated is not None
         assert container.last_state.terminated.exit_code == 2
         assert container.restart_count == 1
-        events = ok(await sim.client.list(CORE_EVENTS, "default"))
+        events = unwrap(await sim.client.list(CORE_EVENTS, "default"))
         assert [event.reason for event in events.items] == ["BackOff"]
         await sim.clock.sleep(3600)
         assert 10 < (await sim.shown("bad")).status.container_statuses[0].restart_count < 20
@@ -180,9 +182,9 @@ def test_node_refuses(body: dict[str, object], reason: str, message: str) -> Non
         found = await sim.shown("p")
         assert (found.status.phase, found.status.reason) == ("Failed", reason)
         assert message in found.status.message
-        events = ok(await sim.client.list(CORE_EVENTS, "default"))
+        events = unwrap(await sim.client.list(CORE_EVENTS, "default"))
         assert reason in {event.reason for event in events.items}
-        ok(await sim.client.delete(PODS, "p", "default"))
+        unwrap(await sim.client.delete(PODS, "p", "default"))
         await sim.clock.sleep(5)
         assert await sim.pod("p") is None
         assert sim.fleet.hosts["n-0"].used["pods"] == 1
@@ -198,7 +200,7 @@ def test_node_takes_no_more_pods_than_it_has_room_for() -> None:
         phases = [(await sim.shown(f"p{number}")).status.phase for number in range(5)]
         assert sorted(phases) == ["Failed", "Failed", "Running", "Running", "Running"]
 
-    simulate(story, [Pool(name="n", count=1, pods=3)])
+    simulate(story, [SimulatedPool(name="n", count=1, pods=3)])
 
 
 def test_host_port_is_given_once() -> None:
@@ -217,7 +219,7 @@ def test_host_port_is_given_once() -> None:
 def test_extended_resource_that_a_manager_added_counts() -> None:
     async def story(sim: Sim) -> None:
         amount = {"status": {"allocatable": {"kubernetes.io/batch-cpu": "1500"}}}
-        ok(await sim.client.patch(NODES, "n-0", amount, kind="strategic", subresource="status"))
+        unwrap(await sim.client.patch(NODES, "n-0", amount, kind="strategic", subresource="status"))
         for name in ("first", "second"):
             body = pod(name, says={"start-seconds": 0})
             asked = {"kubernetes.io/batch-cpu": "1000"}
@@ -267,7 +269,7 @@ def test_readiness_gate_opens_from_outside() -> None:
         await sim.clock.sleep(2)
         assert conditions(await sim.shown("gated"))["Ready"] == "False"
         gate = {"status": {"conditions": [{"type": "example.com/lb", "status": "True"}]}}
-        ok(await sim.client.patch(PODS, "gated", gate, "default", kind="strategic", subresource="status"))
+        unwrap(await sim.client.patch(PODS, "gated", gate, "default", kind="strategic", subresource="status"))
         await sim.clock.sleep(1)
         assert conditions(await sim.shown("gated"))["Ready"] == "True"
 
@@ -289,7 +291,7 @@ def test_phase_that_another_program_declares_final_is_believed() -> None:
         await sim.put(pod("web", says={"start-seconds": 0}))
         await sim.clock.sleep(1)
         verdict = {"status": {"phase": "Failed", "reason": "Evicted"}}
-        ok(await sim.client.patch(PODS, "web", verdict, "default", kind="merge", subresource="status"))
+        unwrap(await sim.client.patch(PODS, "web", verdict, "default", kind="merge", subresource="status"))
         await sim.clock.sleep(60)
         assert (await sim.shown("web")).status.phase == "Failed"
         assert sim.fleet.hosts["n-0"].used["pods"] == 0
@@ -301,7 +303,7 @@ def test_a_quiet_pod_costs_no_writes() -> None:
     async def story(sim: Sim) -> None:
         await sim.put(pod("web", says={"start-seconds": 1}))
         changes: list[str] = []
-        sim.informers.of(PODS).on(lambda change: changes.append(change.kind))
+        sim.informers.for_resource(PODS).add_event_handler(lambda change: changes.append(change.kind))
         await sim.clock.sleep(3600)
         assert changes == ["added", "updated", "updated"]  # created; ContainerCreating; Running
 
@@ -314,7 +316,7 @@ def test_addresses_come_back_when_pods_have_gone() -> None:
             await sim.put(pod(f"p{number}", says={"start-seconds": 0, "stop-seconds": 0}))
             await sim.clock.sleep(1)
             assert (await sim.shown(f"p{number}")).status.pod_ip != ""
-            ok(await sim.client.delete(PODS, f"p{number}", "default"))
+            unwrap(await sim.client.delete(PODS, f"p{number}", "default"))
             await sim.clock.sleep(1)
 
-    simulate(story, [Pool(name="n", count=1, pods=2)])
+    simulate(story, [SimulatedPool(name="n", count=1, pods=2)])

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from koord.embedded.kubelet import profile
-from koord.embedded.kubelet.address import Addresses, NetworkFull, PodBlock
-from koord.embedded.kubelet.machine import Machine, allocatable, capacity, labels
-from koord.embedded.kubelet.profile import BadProfile, Pool, default_pools
+from koord.embedded.kubelet import node_profile
+from koord.embedded.kubelet.node_objects import SimulatedNodeSpec, node_allocatable, node_capacity, node_labels
+from koord.embedded.kubelet.node_profile import InvalidProfile, SimulatedPool, default_pools
+from koord.embedded.kubelet.simulated_host import NetworkFullError, NodeIpam, PodCidrAllocator
 
 WHOLE = """
 pools:
@@ -33,30 +33,30 @@ pools:
 """
 
 
-def pools(text: str) -> tuple[Pool, ...]:
-    found = profile.parse(text)
-    assert not isinstance(found, BadProfile), found
+def pools(text: str) -> tuple[SimulatedPool, ...]:
+    found = node_profile.parse_profile(text)
+    assert not isinstance(found, InvalidProfile), found
     return found
 
 
-def machine(pool: Pool, number: int = 0) -> Machine:
+def machine(pool: SimulatedPool, number: int = 0) -> SimulatedNodeSpec:
     name = pool.node_name(number)
-    return Machine(
-        name=name, pool=pool, number=number, address="172.16.0.1", pod_cidr="10.0.0.0/24", shape=pool.shape(name)
+    return SimulatedNodeSpec(
+        name=name, pool=pool, number=number, address="172.16.0.1", pod_cidr="10.0.0.0/24", hardware=pool.hardware(name)
     )
 
 
 def test_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "nodes.yaml"
     path.write_text(WHOLE)
-    found = profile.load(path)
-    assert not isinstance(found, BadProfile)
+    found = node_profile.load_profile(path)
+    assert not isinstance(found, InvalidProfile)
     assert [(pool.name, pool.count) for pool in found] == [("general", 3), ("gpu", 2)]
 
 
 def test_missing_file_is_said(tmp_path: Path) -> None:
-    found = profile.load(tmp_path / "none.yaml")
-    assert isinstance(found, BadProfile)
+    found = node_profile.load_profile(tmp_path / "none.yaml")
+    assert isinstance(found, InvalidProfile)
     assert "none.yaml: cannot be read" in str(found)
 
 
@@ -64,22 +64,22 @@ def test_default_profile_has_as_many_plain_nodes_as_asked_for() -> None:
     assert default_pools(0) == ()
     (pool,) = default_pools(7)
     assert pool.count == 7
-    assert capacity(pool)["cpu"] == "32"
-    assert capacity(pool)["memory"] == "128Gi"
-    assert profile.check(default_pools(7)) == []
+    assert node_capacity(pool)["cpu"] == "32"
+    assert node_capacity(pool)["memory"] == "128Gi"
+    assert node_profile.validate_pools(default_pools(7)) == []
 
 
 def test_zones_take_turns() -> None:
     general, _ = pools(WHOLE)
-    zones = [labels(machine(general, number))["topology.kubernetes.io/zone"] for number in range(3)]
+    zones = [node_labels(machine(general, number))["topology.kubernetes.io/zone"] for number in range(3)]
     assert zones == ["a", "b", "a"]
 
 
 def test_allocatable_is_capacity_less_what_is_kept_back() -> None:
     _, gpu = pools(WHOLE)
-    assert capacity(gpu)["nvidia.com/gpu"] == "8"
-    assert capacity(gpu)["example.com/fpga"] == "2"
-    kept = allocatable(gpu)
+    assert node_capacity(gpu)["nvidia.com/gpu"] == "8"
+    assert node_capacity(gpu)["example.com/fpga"] == "2"
+    kept = node_allocatable(gpu)
     assert kept["cpu"] == "95500m"
     assert kept["memory"] == f"{768 * 1024 - 2 * 1024 - 100 - 4 * 1024}Mi"  # reserved, eviction threshold, huge pages
     assert kept["pods"] == "64"
@@ -87,8 +87,8 @@ def test_allocatable_is_capacity_less_what_is_kept_back() -> None:
 
 def test_shape_places_processors_and_cards_on_numa_nodes() -> None:
     _, gpu = pools(WHOLE)
-    shape = gpu.shape("gpu-0")
-    processors = shape.processors()
+    shape = gpu.hardware("gpu-0")
+    processors = shape.logical_cpus()
     assert len(processors) == shape.cpus == 96
     assert shape.cores == 48
     assert [sum(p.numa == numa for p in processors) for numa in range(4)] == [24] * 4
@@ -102,8 +102,8 @@ def test_shape_places_processors_and_cards_on_numa_nodes() -> None:
 
 def test_cards_have_names_of_their_own_that_last() -> None:
     _, gpu = pools(WHOLE)
-    first, other = gpu.shape("gpu-0"), gpu.shape("gpu-1")
-    assert first == gpu.shape("gpu-0")
+    first, other = gpu.hardware("gpu-0"), gpu.hardware("gpu-1")
+    assert first == gpu.hardware("gpu-0")
     assert len({card.uuid for card in (*first.gpus, *other.gpus)}) == 16
 
 
@@ -139,14 +139,14 @@ WRONG = [
 
 @pytest.mark.parametrize(("text", "complaint"), WRONG)
 def test_wrong_profile_is_refused_by_field(text: str, complaint: str) -> None:
-    found = profile.parse(text)
-    assert isinstance(found, BadProfile)
+    found = node_profile.parse_profile(text)
+    assert isinstance(found, InvalidProfile)
     assert complaint in str(found)
 
 
 def test_pod_blocks_do_not_overlap_and_fit_the_pods() -> None:
-    addresses = Addresses()
-    assert [addresses.block(110), addresses.block(8), addresses.block(250)] == [
+    addresses = NodeIpam()
+    assert [addresses.allocate_pod_cidr(110), addresses.allocate_pod_cidr(8), addresses.allocate_pod_cidr(250)] == [
         "10.0.0.0/24",
         "10.0.1.0/28",
         "10.0.2.0/23",
@@ -154,25 +154,25 @@ def test_pod_blocks_do_not_overlap_and_fit_the_pods() -> None:
 
 
 def test_full_network_is_said() -> None:
-    addresses = Addresses()
+    addresses = NodeIpam()
     for _ in range((1 << 24) // 8192):
-        addresses.block(4096)
-    with pytest.raises(NetworkFull, match=r"10\.0\.0\.0/8"):
-        addresses.block(4096)
+        addresses.allocate_pod_cidr(4096)
+    with pytest.raises(NetworkFullError, match=r"10\.0\.0\.0/8"):
+        addresses.allocate_pod_cidr(4096)
 
 
 def test_freed_address_is_used_last() -> None:
-    block = PodBlock("10.0.0.0/29")
-    taken = [block.take() for _ in range(5)]
+    block = PodCidrAllocator("10.0.0.0/29")
+    taken = [block.allocate() for _ in range(5)]
     assert taken == ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]
-    assert block.take() is None
-    block.free("10.0.0.4")
-    block.free("10.0.0.2")
-    assert [block.take(), block.take(), block.take()] == ["10.0.0.4", "10.0.0.2", None]
+    assert block.allocate() is None
+    block.release("10.0.0.4")
+    block.release("10.0.0.2")
+    assert [block.allocate(), block.allocate(), block.allocate()] == ["10.0.0.4", "10.0.0.2", None]
 
 
 def test_claimed_address_is_not_given_out() -> None:
-    block = PodBlock("10.0.0.0/29")
-    block.claim("10.0.0.4")
-    block.claim("10.0.0.2")
-    assert {block.take() for _ in range(4)} == {"10.0.0.3", "10.0.0.5", "10.0.0.6", None}
+    block = PodCidrAllocator("10.0.0.0/29")
+    block.reserve("10.0.0.4")
+    block.reserve("10.0.0.2")
+    assert {block.allocate() for _ in range(4)} == {"10.0.0.3", "10.0.0.5", "10.0.0.6", None}

@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.builtin import PODS
-from koord.embedded.kubelet import trace, usage
-from koord.embedded.kubelet.usage import BadUsage, Load, Points, Usage, fair_share, load_of, usage_at
-from koord.kube.refused import ok
+from koord.api.kubernetes.builtin_kinds import PODS
+from koord.embedded.kubelet import usage_model
+from koord.embedded.kubelet.usage_model import (
+    InvalidUsageModel,
+    PodLoad,
+    SimulatedUsage,
+    UsageTrace,
+    max_min_fair_share,
+    resolve_load,
+    usage_at,
+)
+from koord.kube.transport.api_error import unwrap
 from tests.embedded.kubelet.fleet_harness import Sim, pod, simulate
 
 GIB = 1 << 30
@@ -20,50 +28,66 @@ HOUR = 3600.0
 REQUESTS = {"cpu": 1000, "memory": GIB}
 
 
-def load(requests: dict[str, int] = REQUESTS, limits: dict[str, int] | None = None, **model: Any) -> Load:
-    parsed = usage.parse(msgspec.json.encode(model).decode())
-    assert not isinstance(parsed, BadUsage), parsed
-    found = load_of(parsed, requests, limits or {}, {"rec": RECORDED})
-    assert not isinstance(found, BadUsage), found
+def load(requests: dict[str, int] = REQUESTS, limits: dict[str, int] | None = None, **model: Any) -> PodLoad:
+    parsed = usage_model.parse_usage_model(msgspec.json.encode(model).decode())
+    assert not isinstance(parsed, InvalidUsageModel), parsed
+    found = resolve_load(parsed, requests, limits or {}, {"rec": RECORDED})
+    assert not isinstance(found, InvalidUsageModel), found
     return found
 
 
-def at(given: Load, t: float, started: float = 0.0, pod: str = "p", seed: int = 1) -> Usage:
+def at(given: PodLoad, t: float, started: float = 0.0, pod: str = "p", seed: int = 1) -> SimulatedUsage:
     return usage_at(given, t, started=started, seed=seed, pod=pod)
 
 
-RECORDED = Points(times=(0.0, 60.0, 120.0), usages=(Usage(100, 10), Usage(200, 20), Usage(300, 30)))
+RECORDED = UsageTrace(
+    times=(0.0, 60.0, 120.0), usages=(SimulatedUsage(100, 10), SimulatedUsage(200, 20), SimulatedUsage(300, 30))
+)
 
 
 @pytest.mark.parametrize(
     ("given", "t", "expected"),
     [
-        pytest.param(load(model="constant"), 5, Usage(500, round(0.8 * GIB)), id="default-shares-of-requests"),
-        pytest.param(load(model="constant", cpu="250m", memory="2Gi"), 5, Usage(250, 2 * GIB), id="constant"),
-        pytest.param(load({}, REQUESTS, model="constant", cpu="10%"), 5, Usage(100, round(0.8 * GIB)), id="of-limits"),
+        pytest.param(load(model="constant"), 5, SimulatedUsage(500, round(0.8 * GIB)), id="default-shares-of-requests"),
+        pytest.param(load(model="constant", cpu="250m", memory="2Gi"), 5, SimulatedUsage(250, 2 * GIB), id="constant"),
+        pytest.param(
+            load({}, REQUESTS, model="constant", cpu="10%"), 5, SimulatedUsage(100, round(0.8 * GIB)), id="of-limits"
+        ),
         pytest.param(
             load({"kubernetes.io/batch-cpu": 4000, "kubernetes.io/batch-memory": GIB}, model="constant"),
             5,
-            Usage(2000, round(0.8 * GIB)),
+            SimulatedUsage(2000, round(0.8 * GIB)),
             id="of-batch-requests",
         ),
-        pytest.param(load({}, model="constant"), 5, Usage(0, 0), id="share-of-nothing"),
-        pytest.param(load(model="daily", cpu=[1, 3], memory=0, peakHour=6), 6 * HOUR, Usage(3000, 0), id="daily-peak"),
-        pytest.param(load(model="daily", cpu=[1, 3], memory=0, peakHour=6), 18 * HOUR, Usage(1000, 0), id="daily-low"),
-        pytest.param(load(model="daily", cpu=[1, 3], memory=0, peakHour=6), 36 * HOUR, Usage(2000, 0), id="daily-mid"),
-        pytest.param(load(model="ramp", cpu=0, memory=[0, 1000], overSeconds=100), 25, Usage(0, 250), id="ramp"),
-        pytest.param(load(model="ramp", cpu=0, memory=[0, 1000], overSeconds=100), 1e6, Usage(0, 1000), id="ramp-end"),
-        pytest.param(load(model="trace", name="rec"), 61, Usage(200, 20), id="trace"),
-        pytest.param(load(model="trace", name="rec"), 181, Usage(100, 10), id="trace-again"),
-        pytest.param(load(model="trace", name="rec", loop=False), 9999, Usage(300, 30), id="trace-stays-at-its-end"),
+        pytest.param(load({}, model="constant"), 5, SimulatedUsage(0, 0), id="share-of-nothing"),
+        pytest.param(
+            load(model="daily", cpu=[1, 3], memory=0, peakHour=6), 6 * HOUR, SimulatedUsage(3000, 0), id="daily-peak"
+        ),
+        pytest.param(
+            load(model="daily", cpu=[1, 3], memory=0, peakHour=6), 18 * HOUR, SimulatedUsage(1000, 0), id="daily-low"
+        ),
+        pytest.param(
+            load(model="daily", cpu=[1, 3], memory=0, peakHour=6), 36 * HOUR, SimulatedUsage(2000, 0), id="daily-mid"
+        ),
+        pytest.param(
+            load(model="ramp", cpu=0, memory=[0, 1000], overSeconds=100), 25, SimulatedUsage(0, 250), id="ramp"
+        ),
+        pytest.param(
+            load(model="ramp", cpu=0, memory=[0, 1000], overSeconds=100), 1e6, SimulatedUsage(0, 1000), id="ramp-end"
+        ),
+        pytest.param(load(model="trace", name="rec"), 61, SimulatedUsage(200, 20), id="trace"),
+        pytest.param(load(model="trace", name="rec"), 181, SimulatedUsage(100, 10), id="trace-again"),
+        pytest.param(
+            load(model="trace", name="rec", loop=False), 9999, SimulatedUsage(300, 30), id="trace-stays-at-its-end"
+        ),
     ],
 )
-def test_value(given: Load, t: float, expected: Usage) -> None:
+def test_value(given: PodLoad, t: float, expected: SimulatedUsage) -> None:
     assert at(given, t) == expected
 
 
 def test_nothing_is_used_before_the_start() -> None:
-    assert at(load(model="constant"), 5, started=10) == Usage(0, 0)
+    assert at(load(model="constant"), 5, started=10) == SimulatedUsage(0, 0)
 
 
 def test_burst_is_on_for_its_share_of_the_time() -> None:
@@ -116,9 +140,9 @@ def test_usage_stays_within_its_span(kind: str, one: int, other: int, noise: flo
     ],
 )
 def test_wrong_model_is_refused(text: str, rule: str) -> None:
-    parsed = usage.parse(text)
-    found = parsed if isinstance(parsed, BadUsage) else load_of(parsed, REQUESTS, {}, {})
-    assert isinstance(found, BadUsage)
+    parsed = usage_model.parse_usage_model(text)
+    found = parsed if isinstance(parsed, InvalidUsageModel) else resolve_load(parsed, REQUESTS, {}, {})
+    assert isinstance(found, InvalidUsageModel)
     assert rule in found.rule
 
 
@@ -133,20 +157,20 @@ def test_wrong_model_is_refused(text: str, rule: str) -> None:
     ],
 )
 def test_wrong_trace_is_refused(text: str, rule: str) -> None:
-    found = trace.parse(text)
-    assert isinstance(found, BadUsage)
+    found = usage_model.parse_trace_csv(text)
+    assert isinstance(found, InvalidUsageModel)
     assert rule in found.rule
 
 
 def test_trace_counts_from_its_first_point() -> None:
-    found = trace.parse("time,cpu,memory\n1000,0.5,1Gi\n1030,250m,512Mi\n")
-    assert found == Points(times=(0.0, 30.0), usages=(Usage(500, GIB), Usage(250, GIB // 2)))
+    found = usage_model.parse_trace_csv("time,cpu,memory\n1000,0.5,1Gi\n1030,250m,512Mi\n")
+    assert found == UsageTrace(times=(0.0, 30.0), usages=(SimulatedUsage(500, GIB), SimulatedUsage(250, GIB // 2)))
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(0, 5000), max_size=8), st.integers(0, 20_000))
 def test_cpu_is_shared_fairly(wanted: dict[str, int], cpu: int) -> None:
-    asked = {key: Usage(amount, 1) for key, amount in wanted.items()}
-    granted = fair_share(asked, cpu)
+    asked = {key: SimulatedUsage(amount, 1) for key, amount in wanted.items()}
+    granted = max_min_fair_share(asked, cpu)
     total = sum(used.cpu_milli for used in granted.values())
     assert total == min(cpu, sum(wanted.values()))
     assert all(granted[key].cpu_milli <= amount for key, amount in wanted.items())
@@ -162,10 +186,10 @@ def test_node_usage_is_the_system_and_its_running_pods() -> None:
             await sim.put(pod(name, says={"start-seconds": 0, "usage": model}))
         await sim.put(pod("waiting", says={"start-seconds": 99, "usage": model}))
         await sim.clock.sleep(5)
-        used = sim.fleet.usage("n-0", sim.clock.time())
-        assert used.total == Usage(2000 + 200, 2 * GIB + GIB)
+        used = sim.fleet.node_usage("n-0", sim.clock.time())
+        assert used.total == SimulatedUsage(2000 + 200, 2 * GIB + GIB)
         uid = (await sim.shown("a")).metadata.uid
-        assert sim.fleet.pod_usage(uid, sim.clock.time()) == Usage(1000, GIB)
+        assert sim.fleet.pod_usage(uid, sim.clock.time()) == SimulatedUsage(1000, GIB)
         assert sim.fleet.pod_usage("nobody", sim.clock.time()) is None
 
     simulate(story)
@@ -177,9 +201,9 @@ def test_node_never_gives_more_cpu_than_it_has() -> None:
             model = f'{{"model": "constant", "cpu": "{1 + number}", "memory": "1Gi"}}'
             await sim.put(pod(f"p{number}", says={"start-seconds": 0, "usage": model}))
         await sim.clock.sleep(5)
-        assert sim.fleet.usage("n-0", sim.clock.time()).total.cpu_milli == 4000
-        sim.fleet.fail("n-0")
-        assert sim.fleet.usage("n-0", sim.clock.time()).total == Usage(0, 0)
+        assert sim.fleet.node_usage("n-0", sim.clock.time()).total.cpu_milli == 4000
+        sim.fleet.fail_node("n-0")
+        assert sim.fleet.node_usage("n-0", sim.clock.time()).total == SimulatedUsage(0, 0)
 
     simulate(story)
 
@@ -191,7 +215,7 @@ def test_usage_follows_an_annotation_that_changes() -> None:
         uid = (await sim.shown("web")).metadata.uid
         for text, cpu in (('{"model": "constant", "cpu": "2"}', 2000), ("nonsense", 2000)):
             change = {"metadata": {"annotations": {"sim.koord.sh/usage": text}}}
-            ok(await sim.client.patch(PODS, "web", change, "default", kind="merge"))
+            unwrap(await sim.client.patch(PODS, "web", change, "default", kind="merge"))
             await sim.clock.sleep(1)
             found = sim.fleet.pod_usage(uid, sim.clock.time())
             assert found is not None

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from koord.api.builtin import DEPLOYMENTS, JOBS, NAMESPACES, PODS, REPLICA_SETS, STATEFUL_SETS
-from koord.embedded.workloads.pod_state import active
+from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, JOBS, NAMESPACES, PODS, REPLICA_SETS, STATEFUL_SETS
+from koord.embedded.workloads.pod_state import is_pod_active
 from koord.telemetry.clock import LoopClock, run_virtual
-from tests.embedded.workloads.town import Town, names, template, town
+from tests.embedded.workloads.workload_cluster import WorkloadCluster, names, template, workload_cluster
 
 SEEDS = [pytest.param(seed, id=f"seed-{seed}") for seed in (1, 2, 3)]
 MINE = ("deployment", "replicaset", "statefulset", "job", "garbage", "namespace")
@@ -21,8 +21,8 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("CRITICAL")
 
 
-async def rolled(here: Town, image: str, replicas: int) -> bool:
-    pods = [pod for pod in await here.list(PODS, labels="app=web") if active(pod)]
+async def rolled(here: WorkloadCluster, image: str, replicas: int) -> bool:
+    pods = [pod for pod in await here.list(PODS, labels="app=web") if is_pod_active(pod)]
     found = await here.get(DEPLOYMENTS, "web")
     right = len(pods) == replicas and {pod.spec.containers[0].image for pod in pods} == {image}
     return right and found.status.available_replicas == found.status.updated_replicas == replicas
@@ -31,7 +31,7 @@ async def rolled(here: Town, image: str, replicas: int) -> bool:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rollouts_arrive(seed: int) -> None:
     async def story(clock: LoopClock) -> None:
-        async with town(clock, MINE, seed=seed, faults=0.3) as here:
+        async with workload_cluster(clock, MINE, seed=seed, faults=0.3) as here:
             spec: dict[str, Any] = {"replicas": 6, "selector": {"matchLabels": {"app": "web"}}}
             await here.create(DEPLOYMENTS, {"metadata": {"name": "web"}, "spec": {**spec, "template": template()}})
             await here.until(lambda: rolled(here, "app:1", 6), 3600, 1)
@@ -53,7 +53,7 @@ def test_rollouts_arrive(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_jobs_count_every_pod_once(seed: int) -> None:
     async def story(clock: LoopClock) -> None:
-        async with town(clock, MINE, seed=seed, faults=0.3) as here:
+        async with workload_cluster(clock, MINE, seed=seed, faults=0.3) as here:
             body = template({"app": "work"}, toy__exit="0", toy__runs="3")
             body["spec"]["restartPolicy"] = "Never"
             await here.create(
@@ -75,7 +75,7 @@ def test_jobs_count_every_pod_once(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_ordered_sets_and_namespaces_arrive(seed: int) -> None:
     async def story(clock: LoopClock) -> None:
-        async with town(clock, MINE, seed=seed, faults=0.3) as here:
+        async with workload_cluster(clock, MINE, seed=seed, faults=0.3) as here:
             await here.create(NAMESPACES, {"metadata": {"name": "shop"}})
             spec = {
                 "replicas": 3,

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from koord.api.apps import (
+from koord.api.kubernetes.apps import (
     Deployment,
     DeploymentSpec,
     DeploymentStrategy,
@@ -20,13 +20,13 @@ from koord.api.apps import (
     ReplicaSetStatus,
     RollingUpdateDeployment,
 )
-from koord.api.core import Pod, PodCondition, PodSpec, PodStatus
-from koord.api.meta import LabelSelector, ObjectMeta
+from koord.api.kubernetes.meta import LabelSelector, ObjectMeta
+from koord.api.kubernetes.pod import Pod, PodCondition, PodSpec, PodStatus
 from koord.api.model import convert
-from koord.embedded.workloads import deployment_decision as controller
-from koord.embedded.workloads import replicaset, rollout
-from koord.embedded.workloads.pod_state import active, ready
-from koord.embedded.workloads.template import same_template
+from koord.embedded.workloads import deployment_plan as controller
+from koord.embedded.workloads import deployment_rollout, replicaset_controller
+from koord.embedded.workloads.pod_state import is_pod_active, is_pod_ready
+from koord.embedded.workloads.pod_template import same_template
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 replace = msgspec.structs.replace
@@ -55,7 +55,7 @@ class Rollout(RuleBasedStateMachine):
                 strategy=DeploymentStrategy(type="RollingUpdate", rolling_update=rolling),
             ),
         )
-        self.bounds = rollout.bounds_of(self.deployment)
+        self.bounds = deployment_rollout.rollout_bounds(self.deployment)
         self.sets: dict[str, ReplicaSet] = {}
         self.cache: dict[str, ReplicaSet] = {}
         self.written: dict[str, int] = {}  # set -> the version that the controller made
@@ -74,11 +74,11 @@ class Rollout(RuleBasedStateMachine):
         if any(name not in self.cache or self.seen(name) < version for name, version in self.written.items()):
             return
         self.now += timedelta(seconds=1)
-        seen = controller.View(deployment=self.deployment, sets=tuple(self.cache.values()), now=self.now)
-        plan = controller.decide(seen)
+        seen = controller.DeploymentView(deployment=self.deployment, sets=tuple(self.cache.values()), now=self.now)
+        plan = controller.decide_deployment(seen)
         self.deployment = replace(self.deployment, status=plan.status)
-        if plan.make is not None:
-            body = controller.new_set(self.deployment, plan.make)
+        if plan.create is not None:
+            body = controller.replica_set_body(self.deployment, plan.create)
             name = body["metadata"]["name"]
             if name not in self.sets:
                 made = convert(body, ReplicaSet)
@@ -122,9 +122,9 @@ class Rollout(RuleBasedStateMachine):
         name = self.pick(number)
         stored = self.sets[name]
         pods = tuple(pod for pod in self.pods.values() if pod.metadata.labels["set"] == name)
-        seen = replicaset.View(set=stored, pods=pods, now=self.now)
-        plan = replicaset.decide(seen)
-        self.pending[name] = replicaset.decide_status(seen, plan, None)
+        seen = replicaset_controller.ReplicaSetView(set=stored, pods=pods, now=self.now)
+        plan = replicaset_controller.decide_replicas(seen)
+        self.pending[name] = replicaset_controller.decide_replica_set_status(seen, plan, None)
         for _ in range(plan.create):
             uid = self.version()
             meta = ObjectMeta(name=uid, uid=uid, labels={"app": "web", "set": name}, creation_timestamp=self.now)
@@ -142,7 +142,7 @@ class Rollout(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 30))
     def pod_becomes_ready(self, number: int) -> None:
-        waiting = sorted(uid for uid, pod in self.pods.items() if not ready(pod))
+        waiting = sorted(uid for uid, pod in self.pods.items() if not is_pod_ready(pod))
         if waiting:
             pod = self.pods[waiting[number % len(waiting)]]
             condition = PodCondition(type="Ready", status="True", last_transition_time=self.now)
@@ -161,26 +161,33 @@ class Rollout(RuleBasedStateMachine):
     @invariant()
     def never_above_the_surge(self) -> None:
         if hasattr(self, "pods"):
-            assert sum(active(pod) for pod in self.pods.values()) <= max(self.bounds.most, self.most_wanted())
+            assert sum(is_pod_active(pod) for pod in self.pods.values()) <= max(
+                self.bounds.max_replicas, self.most_wanted()
+            )
 
     def most_wanted(self) -> int:
         """Sets never want more than the bounds in sum; pods follow their sets one by one."""
-        wanted = sum(rollout.size(s) for s in self.sets.values())
-        assert wanted <= self.bounds.most
+        wanted = sum(deployment_rollout.replica_set_size(s) for s in self.sets.values())
+        assert wanted <= self.bounds.max_replicas
         return sum(
-            max(rollout.size(s), sum(pod.metadata.labels["set"] == name for pod in self.pods.values()))
+            max(
+                deployment_rollout.replica_set_size(s),
+                sum(pod.metadata.labels["set"] == name for pod in self.pods.values()),
+            )
             for name, s in self.sets.items()
         )
 
     @invariant()
     def never_below_the_floor(self) -> None:
         if getattr(self, "started", False):
-            assert sum(ready(pod) for pod in self.pods.values()) >= self.bounds.least_available
+            assert sum(is_pod_ready(pod) for pod in self.pods.values()) >= self.bounds.min_available
 
     def complete(self) -> bool:
         replicas = self.bounds.replicas
         fresh = [s for s in self.sets.values() if same_template(s.spec.template, self.deployment.spec.template)]
-        return len(self.pods) == replicas == sum(rollout.size(s) for s in fresh) and all(map(ready, self.pods.values()))
+        return len(self.pods) == replicas == sum(deployment_rollout.replica_set_size(s) for s in fresh) and all(
+            map(is_pod_ready, self.pods.values())
+        )
 
     def finish(self) -> None:
         """Everyone does their work until nothing is left to do."""
@@ -226,11 +233,11 @@ def test_bounds(
 ) -> None:
     rolling = RollingUpdateDeployment(max_surge=surge, max_unavailable=unavailable)
     spec = DeploymentSpec(replicas=replicas, strategy=DeploymentStrategy(rolling_update=rolling))
-    bounds = rollout.bounds_of(Deployment(spec=spec))
-    assert (bounds.most, bounds.least_available) == expected
+    bounds = deployment_rollout.rollout_bounds(Deployment(spec=spec))
+    assert (bounds.max_replicas, bounds.min_available) == expected
 
 
-def family(new: tuple[int, int], *old: tuple[int, int], before: int, most: int) -> rollout.Family:
+def family(new: tuple[int, int], *old: tuple[int, int], before: int, most: int) -> deployment_rollout.ReplicaSetFamily:
     """(size, available) of each set, sized for `before` replicas."""
     notes = {
         "deployment.kubernetes.io/desired-replicas": str(before),
@@ -245,7 +252,7 @@ def family(new: tuple[int, int], *old: tuple[int, int], before: int, most: int) 
             status=ReplicaSetStatus(replicas=numbers[0], available_replicas=numbers[1]),
         )
 
-    return rollout.Family(
+    return deployment_rollout.ReplicaSetFamily(
         one("new", 0, new), tuple(one(f"old{index}", 9 - index, numbers) for index, numbers in enumerate(old))
     )
 
@@ -263,16 +270,18 @@ def family(new: tuple[int, int], *old: tuple[int, int], before: int, most: int) 
         pytest.param(family((4, 4), (2, 2), before=4, most=5), 4, {"old0": 0}, id="a-full-current-set-ends-the-old"),
     ],
 )
-def test_scaling_between_revisions(seen: rollout.Family, replicas: int, sizes: dict[str, int]) -> None:
-    assert rollout.scale(Deployment(spec=DeploymentSpec(replicas=replicas)), seen) == sizes
+def test_scaling_between_revisions(
+    seen: deployment_rollout.ReplicaSetFamily, replicas: int, sizes: dict[str, int]
+) -> None:
+    assert deployment_rollout.scale_step(Deployment(spec=DeploymentSpec(replicas=replicas)), seen) == sizes
 
 
 def test_a_set_whose_status_is_of_before_its_last_change_shrinks_nothing() -> None:
     seen = family((4, 4), (4, 4), before=4, most=8)
     deployment = Deployment(spec=DeploymentSpec(replicas=4))
-    assert rollout.roll(deployment, seen) == {"old0": 0}
+    assert deployment_rollout.roll_step(deployment, seen) == {"old0": 0}
     (old,) = seen.old
     changed = replace(
         old, metadata=replace(old.metadata, generation=3), status=replace(old.status, observed_generation=2)
     )
-    assert rollout.roll(deployment, replace(seen, old=(changed,))) == {}
+    assert deployment_rollout.roll_step(deployment, replace(seen, old=(changed,))) == {}

@@ -9,25 +9,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.protocol import A_EVICTION_POLICY, A_EVICTION_PRIORITY, L_EVICTION_ENABLED, L_PRIORITY
-from koord.api.qos_class import BE, LS
-from koord.api.resource_name import BATCH_CPU, CPU, MID_CPU
-from koord.api.slo_strategy import ResourceThresholdStrategy
-from koord.koordlet.plan import Evict
-from koord.koordlet.pod import PodView
-from koord.koordlet.strategies.allocatable_evict import excess, requested
+from koord.api.koordinator.protocol import A_EVICTION_POLICY, A_EVICTION_PRIORITY, L_EVICTION_ENABLED, L_PRIORITY
+from koord.api.koordinator.qos_class import BE, LS
+from koord.api.koordinator.resource_name import BATCH_CPU, CPU, MID_CPU
+from koord.api.koordinator.slo_strategy import ResourceThresholdStrategy
+from koord.koordlet.eviction.ledger import EvictionRequest
+from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.cpu_evict import (
-    BeCpu,
+    BeCpuUsage,
     CpuEvictView,
     decide_cpu_evict,
+    evict_window_s,
     satisfaction_task,
     usage_release,
     usage_task,
-    window_s,
 )
-from koord.koordlet.strategies.eviction import REQUESTED, USED, Idle, Task
-from koord.koordlet.strategies.feature import BE_CPU_EVICT, CPU_ALLOCATABLE_EVICT, CPU_EVICT
-from tests.koordlet.strategies.sample import pod, victims
+from koord.koordlet.strategies.victim_selection import (
+    BE_CPU_EVICT,
+    CPU_ALLOCATABLE_EVICT,
+    CPU_EVICT,
+    REQUESTED,
+    USED,
+    EvictionTask,
+    IdleRule,
+    excess_requests,
+    requested_by_tier,
+)
+from tests.koordlet.strategies.builders import pod, victims
 
 STRATEGY = ResourceThresholdStrategy(
     enable=True,
@@ -38,15 +46,15 @@ STRATEGY = ResourceThresholdStrategy(
 BOTH = {L_EVICTION_ENABLED: "true"}
 
 
-def batch(name: str, milli: int, *, priority: int = 5500, **changes: Any) -> PodView:
+def batch(name: str, milli: int, *, priority: int = 5500, **changes: Any) -> PodMeta:
     return pod(name, BE, priority=priority, requests={BATCH_CPU: milli}, **changes)
 
 
-def be(limit: int, used: int, request: int, count: int = 60) -> BeCpu:
-    return BeCpu(used=used, request=request, limit=limit, count=count)
+def be(limit: int, used: int, request: int, count: int = 60) -> BeCpuUsage:
+    return BeCpuUsage(used=used, request=request, limit=limit, count=count)
 
 
-def view(average: BeCpu | None, last: BeCpu | None = None, **changes: Any) -> CpuEvictView:
+def view(average: BeCpuUsage | None, last: BeCpuUsage | None = None, **changes: Any) -> CpuEvictView:
     config = {name: changes.pop(name) for name in ResourceThresholdStrategy.__struct_fields__ if name in changes}
     seen = CpuEvictView(
         enabled=True,
@@ -107,16 +115,16 @@ def view(average: BeCpu | None, last: BeCpu | None = None, **changes: Any) -> Cp
 def test_satisfaction(seen: CpuEvictView, milli: int | None) -> None:
     found = satisfaction_task(seen)
     if milli is None:
-        assert isinstance(found, Idle)
+        assert isinstance(found, IdleRule)
         assert found.why
     else:
-        assert isinstance(found, Task)
+        assert isinstance(found, EvictionTask)
         assert found.release.amounts == {REQUESTED + BATCH_CPU: milli}
 
 
 def test_window_is_at_least_one_interval() -> None:
-    assert window_s(ResourceThresholdStrategy(), 1.0) == 1.0
-    assert window_s(STRATEGY, 1.0) == 60
+    assert evict_window_s(ResourceThresholdStrategy(), 1.0) == 1.0
+    assert evict_window_s(STRATEGY, 1.0) == 60
 
 
 @pytest.mark.parametrize(
@@ -145,7 +153,7 @@ def test_usage_release_of_100_cores(used: int, lower: int, milli: int) -> None:
 )
 def test_excess(requests: int, allocatable: int | None, percent: int, lower: int, released: int) -> None:
     lent = {} if allocatable is None else {BATCH_CPU: allocatable}
-    assert excess({BATCH_CPU: requests}, lent, percent, lower) == {BATCH_CPU: released}
+    assert excess_requests({BATCH_CPU: requests}, lent, percent, lower) == {BATCH_CPU: released}
 
 
 def test_pods_count_by_tier_up_to_a_priority() -> None:
@@ -156,11 +164,11 @@ def test_pods_count_by_tier_up_to_a_priority() -> None:
         pod("f", LS, priority=3500, requests={CPU: 4_000}),
         batch("over", 9_000, phase="Failed"),
     )
-    assert requested(pods, CPU, 5999) == {BATCH_CPU: 3_000}
-    assert requested(pods, CPU, 7999) == {BATCH_CPU: 3_000, MID_CPU: 2_000}
+    assert requested_by_tier(pods, CPU, 5999) == {BATCH_CPU: 3_000}
+    assert requested_by_tier(pods, CPU, 7999) == {BATCH_CPU: 3_000, MID_CPU: 2_000}
 
 
-def starving(*pods: PodView, **changes: Any) -> CpuEvictView:
+def starving(*pods: PodMeta, **changes: Any) -> CpuEvictView:
     """Ten cores of requests must go."""
     return view(be(10_000, 9_500, 50_000), pods=pods, **changes)
 
@@ -176,7 +184,7 @@ def test_be_pods_go_by_priority_then_by_how_much_they_use_of_what_they_asked_for
     plan = decide_cpu_evict(seen)
     assert victims(plan) == ["busy", "calm"]
     first = plan.effects[0]
-    assert isinstance(first, Evict)
+    assert isinstance(first, EvictionRequest)
     assert first.message == "trigger by koordlet feature BECPUEvict, kill pod: busy"
     assert (first.reason, first.record.actor, first.record.rule) == ("evicted", "koordlet", BE_CPU_EVICT)
     assert first.record.release == {REQUESTED + BATCH_CPU: 10_000}
@@ -211,7 +219,7 @@ def test_what_is_still_missing_after_the_credit_is_taken() -> None:
     seen = starving(batch("stuck", 4_000), batch("next", 7_000), batch("last", 7_000), leaving=frozenset({"stuck"}))
     plan = decide_cpu_evict(seen)
     assert victims(plan) == ["last"]
-    assert isinstance(plan.effects[0], Evict)
+    assert isinstance(plan.effects[0], EvictionRequest)
     assert plan.effects[0].record.credited == {REQUESTED + BATCH_CPU: 4_000}
 
 
@@ -240,7 +248,7 @@ def test_nothing_happens(changes: dict[str, Any], word: str) -> None:
     assert word in plan.why
 
 
-def hot(*pods: PodView, **changes: Any) -> CpuEvictView:
+def hot(*pods: PodMeta, **changes: Any) -> CpuEvictView:
     """Three cores of use must go, from pods up to priority 5999."""
     return view(
         None,
@@ -266,7 +274,7 @@ def test_hot_nodes_lose_consenting_pods_in_order() -> None:
         used_milli={"mute": 9_000, "own-word": 500, "late": 500, "small": 100, "large": 900, "sub": 500, "prod": 9_000},
     )
     found = usage_task(seen, 100_000)
-    assert isinstance(found, Task)
+    assert isinstance(found, EvictionTask)
     assert [one.name for one, _ in found.ranked] == ["own-word", "sub", "large", "small", "late"]
     assert found.release.amounts == {USED + CPU: 3_000}
     assert victims(decide_cpu_evict(seen)) == ["own-word", "sub", "large", "small", "late"]
@@ -295,7 +303,7 @@ def test_a_rule_that_can_never_fire_says_so(changes: dict[str, Any]) -> None:
     assert plan.why.startswith("CPUEvict: ")
 
 
-def lent(*pods: PodView, **changes: Any) -> CpuEvictView:
+def lent(*pods: PodMeta, **changes: Any) -> CpuEvictView:
     return view(
         None,
         features=frozenset({CPU_ALLOCATABLE_EVICT}),

@@ -7,22 +7,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.api.protocol import L_EVICTION_ENABLED
-from koord.api.qos_class import BE, LS
-from koord.api.resource_name import BATCH_MEMORY, MEMORY
-from koord.api.slo_strategy import ResourceThresholdStrategy
-from koord.koordlet.plan import Evict
-from koord.koordlet.pod import PodView
-from koord.koordlet.strategies.eviction import REQUESTED, USED
-from koord.koordlet.strategies.feature import BE_MEMORY_EVICT, MEMORY_ALLOCATABLE_EVICT, MEMORY_EVICT
+from koord.api.koordinator.protocol import L_EVICTION_ENABLED
+from koord.api.koordinator.qos_class import BE, LS
+from koord.api.koordinator.resource_name import BATCH_MEMORY, MEMORY
+from koord.api.koordinator.slo_strategy import ResourceThresholdStrategy
+from koord.koordlet.eviction.ledger import EvictionRequest
+from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.memory_evict import MemoryEvictView, decide_memory_evict
-from tests.koordlet.strategies.sample import pod, victims
+from koord.koordlet.strategies.victim_selection import (
+    BE_MEMORY_EVICT,
+    MEMORY_ALLOCATABLE_EVICT,
+    MEMORY_EVICT,
+    REQUESTED,
+    USED,
+)
+from tests.koordlet.strategies.builders import pod, victims
 
 G = 10**9
 GI = 2**30
 
 
-def be(name: str, priority: int | None, **changes: Any) -> PodView:
+def be(name: str, priority: int | None, **changes: Any) -> PodMeta:
     return pod(name, BE, priority=priority, **changes)
 
 
@@ -72,7 +77,7 @@ def test_what_was_not_measured_goes_last_and_one_at_a_time() -> None:
 
 def test_the_ledger_tells_the_numbers() -> None:
     record = decide_memory_evict(view(82)).effects[0]
-    assert isinstance(record, Evict)
+    assert isinstance(record, EvictionRequest)
     assert record.record.threshold == "82%, down to 80%"
     assert record.record.release == {USED + MEMORY: 18 * G}
     assert record.record.frees == {USED + MEMORY: 20 * G}
@@ -111,5 +116,5 @@ def test_batch_memory_beyond_what_is_lent() -> None:
     )
     plan = decide_memory_evict(seen)
     assert victims(plan) == ["p50"]
-    assert isinstance(plan.effects[0], Evict)
+    assert isinstance(plan.effects[0], EvictionRequest)
     assert plan.effects[0].record.release == {REQUESTED + BATCH_MEMORY: 16_106_127_360}

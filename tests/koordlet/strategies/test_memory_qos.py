@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.config.slo import defaults
-from koord.api.protocol import A_MEMORY_QOS
-from koord.api.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, SYSTEM
-from koord.api.resource_name import BATCH_MEMORY, MEMORY
-from koord.api.slo import NodeSLOSpec
-from koord.api.slo_strategy import MemoryQOS, MemoryQOSConfig, ResourceQOS, ResourceQOSStrategy
-from koord.koordlet.plan import WriteCgroup
-from koord.koordlet.pod import PodView
-from koord.koordlet.strategies import file
-from koord.koordlet.strategies.memory_qos import NO_THROTTLING, MemoryQosView, decide_memory_qos, throttled_from
-from koord.koordlet.strategies.slo import effective
-from tests.koordlet.strategies.sample import container, pod, writes
+from koord.api.koordinator.protocol import A_MEMORY_QOS
+from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, SYSTEM
+from koord.api.koordinator.resource_name import BATCH_MEMORY, MEMORY
+from koord.api.koordinator.slo import NodeSLOSpec
+from koord.api.koordinator.slo_strategy import MemoryQOS, MemoryQOSConfig, ResourceQOS, ResourceQOSStrategy
+from koord.koordlet.cgroup_writer import cgroup_files
+from koord.koordlet.cgroup_writer.effects import WriteCgroup
+from koord.koordlet.inputs.effective_slo import effective_slo
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.strategies.memory_qos import NO_THROTTLING, MemoryQosView, decide_memory_qos, memory_high_bytes
+from tests.koordlet.strategies.builders import container, pod, writes
 
 GI, MI = 2**30, 2**20
 GROUPS = {GUARANTEED: "kubepods", BURSTABLE: "kubepods/burstable", BEST_EFFORT: "kubepods/besteffort"}
@@ -28,12 +28,12 @@ GROUPS = {GUARANTEED: "kubepods", BURSTABLE: "kubepods/burstable", BEST_EFFORT: 
 
 def strategy(ls_class: MemoryQOSConfig | None = None) -> ResourceQOSStrategy:
     said = ResourceQOSStrategy(ls_class=None if ls_class is None else ResourceQOS(memory_qos=ls_class))
-    found = effective(NodeSLOSpec(resource_qos_strategy=said)).resource_qos_strategy
+    found = effective_slo(NodeSLOSpec(resource_qos_strategy=said)).resource_qos_strategy
     assert found is not None
     return found
 
 
-def view(*pods: PodView, **changes: Any) -> MemoryQosView:
+def view(*pods: PodMeta, **changes: Any) -> MemoryQosView:
     seen = MemoryQosView(strategy=strategy(), allocatable_bytes=GI, pods=pods, groups=GROUPS)
     return msgspec.structs.replace(seen, **changes)
 
@@ -43,7 +43,7 @@ def values(seen: MemoryQosView, group: str) -> dict[str, str]:
     return {one.file: one.value for one in effects if isinstance(one, WriteCgroup) and one.group == group}
 
 
-def ls(**changes: Any) -> PodView:
+def ls(**changes: Any) -> PodMeta:
     amounts = {MEMORY: 512 * MI}
     box = container("c", of="ls", requests=amounts, limits=amounts)
     return msgspec.structs.replace(pod("ls", LS, requests=amounts, limits=amounts, containers=(box,)), **changes)
@@ -52,19 +52,30 @@ def ls(**changes: Any) -> PodView:
 def test_an_enabled_class_without_percents_keeps_nothing_and_throttles_nobody() -> None:
     seen = view(ls(), strategy=strategy(ls_class=MemoryQOSConfig(enable=True)))
     box, own = values(seen, "kubepods/podls/c"), values(seen, "kubepods/podls")
-    assert (box[file.MEMORY_MIN], box[file.MEMORY_LOW], box[file.MEMORY_HIGH]) == ("0", "0", str(NO_THROTTLING))
-    assert (own[file.MEMORY_MIN], own[file.MEMORY_LOW]) == ("0", "0")
-    assert (own[file.MEMORY_WMARK_RATIO], own[file.MEMORY_WMARK_SCALE], own[file.MEMORY_WMARK_MIN_ADJ]) == (
+    assert (box[cgroup_files.MEMORY_MIN], box[cgroup_files.MEMORY_LOW], box[cgroup_files.MEMORY_HIGH]) == (
+        "0",
+        "0",
+        str(NO_THROTTLING),
+    )
+    assert (own[cgroup_files.MEMORY_MIN], own[cgroup_files.MEMORY_LOW]) == ("0", "0")
+    assert (
+        own[cgroup_files.MEMORY_WMARK_RATIO],
+        own[cgroup_files.MEMORY_WMARK_SCALE],
+        own[cgroup_files.MEMORY_WMARK_MIN_ADJ],
+    ) == (
         "95",
         "20",
         "-25",
     )
     for group in GROUPS.values():
-        assert (values(seen, group)[file.MEMORY_MIN], values(seen, group)[file.MEMORY_LOW]) == ("0", "0")
+        assert (values(seen, group)[cgroup_files.MEMORY_MIN], values(seen, group)[cgroup_files.MEMORY_LOW]) == (
+            "0",
+            "0",
+        )
 
 
 def test_a_class_without_pods_keeps_nothing() -> None:
-    assert {values(view(), group)[file.MEMORY_MIN] for group in GROUPS.values()} == {"0"}
+    assert {values(view(), group)[cgroup_files.MEMORY_MIN] for group in GROUPS.values()} == {"0"}
 
 
 def test_be_pods_are_protected_by_batch_memory() -> None:
@@ -79,13 +90,13 @@ def test_be_pods_are_protected_by_batch_memory() -> None:
         containers=(with_request, without),
     )
     seen = view(owner)
-    assert values(seen, with_request.group)[file.MEMORY_MIN] == str(256 * MI)
-    assert values(seen, with_request.group)[file.MEMORY_HIGH] == str(256 * MI)
-    assert values(seen, without.group)[file.MEMORY_MIN] == "0"
-    assert values(seen, without.group)[file.MEMORY_HIGH] == str(GI * 80 // 100 // 4096 * 4096)
-    assert values(seen, GROUPS[BEST_EFFORT])[file.MEMORY_MIN] == str(256 * MI)
-    assert values(seen, GROUPS[GUARANTEED])[file.MEMORY_MIN] == str(256 * MI)
-    assert values(seen, GROUPS[BURSTABLE])[file.MEMORY_MIN] == "0"
+    assert values(seen, with_request.group)[cgroup_files.MEMORY_MIN] == str(256 * MI)
+    assert values(seen, with_request.group)[cgroup_files.MEMORY_HIGH] == str(256 * MI)
+    assert values(seen, without.group)[cgroup_files.MEMORY_MIN] == "0"
+    assert values(seen, without.group)[cgroup_files.MEMORY_HIGH] == str(GI * 80 // 100 // 4096 * 4096)
+    assert values(seen, GROUPS[BEST_EFFORT])[cgroup_files.MEMORY_MIN] == str(256 * MI)
+    assert values(seen, GROUPS[GUARANTEED])[cgroup_files.MEMORY_MIN] == str(256 * MI)
+    assert values(seen, GROUPS[BURSTABLE])[cgroup_files.MEMORY_MIN] == "0"
 
 
 def test_the_top_keeps_what_all_below_keep() -> None:
@@ -95,14 +106,18 @@ def test_the_top_keeps_what_all_below_keep() -> None:
         for name, qos in (("g", GUARANTEED), ("b", BURSTABLE))
     ]
     seen = view(*pods)
-    assert values(seen, GROUPS[GUARANTEED])[file.MEMORY_MIN] == str(2 * GI)
-    assert values(seen, GROUPS[BURSTABLE])[file.MEMORY_MIN] == str(GI)
-    assert values(seen, "kubepods/podg")[file.MEMORY_LOW] == str(GI), "raised to what is kept anyway"
+    assert values(seen, GROUPS[GUARANTEED])[cgroup_files.MEMORY_MIN] == str(2 * GI)
+    assert values(seen, GROUPS[BURSTABLE])[cgroup_files.MEMORY_MIN] == str(GI)
+    assert values(seen, "kubepods/podg")[cgroup_files.MEMORY_LOW] == str(GI), "raised to what is kept anyway"
 
 
 def test_system_pods_have_a_class_of_their_own() -> None:
     own = values(view(pod("s", SYSTEM)), "kubepods/pods")
-    assert (own[file.MEMORY_WMARK_RATIO], own[file.MEMORY_WMARK_SCALE], own[file.MEMORY_WMARK_MIN_ADJ]) == (
+    assert (
+        own[cgroup_files.MEMORY_WMARK_RATIO],
+        own[cgroup_files.MEMORY_WMARK_SCALE],
+        own[cgroup_files.MEMORY_WMARK_MIN_ADJ],
+    ) == (
         "0",
         "50",
         "0",
@@ -123,7 +138,7 @@ def test_system_pods_have_a_class_of_their_own() -> None:
 def test_the_pods_own_word(text: str, ratio: str) -> None:
     node = strategy(ls_class=MemoryQOSConfig(enable=True, wmark_ratio=80))
     seen = view(ls(annotations={A_MEMORY_QOS: text}), strategy=node)
-    assert values(seen, "kubepods/podls")[file.MEMORY_WMARK_RATIO] == ratio
+    assert values(seen, "kubepods/podls")[cgroup_files.MEMORY_WMARK_RATIO] == ratio
 
 
 def test_a_disabled_class_is_put_back_to_neutral() -> None:
@@ -134,8 +149,8 @@ def test_a_disabled_class_is_put_back_to_neutral() -> None:
         values(view(ls(), strategy=node), "kubepods/podls"),
         values(view(ls(), strategy=node), "kubepods/podls/c"),
     )
-    assert (own[file.MEMORY_WMARK_RATIO], own[file.MEMORY_MIN]) == ("0", "0")
-    assert box[file.MEMORY_HIGH] == str(NO_THROTTLING)
+    assert (own[cgroup_files.MEMORY_WMARK_RATIO], own[cgroup_files.MEMORY_MIN]) == ("0", "0")
+    assert box[cgroup_files.MEMORY_HIGH] == str(NO_THROTTLING)
 
 
 @pytest.mark.parametrize(
@@ -160,12 +175,16 @@ def test_a_disabled_class_is_put_back_to_neutral() -> None:
 def test_page_cache(config: dict[str, Any], expected: tuple[str | None, ...]) -> None:
     owner = ls(limits={MEMORY: GI}, annotations={A_MEMORY_QOS: msgspec.json.encode(config).decode()})
     own = values(view(owner), "kubepods/podls")
-    assert (own.get(file.PAGE_CACHE_ENABLE), own.get(file.PAGE_CACHE_SIZE), own.get(file.PAGE_CACHE_SYNC)) == expected
+    assert (
+        own.get(cgroup_files.PAGE_CACHE_ENABLE),
+        own.get(cgroup_files.PAGE_CACHE_SIZE),
+        own.get(cgroup_files.PAGE_CACHE_SYNC),
+    ) == expected
 
 
 def test_a_percent_of_no_limit_is_nothing() -> None:
     owner = ls(limits={}, annotations={A_MEMORY_QOS: '{"pageCacheLimitPercent":50}'})
-    assert file.PAGE_CACHE_SIZE not in values(view(owner), "kubepods/podls")
+    assert cgroup_files.PAGE_CACHE_SIZE not in values(view(owner), "kubepods/podls")
 
 
 @pytest.mark.parametrize(
@@ -178,12 +197,12 @@ def test_be_pods_have_a_limit_when_all_containers_have(other: dict[str, int], si
         container("b", of="be", limits=other),
     )
     owner = pod("be", BE, annotations={A_MEMORY_QOS: '{"pageCacheLimitPercent":50}'}, containers=boxes)
-    assert values(view(owner), owner.group).get(file.PAGE_CACHE_SIZE) == size
+    assert values(view(owner), owner.group).get(cgroup_files.PAGE_CACHE_SIZE) == size
 
 
 def test_parents_come_before_children() -> None:
     plan = decide_memory_qos(view(ls()))
-    assert [group for group, _ in writes(plan, file.MEMORY_MIN)][-2:] == ["kubepods/podls", "kubepods/podls/c"]
+    assert [group for group, _ in writes(plan, cgroup_files.MEMORY_MIN)][-2:] == ["kubepods/podls", "kubepods/podls/c"]
 
 
 @pytest.mark.parametrize(
@@ -207,19 +226,19 @@ def test_pods_that_are_over_are_left_alone() -> None:
 )
 def test_throttling_starts_between_request_and_limit(request: int, extra: int, percent: int, allocatable: int) -> None:
     config = msgspec.structs.replace(defaults.NO_MEMORY_QOS, throttling_percent=percent)
-    high = throttled_from(config, request, request + extra or None, allocatable, 4096)
+    high = memory_high_bytes(config, request, request + extra or None, allocatable, 4096)
     assert high is not None
     assert request - 4096 < high <= max(request + extra, allocatable)
     softer = msgspec.structs.replace(config, throttling_percent=min(percent + 1, 100))
-    later = throttled_from(softer, request, request + extra or None, allocatable, 4096)
+    later = memory_high_bytes(softer, request, request + extra or None, allocatable, 4096)
     assert later is not None
     assert later >= high
 
 
 def test_throttling_never_starts_below_the_request() -> None:
     config = msgspec.structs.replace(defaults.NO_MEMORY_QOS, throttling_percent=50)
-    assert throttled_from(config, 2 * GI, None, GI, 4096) == 2 * GI
+    assert memory_high_bytes(config, 2 * GI, None, GI, 4096) == 2 * GI
 
 
 def test_a_setting_that_is_absent_leaves_its_file() -> None:
-    assert throttled_from(MemoryQOS(), 1, 2, 3, 4096) is None
+    assert memory_high_bytes(MemoryQOS(), 1, 2, 3, 4096) is None

@@ -10,12 +10,12 @@ import pytest
 
 from koord.api.config.slo import colocation, defaults
 from koord.api.model import to_dict
-from koord.manager.configuration import document
-from koord.manager.configuration.document import Read, Unread
+from koord.manager.configuration import documents
+from koord.manager.configuration.documents import ParsedDocument, RejectedDocument
 
 
-def good(result: Read[Any] | Unread) -> Any:
-    assert isinstance(result, Read), result
+def good(result: ParsedDocument[Any] | RejectedDocument) -> Any:
+    assert isinstance(result, ParsedDocument), result
     return result.value
 
 
@@ -23,20 +23,20 @@ def selected(**fields: Any) -> dict[str, Any]:
     return {"name": "a", "nodeSelector": {"matchLabels": {"g": "a"}}, **fields}
 
 
-def words(result: Read[Any] | Unread) -> list[tuple[str, str]]:
-    assert isinstance(result, Read), result
+def words(result: ParsedDocument[Any] | RejectedDocument) -> list[tuple[str, str]]:
+    assert isinstance(result, ParsedDocument), result
     return [(remark.field, remark.rule) for remark in result.remarks]
 
 
 EVERY: list[tuple[Callable[[str], Any], str]] = [
-    (document.colocation_layers, "colocation"),
-    (document.threshold_layers, "threshold"),
-    (document.qos_layers, "qos"),
-    (document.cpu_burst_layers, "cpu-burst"),
-    (document.system_layers, "system"),
-    (document.host_application_layers, "host-application"),
-    (document.cpu_normalization_layers, "cpu-normalization"),
-    (document.resource_amplification_layers, "resource-amplification"),
+    (documents.parse_colocation, "colocation"),
+    (documents.parse_threshold, "threshold"),
+    (documents.parse_qos, "qos"),
+    (documents.parse_cpu_burst, "cpu-burst"),
+    (documents.parse_system, "system"),
+    (documents.parse_host_applications, "host-application"),
+    (documents.parse_cpu_normalization, "cpu-normalization"),
+    (documents.parse_resource_amplification, "resource-amplification"),
 ]
 
 
@@ -52,8 +52,8 @@ def test_no_text_an_empty_object_and_null_all_mean_the_defaults(parse: Callable[
 @pytest.mark.parametrize("text", ["{", "[1]", '{"a":1,}', "yes"])
 def test_what_is_no_object_is_unread(parse: Callable[[str], Any], name: str, text: str) -> None:
     result = parse(text)
-    assert isinstance(result, Unread)
-    assert result.json
+    assert isinstance(result, RejectedDocument)
+    assert result.is_unreadable
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_is_no_object_is_unread(parse: Callable[[str], Any], name: str, tex
     ],
 )
 def test_a_cluster_strategy_that_says_nothing_is_the_default(given: dict[str, Any]) -> None:
-    assert good(document.threshold_layers(json.dumps(given))).cluster == defaults.THRESHOLD
+    assert good(documents.parse_threshold(json.dumps(given))).cluster == defaults.THRESHOLD
 
 
 def test_a_cluster_strategy_lies_over_the_defaults_and_a_node_strategy_over_both() -> None:
@@ -74,7 +74,7 @@ def test_a_cluster_strategy_lies_over_the_defaults_and_a_node_strategy_over_both
             "nodeStrategies": [selected(cpuEvictBEUsageThresholdPercent=80)],
         }
     )
-    layers = good(document.threshold_layers(text))
+    layers = good(documents.parse_threshold(text))
     cluster = {
         "enable": True,
         "cpuSuppressThresholdPercent": 60,
@@ -82,13 +82,13 @@ def test_a_cluster_strategy_lies_over_the_defaults_and_a_node_strategy_over_both
         "memoryEvictThresholdPercent": 70,
         "cpuEvictPolicy": "evictByRealLimit",
     }
-    assert to_dict(layers.of({})) == cluster
-    assert to_dict(layers.of({"g": "a"})) == {**cluster, "cpuEvictBEUsageThresholdPercent": 80}
+    assert to_dict(layers.for_node({})) == cluster
+    assert to_dict(layers.for_node({"g": "a"})) == {**cluster, "cpuEvictBEUsageThresholdPercent": 80}
 
 
 def test_qos_says_exactly_what_was_given() -> None:
     text = '{"clusterStrategy":{"beClass":{"cpuQOS":{"enable":true}}}}'
-    assert to_dict(good(document.qos_layers(text)).cluster) == {"beClass": {"cpuQOS": {"enable": True}}}
+    assert to_dict(good(documents.parse_qos(text)).cluster) == {"beClass": {"cpuQOS": {"enable": True}}}
 
 
 @pytest.mark.parametrize(
@@ -102,24 +102,24 @@ def test_qos_says_exactly_what_was_given() -> None:
 )
 def test_the_bandwidth_of_a_node_entry(entry: dict[str, Any], bandwidth: str) -> None:
     text = json.dumps({"clusterStrategy": {"totalNetworkBandwidth": "600M"}, "nodeStrategies": [selected(**entry)]})
-    assert good(document.system_layers(text)).of({"g": "a"}).total_network_bandwidth == bandwidth
+    assert good(documents.parse_system(text)).for_node({"g": "a"}).total_network_bandwidth == bandwidth
 
 
 def test_host_applications_of_an_entry_replace_the_list_even_with_none() -> None:
     text = json.dumps({"applications": [{"name": "nginx"}], "nodeConfigs": [selected(applications=[])]})
-    layers = good(document.host_application_layers(text))
-    assert [a.name for a in layers.of({})] == ["nginx"]
-    assert layers.of({"g": "a"}) == ()
+    layers = good(documents.parse_host_applications(text))
+    assert [a.name for a in layers.for_node({})] == ["nginx"]
+    assert layers.for_node({"g": "a"}) == ()
 
 
 def test_an_unusable_cluster_value_spoils_the_document_and_one_of_an_entry_only_the_entry() -> None:
-    spoiled = document.colocation_layers('{"metricAggregateDurationSeconds":0}')
-    assert isinstance(spoiled, Unread)
-    assert not spoiled.json
-    assert spoiled.flaw.field == "metricAggregateDurationSeconds"
+    spoiled = documents.parse_colocation('{"metricAggregateDurationSeconds":0}')
+    assert isinstance(spoiled, RejectedDocument)
+    assert not spoiled.is_unreadable
+    assert spoiled.error.field == "metricAggregateDurationSeconds"
     given = {"enable": True, "nodeConfigs": [selected(degradeTimeMinutes=0, cpuReclaimThresholdPercent=10)]}
-    result = document.colocation_layers(json.dumps(given))
-    assert good(result).of({"g": "a"}) == good(result).cluster
+    result = documents.parse_colocation(json.dumps(given))
+    assert good(result).for_node({"g": "a"}) == good(result).cluster
     assert words(result) == [
         ("nodeConfigs[0].degradeTimeMinutes", "must be 1 or greater; the cluster's strategy is used for these nodes")
     ]
@@ -127,17 +127,17 @@ def test_an_unusable_cluster_value_spoils_the_document_and_one_of_an_entry_only_
 
 def test_an_entry_with_one_field_inherits_the_others() -> None:
     given = {"enable": False, "cpuReclaimThresholdPercent": 70, "nodeConfigs": [selected(enable=True)]}
-    node = good(document.colocation_layers(json.dumps(given))).of({"g": "a"})
+    node = good(documents.parse_colocation(json.dumps(given))).for_node({"g": "a"})
     assert (node.enable, node.cpu_reclaim_threshold_percent) == (True, 70)
-    assert node.memory_reclaim_threshold_percent == colocation.DEFAULT.memory_reclaim_threshold_percent
+    assert node.memory_reclaim_threshold_percent == colocation.DEFAULT_COLOCATION.memory_reclaim_threshold_percent
 
 
 def test_a_bad_selector_is_passed_over_and_the_next_entry_still_counts() -> None:
     bad = {"name": "bad", "nodeSelector": {"matchExpressions": [{"key": "g", "operator": "Huh"}]}, "enable": True}
     none = {"name": "none", "enable": True}
     every = {"name": "every", "nodeSelector": {}, "cpuSuppressThresholdPercent": 40}
-    result = document.threshold_layers(json.dumps({"nodeStrategies": [bad, none, every]}))
-    assert good(result).of({}).cpu_suppress_threshold_percent == 40
+    result = documents.parse_threshold(json.dumps({"nodeStrategies": [bad, none, every]}))
+    assert good(result).for_node({}).cpu_suppress_threshold_percent == 40
     assert [layer.name for layer in good(result).nodes] == ["none", "every"]
     assert words(result) == [
         ("nodeStrategies[0].nodeSelector", '"Huh" is not a valid label selector operator; the entry is passed over')
@@ -145,7 +145,7 @@ def test_a_bad_selector_is_passed_over_and_the_next_entry_still_counts() -> None
 
 
 def test_what_has_no_effect_or_is_out_of_range_is_remarked() -> None:
-    result = document.threshold_layers('{"clusterStrategy":{"enabled":true,"cpuSuppressThresholdPercent":150}}')
+    result = documents.parse_threshold('{"clusterStrategy":{"enabled":true,"cpuSuppressThresholdPercent":150}}')
     assert good(result).cluster.cpu_suppress_threshold_percent == 150, "used all the same"
     assert words(result) == [
         ("clusterStrategy.enabled", "is not a known setting and has no effect: did you mean enable?"),

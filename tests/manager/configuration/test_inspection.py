@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koord.manager.configuration.inspection import WEBHOOK, inspect
+from koord.manager.configuration.inspection import REFUSED_BY_WEBHOOK, inspect_slo_config
 
 Plain = dict[str, Any]
 Found = tuple[str, str, str, str]
@@ -18,7 +18,7 @@ def found(**documents: Any) -> list[Found]:
         key.replace("_", "-"): value if isinstance(value, str) else json.dumps(value)
         for key, value in documents.items()
     }
-    return [(f.severity, f.key, f.flaw.field, f.flaw.rule) for f in inspect(data)]
+    return [(f.severity, f.key, f.error.field, f.error.rule) for f in inspect_slo_config(data)]
 
 
 def entry(name: str = "a", **fields: Any) -> Plain:
@@ -115,7 +115,7 @@ def test_an_unknown_key_is_told_with_the_one_it_resembles() -> None:
             (
                 "resource-threshold-config",
                 "clusterStrategy.memoryEvictThresholdPercent",
-                f"stands without memoryEvictLowerPercent; {WEBHOOK}",
+                f"stands without memoryEvictLowerPercent; {REFUSED_BY_WEBHOOK}",
             ),
             id="one-of-two-bounds",
         ),
@@ -130,7 +130,11 @@ def test_an_unknown_key_is_told_with_the_one_it_resembles() -> None:
         ),
         pytest.param(
             {"colocation_config": {"enable": True, "nodeConfigs": [{"name": "a", "nodeSelector": {}}]}},
-            ("colocation-config", "nodeConfigs[0].nodeSelector", f"is empty: the entry is for every node; {WEBHOOK}"),
+            (
+                "colocation-config",
+                "nodeConfigs[0].nodeSelector",
+                f"is empty: the entry is for every node; {REFUSED_BY_WEBHOOK}",
+            ),
             id="every-node",
         ),
         pytest.param(
@@ -149,7 +153,7 @@ def test_an_unknown_key_is_told_with_the_one_it_resembles() -> None:
         ),
         pytest.param(
             {"resource_qos_config": "{}"},
-            ("resource-qos-config", "", f"stands without a system-config; {WEBHOOK}"),
+            ("resource-qos-config", "", f"stands without a system-config; {REFUSED_BY_WEBHOOK}"),
             id="qos-alone",
         ),
         pytest.param(
@@ -157,7 +161,7 @@ def test_an_unknown_key_is_told_with_the_one_it_resembles() -> None:
             (
                 "resource-qos-config",
                 "",
-                f"states network requests as amounts; {WEBHOOK}, which adds them up as percentages",
+                f"states network requests as amounts; {REFUSED_BY_WEBHOOK}, which adds them up as percentages",
             ),
             id="amounts",
         ),

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from koord.api.builtin import NODES, PODS
-from koord.api.config.gate_tables import MANAGER
-from koord.api.config.gates import defaults
-from koord.api.custom import ELASTIC_QUOTA_PROFILES, ELASTIC_QUOTAS
-from koord.api.protocol import (
+from koord.api.config.gates import MANAGER_GATES, default_feature_gates
+from koord.api.koordinator.custom_kinds import ELASTIC_QUOTA_PROFILES, ELASTIC_QUOTAS
+from koord.api.koordinator.protocol import (
     A_QUOTA_SHARED_WEIGHT,
     A_QUOTA_TOTAL_RESOURCE,
     L_QUOTA_IS_PARENT,
@@ -23,14 +21,14 @@ from koord.api.protocol import (
     L_QUOTA_TREE_ID,
     ROOT_QUOTA,
 )
-from koord.cli.local_manager import LocalManager
-from koord.embedded.cluster import Cluster
-from koord.embedded.cluster import Settings as ClusterSettings
-from koord.kube.client import Client
-from koord.kube.refused import Refused, ok
-from koord.manager.world import Settings
+from koord.api.kubernetes.builtin_kinds import NODES, PODS
+from koord.cli.up.local_manager import LocalManager
+from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import ApiError, unwrap
+from koord.manager.context import ManagerSettings
 from koord.telemetry.clock import Clock, LoopClock, run_virtual
-from tests.manager.webhooks.quota.quota_objects import quota
+from tests.manager.webhooks.quota.quota_builders import quota
 
 EXAMPLE: dict[str, Any] = {"max": {"cpu": 40, "memory": "40Gi"}, "min": {"cpu": 10, "memory": "20Mi"}}
 KEYS = "failed to check sub and parent group quotaKey, err: checkSubAndParentGroupQuotaKey failed: "
@@ -38,9 +36,9 @@ KEYS = "failed to check sub and parent group quotaKey, err: checkSubAndParentGro
 
 def managed(main: Callable[[Client, Clock], Awaitable[None]], **gates: bool) -> None:
     async def run(clock: LoopClock) -> None:
-        settings = Settings(gates={**defaults(MANAGER), **gates})
+        settings = ManagerSettings(gates={**default_feature_gates(MANAGER_GATES), **gates})
         parts = [("manager", lambda context: LocalManager(context, settings))]
-        cluster = Cluster(ClusterSettings(http=False, seed=1), parts, clock=clock)
+        cluster = EmbeddedCluster(ClusterSettings(http=False, seed=1), parts, clock=clock)
         await cluster.start()
         assert cluster.client is not None
         try:
@@ -64,13 +62,13 @@ def pod(name: str, quota_name: str) -> dict[str, Any]:
 
 
 def refusal(answer: object) -> str:
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, ApiError)
     return answer.message
 
 
 def test_a_quota_is_completed() -> None:
     async def main(client: Client, clock: Clock) -> None:
-        made = ok(await client.create(ELASTIC_QUOTAS, stored("quota-example", is_parent=False)))
+        made = unwrap(await client.create(ELASTIC_QUOTAS, stored("quota-example", is_parent=False)))
         assert made.metadata.labels[L_QUOTA_PARENT] == ROOT_QUOTA
         assert json.loads(made.metadata.annotations[A_QUOTA_SHARED_WEIGHT]) == {"cpu": "40", "memory": "40Gi"}
 
@@ -100,7 +98,7 @@ def test_a_quota_is_completed() -> None:
 def test_a_quota_that_does_not_fit_is_refused(child: dict[str, Any], words: str) -> None:
     async def main(client: Client, clock: Clock) -> None:
         for obj in (stored("parent", is_parent=True), stored("leaf", is_parent=False)):
-            ok(await client.create(ELASTIC_QUOTAS, obj))
+            unwrap(await client.create(ELASTIC_QUOTAS, obj))
         assert words in refusal(await client.create(ELASTIC_QUOTAS, child))
 
     managed(main)
@@ -108,21 +106,21 @@ def test_a_quota_that_does_not_fit_is_refused(child: dict[str, Any], words: str)
 
 def test_parents_take_no_pods_and_stay_parents_while_they_have_children() -> None:
     async def main(client: Client, clock: Clock) -> None:
-        ok(await client.create(ELASTIC_QUOTAS, stored("parent", is_parent=True)))
-        ok(await client.create(ELASTIC_QUOTAS, stored("child", parent="parent")))
+        unwrap(await client.create(ELASTIC_QUOTAS, stored("parent", is_parent=True)))
+        unwrap(await client.create(ELASTIC_QUOTAS, stored("child", parent="parent")))
         words = "pod can not be linked to a parentQuotaGroup,quota:parent, pod:p"
         assert words in refusal(await client.create(PODS, pod("p", "parent")))
-        ok(await client.create(PODS, pod("p", "child")))
+        unwrap(await client.create(PODS, pod("p", "child")))
         demotion = {"metadata": {"labels": {L_QUOTA_IS_PARENT: "false"}}}
         words = "quota has children, isParent is forbidden to modify as false, quotaName:parent"
         assert words in refusal(await client.patch(ELASTIC_QUOTAS, "parent", demotion, "default", kind="merge"))
         await clock.sleep(1)
         words = "delete quota failed, quota child has 1 child pods: p"
         assert words in refusal(await client.delete(ELASTIC_QUOTAS, "child", "default"))
-        ok(await client.delete(PODS, "p", "default", grace_seconds=0))
+        unwrap(await client.delete(PODS, "p", "default", grace_seconds=0))
         await clock.sleep(1)
-        ok(await client.delete(ELASTIC_QUOTAS, "child", "default"))
-        ok(await client.patch(ELASTIC_QUOTAS, "parent", demotion, "default", kind="merge"))
+        unwrap(await client.delete(ELASTIC_QUOTAS, "child", "default"))
+        unwrap(await client.patch(ELASTIC_QUOTAS, "parent", demotion, "default", kind="merge"))
 
     managed(main)
 
@@ -139,7 +137,7 @@ def test_quota_trees_of_node_pools() -> None:
                     "conditions": [{"type": "Ready", "status": "True"}],
                 },
             }
-            ok(await client.create(NODES, node))
+            unwrap(await client.create(NODES, node))
         for zone in ("k", "g"):
             place = {"region": "cn-hangzhou", "zone": f"cn-hangzhou-{zone}"}
             profile = {
@@ -150,13 +148,13 @@ def test_quota_trees_of_node_pools() -> None:
                     "quotaName": f"cn-hangzhou-{zone}-root-quota",
                 },
             }
-            ok(await client.create(ELASTIC_QUOTA_PROFILES, profile))
+            unwrap(await client.create(ELASTIC_QUOTA_PROFILES, profile))
         await clock.sleep(12)
         for zone, tree, least in (
             ("k", "18340441938858026940", {"cpu": "7800m", "memory": "26264816Ki"}),
             ("g", "8589367430557242040", {"cpu": "3900m", "memory": "12903364Ki"}),
         ):
-            root = ok(await client.get(ELASTIC_QUOTAS, f"cn-hangzhou-{zone}-root-quota", "kube-system"))
+            root = unwrap(await client.get(ELASTIC_QUOTAS, f"cn-hangzhou-{zone}-root-quota", "kube-system"))
             labels = root.metadata.labels
             assert (labels[L_QUOTA_TREE_ID], labels[L_QUOTA_IS_ROOT]) == (tree, "true")
             assert (labels[L_QUOTA_PARENT], labels[L_QUOTA_PROFILE]) == (ROOT_QUOTA, f"cn-hangzhou-{zone}-nodepool")
@@ -166,10 +164,10 @@ def test_quota_trees_of_node_pools() -> None:
 
         share = {"cpu": 3, "memory": "6Gi"}
         obj = quota("test-child", namespace="default", parent="cn-hangzhou-k-root-quota", min=share, max=share)
-        child = ok(await client.create(ELASTIC_QUOTAS, obj))
+        child = unwrap(await client.create(ELASTIC_QUOTAS, obj))
         assert child.metadata.labels[L_QUOTA_TREE_ID] == "18340441938858026940"
-        ok(await client.create(PODS, pod("p", "test-child")))
-        made: Any = await client.plain.get(PODS, "p", "default")
+        unwrap(await client.create(PODS, pod("p", "test-child")))
+        made: Any = await client.dynamic.get(PODS, "p", "default")
         required = made["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         assert required["nodeSelectorTerms"] == [
             {
@@ -185,10 +183,10 @@ def test_quota_trees_of_node_pools() -> None:
 
 def test_pods_beyond_their_quota_are_refused_at_the_door() -> None:
     async def main(client: Client, clock: Clock) -> None:
-        ok(await client.create(ELASTIC_QUOTAS, stored("q", max={"cpu": 2, "memory": "40Gi"}, min={})))
+        unwrap(await client.create(ELASTIC_QUOTAS, stored("q", max={"cpu": 2, "memory": "40Gi"}, min={})))
         await clock.sleep(1)
         for name in ("a", "b"):
-            ok(await client.create(PODS, pod(name, "q")))
+            unwrap(await client.create(PODS, pod(name, "q")))
         words = "exceeded quota: default/q, requested: cpu=1, used: cpu=2, limited: cpu=2"
         assert words in refusal(await client.create(PODS, pod("c", "q")))
 

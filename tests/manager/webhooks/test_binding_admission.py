@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
-from koord.api.pod import Pod
-from koord.manager.webhooks.binding import Settings, admit
-from koord.manager.webhooks.verdict import Allowed, Denied
-from tests.manager.webhooks.admitting import Obj, pod, request
+from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDenied
+from koord.manager.webhooks.pod_binding import BindingAdmissionSettings, validate_binding
+from tests.manager.webhooks.admission_builders import Obj, pod, request
 
-REFUSED = Denied(403, "binding denied: username is not in the allowed list")
+REFUSED = AdmissionDenied(403, "binding denied: username is not in the allowed list")
 ENFORCED: dict[str, Any] = {"users": ("scheduler",), "namespaces": ("*",)}
 
 
@@ -42,14 +42,21 @@ ENFORCED: dict[str, Any] = {"users": ("scheduler",), "namespaces": ("*",)}
 )
 def test_decisions(settings: dict[str, Any], user: str, found: Obj | None, decision: str | None) -> None:
     asked = request(pod(), sub="binding", user=user)
-    ruling = admit(asked, Settings(**settings), True, lambda *_: convert(found, Pod) if found else None)
+    ruling = validate_binding(
+        asked, BindingAdmissionSettings(**settings), True, lambda *_: convert(found, Pod) if found else None
+    )
     assert ruling.decision == decision
-    assert ruling.verdict == (REFUSED if decision == "denied" else Allowed())
+    assert ruling.verdict == (REFUSED if decision == "denied" else AdmissionAllowed())
 
 
 @pytest.mark.parametrize(
     ("enabled", "sub"), [pytest.param(False, "binding", id="off"), pytest.param(True, "", id="pods")]
 )
 def test_all_else_passes(enabled: bool, sub: str) -> None:
-    ruling = admit(request(pod(), sub=sub, user="eve"), Settings(**ENFORCED), enabled, lambda *_: convert(pod(), Pod))
-    assert (ruling.verdict, ruling.decision) == (Allowed(), None)
+    ruling = validate_binding(
+        request(pod(), sub=sub, user="eve"),
+        BindingAdmissionSettings(**ENFORCED),
+        enabled,
+        lambda *_: convert(pod(), Pod),
+    )
+    assert (ruling.verdict, ruling.decision) == (AdmissionAllowed(), None)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.admission import AdmissionRequest, GroupVersionResource
-from koord.manager.webhooks.configmap import View, admit_configmap
-from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
+from koord.api.kubernetes.admission import AdmissionRequest, GroupVersionResource
+from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
+from koord.manager.webhooks.configmap import ConfigMapAdmissionContext, admit_configmap
 
 NAMESPACE, NAME = "koordinator-system", "slo-controller-config"
 
@@ -32,7 +32,7 @@ def admitted(
     name: str = NAME,
     names_needed: bool = False,
     nodes: dict[str, dict[str, str]] | None = None,
-) -> Verdict:
+) -> AdmissionDecision:
     request = AdmissionRequest(
         resource=GroupVersionResource(version="v1", resource="configmaps"),
         namespace=NAMESPACE,
@@ -41,13 +41,15 @@ def admitted(
         object=config_map(data, name),
         old_object=None if old is None else config_map(old, name),
     )
-    view = View(namespace=NAMESPACE, name=NAME, nodes=(nodes or {}).items, names_needed=names_needed)
+    view = ConfigMapAdmissionContext(
+        namespace=NAMESPACE, name=NAME, nodes=(nodes or {}).items, require_names=names_needed
+    )
     return admit_configmap(request, view)
 
 
-def refusal(verdict: Verdict) -> tuple[str, Any]:
+def refusal(verdict: AdmissionDecision) -> tuple[str, Any]:
     """The reason and the message inside the frame."""
-    assert isinstance(verdict, Denied), verdict
+    assert isinstance(verdict, AdmissionDenied), verdict
     assert verdict.code == 400
     assert verdict.message.startswith("___")
     assert verdict.message.endswith("___")
@@ -76,13 +78,13 @@ def entry(name: str = "a", selector: Plain | None = None, **fields: Any) -> Plai
     ],
 )
 def test_let_in(data: Plain, old: Plain | None) -> None:
-    assert admitted(data, old) == Allowed()
+    assert admitted(data, old) == AdmissionAllowed()
 
 
 def test_others_and_deletions_are_none_of_its_business() -> None:
     broken = {"colocation-config": "{"}
-    assert admitted(broken, name="another") == Allowed()
-    assert admitted(broken, operation="DELETE") == Allowed()
+    assert admitted(broken, name="another") == AdmissionAllowed()
+    assert admitted(broken, operation="DELETE") == AdmissionAllowed()
     assert refusal(admitted(broken))[0] == "ParseConfigFail"
 
 
@@ -231,7 +233,7 @@ def test_selectors(selector: Plain | None, message: str) -> None:
 def test_signs_are_escaped_as_go_does() -> None:
     bad = {"matchExpressions": [{"key": "g", "operator": "<&>"}]}
     verdict = admitted({"colocation-config": {"nodeConfigs": [entry(selector=bad)]}})
-    assert isinstance(verdict, Denied)
+    assert isinstance(verdict, AdmissionDenied)
     assert "\\u0026LabelSelector" in verdict.message
     assert "Operator:\\u003c\\u0026\\u003e" in verdict.message
 
@@ -260,7 +262,7 @@ def test_signs_are_escaped_as_go_does() -> None:
 def test_overlap(first: Plain, second: Plain, overlap: bool) -> None:
     verdict = admitted({"cpu-burst-config": {"nodeStrategies": [entry("a", first), entry("b", second)]}})
     if not overlap:
-        assert verdict == Allowed()
+        assert verdict == AdmissionAllowed()
         return
     message = {"config": "cpu-burst-config", "strategies": ["a", "b"]}
     assert refusal(verdict) == ("NodeStrategiesOverlap", message)
@@ -268,7 +270,7 @@ def test_overlap(first: Plain, second: Plain, overlap: bool) -> None:
 
 def test_a_node_under_two_strategies() -> None:
     data = {"colocation-config": {"nodeConfigs": [entry("a"), entry("b", {"matchLabels": {"h": "b"}})]}}
-    assert admitted(data, nodes={"n1": {"g": "a"}, "n2": {"h": "b"}}) == Allowed()
+    assert admitted(data, nodes={"n1": {"g": "a"}, "n2": {"h": "b"}}) == AdmissionAllowed()
     verdict = admitted(data, nodes={"n3": {"g": "a", "h": "b"}, "n2": {"g": "a", "h": "b"}})
     message = {"config": "colocation-config", "strategies": ["a", "b"], "exampleNodes": ["n2"]}
     assert refusal(verdict) == ("ExistNodeConfict", message)
@@ -286,7 +288,7 @@ def test_a_node_under_two_strategies() -> None:
 def test_names_where_they_are_needed(names: list[str], message: str) -> None:
     entries = [entry(name, {"matchLabels": {"g": str(i)}}) for i, name in enumerate(names)]
     data = {"cpu-burst-config": {"nodeStrategies": entries}}
-    assert admitted(data) == Allowed()
+    assert admitted(data) == AdmissionAllowed()
     assert refusal(admitted(data, names_needed=True)) == ("ConfigParamInvalid", message)
 
 
@@ -334,7 +336,7 @@ def test_network_shares(strategy: Plain, message: Any) -> None:
     }
     verdict = admitted(data)
     if message is None:
-        assert verdict == Allowed()
+        assert verdict == AdmissionAllowed()
     else:
         assert refusal(verdict) == ("ConfigParamInvalid", message)
 
@@ -371,4 +373,4 @@ def test_whatever_is_written_there_is_an_answer(documents: list[str]) -> None:
         "cpu-burst-config",
     )
     verdict = admitted(dict(zip(keys, documents, strict=True)), nodes={"n": {"a": "a"}})
-    assert isinstance(verdict, Allowed) or refusal(verdict)
+    assert isinstance(verdict, AdmissionAllowed) or refusal(verdict)

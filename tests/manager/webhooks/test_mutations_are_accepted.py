@@ -9,23 +9,22 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from koord.api.builtin import PODS, PRIORITY_CLASSES
-from koord.embedded.cluster import Cluster, Settings
-from koord.kube.client import Client
-from koord.kube.refused import ok
+from koord.api.kubernetes.builtin_kinds import PODS, PRIORITY_CLASSES
+from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import unwrap
+from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionContext
 from koord.manager.webhooks.pod_mutating import admission as pod_mutating
 from koord.manager.webhooks.pod_validating import admission as pod_validating
-from koord.manager.webhooks.verdict import Allowed
-from koord.manager.webhooks.world import View
 from koord.policy.qos.classes import is_legal
-from tests.manager.webhooks.admitting import Obj, container, pod, profile, request, view
+from tests.manager.webhooks.admission_builders import Obj, admission_context, container, pod, profile, request
 
 GPU = "koordinator.sh/gpu"
 
 
-def mutated(obj: Obj, world: View) -> Obj:
-    verdict = pod_mutating.admit(request(obj), world)
-    assert isinstance(verdict, Allowed)
+def mutated(obj: Obj, context: AdmissionContext) -> Obj:
+    verdict = pod_mutating.mutate_pod(request(obj), context)
+    assert isinstance(verdict, AdmissionAllowed)
     return verdict.object or obj
 
 
@@ -42,21 +41,21 @@ def test_what_a_sound_profile_makes_is_valid(qos: str, priority_class: str, amou
     batch_without_be = priority_class == "koord-batch" and qos != "BE"
     translated_cpus = priority_class in ("koord-mid", "koord-batch") and qos in ("LSR", "LSE")
     assume(is_legal(qos, priority_class) and not batch_without_be and not translated_cpus)
-    world = view(profile(qosClass=qos, priorityClassName=priority_class), ValidatePodDeviceResource=True)
-    after = mutated(pod(container(requests=amounts, limits=amounts)), world)
-    assert pod_validating.admit(request(after), world) == Allowed()
+    context = admission_context(profile(qosClass=qos, priorityClassName=priority_class), ValidatePodDeviceResource=True)
+    after = mutated(pod(container(requests=amounts, limits=amounts)), context)
+    assert pod_validating.validate_pod(request(after), context) == AdmissionAllowed()
 
 
 def test_a_profile_of_batch_priority_alone_makes_pods_that_are_refused() -> None:
     """As upstream: the resources become batch resources, and those need the class that the profile did not give."""
-    world = view(profile(priorityClassName="koord-batch"))
-    after = mutated(pod(container(requests={"cpu": "1"})), world)
-    assert pod_validating.admit(request(after), world) != Allowed()
+    context = admission_context(profile(priorityClassName="koord-batch"))
+    after = mutated(pod(container(requests={"cpu": "1"})), context)
+    assert pod_validating.validate_pod(request(after), context) != AdmissionAllowed()
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    cluster = Cluster(Settings(http=False))
+    cluster = EmbeddedCluster(ClusterSettings(http=False))
     await cluster.start()
     assert cluster.client is not None
     yield cluster.client
@@ -67,17 +66,17 @@ async def client() -> AsyncIterator[Client]:
 async def test_an_api_server_takes_the_priority_that_was_written(policy: str, client: Client) -> None:
     """It checks priority and policy against the class again after webhooks, and refuses others."""
     wanted = {"metadata": {"name": "night"}, "value": 5100, "preemptionPolicy": policy}
-    night = ok(await client.create(PRIORITY_CLASSES, wanted))
+    night = unwrap(await client.create(PRIORITY_CLASSES, wanted))
     patch = {"spec": {"volumes": [{"name": "v", "emptyDir": {}}], "terminationGracePeriodSeconds": 5}}
-    world = view(profile(qosClass="BE", priorityClassName="night", patch=patch))
-    world = msgspec.structs.replace(world, priority_class={"night": night}.get)
+    context = admission_context(profile(qosClass="BE", priorityClassName="night", patch=patch))
+    context = msgspec.structs.replace(context, priority_class={"night": night}.get)
     sent = pod(
         container(requests={"cpu": "1", GPU: "50"}, limits={"cpu": "2", GPU: "50"}),
         priority=0,
         preemptionPolicy="PreemptLowerPriority",
     )
     sent["metadata"]["namespace"] = "default"
-    made = ok(await client.plain.create(PODS, mutated(sent, world)))
+    made = unwrap(await client.dynamic.create(PODS, mutated(sent, context)))
     assert (made["spec"]["priority"], made["spec"]["preemptionPolicy"]) == (5100, policy)
     assert made["spec"]["containers"][0]["resources"]["requests"] == {
         "kubernetes.io/batch-cpu": "1k",

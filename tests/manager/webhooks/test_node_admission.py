@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.manager.webhooks import node_mutating, node_validating
-from koord.manager.webhooks.strategy_group import groups
-from koord.manager.webhooks.verdict import Allowed, Denied
-from tests.manager.webhooks.admitting import Obj, request
+from koord.manager.webhooks import node_admission
+from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDenied
+from koord.manager.webhooks.configmap import node_strategy_groups
+from tests.manager.webhooks.admission_builders import Obj, request
 
 RATIO = "node.koordinator.sh/resource-amplification-ratio"
 RAW = "node.koordinator.sh/raw-allocatable"
@@ -23,9 +23,9 @@ def node(cpu: str = "10", memory: str = "10Gi", labels: Obj | None = None, **ann
     return {"metadata": meta, "status": {"allocatable": {"cpu": cpu, "memory": memory, "pods": "110"}}}
 
 
-def mutated(new: Obj, old: Obj) -> Obj | Denied:
-    verdict = node_mutating.admit(request(new, old, resource="nodes", sub="status"))
-    if isinstance(verdict, Denied):
+def mutated(new: Obj, old: Obj) -> Obj | AdmissionDenied:
+    verdict = node_admission.mutate_node_status(request(new, old, resource="nodes", sub="status"))
+    if isinstance(verdict, AdmissionDenied):
         return verdict
     return verdict.object or new
 
@@ -83,7 +83,7 @@ def test_amplification(new: Obj, old: Obj, made: Obj) -> None:
 )
 def test_unreadable(new: Obj, code: int, words: str) -> None:
     denied = mutated(new, node())
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, AdmissionDenied)
     assert denied.code == code
     assert denied.message.startswith(words)
 
@@ -98,7 +98,7 @@ def test_unreadable(new: Obj, code: int, words: str) -> None:
 )
 def test_all_else_stays_as_it_is(operation: str, sub: str, resource: str) -> None:
     asked = request(node(ratio='{"cpu":2}'), node(), operation=operation, sub=sub, resource=resource)
-    assert node_mutating.admit(asked) == Allowed()
+    assert node_admission.mutate_node_status(asked) == AdmissionAllowed()
 
 
 @given(cpu_milli=st.integers(0, 10**9), ratio=st.floats(1.01, 10), rounds=st.integers(1, 3))
@@ -145,19 +145,19 @@ CONFLICT = (
 )
 def test_labels(new: Obj, old: Obj, config: dict[str, str] | None, why: str | None) -> None:
     asked = request(node(labels=new), node(labels=old), resource="nodes")
-    assert node_validating.admit(asked, config) == (Denied(400, why) if why else Allowed())
+    assert node_admission.validate_node(asked, config) == (AdmissionDenied(400, why) if why else AdmissionAllowed())
 
 
 def test_a_new_node_is_let_in() -> None:
     asked = request(node(labels={"g": "a", "h": "b"}), resource="nodes")
-    assert node_validating.admit(asked, CONFIG) == Allowed()
+    assert node_admission.validate_node(asked, CONFIG) == AdmissionAllowed()
 
 
 def test_documents_that_cannot_be_judged_are_left_out() -> None:
-    assert [group.key for group in groups(CONFIG)] == ["colocation-config", "system-config"]
+    assert [group.key for group in node_strategy_groups(CONFIG)] == ["colocation-config", "system-config"]
 
 
 def test_qos_is_judged_only_beside_a_readable_system_config() -> None:
-    assert [group.key for group in groups({"resource-qos-config": "{}"})] == []
+    assert [group.key for group in node_strategy_groups({"resource-qos-config": "{}"})] == []
     both = {"resource-qos-config": "{}", "system-config": "{}"}
-    assert [group.key for group in groups(both)] == ["resource-qos-config", "system-config"]
+    assert [group.key for group in node_strategy_groups(both)] == ["resource-qos-config", "system-config"]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from koord.manager.webhooks.reservation import admit
-from koord.manager.webhooks.verdict import Allowed, Denied
-from tests.manager.webhooks.admitting import Obj, profile, request, view
+from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDenied
+from koord.manager.webhooks.reservation import mutate_reservation
+from tests.manager.webhooks.admission_builders import Obj, admission_context, profile, request
 
 TEMPLATE: Obj = {"spec": {"containers": [{"name": "m", "resources": {"requests": {"cpu": "1"}}}]}}
 FULL: Obj = {
@@ -32,8 +32,8 @@ def reservation(template: Obj | None = TEMPLATE, **labels: str) -> Obj:
 
 
 def mutated(obj: Obj, **spec: Any) -> Obj:
-    verdict = admit(request(obj, resource="reservations"), view(profile(**spec)))
-    assert isinstance(verdict, Allowed), verdict
+    verdict = mutate_reservation(request(obj, resource="reservations"), admission_context(profile(**spec)))
+    assert isinstance(verdict, AdmissionAllowed), verdict
     return verdict.object or obj
 
 
@@ -77,7 +77,7 @@ def test_chance_spares_reservations_too() -> None:
 )
 def test_all_else_stays_as_it_is(obj: Obj, operation: str, resource: str) -> None:
     asked = request(obj, operation=operation, resource=resource)
-    assert admit(asked, view(profile(**FULL))) == Allowed()
+    assert mutate_reservation(asked, admission_context(profile(**FULL))) == AdmissionAllowed()
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,6 @@ def test_all_else_stays_as_it_is(obj: Obj, operation: str, resource: str) -> Non
     ],
 )
 def test_refusals(obj: Obj, spec: Obj, code: int) -> None:
-    verdict = admit(request(obj, resource="reservations"), view(profile(**spec)))
-    assert isinstance(verdict, Denied)
+    verdict = mutate_reservation(request(obj, resource="reservations"), admission_context(profile(**spec)))
+    assert isinstance(verdict, AdmissionDenied)
     assert verdict.code == code

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from koord.policy.colocation.device import decide_gpu, decide_rdma
-from koord.policy.colocation.wire import Device
-from tests.policy.colocation.lending import device
+from koord.policy.colocation.device_resources import decide_gpu, decide_rdma
+from koord.policy.colocation.models import ColocationDevice
+from tests.policy.colocation.colocation_builders import device
 
 VENDOR, MODEL = "node.koordinator.sh/gpu-vendor", "node.koordinator.sh/gpu-model"
 GPU = {
@@ -51,7 +51,7 @@ BROKEN: dict[str, Any] = {"health": False}
         pytest.param(None, None, id="no-device"),
     ],
 )
-def test_gpus(seen: Device | None, amounts: dict[str, int] | None) -> None:
+def test_gpus(seen: ColocationDevice | None, amounts: dict[str, int] | None) -> None:
     found = decide_gpu(seen, shared=False)
     assert found.reset is (amounts is None)
     wanted = {f"koordinator.sh/{name}": n for name, n in (amounts or {}).items()}
@@ -81,7 +81,7 @@ def test_shared_cards_are_counted_when_asked_for() -> None:
         pytest.param(None, None, id="no-device"),
     ],
 )
-def test_rdma(seen: Device | None, percent: int | None) -> None:
+def test_rdma(seen: ColocationDevice | None, percent: int | None) -> None:
     found = decide_rdma(seen)
     assert found.reset is (percent is None)
     assert [amount.value() for amount in found.amounts.values()] == ([] if percent is None else [percent])

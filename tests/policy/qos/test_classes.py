@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.qos_class import BANDS, PRIORITY_CLASSES, QOS_CLASSES
+from koord.api.koordinator.qos_class import PRIORITY_BANDS, PRIORITY_CLASSES, QOS_CLASSES
 from koord.policy.qos.classes import (
     illegal_combination,
     is_legal,
@@ -131,11 +131,11 @@ def test_the_refusal_names_both_classes() -> None:
 
 @given(st.integers(-(2**31), 2**31 - 1))
 def test_a_value_is_in_at_most_one_band(value: int) -> None:
-    held = [name for name, band in BANDS.items() if band.low <= value <= band.high]
+    held = [name for name, band in PRIORITY_BANDS.items() if band.low <= value <= band.high]
     assert held == [name for name in [priority_class_of_value(value)] if name]
 
 
 @pytest.mark.parametrize("name", PRIORITY_CLASSES)
 def test_default_and_shipped_values_lie_in_their_band(name: str) -> None:
-    assert priority_class_of_value(BANDS[name].default) == name
-    assert priority_class_of_value(BANDS[name].shipped) == name
+    assert priority_class_of_value(PRIORITY_BANDS[name].default) == name
+    assert priority_class_of_value(PRIORITY_BANDS[name].shipped) == name

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from koord.api.config.slo import defaults
+from koord.api.koordinator.slo import NodeSLOSpec
+from koord.api.koordinator.slo_strategy import HostApplicationSpec, ResourceQOSStrategy
 from koord.api.model import convert, to_dict
-from koord.api.slo import NodeSLOSpec
-from koord.api.slo_strategy import HostApplicationSpec, ResourceQOSStrategy
-from koord.policy.layers import Layer, Layers
-from koord.policy.qos.node_slo import Section, Settings, decide_node_slo
+from koord.policy.colocation.strategy import LayeredStrategy, NodeStrategyLayer
+from koord.policy.qos.node_slo import NodeSloSection, NodeSloSettings, decide_node_slo
 from koord.values.selector import NOTHING, Selector
 
 BANDWIDTH = "node.koordinator.sh/network-bandwidth"
@@ -35,15 +35,15 @@ DEFAULT_SPEC = {
 }
 
 
-def settings(**sections: Any) -> Settings:
+def settings(**sections: Any) -> NodeSloSettings:
     plain: dict[str, Any] = {
-        "threshold": Section(Layers(cluster=defaults.THRESHOLD)),
-        "qos": Section(Layers(cluster=ResourceQOSStrategy())),
-        "cpu_burst": Section(Layers(cluster=defaults.CPU_BURST)),
-        "system": Section(Layers(cluster=defaults.SYSTEM_STRATEGY)),
-        "host_applications": Section(Layers(cluster=())),
+        "threshold": NodeSloSection(LayeredStrategy(cluster=defaults.THRESHOLD)),
+        "qos": NodeSloSection(LayeredStrategy(cluster=ResourceQOSStrategy())),
+        "cpu_burst": NodeSloSection(LayeredStrategy(cluster=defaults.CPU_BURST)),
+        "system": NodeSloSection(LayeredStrategy(cluster=defaults.SYSTEM_STRATEGY)),
+        "host_applications": NodeSloSection(LayeredStrategy(cluster=())),
     }
-    return Settings(**{**plain, **sections})
+    return NodeSloSettings(**{**plain, **sections})
 
 
 def test_without_settings_the_defaults_are_written() -> None:
@@ -55,15 +55,15 @@ def test_without_settings_the_defaults_are_written() -> None:
 def test_the_first_layer_that_matches_wins_alone() -> None:
     strict = convert({"enable": True, "cpuSuppressThresholdPercent": 40}, type(defaults.THRESHOLD))
     lax = convert({"enable": True, "memoryEvictThresholdPercent": 99}, type(defaults.THRESHOLD))
-    layers = Layers(
+    layers = LayeredStrategy(
         cluster=defaults.THRESHOLD,
         nodes=(
-            Layer(name="nobody", selector=NOTHING, strategy=lax),
-            Layer(name="strict", selector=Selector.of({"g": "a"}), strategy=strict),
-            Layer(name="", selector=Selector.of({}), strategy=lax),
+            NodeStrategyLayer(name="nobody", selector=NOTHING, strategy=lax),
+            NodeStrategyLayer(name="strict", selector=Selector.from_label_selector({"g": "a"}), strategy=strict),
+            NodeStrategyLayer(name="", selector=Selector.from_label_selector({}), strategy=lax),
         ),
     )
-    given = settings(threshold=Section(layers))
+    given = settings(threshold=NodeSloSection(layers))
     first = decide_node_slo(given, {"g": "a"}, {}, None)
     assert first.spec.resource_used_threshold_with_be == strict
     assert first.sources["resourceUsedThresholdWithBE"] == "strict"
@@ -83,7 +83,7 @@ def test_the_first_layer_that_matches_wins_alone() -> None:
 )
 def test_bandwidth_annotation(annotation: str | None, bandwidth: str | None, source: str) -> None:
     system = convert({"totalNetworkBandwidth": "600M", "minFreeKbytesFactor": 120}, type(defaults.SYSTEM_STRATEGY))
-    given = settings(system=Section(Layers(cluster=system)))
+    given = settings(system=NodeSloSection(LayeredStrategy(cluster=system)))
     decision = decide_node_slo(given, {}, {} if annotation is None else {BANDWIDTH: annotation}, None)
     made = decision.spec.system_strategy
     assert (None if made is None else made.total_network_bandwidth) == bandwidth
@@ -93,7 +93,7 @@ def test_bandwidth_annotation(annotation: str | None, bandwidth: str | None, sou
 
 def test_a_network_block_is_written_as_the_schema_would_fill_it() -> None:
     qos = convert({"lsClass": {"networkQOS": {"enable": True, "ingressRequest": "7M"}}}, ResourceQOSStrategy)
-    spec = decide_node_slo(settings(qos=Section(Layers(cluster=qos))), {}, {}, None).spec
+    spec = decide_node_slo(settings(qos=NodeSloSection(LayeredStrategy(cluster=qos))), {}, {}, None).spec
     assert to_dict(spec)["resourceQOSStrategy"]["lsClass"]["networkQOS"] == {
         "enable": True,
         "ingressRequest": "7M",
@@ -113,9 +113,11 @@ def test_a_document_that_was_never_readable_leaves_a_node_as_it_is() -> None:
         NodeSLOSpec,
     )
     unread = settings(
-        threshold=Section(Layers(cluster=defaults.THRESHOLD), good=False),
-        host_applications=Section(Layers[tuple[HostApplicationSpec, ...]](cluster=()), good=False),
-        system=Section(Layers(cluster=defaults.SYSTEM_STRATEGY), good=False),
+        threshold=NodeSloSection(LayeredStrategy(cluster=defaults.THRESHOLD), is_readable=False),
+        host_applications=NodeSloSection(
+            LayeredStrategy[tuple[HostApplicationSpec, ...]](cluster=()), is_readable=False
+        ),
+        system=NodeSloSection(LayeredStrategy(cluster=defaults.SYSTEM_STRATEGY), is_readable=False),
     )
     kept = decide_node_slo(unread, {}, {}, stored)
     assert kept.spec.resource_used_threshold_with_be == stored.resource_used_threshold_with_be

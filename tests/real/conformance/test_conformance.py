@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.process import up
+from tests.koord_up_process import koord_up
 from tests.real.conformance.chosen import CHOSEN
 from tests.real.conformance.player import Server, differences
 from tests.real.conformance.stories import ALL
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[Server]:
-    with up("--nodes", "0", "--components", "") as running:
+    with koord_up("--nodes", "0", "--components", "") as running:
         yield Server(running.url, running.token, running.ssl())
 
 

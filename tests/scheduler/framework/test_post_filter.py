@@ -6,27 +6,27 @@ from typing import Any
 
 import pytest
 
-from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.decision import Futile, Preempt, Search, Unschedulable
-from koord.scheduler.framework.engine import Engine
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan, Unschedulable, VictimSearch
+from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.framework.refused import Refused
+from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.verdict import ROW, Fault, Reject, reject, unresolvable
-from koord.scheduler.state.node import NodeInfo
-from koord.scheduler.state.pod import PodInfo
-from tests.scheduler.clusters import make_info, make_node, make_state
-from tests.scheduler.equality import profile_of
+from tests.scheduler.builders import make_info, make_node, make_state
+from tests.scheduler.plugin_equivalence import profile_of
 
 
-class Refuses(Plugin):
+class RejectingPlugin(Plugin):
     name = "Refuses"
     scope = ROW
 
-    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
+    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
         return reject("full") if node.name == "n0" else unresolvable("wrong")
 
 
-class After(Plugin):
+class PostFilterPlugin(Plugin):
     """Answer as configured."""
 
     name = ""
@@ -37,19 +37,19 @@ class After(Plugin):
         self._answer = answer
         self.seen: list[str] | None = None
 
-    def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Any:
+    def post_filter(self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext) -> Any:
         nodes = refused.table.nodes
         self.seen = [node.name for row in refused.resolvable_rows() if (node := nodes[row]) is not None]
         return self._answer
 
 
-ROOM = Preempt("P", "n0", ())
+ROOM = PreemptionPlan("P", "n0", ())
 
 
-def run(*answers: Any) -> tuple[Unschedulable, list[After]]:
+def run(*answers: Any) -> tuple[Unschedulable, list[PostFilterPlugin]]:
     state = make_state(make_node(f"n{i}") for i in range(3))
-    plugins = [After(f"P{i}", answer) for i, answer in enumerate(answers)]
-    engine = Engine(profile_of([Refuses(), *plugins]), state)
+    plugins = [PostFilterPlugin(f"P{i}", answer) for i, answer in enumerate(answers)]
+    engine = SchedulingEngine(profile_of([RejectingPlugin(), *plugins]), state)
     pod = make_info(state)
     decision = engine.decide(pod)
     assert isinstance(decision, Unschedulable)
@@ -60,12 +60,44 @@ def run(*answers: Any) -> tuple[Unschedulable, list[After]]:
     ("answers", "words", "nominate", "asked"),
     [
         pytest.param((None,), "", None, 1, id="nothing-to-add"),
-        pytest.param((Futile(("a",)), Futile(("b", "c"))), "a, b, c", None, 2, id="all-reasons-are-told"),
-        pytest.param((Futile(("a",)), ROOM, Futile(("c",))), "", "n0", 2, id="success-has-the-last-word"),
-        pytest.param((Futile(("a",)), Futile(("b",), final=True), ROOM), "b", None, 2, id="no-way-has-it-too"),
-        pytest.param((Futile(("a",), nominate=""), Fault("broken"), ROOM), "broken", None, 2, id="a-fault-ends-it"),
-        pytest.param((Futile(("a",), nominate=""), Futile(("b",))), "a, b", "", 2, id="a-promise-is-taken-back"),
-        pytest.param((Futile(("a",), nominate=""), Futile(nominate="n2")), "a", "n2", 2, id="the-last-one-that-says"),
+        pytest.param(
+            (PostFilterRejection(("a",)), PostFilterRejection(("b", "c"))),
+            "a, b, c",
+            None,
+            2,
+            id="all-reasons-are-told",
+        ),
+        pytest.param(
+            (PostFilterRejection(("a",)), ROOM, PostFilterRejection(("c",))),
+            "",
+            "n0",
+            2,
+            id="success-has-the-last-word",
+        ),
+        pytest.param(
+            (PostFilterRejection(("a",)), PostFilterRejection(("b",), final=True), ROOM),
+            "b",
+            None,
+            2,
+            id="no-way-has-it-too",
+        ),
+        pytest.param(
+            (PostFilterRejection(("a",), nominate=""), Fault("broken"), ROOM), "broken", None, 2, id="a-fault-ends-it"
+        ),
+        pytest.param(
+            (PostFilterRejection(("a",), nominate=""), PostFilterRejection(("b",))),
+            "a, b",
+            "",
+            2,
+            id="a-promise-is-taken-back",
+        ),
+        pytest.param(
+            (PostFilterRejection(("a",), nominate=""), PostFilterRejection(nominate="n2")),
+            "a",
+            "n2",
+            2,
+            id="the-last-one-that-says",
+        ),
     ],
 )
 def test_answers(answers: tuple[Any, ...], words: str, nominate: str | None, asked: int) -> None:
@@ -82,8 +114,8 @@ def test_only_nodes_that_pods_could_free_are_worth_a_look() -> None:
 
 
 def test_searches_are_kept_for_explanations() -> None:
-    first, second = Search("A", 1, 0, {"x": 1}), Search("B", 1, 0, {"y": 1})
-    told, _ = run(Futile(search=first), None, Futile(search=second))
+    first, second = VictimSearch("A", 1, 0, {"x": 1}), VictimSearch("B", 1, 0, {"y": 1})
+    told, _ = run(PostFilterRejection(search=first), None, PostFilterRejection(search=second))
     assert told.searches == (first, second)
 
 
@@ -94,8 +126,8 @@ def test_without_plugins_a_promise_is_taken_back() -> None:
 
 def test_without_nodes_nobody_is_asked() -> None:
     state = make_state()
-    plugin = After("P", ROOM)
-    engine = Engine(profile_of([Refuses(), plugin]), state)
+    plugin = PostFilterPlugin("P", ROOM)
+    engine = SchedulingEngine(profile_of([RejectingPlugin(), plugin]), state)
     pod = make_info(state)
     decision = engine.decide(pod)
     assert isinstance(decision, Unschedulable)
@@ -106,7 +138,7 @@ def test_without_nodes_nobody_is_asked() -> None:
 
 def test_it_is_of_the_pod_just_decided_and_the_cluster_as_it_is() -> None:
     state = make_state([make_node("n0")])
-    engine = Engine(profile_of([Refuses(), After("P", None)]), state)
+    engine = SchedulingEngine(profile_of([RejectingPlugin(), PostFilterPlugin("P", None)]), state)
     pod = make_info(state)
     decision = engine.decide(pod)
     assert isinstance(decision, Unschedulable)

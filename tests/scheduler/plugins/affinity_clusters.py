@@ -1,5 +1,5 @@
-"""Hypothesis strategies for pods with spread constraints and affinity terms over few labels, so that they often match.
-
+"""Hypothesis strategies for pods with spread constraints and affinity terms over few labels, so that they
+often match.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from koord.api.node import Node
+from koord.api.kubernetes.node import Node
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.plugins.inter_pod_affinity.namespaces import NamespaceIndex
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.wire import Pod
-from tests.scheduler.clusters import HOSTNAME, NODE_NAMES, ZONE, make_node, make_pod
+from tests.scheduler.builders import HOSTNAME, NODE_NAMES, ZONE, make_node, make_pod
 
 NAMESPACES: dict[str, dict[str, str]] = {"default": {"team": "red"}, "other": {"team": "blue"}, "third": {}}
 KEYS = (HOSTNAME, ZONE, "rack")
@@ -128,7 +128,7 @@ def labelled_nodes(draw: st.DrawFn, name: str = "") -> Node:
 
 
 @st.composite
-def social_pods(
+def affinity_pods(
     draw: st.DrawFn, /, name: str = "", node: str = "", *, spreads: bool = False, relates: bool = False, **words: Any
 ) -> Pod:
     """Generate pods with spread constraints, with affinity, or plain ones."""
@@ -158,7 +158,7 @@ def social_pods(
     return pod
 
 
-class Scene(msgspec.Struct, frozen=True):
+class AffinityCluster(msgspec.Struct, frozen=True):
     nodes: tuple[Node, ...]
     placed: tuple[Pod, ...]
     pod: Pod
@@ -184,15 +184,15 @@ def _twin(pod: Pod) -> Pod:
 
 
 @st.composite
-def scenes(draw: st.DrawFn, *, spreads: bool = False, relates: bool = False) -> Scene:
+def affinity_clusters(draw: st.DrawFn, *, spreads: bool = False, relates: bool = False) -> AffinityCluster:
     """Generate nodes, pods on them (and on names that no node has), and one pod that waits."""
     names = draw(st.lists(st.sampled_from(NODE_NAMES), min_size=1, max_size=6, unique=True))
     placed = [
-        draw(social_pods(f"old{i}", node=draw(st.sampled_from(NODE_NAMES[:7])), spreads=spreads, relates=relates))
+        draw(affinity_pods(f"old{i}", node=draw(st.sampled_from(NODE_NAMES[:7])), spreads=spreads, relates=relates))
         for i in range(draw(st.sampled_from((10, 6, 3, 1, 0))))
     ]
-    return Scene(
+    return AffinityCluster(
         tuple(draw(labelled_nodes(name)) for name in names),
         tuple(placed),
-        draw(social_pods("new", spreads=spreads, relates=relates)),
+        draw(affinity_pods("new", spreads=spreads, relates=relates)),
     )

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from koord.api.affinity import PodAffinityTerm, TopologySpreadConstraint
-from koord.api.meta import LabelSelector
-from koord.api.node import Node
-from koord.scheduler.state.wire import Pod
+from koord.api.kubernetes.affinity import PodAffinityTerm, TopologySpreadConstraint
+from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.node import Node
+from koord.scheduler.cache.pod_model import Pod
 
 SPREAD = "node(s) didn't match pod topology spread constraints"
 UNLABELLED = f"{SPREAD} (missing required label)"
@@ -24,7 +24,7 @@ EXISTING = "node(s) didn't satisfy existing pods anti-affinity rules"
 HOSTNAME = "kubernetes.io/hostname"
 
 
-class World(msgspec.Struct):
+class OracleCluster(msgspec.Struct):
     nodes: Sequence[Node]
     pods: Sequence[Pod]  # with the node that each is on
     namespaces: Mapping[str, Mapping[str, str]] = {}
@@ -102,7 +102,7 @@ def _has_no_conditions(pod: Pod, constraint: TopologySpreadConstraint) -> bool:
     return not any(key in pod.metadata.labels for key in constraint.match_label_keys)
 
 
-def _matching(world: World, pod: Pod, constraint: TopologySpreadConstraint, node: Node) -> int:
+def _matching(world: OracleCluster, pod: Pod, constraint: TopologySpreadConstraint, node: Node) -> int:
     if _has_no_conditions(pod, constraint):
         return 0
     return sum(
@@ -117,7 +117,9 @@ def _has_keys(node: Node, constraints: Sequence[TopologySpreadConstraint]) -> bo
     return all(constraint.topology_key in node.metadata.labels for constraint in constraints)
 
 
-def spread_refusal(world: World, pod: Pod, node: Node, constraints: Sequence[TopologySpreadConstraint]) -> str | None:
+def spread_refusal(
+    world: OracleCluster, pod: Pod, node: Node, constraints: Sequence[TopologySpreadConstraint]
+) -> str | None:
     """Return the rejection by the DoNotSchedule constraints."""
     for constraint in constraints:
         key = constraint.topology_key
@@ -136,7 +138,7 @@ def spread_refusal(world: World, pod: Pod, node: Node, constraints: Sequence[Top
 
 
 def spread_scores(
-    world: World,
+    world: OracleCluster,
     pod: Pod,
     feasible: Sequence[Node],
     constraints: Sequence[TopologySpreadConstraint],
@@ -189,7 +191,7 @@ def _preferences(pod: Pod) -> list[tuple[int, PodAffinityTerm]]:
     ]
 
 
-def _matches(world: World, owner: Pod, term: PodAffinityTerm, other: Pod, *, incoming: bool) -> bool:
+def _matches(world: OracleCluster, owner: Pod, term: PodAffinityTerm, other: Pod, *, incoming: bool) -> bool:
     """Return whether `owner`'s term matches `other`. An incoming pod's namespace selector is also matched with no
     labels.
     """
@@ -210,7 +212,7 @@ def _together(a: Node | None, b: Node, key: str) -> bool:
     return a.metadata.labels[key] == b.metadata.labels[key]
 
 
-def affinity_refusal(world: World, pod: Pod, node: Node) -> str | None:
+def affinity_refusal(world: OracleCluster, pod: Pod, node: Node) -> str | None:
     near = _terms(pod, anti=False)
     if any(term.topology_key not in node.metadata.labels for term in near):
         return AFFINITY
@@ -239,7 +241,7 @@ def affinity_refusal(world: World, pod: Pod, node: Node) -> str | None:
 
 
 def affinity_scores(
-    world: World, pod: Pod, feasible: Sequence[Node], *, hard_weight: int = 1, ignore_existing: bool = False
+    world: OracleCluster, pod: Pod, feasible: Sequence[Node], *, hard_weight: int = 1, ignore_existing: bool = False
 ) -> dict[str, int]:
     own = _preferences(pod)
     raw = {}

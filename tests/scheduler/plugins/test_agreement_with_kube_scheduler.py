@@ -7,28 +7,28 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.scheduler.args import PluginArgs
-from koord.api.config.scheduler.catalog import CATALOG, typed_args
+from koord.api.config.scheduler.plugin_args import SchedulerPluginArgs
+from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG, typed_args
+from koord.api.kubernetes.node import Node
 from koord.api.model import convert
-from koord.api.node import Node
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.decision import Unschedulable
-from koord.scheduler.framework.engine import Engine, Evaluation
+from koord.scheduler.framework.engine import ClassEvaluation, SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.registry import REGISTRY
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.wire import Pod
-from tests.scheduler.clusters import make_state
-from tests.scheduler.equality import profile_of
-from tests.scheduler.handles import StateOnly
+from tests.scheduler.builders import make_state
+from tests.scheduler.fake_handles import StateOnlyHandle
+from tests.scheduler.plugin_equivalence import profile_of
 from tests.scheduler.plugins.kube_scheduler_cases import CONFIGS, PLUGINS, WEIGHTS, recorded
 
 
 def plugins(config: str, state: ClusterState) -> Sequence[Plugin]:
-    return [REGISTRY[name](_args(config, name), StateOnly(state)) for name in PLUGINS]
+    return [REGISTRY[name](_args(config, name), StateOnlyHandle(state)) for name in PLUGINS]
 
 
-def _args(config: str, name: str) -> PluginArgs | None:
-    if name not in CATALOG:
+def _args(config: str, name: str) -> SchedulerPluginArgs | None:
+    if name not in SCHEDULER_PLUGIN_CATALOG:
         return None
     args = typed_args(name, CONFIGS[config].get(name))
     assert not isinstance(args, list)
@@ -38,17 +38,17 @@ def _args(config: str, name: str) -> PluginArgs | None:
 def answer(case: dict[str, Any], nodes: Sequence[Node], pods: Sequence[Pod]) -> dict[str, Any]:
     """What our engine says, in the form of the record."""
     state = make_state((nodes[i] for i in case["nodes"]), (pods[i] for i in case["pods"]))
-    engine = Engine(profile_of(plugins(case["config"], state), WEIGHTS), state)
-    pod = state.info(convert(case["pod"], Pod))
+    engine = SchedulingEngine(profile_of(plugins(case["config"], state), WEIGHTS), state)
+    pod = state.pod_info(convert(case["pod"], Pod))
     evaluation = engine.evaluate(pod)
     decision = engine.decide(pod)
     if isinstance(decision, Unschedulable):
         return {"message": decision.message()}
-    assert isinstance(evaluation, Evaluation)
+    assert isinstance(evaluation, ClassEvaluation)
     scores = {
-        node.name: evaluation.scoring.breakdown(node.row)
+        node.name: evaluation.score_results.breakdown(node.row)
         for node in state.nodes()
-        if evaluation.judgement.verdict(node.row) is None
+        if evaluation.filter_results.verdict(node.row) is None
     }
     return {"scores": scores} if len(scores) > 1 else {"only": next(iter(scores))}
 

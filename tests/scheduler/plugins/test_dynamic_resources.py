@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from koord.api.builtin import DEVICE_CLASSES, RESOURCE_CLAIMS
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
+from koord.api.kubernetes.builtin_kinds import DEVICE_CLASSES, RESOURCE_CLAIMS
+from koord.api.kubernetes.dynamic_resources import DeviceClass, ResourceClaim
 from koord.api.model import convert
-from koord.api.resource_claims import DeviceClass, ResourceClaim
-from koord.scheduler.assembly import Assembly
-from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.decision import Chosen, Unschedulable
-from koord.scheduler.framework.engine import Engine
-from koord.scheduler.framework.event import ADD, UPDATE, Event, Happened
-from koord.scheduler.framework.profile import Profile
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.decision import ChosenNode, Unschedulable
+from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.verdict import SKIP
-from koord.scheduler.plugins.dynamic_resources import NOT_WATCHED, DynamicResources
+from koord.scheduler.plugins.dynamic_resources import CLAIMS_NOT_WATCHED, DynamicResources
 from koord.scheduler.plugins.registry import REGISTRY
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.wire import Pod
-from tests.scheduler.clusters import make_node, make_state
-from tests.scheduler.plugins.volume_objects import Stored
+from tests.scheduler.builders import make_node, make_state
+from tests.scheduler.plugins.volumes.volume_objects import ObjectHandle
 
 
 def claimant(
@@ -76,7 +76,7 @@ NAMED = {"name": "a", "resourceClaimName": "c0"}
 MADE = {"name": "a", "resourceClaimTemplateName": "t"}
 
 
-class Devices(Stored):
+class Devices(ObjectHandle):
     def __init__(self, state: ClusterState, *claims: ResourceClaim) -> None:
         super().__init__(state)
         self.claims, self.classes = self._of(RESOURCE_CLAIMS.plural), self._of(DEVICE_CLASSES.plural)
@@ -89,20 +89,20 @@ def cluster() -> ClusterState:
     return make_state([make_node("n0", labels={"zone": "z0"}), make_node("n1", labels={"zone": "z1"})])
 
 
-def default_profile(handle: Stored) -> Profile:
-    assembly = Assembly.of(KubeSchedulerConfiguration(), REGISTRY)
-    assert isinstance(assembly, Assembly), assembly
-    (profile,) = assembly.profiles(handle)
+def default_profile(handle: ObjectHandle) -> SchedulerProfile:
+    completed_config = CompletedConfig.complete(KubeSchedulerConfiguration(), REGISTRY)
+    assert isinstance(completed_config, CompletedConfig), completed_config
+    (profile,) = completed_config.make_profiles(handle)
     return profile
 
 
 def told(pod: Pod, *claims: ResourceClaim) -> str:
     """What a user reads of the pod, who uses the default profile; the node if there is one."""
     state = cluster()
-    engine = Engine(default_profile(Devices(state, *claims)), state)
-    info = state.info(pod)
+    engine = SchedulingEngine(default_profile(Devices(state, *claims)), state)
+    info = state.pod_info(pod)
     decision = engine.decide(info)
-    if isinstance(decision, Chosen):
+    if isinstance(decision, ChosenNode):
         return decision.node
     if isinstance(decision, Unschedulable):
         decision = engine.post_filter(info, decision)
@@ -142,10 +142,10 @@ NOT_HELPFUL = "preemption: 0/2 nodes are available: 2 Preemption is not helpful 
 def test_a_pod_waits_outside_of_the_queue_for_its_claims(pod: Pod, claims: list[ResourceClaim], words: str) -> None:
     state = cluster()
     plugin = DynamicResources(Devices(state, *claims))
-    held = plugin.pre_enqueue(state.info(pod))
+    held = plugin.pre_enqueue(state.pod_info(pod))
     assert held is not None
     assert (held.text, held.resolvable) == (words, False)
-    assert plugin.pre_filter(Cycle(state), state.info(pod)) == held
+    assert plugin.pre_filter(CycleState(state), state.pod_info(pod)) == held
 
 
 @pytest.mark.parametrize(
@@ -219,59 +219,59 @@ def test_what_users_read(pod: Pod, claims: list[ResourceClaim], message: str) ->
 def test_other_pods_are_left_alone(pod: Pod) -> None:
     state = cluster()
     plugin = DynamicResources(Devices(state))
-    assert plugin.pre_enqueue(state.info(pod)) is None
-    assert plugin.pre_filter(Cycle(state), state.info(pod)) is SKIP
+    assert plugin.pre_enqueue(state.pod_info(pod)) is None
+    assert plugin.pre_filter(CycleState(state), state.pod_info(pod)) is SKIP
 
 
 def test_without_the_watch_only_pods_with_claims_are_refused() -> None:
     state = cluster()
     plugin = DynamicResources(None)
-    assert plugin.pre_filter(Cycle(state), state.info(claimant())) is SKIP
-    refused = plugin.pre_filter(Cycle(state), state.info(claimant(NAMED)))
-    assert getattr(refused, "text", "") == NOT_WATCHED
-    assert plugin.pre_enqueue(state.info(claimant(NAMED))) is None
+    assert plugin.pre_filter(CycleState(state), state.pod_info(claimant())) is SKIP
+    refused = plugin.pre_filter(CycleState(state), state.pod_info(claimant(NAMED)))
+    assert getattr(refused, "text", "") == CLAIMS_NOT_WATCHED
+    assert plugin.pre_enqueue(state.pod_info(claimant(NAMED))) is None
 
 
 def test_what_is_kept_for_a_pod_ends_when_claims_change() -> None:
     state = cluster()
     handle = Devices(state, make_claim("c0", zone="z0", reserved="uid-p"))
-    engine = Engine(default_profile(handle), state)
-    pod = state.info(claimant(NAMED))
+    engine = SchedulingEngine(default_profile(handle), state)
+    pod = state.pod_info(claimant(NAMED))
     for zone, node in (("z0", "n0"), ("z1", "n1"), ("z0", "n0")):
         handle.claims.put(make_claim("c0", zone=zone, reserved="uid-p"))
         chosen = engine.decide(pod)
-        assert isinstance(chosen, Chosen)
+        assert isinstance(chosen, ChosenNode)
         assert chosen.node == node
 
 
 CLAIM_ADDED, CLAIM_UPDATED, POD_UPDATED = (
-    Event("ResourceClaim", ADD),
-    Event("ResourceClaim", UPDATE),
-    Event("Pod", UPDATE, "claims"),
+    ClusterEvent("ResourceClaim", ADD),
+    ClusterEvent("ResourceClaim", UPDATE),
+    ClusterEvent("Pod", UPDATE, "claims"),
 )
 
 
-def happened(event: Event, new: Any, old: Any = None) -> Happened:
-    return Happened(event, old, new)
+def object_event(event: ClusterEvent, new: Any, old: Any = None) -> ObjectEvent:
+    return ObjectEvent(event, old, new)
 
 
 def other_pod(state: ClusterState) -> PodInfo:
-    return state.info(convert({"metadata": {"name": "q", "namespace": "default", "uid": "uid-q"}}, Pod))
+    return state.pod_info(convert({"metadata": {"name": "q", "namespace": "default", "uid": "uid-q"}}, Pod))
 
 
 def test_what_wakes_a_pod() -> None:
     state = cluster()
     claim, free = make_claim("c0"), make_claim("c1")
     plugin = DynamicResources(Devices(state, claim, free))
-    pod = state.info(claimant(NAMED))
+    pod = state.pod_info(claimant(NAMED))
     allocated = make_claim("c0", zone="z0")
-    assert plugin.might_help(pod, happened(CLAIM_ADDED, claim))
-    assert plugin.might_help(pod, happened(CLAIM_UPDATED, allocated, claim))
-    assert not plugin.might_help(pod, happened(CLAIM_UPDATED, claim, claim))
-    assert not plugin.might_help(pod, happened(CLAIM_ADDED, free))
-    assert plugin.might_help(pod, happened(Event("DeviceClass", ADD), None))
-    waiting = state.info(claimant(MADE))
-    made = state.info(claimant({**MADE, "resourceClaimName": "c0"}))
-    assert plugin.might_help(waiting, happened(POD_UPDATED, made))
-    assert not plugin.might_help(waiting, happened(POD_UPDATED, waiting))
-    assert not plugin.might_help(waiting, happened(POD_UPDATED, other_pod(state)))
+    assert plugin.queueing_hint(pod, object_event(CLAIM_ADDED, claim))
+    assert plugin.queueing_hint(pod, object_event(CLAIM_UPDATED, allocated, claim))
+    assert not plugin.queueing_hint(pod, object_event(CLAIM_UPDATED, claim, claim))
+    assert not plugin.queueing_hint(pod, object_event(CLAIM_ADDED, free))
+    assert plugin.queueing_hint(pod, object_event(ClusterEvent("DeviceClass", ADD), None))
+    waiting = state.pod_info(claimant(MADE))
+    made = state.pod_info(claimant({**MADE, "resourceClaimName": "c0"}))
+    assert plugin.queueing_hint(waiting, object_event(POD_UPDATED, made))
+    assert not plugin.queueing_hint(waiting, object_event(POD_UPDATED, waiting))
+    assert not plugin.queueing_hint(waiting, object_event(POD_UPDATED, other_pod(state)))

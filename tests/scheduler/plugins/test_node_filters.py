@@ -6,20 +6,18 @@ from typing import Any
 
 import pytest
 
-from koord.api.affinity import NodeAffinity as NodeAffinitySpec
-from koord.api.config.scheduler.in_tree import NodeAffinityArgs
+from koord.api.config.scheduler.in_tree_args import NodeAffinityArgs
+from koord.api.kubernetes.affinity import NodeAffinity as NodeAffinitySpec
+from koord.api.kubernetes.node import Node
 from koord.api.model import convert
-from koord.api.node import Node
-from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.framework.verdict import SKIP, Fault, Only, Reject, reject, unresolvable
-from koord.scheduler.plugins.node_affinity import NodeAffinity
-from koord.scheduler.plugins.node_name import NodeName
-from koord.scheduler.plugins.node_ports import NodePorts
-from koord.scheduler.plugins.node_unschedulable import NodeUnschedulable
+from koord.scheduler.framework.verdict import SKIP, Fault, PreFilterResult, Reject, reject, unresolvable
+from koord.scheduler.plugins.node_affinity import NodeAffinityPlugin
+from koord.scheduler.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable
 from koord.scheduler.plugins.taint_toleration import TaintToleration
-from koord.scheduler.state.wire import Pod
-from tests.scheduler.clusters import make_node, make_pod, make_state, node_term, preferred_nodes, required_nodes
+from tests.scheduler.builders import make_node, make_pod, make_state, node_term, preferred_nodes, required_nodes
 
 CORDONED = unresolvable("node(s) were unschedulable")
 ELSEWHERE = unresolvable("node(s) didn't match the requested node name")
@@ -33,7 +31,7 @@ def verdict(plugin: Plugin, pod: Pod, node: Node, *placed: Pod) -> Reject | None
     state = make_state([node], placed)
     info = state.node(node.metadata.name)
     assert info is not None
-    cycle, asked = Cycle(state), state.info(pod)
+    cycle, asked = CycleState(state), state.pod_info(pod)
     plugin.pre_filter(cycle, asked)
     return plugin.filter(cycle, asked, info)
 
@@ -116,8 +114,8 @@ def test_when_a_taint_was_added_makes_no_difference() -> None:
         )
     )
     state = make_state([older, newer])
-    TaintToleration().filter_columns(Cycle(state), state.info(make_pod()), state.table, slice(None))
-    assert len(state.table.coded("taints", lambda _: None).words) == 2  # nothing, and the one taint
+    TaintToleration().filter_columns(CycleState(state), state.pod_info(make_pod()), state.table, slice(None))
+    assert len(state.table.coded_column("taints", lambda _: None).values) == 2  # nothing, and the one taint
 
 
 NODE = make_node(labels={"zone": "a", "generation": "7", "empty": ""})
@@ -167,11 +165,11 @@ def affine(*terms: Any) -> Pod:
     ],
 )
 def test_node_affinity(pod: Pod, refusal: Reject | None) -> None:
-    assert verdict(NodeAffinity(NodeAffinityArgs()), pod, NODE) == refusal
+    assert verdict(NodeAffinityPlugin(NodeAffinityArgs()), pod, NODE) == refusal
 
 
-def added(affinity: Any) -> NodeAffinity:
-    return NodeAffinity(NodeAffinityArgs(added_affinity=convert(affinity["nodeAffinity"], NodeAffinitySpec)))
+def added(affinity: Any) -> NodeAffinityPlugin:
+    return NodeAffinityPlugin(NodeAffinityArgs(added_affinity=convert(affinity["nodeAffinity"], NodeAffinitySpec)))
 
 
 def test_added_affinity_is_refused_in_its_own_words() -> None:
@@ -199,11 +197,13 @@ def test_added_affinity_must_be_readable(affinity: Any) -> None:
         pytest.param(make_pod(nodeSelector={"a": "b"}), None, id="selector"),
         pytest.param(affine(node_term(("a", "Exists", []))), None, id="labels-only"),
         pytest.param(
-            affine(node_term(fields=[("metadata.name", "In", ["n3"])])), Only(frozenset({"n3"})), id="one-name"
+            affine(node_term(fields=[("metadata.name", "In", ["n3"])])),
+            PreFilterResult(frozenset({"n3"})),
+            id="one-name",
         ),
         pytest.param(
             affine(*(node_term(("a", "Exists", []), fields=[("metadata.name", "In", [n])]) for n in ("n1", "n2"))),
-            Only(frozenset({"n1", "n2"})),
+            PreFilterResult(frozenset({"n1", "n2"})),
             id="names-of-all-terms",
         ),
         pytest.param(
@@ -223,19 +223,19 @@ def test_added_affinity_must_be_readable(affinity: Any) -> None:
 )
 def test_affinity_before_nodes_are_looked_at(pod: Pod, answer: object) -> None:
     state = make_state()
-    assert NodeAffinity(NodeAffinityArgs()).pre_filter(Cycle(state), state.info(pod)) == answer
+    assert NodeAffinityPlugin(NodeAffinityArgs()).pre_filter(CycleState(state), state.pod_info(pod)) == answer
 
 
 def test_added_affinity_is_always_asked() -> None:
     state = make_state()
     plugin = added(required_nodes(node_term(("zone", "In", ["b"]))))
-    assert plugin.pre_filter(Cycle(state), state.info(make_pod())) is None
+    assert plugin.pre_filter(CycleState(state), state.pod_info(make_pod())) is None
 
 
 def test_an_unreadable_preference_is_a_fault() -> None:
     state = make_state()
-    pod = state.info(make_pod(affinity=preferred_nodes((1, node_term(("a", "Gt", ["x"]))))))
-    answer = NodeAffinity(NodeAffinityArgs()).pre_score(Cycle(state), pod, [])
+    pod = state.pod_info(make_pod(affinity=preferred_nodes((1, node_term(("a", "Gt", ["x"]))))))
+    answer = NodeAffinityPlugin(NodeAffinityArgs()).pre_score(CycleState(state), pod, [])
     rule = "for 'Gt', 'Lt' operators, the value must be an integer"
     assert answer == Fault(f'[0].matchExpressions[0].values[0]: Invalid value: "x": {rule}')
 
@@ -264,18 +264,18 @@ def test_ports(wanted: tuple[str, str, int], held: tuple[str, str, int], refusal
 
 def test_a_port_held_twice_is_free_only_when_both_are_gone() -> None:
     state = make_state([make_node()], [make_pod(f"h{i}", node="n0", ports=[("TCP", "", 80)]) for i in range(2)])
-    node, pod = state.node("n0"), state.info(make_pod(ports=[("TCP", "", 80)]))
+    node, pod = state.node("n0"), state.pod_info(make_pod(ports=[("TCP", "", 80)]))
     assert node is not None
     state.drop_pod("uid-default-h0")
-    assert NodePorts().filter(Cycle(state), pod, node) == PORT_TAKEN
+    assert NodePorts().filter(CycleState(state), pod, node) == PORT_TAKEN
     state.drop_pod("uid-default-h1")
-    assert NodePorts().filter(Cycle(state), pod, node) is None
+    assert NodePorts().filter(CycleState(state), pod, node) is None
 
 
 def test_pods_without_ports_skip() -> None:
     state = make_state()
-    assert NodePorts().pre_filter(Cycle(state), state.info(make_pod())) is SKIP
+    assert NodePorts().pre_filter(CycleState(state), state.pod_info(make_pod())) is SKIP
     sidecar = {"name": "s", "restartPolicy": "Always", "ports": [{"hostPort": 80}]}
-    assert NodePorts().pre_filter(Cycle(state), state.info(make_pod(initContainers=[sidecar]))) is None
+    assert NodePorts().pre_filter(CycleState(state), state.pod_info(make_pod(initContainers=[sidecar]))) is None
     ends = sidecar | {"restartPolicy": None}
-    assert NodePorts().pre_filter(Cycle(state), state.info(make_pod(initContainers=[ends]))) is SKIP
+    assert NodePorts().pre_filter(CycleState(state), state.pod_info(make_pod(initContainers=[ends]))) is SKIP

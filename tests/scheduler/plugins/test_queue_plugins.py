@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.scheduler.framework.event import UPDATE, Event, Happened
+from koord.scheduler.framework.cluster_event import UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.verdict import unresolvable
-from koord.scheduler.plugins.priority_sort import PrioritySort
-from koord.scheduler.plugins.scheduling_gates import SchedulingGates
-from tests.scheduler.clusters import make_info
+from koord.scheduler.plugins.queueing import PrioritySort, SchedulingGates
+from tests.scheduler.builders import make_info
 
 
 @pytest.mark.parametrize(
@@ -30,9 +29,9 @@ def test_gates_keep_a_pod_out(gates: list[str], refusal: object) -> None:
 
 def test_only_the_pod_itself_loses_its_gates() -> None:
     gated, other = make_info(name="gated"), make_info(name="other")
-    event = Event("Pod", UPDATE, "gates")
-    assert SchedulingGates().might_help(gated, Happened(event, gated, gated))
-    assert not SchedulingGates().might_help(gated, Happened(event, other, other))
+    event = ClusterEvent("Pod", UPDATE, "gates")
+    assert SchedulingGates().queueing_hint(gated, ObjectEvent(event, gated, gated))
+    assert not SchedulingGates().queueing_hint(gated, ObjectEvent(event, other, other))
 
 
 @given(st.lists(st.tuples(st.sampled_from((None, -5, 0, 7)), st.integers(0, 4)), min_size=2, max_size=6))

@@ -10,23 +10,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.config.scheduler.fit_plus import NodeResourcesFitPlusArgs, ResourceType
-from koord.api.config.scheduler.scarce_resource import ScarceResourceAvoidanceArgs
-from koord.api.config.scheduler.scheduling_hint import SchedulingHintArgs, defaulted
-from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.decision import Chosen, Failed, Unschedulable
-from koord.scheduler.framework.engine import Engine
-from koord.scheduler.framework.event import UPDATE, Event, Happened
+from koord.api.config.scheduler.koordinator_args import (
+    FitPlusResource,
+    NodeResourcesFitPlusArgs,
+    ScarceResourceAvoidanceArgs,
+    SchedulingHintArgs,
+    defaulted_scheduling_hint,
+)
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.framework.cluster_event import UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.decision import AttemptError, ChosenNode, Unschedulable
+from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import SKIP, Fault
-from koord.scheduler.plugins.node_name import NodeName
-from koord.scheduler.plugins.node_resources_fit_plus import NodeResourcesFitPlus, added_by
-from koord.scheduler.plugins.scarce_resource_avoidance import ScarceResourceAvoidance
-from koord.scheduler.plugins.scheduling_hint import SchedulingHint
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.wire import Pod
-from tests.scheduler.clusters import make_info, make_node, make_pod, make_state
-from tests.scheduler.equality import check_forms, profile_of
+from koord.scheduler.plugins.node_filters import NodeName
+from koord.scheduler.plugins.node_resources.fit_plus import NodeResourcesFitPlus, nonzero_pod_requests
+from koord.scheduler.plugins.node_resources.scarce_resource_avoidance import ScarceResourceAvoidance
+from koord.scheduler.plugins.scheduling_hint import SchedulingHintPlugin
+from tests.scheduler.builders import make_info, make_node, make_pod, make_state
+from tests.scheduler.plugin_equivalence import check_columns_match_definition, profile_of
 
 GPU = "nvidia.com/gpu"
 HINT = "internal.scheduling.koordinator.sh/scheduling-hint"
@@ -34,10 +38,10 @@ OLD_HINT = "scheduling.koordinator.sh/scheduling-hint"
 
 
 def scored(plugin: Plugin, state: ClusterState, pod: Pod, node: str = "n0") -> int:
-    info, found = state.info(pod), state.node(node)
+    info, found = state.pod_info(pod), state.node(node)
     assert found is not None
-    check_forms(plugin, state, info, [])
-    cycle = Cycle(state)
+    check_columns_match_definition(plugin, state, info, [])
+    cycle = CycleState(state)
     plugin.pre_score(cycle, info, [found])
     return plugin.score(cycle, info, found)
 
@@ -46,7 +50,7 @@ def scored(plugin: Plugin, state: ClusterState, pod: Pod, node: str = "n0") -> i
 
 
 def plus(**resources: tuple[str, int]) -> NodeResourcesFitPlus:
-    given = {name.replace("gpu", GPU): ResourceType(type=kind, weight=w) for name, (kind, w) in resources.items()}
+    given = {name.replace("gpu", GPU): FitPlusResource(type=kind, weight=w) for name, (kind, w) in resources.items()}
     return NodeResourcesFitPlus(NodeResourcesFitPlusArgs(resources=given))
 
 
@@ -90,7 +94,7 @@ def cpus(amount: str, **more: Any) -> dict[str, Any]:
 )
 def test_what_a_pod_adds(containers: list[str], init: list[dict[str, Any]], cpu: int) -> None:
     pod = make_info(name="p", containers=[cpus(amount) for amount in containers], initContainers=init)
-    assert added_by(pod.shape)["cpu"] == cpu
+    assert nonzero_pod_requests(pod.shape)["cpu"] == cpu
 
 
 amounts = st.fixed_dictionaries(
@@ -109,9 +113,11 @@ def test_both_forms_agree(
 ) -> None:
     state = make_state(make_node(f"n{i}", cpu=str(cpu), more={GPU: str(gpu)}) for i, (cpu, gpu) in enumerate(nodes))
     state.set_pod(make_pod("runs", node="n0", cpu="1", more={GPU: "1"}))
-    pod = state.info(make_pod("p", more=asks))
-    check_forms(plus(cpu=(kinds[0], 2), gpu=(kinds[1], 1)), state, pod, [0, 3, 1])
-    check_forms(ScarceResourceAvoidance(ScarceResourceAvoidanceArgs(resources=tuple(scarce))), state, pod, [2, 0])
+    pod = state.pod_info(make_pod("p", more=asks))
+    check_columns_match_definition(plus(cpu=(kinds[0], 2), gpu=(kinds[1], 1)), state, pod, [0, 3, 1])
+    check_columns_match_definition(
+        ScarceResourceAvoidance(ScarceResourceAvoidanceArgs(resources=tuple(scarce))), state, pod, [2, 0]
+    )
 
 
 # ScarceResourceAvoidance -------------------------------------------------------------------------------------------
@@ -142,20 +148,20 @@ def hinted(name: str = "p", key: str = HINT, text: str | None = None, **hint: li
     return make_pod(name, annotations={key: json.dumps(hint) if text is None else text})
 
 
-def engine(most: int | None = None) -> Engine:
+def engine(most: int | None = None) -> SchedulingEngine:
     state = make_state(make_node(f"n{i}") for i in range(6))
-    plugin = SchedulingHint(defaulted(SchedulingHintArgs(max_hint_nodes=most)))
-    return Engine(profile_of([plugin, NodeName()]), state, 0)
+    plugin = SchedulingHintPlugin(defaulted_scheduling_hint(SchedulingHintArgs(max_hint_nodes=most)))
+    return SchedulingEngine(profile_of([plugin, NodeName()]), state, 0)
 
 
 def decided(pod: Pod, most: int | None = None) -> Any:
     made = engine(most)
-    return made.decide(made._state.info(pod))
+    return made.decide(made._state.pod_info(pod))
 
 
 def test_only_the_named_nodes_are_looked_at() -> None:
     decision = decided(hinted(nodeNames=["n4", "gone"]))
-    assert isinstance(decision, Chosen)
+    assert isinstance(decision, ChosenNode)
     assert (decision.node, decision.feasible) == ("n4", 1)
     told = decided(make_pod("q", nodeName="", annotations={HINT: '{"nodeNames":["gone"]}'}))
     assert isinstance(told, Unschedulable)
@@ -176,7 +182,7 @@ def test_preferred_nodes_are_tried_first(pod: Pod, node: str) -> None:
 
 def test_a_preference_that_is_of_no_use_changes_nothing() -> None:
     chosen = decided(hinted(preferredNodeNames=["gone"]))
-    assert isinstance(chosen, Chosen)
+    assert isinstance(chosen, ChosenNode)
     assert chosen.feasible == 6
 
 
@@ -187,7 +193,7 @@ def test_only_so_many_preferred_nodes_are_tried() -> None:
 
 def test_a_hint_that_cannot_be_read_is_an_error() -> None:
     told = decided(hinted(text="{"))
-    assert isinstance(told, Failed)
+    assert isinstance(told, AttemptError)
     assert told.plugin == "SchedulingHint"
 
 
@@ -199,20 +205,22 @@ def test_an_empty_hint_leaves_the_word_to_the_old_key() -> None:
 def test_pods_without_a_hint_share_a_class_and_are_skipped() -> None:
     made = engine()
     for n in range(3):
-        made.decide(made._state.info(make_pod(f"p{n}", annotations={"other": str(n)})))
+        made.decide(made._state.pod_info(make_pod(f"p{n}", annotations={"other": str(n)})))
     assert len(made._classes) == 1
-    plugin = SchedulingHint(defaulted(SchedulingHintArgs()))
-    info = made._state.info(make_pod("q"))
-    assert plugin.pre_filter(Cycle(made._state), info) is SKIP
-    assert plugin.prefer_nodes(Cycle(made._state), info) is SKIP
-    assert isinstance(plugin.pre_filter(Cycle(made._state), made._state.info(hinted(text="[]"))), Fault)
+    plugin = SchedulingHintPlugin(defaulted_scheduling_hint(SchedulingHintArgs()))
+    info = made._state.pod_info(make_pod("q"))
+    assert plugin.pre_filter(CycleState(made._state), info) is SKIP
+    assert plugin.prefer_nodes(CycleState(made._state), info) is SKIP
+    assert isinstance(plugin.pre_filter(CycleState(made._state), made._state.pod_info(hinted(text="[]"))), Fault)
 
 
 def test_only_another_hint_wakes() -> None:
     state = make_state()
-    plugin = SchedulingHint(defaulted(SchedulingHintArgs()))
-    old, new = state.info(hinted(nodeNames=["a"])), state.info(hinted(nodeNames=["b"]))
-    event = Event("Pod", UPDATE)
-    assert plugin.might_help(new, Happened(event, old, new))
-    assert not plugin.might_help(new, Happened(event, new, new))
-    assert not plugin.might_help(new, Happened(event, old=state.info(make_pod("x")), new=state.info(make_pod("x"))))
+    plugin = SchedulingHintPlugin(defaulted_scheduling_hint(SchedulingHintArgs()))
+    old, new = state.pod_info(hinted(nodeNames=["a"])), state.pod_info(hinted(nodeNames=["b"]))
+    event = ClusterEvent("Pod", UPDATE)
+    assert plugin.queueing_hint(new, ObjectEvent(event, old, new))
+    assert not plugin.queueing_hint(new, ObjectEvent(event, new, new))
+    assert not plugin.queueing_hint(
+        new, ObjectEvent(event, old=state.pod_info(make_pod("x")), new=state.pod_info(make_pod("x")))
+    )

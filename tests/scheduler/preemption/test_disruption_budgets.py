@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from koord.api.policy import PodDisruptionBudget
-from koord.scheduler.preemption.budget import Budgets
-from koord.scheduler.state.cluster import ClusterState
-from tests.scheduler.clusters import make_pod
-from tests.scheduler.preemption.situations import budget
+from koord.api.kubernetes.disruption import PodDisruptionBudget
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.preemption.disruption_budgets import DisruptionBudgets
+from tests.scheduler.builders import make_pod
+from tests.scheduler.preemption.cluster_fixture import budget
 
 WEB, DB, BOTH = {"app": "web"}, {"app": "db"}, {"app": "web", "tier": "x"}
 
@@ -33,15 +33,15 @@ WEB, DB, BOTH = {"app": "web"}, {"app": "db"}, {"app": "web", "tier": "x"}
 def test_split(budgets: tuple[PodDisruptionBudget, ...], violating: list[str]) -> None:
     state = ClusterState()
     pods = [("w0", WEB), ("w1", WEB), ("d0", DB), ("w2", BOTH), ("bare", {})]
-    infos = [state.info(make_pod(name, labels=labels)) for name, labels in pods]
-    over, fine = Budgets(budgets).split(infos)
+    infos = [state.pod_info(make_pod(name, labels=labels)) for name, labels in pods]
+    over, fine = DisruptionBudgets(budgets).split(infos)
     assert [pod.name for pod in over] == violating
     assert [pod.name for pod in fine] == [name for name, _ in pods if name not in violating]
 
 
 def test_every_split_starts_with_the_whole_budget() -> None:
     state = ClusterState()
-    web = state.info(make_pod("w", labels=WEB))
-    budgets = Budgets([budget("b", WEB, 1)])
+    web = state.pod_info(make_pod("w", labels=WEB))
+    budgets = DisruptionBudgets([budget("b", WEB, 1)])
     assert budgets.split([web]) == ([], [web])
     assert budgets.split([web]) == ([], [web])

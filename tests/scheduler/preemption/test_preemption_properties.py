@@ -15,16 +15,16 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.policy import PodDisruptionBudget
-from koord.scheduler.framework.decision import Chosen, Preempt, Unschedulable
-from koord.scheduler.framework.engine import Engine
-from koord.scheduler.preemption.budget import Budgets
-from koord.scheduler.preemption.rules import Rules
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.wire import Pod
-from tests.scheduler.clusters import HOSTNAME, ZONE, make_node, make_pod, make_state
-from tests.scheduler.preemption.situations import Scene, budget, picture, running
+from koord.api.kubernetes.disruption import PodDisruptionBudget
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.framework.decision import ChosenNode, PreemptionPlan, Unschedulable
+from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.preemption.disruption_budgets import DisruptionBudgets
+from koord.scheduler.preemption.victims import VictimRules
+from tests.scheduler.builders import HOSTNAME, ZONE, make_node, make_pod, make_state
+from tests.scheduler.preemption.cluster_fixture import PreemptionCluster, budget, running, state_summary
 
 NODES = ("n0", "n1", "n2", "n3")
 CPU = ("0", "1", "2", "3", "4", "8")
@@ -38,10 +38,10 @@ class Situation(msgspec.Struct, frozen=True):
     promised: tuple[tuple[Pod, str], ...]
     pod: Pod
 
-    def scene(self, seed: int = 0, **hooks: Any) -> Scene:
-        scene = Scene(make_state(self.nodes, self.placed), self.budgets, seed=seed, **hooks)
+    def scene(self, seed: int = 0, **hooks: Any) -> PreemptionCluster:
+        scene = PreemptionCluster(make_state(self.nodes, self.placed), self.budgets, seed=seed, **hooks)
         for pod, node in self.promised:
-            scene.promise(pod, node)
+            scene.nominate(pod, node)
         return scene
 
 
@@ -109,10 +109,10 @@ def situations(draw: st.DrawFn) -> Situation:
     return Situation(tuple(nodes), tuple(placed), tuple(budgets), tuple(promised), pod)
 
 
-def outcome(scene: Scene, pod: Pod) -> tuple[PodInfo, Unschedulable | Chosen]:
-    info = scene.state.info(pod)
+def outcome(scene: PreemptionCluster, pod: Pod) -> tuple[PodInfo, Unschedulable | ChosenNode]:
+    info = scene.state.pod_info(pod)
     decision = scene.engine.decide(info)
-    assert isinstance(decision, Unschedulable | Chosen)
+    assert isinstance(decision, Unschedulable | ChosenNode)
     return info, scene.engine.post_filter(info, decision) if isinstance(decision, Unschedulable) else decision
 
 
@@ -121,10 +121,10 @@ def fits(situation: Situation, node: str, gone: Sequence[PodInfo]) -> bool:
     uids = {pod.uid for pod in gone}
     left = tuple(pod for pod in situation.placed if pod.metadata.uid not in uids)
     scene = msgspec.structs.replace(situation, placed=left).scene()
-    found = scene.engine.evaluate(scene.state.info(situation.pod))
+    found = scene.engine.evaluate(scene.state.pod_info(situation.pod))
     if isinstance(found, Unschedulable):
         return False
-    return found.judgement.verdict(scene.state.table.index[node].row) is None  # type: ignore[union-attr]
+    return found.filter_results.verdict(scene.state.table.index[node].row) is None  # type: ignore[union-attr]
 
 
 def affinity_free(pod: Pod) -> bool:
@@ -152,23 +152,23 @@ def test_victims_are_enough_and_none_is_taken_for_nothing(situation: Situation) 
 @settings(deadline=None, max_examples=100)
 def test_a_what_if_changes_nothing(situation: Situation) -> None:
     scene = situation.scene()
-    scene.engine.decide(scene.state.info(situation.pod))  # what is kept from here on is there before and after
-    before = picture(scene.state)
+    scene.engine.decide(scene.state.pod_info(situation.pod))  # what is kept from here on is there before and after
+    before = state_summary(scene.state)
     info, first = outcome(scene, situation.pod)
-    assert picture(scene.state) == before
+    assert state_summary(scene.state) == before
     again = scene.engine.decide(info)
     if isinstance(first, Unschedulable):
         assert isinstance(again, Unschedulable)
-        assert again.refusals == first.refusals
+        assert again.rejections == first.rejections
     else:
         assert again == first
     for node in situation.nodes:  # what was kept is asked again about every node, and must not remember the what-if
         scene.state.set_node(node)
-    fresh = Engine(scene.engine.profile, scene.state, 0, scene.nominations)
+    fresh = SchedulingEngine(scene.engine.profile, scene.state, 0, scene.nominations)
     assert refusals(scene.engine, info) == refusals(fresh, info)
 
 
-def refusals(engine: Engine, pod: PodInfo) -> Any:
+def refusals(engine: SchedulingEngine, pod: PodInfo) -> Any:
     decision = engine.decide(pod)
     return decision.message() if isinstance(decision, Unschedulable) else decision
 
@@ -190,10 +190,10 @@ def test_the_same_seed_gives_the_same_outcome(situation: Situation, seed: int) -
     )
 
 
-def told(decision: Unschedulable | Chosen) -> Any:
-    if isinstance(decision, Chosen):
+def told(decision: Unschedulable | ChosenNode) -> Any:
+    if isinstance(decision, ChosenNode):
         return decision.node
-    preempt: Preempt | None = decision.preempt
+    preempt: PreemptionPlan | None = decision.preempt
     if preempt is None:
         return decision.message(), decision.nominate
     return preempt.node, [victim.name for victim in preempt.victims], preempt.violations, preempt.clear_nominations
@@ -203,8 +203,8 @@ def told(decision: Unschedulable | Chosen) -> Any:
 @settings(deadline=None, max_examples=100)
 def test_budgets_split_keeps_everybody_in_order(situation: Situation) -> None:
     state = ClusterState()
-    ranked = sorted((state.info(pod) for pod in situation.placed), key=Rules().importance)
-    violating, fine = Budgets(situation.budgets).split(ranked)
+    ranked = sorted((state.pod_info(pod) for pod in situation.placed), key=VictimRules().importance)
+    violating, fine = DisruptionBudgets(situation.budgets).split(ranked)
     assert sorted((*violating, *fine), key=ranked.index) == ranked
     for part in (violating, fine):
         assert part == sorted(part, key=ranked.index)

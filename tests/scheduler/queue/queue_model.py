@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from koord.scheduler.framework.event import Event, Happened
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.cluster_event import ClusterEvent, ObjectEvent
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.queue.backoff import Settings, ends_at
-from koord.scheduler.queue.change import differs, pod_changes
-from koord.scheduler.state.pod import PodInfo
-from tests.scheduler.queue.actors import Cast
+from koord.scheduler.queue.backoff import QueueSettings, backoff_end
+from koord.scheduler.queue.update_events import may_open_gate, pod_update_events
+from tests.scheduler.queue.fake_plugins import QueuePlugins
 
-NODE_ADD = Event("Node", "add")
-TAINTED = (Event("Node", "update", "taints"), Event("Node", "update", "unschedulable"))
+NODE_ADD = ClusterEvent("Node", "add")
+TAINTED = (ClusterEvent("Node", "update", "taints"), ClusterEvent("Node", "update", "unschedulable"))
 
 
-class Entry:
+class ModelEntry:
     def __init__(self, pod: PodInfo, number: int, now: float) -> None:
         self.pod = pod
         self.number = number
@@ -28,7 +28,7 @@ class Entry:
         self.rejected: set[str] = set()
         self.pending: set[str] = set()
         self.gate = ""
-        self.missed: list[Happened] = []
+        self.missed: list[ObjectEvent] = []
         self.listening = False
         self.activated = False
         self.latest = pod
@@ -38,50 +38,50 @@ class Entry:
         return (-self.pod.priority, self.since, self.number)
 
 
-class Model:
-    def __init__(self, cast: Cast, settings: Settings) -> None:
+class QueueModel:
+    def __init__(self, cast: QueuePlugins, settings: QueueSettings) -> None:
         self.cast = cast
         self.settings = settings
-        self.live: dict[str, Entry] = {}
-        self.orphans: dict[str, Entry] = {}  # attempts whose pod is gone
+        self.live: dict[str, ModelEntry] = {}
+        self.orphans: dict[str, ModelEntry] = {}  # attempts whose pod is gone
         self.promised: dict[str, str] = {}
         self.arrivals = 0
 
     # Who refuses, who hears --------------------------------------------------------------------------------------
 
-    def plugins(self, entry: Entry) -> tuple[Plugin, ...]:
+    def plugins(self, entry: ModelEntry) -> tuple[Plugin, ...]:
         return next(p.plugins() for p in self.cast.profiles if p.scheduler_name == entry.pod.scheduler)
 
-    def gates(self, entry: Entry) -> list[Plugin]:
+    def gates(self, entry: ModelEntry) -> list[Plugin]:
         profile = next(p for p in self.cast.profiles if p.scheduler_name == entry.pod.scheduler)
-        plugins = list(profile.at("pre_enqueue"))
+        plugins = list(profile.plugins_at("pre_enqueue"))
         return [p for p in plugins if p.name == entry.gate] + [p for p in plugins if p.name != entry.gate]
 
     @staticmethod
-    def hears(plugin: Plugin, event: Event) -> bool:
+    def listens(plugin: Plugin, event: ClusterEvent) -> bool:
         return any(own.covers(event) for own in plugin.wakes_on)
 
-    def hopes(self, plugin: Plugin, pod: PodInfo, happened: Happened) -> bool:
-        if self.hears(plugin, happened.event):
-            return plugin.might_help(pod, happened)
-        return self.hears_blindly(plugin, happened.event)
+    def may_help(self, plugin: Plugin, pod: PodInfo, object_event: ObjectEvent) -> bool:
+        if self.listens(plugin, object_event.event):
+            return plugin.queueing_hint(pod, object_event)
+        return self.listens_always(plugin, object_event.event)
 
-    def hears_blindly(self, plugin: Plugin, event: Event) -> bool:
-        knows_taints = any(self.hears(plugin, part) for part in TAINTED)
-        return event in TAINTED and self.hears(plugin, NODE_ADD) and not knows_taints
+    def listens_always(self, plugin: Plugin, event: ClusterEvent) -> bool:
+        knows_taints = any(self.listens(plugin, part) for part in TAINTED)
+        return event in TAINTED and self.listens(plugin, NODE_ADD) and not knows_taints
 
-    def worth(self, entry: Entry, happened: Happened) -> int:
+    def strategy_for(self, entry: ModelEntry, object_event: ObjectEvent) -> int:
         worth = 0
         for plugin in self.plugins(entry):
-            if plugin.name in entry.pending and self.hopes(plugin, entry.pod, happened):
+            if plugin.name in entry.pending and self.may_help(plugin, entry.pod, object_event):
                 worth = 2
-            if plugin.name in entry.rejected and self.hopes(plugin, entry.pod, happened):
+            if plugin.name in entry.rejected and self.may_help(plugin, entry.pod, object_event):
                 worth = max(worth, 1)
         return worth
 
     # Moves -------------------------------------------------------------------------------------------------------
 
-    def let_in(self, entry: Entry, part: str, *, checked: bool = False) -> None:
+    def enqueue(self, entry: ModelEntry, part: str, *, checked: bool = False) -> None:
         if (part == "active" or self.settings.pop_from_backoff) and not checked:
             for plugin in self.gates(entry):
                 if plugin.pre_enqueue(entry.pod) is not None:
@@ -91,16 +91,16 @@ class Model:
             entry.gate = ""
         entry.part = part
 
-    def wake(self, entry: Entry, worth: int, now: float) -> None:
-        self.let_in(entry, "backoff" if worth == 1 and now < entry.until else "active")
+    def requeue(self, entry: ModelEntry, worth: int, now: float) -> None:
+        self.enqueue(entry, "backoff" if worth == 1 and now < entry.until else "active")
 
-    def see(self, old: PodInfo | None, new: PodInfo) -> None:
+    def update_nomination(self, old: PodInfo | None, new: PodInfo) -> None:
         if new.gates:
             self.promised.pop(new.uid, None)
         elif old is None or old.nominated_node or new.nominated_node:
-            self.promise(new.uid, new.nominated_node)
+            self.nominate(new.uid, new.nominated_node)
 
-    def promise(self, uid: str, node: str) -> None:
+    def nominate(self, uid: str, node: str) -> None:
         self.promised.pop(uid, None)
         if node:
             self.promised[uid] = node
@@ -108,31 +108,31 @@ class Model:
     # The same calls as the queue's -------------------------------------------------------------------------------
 
     def add(self, pod: PodInfo, now: float) -> None:
-        self.see(None, pod)
+        self.update_nomination(None, pod)
         if pod.uid in self.orphans:
             entry = self.live[pod.uid] = self.orphans.pop(pod.uid)
             entry.latest, entry.activated = pod, True
             return
         self.arrivals += 1
-        entry = self.live[pod.uid] = Entry(pod, self.arrivals, now)
-        self.let_in(entry, "active")
+        entry = self.live[pod.uid] = ModelEntry(pod, self.arrivals, now)
+        self.enqueue(entry, "active")
 
     def update(self, pod: PodInfo, now: float) -> None:
         entry = self.live[pod.uid]
         old = entry.latest if entry.part == "in-flight" else entry.pod
-        changes = [Happened(event, old, pod) for event in pod_changes(old, pod)]
+        changes = [ObjectEvent(event, old, pod) for event in pod_update_events(old, pod)]
         if entry.part == "in-flight":
             entry.latest = pod
             entry.missed += changes
             return
-        self.see(old, pod)
+        self.update_nomination(old, pod)
         entry.pod = pod
-        if entry.part == "gated" and differs(old, pod):
-            self.wake(entry, 1, now)
+        if entry.part == "gated" and may_open_gate(old, pod):
+            self.requeue(entry, 1, now)
         elif entry.part == "unschedulable":
             for change in changes:
-                if (worth := self.worth(entry, change)) > 0:
-                    self.wake(entry, worth, now)
+                if (worth := self.strategy_for(entry, change)) > 0:
+                    self.requeue(entry, worth, now)
                     break
 
     def delete(self, uid: str) -> None:
@@ -142,31 +142,31 @@ class Model:
             entry.missed, entry.listening = [], False
             self.orphans[uid] = entry
 
-    def happened(self, happened: Happened, now: float) -> None:
+    def on_event(self, object_event: ObjectEvent, now: float) -> None:
         of_interest = any(
-            self.hears(plugin, happened.event) or self.hears_blindly(plugin, happened.event)
+            self.listens(plugin, object_event.event) or self.listens_always(plugin, object_event.event)
             for profile in self.cast.profiles
             for plugin in profile.plugins()
         )
-        woken: list[tuple[Entry, int]] = []
+        woken: list[tuple[ModelEntry, int]] = []
         for entry in self.live.values():
             if entry.part == "in-flight" and entry.listening and of_interest:
-                entry.missed.append(happened)
+                entry.missed.append(object_event)
             if entry.part == "gated":
                 gate = next(p for p in self.plugins(entry) if p.name == entry.gate)
-                if not self.hears(gate, happened.event) and not self.hears_blindly(gate, happened.event):
+                if not self.listens(gate, object_event.event) and not self.listens_always(gate, object_event.event):
                     continue
-            if entry.part in ("gated", "unschedulable") and (worth := self.worth(entry, happened)) > 0:
+            if entry.part in ("gated", "unschedulable") and (worth := self.strategy_for(entry, object_event)) > 0:
                 woken.append((entry, worth))
         for entry, worth in woken:
-            self.wake(entry, worth, now)
+            self.requeue(entry, worth, now)
 
     def flush(self, now: float) -> None:
         for entry in self.live.values():
             if entry.part == "backoff" and entry.until <= now:
-                self.let_in(entry, "active", checked=self.settings.pop_from_backoff)
+                self.enqueue(entry, "active", checked=self.settings.pop_from_backoff)
             elif entry.part == "unschedulable" and entry.since + self.settings.max_unschedulable_s <= now:
-                self.wake(entry, 1, now)
+                self.requeue(entry, 1, now)
 
     def pop(self, now: float) -> str | None:
         self.flush(now)
@@ -178,7 +178,7 @@ class Model:
             return self.start(min(kept, key=lambda e: (e.until, *e.order)))
         return None
 
-    def start(self, entry: Entry) -> str:
+    def start(self, entry: ModelEntry) -> str:
         entry.part, entry.gate = "in-flight", ""
         entry.attempts += 1
         entry.rejected, entry.pending, entry.missed = set(), set(), []
@@ -190,18 +190,18 @@ class Model:
             return
         entry = self.live[uid]
         if entry.pod.nominated_node != entry.latest.nominated_node:
-            self.promise(uid, entry.latest.nominated_node)
+            self.nominate(uid, entry.latest.nominated_node)
         entry.pod, entry.since = entry.latest, now
         entry.rejected, entry.pending = set(rejected), set(pending)
         if entry.rejected or entry.pending:
             entry.refusals, entry.errors = entry.refusals + 1, 0
-            worth = max([self.worth(entry, h) for h in entry.missed] + [1 if entry.activated else 0])
+            worth = max([self.strategy_for(entry, h) for h in entry.missed] + [1 if entry.activated else 0])
         else:
             entry.errors += 1
             worth = 1
-        entry.until = ends_at(now, entry.errors or entry.refusals, self.settings)
+        entry.until = backoff_end(now, entry.errors or entry.refusals, self.settings)
         if worth:
-            self.wake(entry, worth, now)
+            self.requeue(entry, worth, now)
         else:
             entry.part = "unschedulable"
 
@@ -212,7 +212,7 @@ class Model:
         if entry.part == "in-flight":
             entry.activated = True
         else:
-            self.let_in(entry, "active", checked=entry.part == "backoff" and self.settings.pop_from_backoff)
+            self.enqueue(entry, "active", checked=entry.part == "backoff" and self.settings.pop_from_backoff)
 
     def done(self, uid: str) -> None:
         if self.orphans.pop(uid, None) is None:

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.scheduler.queue.backoff import Backoff, Settings, duration_s, ends_at
-from koord.scheduler.queue.entry import QueuedPod
-from tests.scheduler.queue.actors import pod
+from koord.scheduler.queue.backoff import BackoffQueue, QueueSettings, backoff_duration_s, backoff_end
+from koord.scheduler.queue.queued_pod import QueuedPod
+from tests.scheduler.queue.fake_plugins import pod
 
-DEFAULTS = Settings()
-EXACT = Settings(pop_from_backoff=False)
+DEFAULTS = QueueSettings()
+EXACT = QueueSettings(pop_from_backoff=False)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ EXACT = Settings(pop_from_backoff=False)
     ],
 )
 def test_duration(failures: int, seconds: float) -> None:
-    assert duration_s(failures, DEFAULTS) == seconds
+    assert backoff_duration_s(failures, DEFAULTS) == seconds
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_duration(failures: int, seconds: float) -> None:
         pytest.param(100.0, 1, DEFAULTS, 102.0, id="also-from-a-whole-second"),
         pytest.param(100.3, 1, EXACT, 101.3, id="exact-without-early-pops"),
         pytest.param(100.3, 0, DEFAULTS, 0.0, id="nothing-to-serve"),
-        pytest.param(100.3, 3, Settings(max_backoff_s=0), 0.0, id="switched-off"),
-        pytest.param(100.3, 3, Settings(initial_backoff_s=20), 111.0, id="initial-above-the-cap"),
+        pytest.param(100.3, 3, QueueSettings(max_backoff_s=0), 0.0, id="switched-off"),
+        pytest.param(100.3, 3, QueueSettings(initial_backoff_s=20), 111.0, id="initial-above-the-cap"),
     ],
 )
-def test_end(since: float, failures: int, settings: Settings, end: float) -> None:
-    assert ends_at(since, failures, settings) == end
+def test_end(since: float, failures: int, settings: QueueSettings, end: float) -> None:
+    assert backoff_end(since, failures, settings) == end
 
 
 @settings(deadline=None)
@@ -55,11 +55,11 @@ def test_end(since: float, failures: int, settings: Settings, end: float) -> Non
 def test_grows_with_failures_and_is_capped(
     since: float, failures: int, initial: float, longest: float, early: bool
 ) -> None:
-    settings = Settings(initial_backoff_s=initial, max_backoff_s=longest, pop_from_backoff=early)
-    end = ends_at(since, failures, settings)
-    assert ends_at(since, failures + 1, settings) >= end
+    settings = QueueSettings(initial_backoff_s=initial, max_backoff_s=longest, pop_from_backoff=early)
+    end = backoff_end(since, failures, settings)
+    assert backoff_end(since, failures + 1, settings) >= end
     assert since <= end <= since + longest + 1 + 1e-6
-    assert duration_s(failures, settings) <= longest
+    assert backoff_duration_s(failures, settings) <= longest
 
 
 def waiting(name: str, until: float, *, rejected: bool = True) -> QueuedPod:
@@ -70,7 +70,7 @@ def waiting(name: str, until: float, *, rejected: bool = True) -> QueuedPod:
 
 
 def test_a_second_is_left_in_order_of_the_sort_plugin() -> None:
-    backoff = Backoff()
+    backoff = BackoffQueue()
     for name, until, key in (("low", 5.0, 9), ("later", 6.0, 0), ("high", 5.0, 1)):
         backoff.add(waiting(name, until), key)
     assert [q.pod.name for q in backoff] == ["high", "low", "later"]
@@ -79,7 +79,7 @@ def test_a_second_is_left_in_order_of_the_sort_plugin() -> None:
 
 
 def test_errors_are_never_taken_early() -> None:
-    backoff = Backoff()
+    backoff = BackoffQueue()
     backoff.add(waiting("broken", 3.0, rejected=False), 0)
     backoff.add(waiting("refused", 9.0), 0)
     assert backoff.next_end() == 3.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.scheduler.queue.heap import Heap
+from koord.scheduler.queue.heap import KeyedHeap
 
 NAMES = st.sampled_from([f"p{i}" for i in range(8)])
 STEPS = st.lists(
@@ -21,7 +21,7 @@ STEPS = st.lists(
 @settings(deadline=None)
 @given(STEPS)
 def test_behaves_like_a_sorted_list(steps: list[tuple[str, str, int]]) -> None:
-    heap: Heap[str] = Heap()
+    heap: KeyedHeap[str] = KeyedHeap()
     model: dict[str, tuple[int, int]] = {}
     for order, (step, name, key) in enumerate(steps):
         if step == "push":
@@ -40,7 +40,7 @@ def test_behaves_like_a_sorted_list(steps: list[tuple[str, str, int]]) -> None:
 
 
 def test_dead_entries_do_not_pile_up() -> None:
-    heap: Heap[int] = Heap()
+    heap: KeyedHeap[int] = KeyedHeap()
     for round_ in range(10_000):
         heap.push("same", round_, round_)
     assert len(heap._entries) < 100

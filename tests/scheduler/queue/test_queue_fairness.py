@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.scheduler.queue.scheduling import SchedulingQueue
-from tests.scheduler.queue.actors import Cast, node_added, pod, pod_gone
+from koord.scheduler.queue.scheduling_queue import SchedulingQueue
+from tests.scheduler.queue.fake_plugins import QueuePlugins, node_added, pod, pod_gone
 
 FIT = frozenset({"Fit"})
 ATTEMPT_S = 0.25
@@ -20,7 +20,7 @@ Fate = tuple[int, int | None, bool]
 
 def run(pods: list[Fate], pops: int) -> tuple[list[str], set[str]]:
     """Try pods for a while, with an event that gives everyone hope in the middle of each attempt."""
-    queue = SchedulingQueue(Cast().profiles)
+    queue = SchedulingQueue(QueuePlugins().profiles)
     now = 0.0
     for number, (priority, _, _) in enumerate(pods):
         queue.add(pod(str(number), priority=priority), now)
@@ -35,13 +35,13 @@ def run(pods: list[Fate], pops: int) -> tuple[list[str], set[str]]:
             continue
         now += ATTEMPT_S
         order.append(queued.pod.name)
-        queue.happened(pod_gone(), now)
+        queue.on_event(pod_gone(), now)
         _, failures, by_error = pods[int(queued.pod.name)]
         if failures is not None and queued.attempts > failures:
             bound.add(queued.pod.name)
             queue.done(queued.uid)
         else:
-            queue.failed(queued, now, rejected=frozenset() if by_error else FIT)
+            queue.attempt_failed(queued, now, rejected=frozenset() if by_error else FIT)
     return order, bound
 
 
@@ -81,13 +81,13 @@ def test_the_same_story_twice_has_the_same_order(pods: list[Fate]) -> None:
 
 
 def test_a_crowd_that_is_woken_is_tried_by_priority_then_by_last_failure() -> None:
-    queue = SchedulingQueue(Cast().profiles)
+    queue = SchedulingQueue(QueuePlugins().profiles)
     for number in range(30):
         queue.add(pod(f"{number:02}", priority=number % 3), 0.0)
     for now in range(30):
         queued = queue.pop(float(now))
         assert queued is not None
-        queue.failed(queued, float(now), rejected=FIT)
-    assert queue.happened(node_added(cpu="4"), 100.0) == 30
+        queue.attempt_failed(queued, float(now), rejected=FIT)
+    assert queue.on_event(node_added(cpu="4"), 100.0) == 30
     again = [queued.pod.name for _ in range(30) if (queued := queue.pop(100.0))]
     assert again == sorted(again, key=lambda name: (-(int(name) % 3), name))

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from koord.api.model import decode
-from koord.api.part import QuantityText
-from koord.values.quantity import Quantity, QuantityError
+from koord.api.model import QuantityText, decode
+from koord.values.quantity import Quantity
+from koord.values.quantity_syntax import QuantityError
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
-class Malformed(msgspec.Struct, frozen=True):
+class MalformedAnnotation(msgspec.Struct, frozen=True):
     """MalformedAnnotation means that the key is there and its text cannot be read."""
 
     key: str
@@ -27,12 +27,12 @@ class Malformed(msgspec.Struct, frozen=True):
         return f"{self.key}: {self.reason}"
 
 
-def read(
+def parse_json(
     values: Mapping[str, str],
     key: str,
     shape: type[T],
     amounts: Callable[[T], Iterable[QuantityText]] | None = None,
-) -> T | Malformed | None:
+) -> T | MalformedAnnotation | None:
     """Parse the typed value under `key`; JSON null counts as missing.
 
     `amounts` lists the quantities inside. They stay text, but one that is no quantity makes the annotation
@@ -48,9 +48,9 @@ def read(
         for amount in amounts(value) if amounts else ():
             Quantity.parse(amount)
     except (msgspec.DecodeError, QuantityError) as error:
-        return Malformed(key, str(error))
+        return MalformedAnnotation(key, str(error))
     return value
 
 
-def written(value: Any) -> str:
+def dump_json(value: Any) -> str:
     return _ENCODER.encode(value).decode()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.config.field_error import FieldError, duration_at_least, required, within
-from koord.api.marker import Duration
+from koord.api.config.field_error import FieldError, duration_errors, range_errors, required_error
 from koord.api.model import Model
+from koord.api.schema_markers import Duration
 from koord.values import duration
 
 JITTER = 1.2  # a retry may be stretched by this, and must still come before the deadline
 
 
-class LeaderElection(Model, frozen=True, kw_only=True):
+class LeaderElectionConfiguration(Model, frozen=True, kw_only=True):
     leader_elect: bool | None = None
     lease_duration: Duration | None = None
     renew_deadline: Duration | None = None
@@ -22,7 +22,7 @@ class LeaderElection(Model, frozen=True, kw_only=True):
     resource_namespace: str = ""
 
 
-class ClientConnection(Model, frozen=True, kw_only=True):
+class ClientConnectionConfiguration(Model, frozen=True, kw_only=True):
     kubeconfig: str = ""
     accept_content_types: str = ""
     content_type: str = ""
@@ -30,19 +30,19 @@ class ClientConnection(Model, frozen=True, kw_only=True):
     burst: int = 0
 
 
-def defaulted_election(given: LeaderElection, name: str, namespace: str) -> LeaderElection:
-    return LeaderElection(
+def defaulted_election(given: LeaderElectionConfiguration, name: str, namespace: str) -> LeaderElectionConfiguration:
+    return LeaderElectionConfiguration(
         leader_elect=True if given.leader_elect is None else given.leader_elect,
-        lease_duration=_or(given.lease_duration, "15s"),
-        renew_deadline=_or(given.renew_deadline, "10s"),
-        retry_period=_or(given.retry_period, "2s"),
+        lease_duration=_duration_or_default(given.lease_duration, "15s"),
+        renew_deadline=_duration_or_default(given.renew_deadline, "10s"),
+        retry_period=_duration_or_default(given.retry_period, "2s"),
         resource_lock=given.resource_lock or "leases",
         resource_name=given.resource_name or name,
         resource_namespace=given.resource_namespace or namespace,
     )
 
 
-def _or(given: str | None, default: str) -> str:
+def _duration_or_default(given: str | None, default: str) -> str:
     """Return the default for a duration of zero or none. Malformed text is left for validation to report."""
     try:
         return given if given and duration.parse(given) else default
@@ -50,7 +50,7 @@ def _or(given: str | None, default: str) -> str:
         return given or default
 
 
-def defaulted_client(given: ClientConnection) -> ClientConnection:
+def defaulted_client(given: ClientConnectionConfiguration) -> ClientConnectionConfiguration:
     """Fill in the client's defaults. The content type is JSON: upstream prefers protobuf, which buys a Python
     client nothing.
     """
@@ -62,7 +62,7 @@ def defaulted_client(given: ClientConnection) -> ClientConnection:
     )
 
 
-def validate_election(given: LeaderElection, path: str = "leaderElection") -> list[FieldError]:
+def validate_election(given: LeaderElectionConfiguration, path: str = "leaderElection") -> list[FieldError]:
     """Validate a defaulted election; nothing is checked of one that is switched off."""
     if not given.leader_elect:
         return []
@@ -72,15 +72,15 @@ def validate_election(given: LeaderElection, path: str = "leaderElection") -> li
         ("renewDeadline", given.renew_deadline),
         ("retryPeriod", given.retry_period),
     ):
-        errors += [required(f"{path}.{name}")] if value is None else duration_at_least(f"{path}.{name}", value, 1)
+        errors += [required_error(f"{path}.{name}")] if value is None else duration_errors(f"{path}.{name}", value, 1)
     if given.resource_lock != "leases":
         errors.append(FieldError(f"{path}.resourceLock", given.resource_lock, "must be 'leases'"))
     for name, value in (("resourceName", given.resource_name), ("resourceNamespace", given.resource_namespace)):
-        errors += [] if value else [required(f"{path}.{name}")]
-    return errors or _order(given, path)
+        errors += [] if value else [required_error(f"{path}.{name}")]
+    return errors or _timing_errors(given, path)
 
 
-def _order(given: LeaderElection, path: str) -> list[FieldError]:
+def _timing_errors(given: LeaderElectionConfiguration, path: str) -> list[FieldError]:
     lease, renew, retry = (
         duration.parse(text or "0s") for text in (given.lease_duration, given.renew_deadline, given.retry_period)
     )
@@ -92,5 +92,5 @@ def _order(given: LeaderElection, path: str) -> list[FieldError]:
     return []
 
 
-def validate_client(given: ClientConnection, path: str = "clientConnection") -> list[FieldError]:
-    return within(f"{path}.burst", given.burst, low=0)
+def validate_client(given: ClientConnectionConfiguration, path: str = "clientConnection") -> list[FieldError]:
+    return range_errors(f"{path}.burst", given.burst, low=0)

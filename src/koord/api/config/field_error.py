@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.meta import LabelSelector
+from koord.api.kubernetes.meta import LabelSelector
 from koord.values import duration
 
 _WITH_VALUES = ("In", "NotIn")
@@ -26,7 +26,7 @@ class FieldError(msgspec.Struct, frozen=True):
         return f"{self.field}: {msgspec.json.encode(self.value).decode()}: {self.rule}"
 
 
-def within(
+def range_errors(
     field: str, value: float | None, *, low: float | None = None, high: float | None = None, above: float | None = None
 ) -> list[FieldError]:
     """Check a range: `low` and `high` are allowed themselves, `above` is not. An absent value is never wrong."""
@@ -42,23 +42,25 @@ def within(
     return []
 
 
-def each_within(
+def each_range_errors(
     field: str, values: Mapping[str, float], *, low: float | None = None, high: float | None = None
 ) -> list[FieldError]:
-    return [error for key, value in values.items() for error in within(f"{field}[{key}]", value, low=low, high=high)]
+    return [
+        error for key, value in values.items() for error in range_errors(f"{field}[{key}]", value, low=low, high=high)
+    ]
 
 
-def one_of(field: str, value: str | None, allowed: Collection[str]) -> list[FieldError]:
+def enum_errors(field: str, value: str | None, allowed: Collection[str]) -> list[FieldError]:
     if value is None or value in allowed:
         return []
     return [FieldError(field, value, f"must be one of {', '.join(repr(a) for a in allowed)}")]
 
 
-def required(field: str) -> FieldError:
+def required_error(field: str) -> FieldError:
     return FieldError(field, None, "is required")
 
 
-def unique(field: str, values: Iterable[str]) -> list[FieldError]:
+def duplicate_errors(field: str, values: Iterable[str]) -> list[FieldError]:
     seen: set[str] = set()
     errors = []
     for index, value in enumerate(values):
@@ -68,7 +70,7 @@ def unique(field: str, values: Iterable[str]) -> list[FieldError]:
     return errors
 
 
-def duration_at_least(field: str, value: str | None, lowest: int = 0) -> list[FieldError]:
+def duration_errors(field: str, value: str | None, lowest: int = 0) -> list[FieldError]:
     """Check Go duration text against `lowest` nanoseconds. An absent value is never wrong."""
     if value is None:
         return []
@@ -87,10 +89,10 @@ def selector_errors(field: str, selector: LabelSelector | None) -> list[FieldErr
     for index, requirement in enumerate(selector.match_expressions if selector else ()):
         here = f"{field}.matchExpressions[{index}]"
         if not requirement.key:
-            errors.append(required(f"{here}.key"))
-        errors += one_of(f"{here}.operator", requirement.operator, _OPERATORS)
+            errors.append(required_error(f"{here}.key"))
+        errors += enum_errors(f"{here}.operator", requirement.operator, _OPERATORS)
         if requirement.operator in _WITH_VALUES and not requirement.values:
-            errors.append(required(f"{here}.values"))
+            errors.append(required_error(f"{here}.values"))
         if requirement.operator in _WITHOUT_VALUES and requirement.values:
             rule = f"must be empty with operator {requirement.operator}"
             errors.append(FieldError(f"{here}.values", requirement.values, rule))

@@ -4,7 +4,7 @@ nothing here.
 
 from __future__ import annotations
 
-KUBERNETES: frozenset[str] = frozenset(
+KUBERNETES_GATES: frozenset[str] = frozenset(
     [
         "APIResponseCompression",
         "APIServerIdentity",

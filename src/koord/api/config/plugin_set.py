@@ -7,23 +7,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from koord.api.config.field_error import FieldError, required, unique
+from koord.api.config.field_error import FieldError, duplicate_errors, required_error
 from koord.api.model import Model
 
-ALL = "*"
+ALL_PLUGINS = "*"
 
 
-class Plugin(Model, frozen=True, kw_only=True):
+class PluginEntry(Model, frozen=True, kw_only=True):
     name: str = ""
     weight: int | None = None  # score points only
 
 
 class PluginSet(Model, frozen=True, kw_only=True):
-    enabled: tuple[Plugin, ...] = ()
-    disabled: tuple[Plugin, ...] = ()
+    enabled: tuple[PluginEntry, ...] = ()
+    disabled: tuple[PluginEntry, ...] = ()
 
     def disables(self, name: str) -> bool:
-        return any(plugin.name in (name, ALL) for plugin in self.disabled)
+        return any(plugin.name in (name, ALL_PLUGINS) for plugin in self.disabled)
 
 
 class PluginConfig(Model, frozen=True, kw_only=True):
@@ -33,12 +33,12 @@ class PluginConfig(Model, frozen=True, kw_only=True):
     args: dict[str, Any] = {}
 
 
-def enabled(*names: str, **weights: int) -> PluginSet:
+def enable_plugins(*names: str, **weights: int) -> PluginSet:
     """Make a set of enabled plugins in order, with weights where they matter."""
-    return PluginSet(enabled=tuple(Plugin(name=name, weight=weights.get(name)) for name in names))
+    return PluginSet(enabled=tuple(PluginEntry(name=name, weight=weights.get(name)) for name in names))
 
 
-def merged(defaults: PluginSet, custom: PluginSet) -> PluginSet:
+def merge_plugin_sets(defaults: PluginSet, custom: PluginSet) -> PluginSet:
     """Merge a custom set over the defaults: defaults that are not disabled keep their place, the rest follow.
 
     A name that is given twice stays twice, for validation to refuse.
@@ -55,14 +55,16 @@ def merged(defaults: PluginSet, custom: PluginSet) -> PluginSet:
     )
 
 
-def expanded(multi_point: PluginSet, at_point: PluginSet, implements: Callable[[str], bool]) -> tuple[Plugin, ...]:
+def expand_multi_point(
+    multi_point: PluginSet, at_point: PluginSet, implements: Callable[[str], bool]
+) -> tuple[PluginEntry, ...]:
     """Return the plugins of one extension point, in Kubernetes' order.
 
     First come those that both sets name, as the point orders them; then the others of the multi-point set that
     have this point and are not disabled at it; then the others that the point names. Where a point disables
     all, or disables a plugin that it names itself, the multi-point set has no say, not even about the order.
     """
-    if at_point.disables(ALL):
+    if at_point.disables(ALL_PLUGINS):
         return at_point.enabled
     spread = [p for p in multi_point.enabled if not at_point.disables(p.name) and implements(p.name)]
     everywhere = {plugin.name for plugin in spread}
@@ -74,6 +76,6 @@ def expanded(multi_point: PluginSet, at_point: PluginSet, implements: Callable[[
     )
 
 
-def validate_configs(configs: tuple[PluginConfig, ...], path: str) -> list[FieldError]:
-    nameless = [required(f"{path}[{i}].name") for i, config in enumerate(configs) if not config.name]
-    return nameless + unique(path, (config.name for config in configs if config.name))
+def validate_plugin_configs(configs: tuple[PluginConfig, ...], path: str) -> list[FieldError]:
+    nameless = [required_error(f"{path}[{i}].name") for i, config in enumerate(configs) if not config.name]
+    return nameless + duplicate_errors(path, (config.name for config in configs if config.name))

@@ -5,68 +5,70 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from koord.descheduler.explain.account import RoundAccount, pod_account, round_account
-from koord.descheduler.explain.load import standings
-from koord.descheduler.explain.statement import Known, Statement, statement
+from koord.descheduler.explain.load_report import report_pool_loads
+from koord.descheduler.explain.migration_report import MigrationObstacles, MigrationReport, report_migration
+from koord.descheduler.explain.round_report import RoundReport, report_pod, report_round
 from koord.descheduler.framework.round import ready_nodes
-from koord.descheduler.plugins.low_node_load import LowNodeLoad
+from koord.descheduler.migration.controller import MigrationJobController
+from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad
 from koord.descheduler.program import Descheduler
-from koord.descheduler.shell.migration.controller import Migration
-from koord.telemetry.endpoint import Endpoint, Services
-from koord.telemetry.routing import Call, json, trouble
+from koord.telemetry.component_server import ComponentServer, ServiceRoutes
+from koord.telemetry.http_routing import HttpCall, error_reply, json_reply
 
-NODES = "/explain/nodes"
-ROUND = "/explain/round"
-MIGRATIONS = "/explain/migrations"
-POD = "/explain/pods"
+NODES_PATH = "/explain/nodes"
+ROUND_PATH = "/explain/round"
+MIGRATIONS_PATH = "/explain/migrations"
+POD_PATH = "/explain/pods"
 
 
-def serve(endpoint: Endpoint, descheduler: Descheduler, leads: Callable[[], bool]) -> None:
+def serve_explanations(endpoint: ComponentServer, descheduler: Descheduler, leads: Callable[[], bool]) -> None:
     """Serve the last round, the node loads, the migrations and whether a pod may be moved."""
 
-    def last_round(_: Call) -> Any:
-        last = descheduler.last
+    def last_round(_: HttpCall) -> Any:
+        last = descheduler.last_outcome
         if last is None:
-            return json(RoundAccount())
-        return json(round_account(last, descheduler.assembly.plugins(), descheduler.last_s))
+            return json_reply(RoundReport())
+        return json_reply(report_round(last, descheduler.setup.plugins(), descheduler.last_round_s))
 
-    def nodes(_: Call) -> Any:
-        snapshot = descheduler.view.snapshot()
-        ready = ready_nodes(snapshot, descheduler.assembly.nodes)
-        plugins = [one for one in descheduler.assembly.plugins() if isinstance(one, LowNodeLoad)]
-        return {"pools": [pool for one in plugins for pool in standings(one, ready, snapshot)]}
+    def nodes(_: HttpCall) -> Any:
+        snapshot = descheduler.snapshot_source.snapshot()
+        ready = ready_nodes(snapshot, descheduler.setup.node_selector)
+        plugins = [one for one in descheduler.setup.plugins() if isinstance(one, LowNodeLoad)]
+        return {"pools": [pool for one in plugins for pool in report_pool_loads(one, ready, snapshot)]}
 
-    def migrations(_: Call) -> Any:
-        return {"migrations": statements(descheduler)}
+    def migrations(_: HttpCall) -> Any:
+        return {"migrations": report_migrations(descheduler)}
 
-    def pod(call: Call) -> Any:
+    def pod(call: HttpCall) -> Any:
         space, name = call.parameters["namespace"], call.parameters["name"]
-        found = descheduler.view.pods.get(space, name)
+        found = descheduler.snapshot_source.pods.get(space, name)
         if found is None:
-            return trouble(404, f"cannot find pod {space}/{name}")
-        return json(pod_account(found, descheduler.view.snapshot(), descheduler.assembly.profiles))
+            return error_reply(404, f"cannot find pod {space}/{name}")
+        return json_reply(report_pod(found, descheduler.snapshot_source.snapshot(), descheduler.setup.profiles))
 
-    services = Services(endpoint, unavailable=lambda: None if leads() else "this replica does not lead")
-    services.add("GET", NODES, nodes)
-    services.add("GET", ROUND, last_round)
-    services.add("GET", MIGRATIONS, migrations)
-    services.add("GET", f"{POD}/:namespace/:name", pod)
+    services = ServiceRoutes(endpoint, unavailable=lambda: None if leads() else "this replica does not lead")
+    services.add("GET", NODES_PATH, nodes)
+    services.add("GET", ROUND_PATH, last_round)
+    services.add("GET", MIGRATIONS_PATH, migrations)
+    services.add("GET", f"{POD_PATH}/:namespace/:name", pod)
 
 
-def statements(descheduler: Descheduler) -> list[Statement]:
+def report_migrations(descheduler: Descheduler) -> list[MigrationReport]:
     """Report every job, oldest first."""
-    view = descheduler.view
-    working = next((one for one in descheduler.means.values() if isinstance(one, Migration)), None)
+    snapshot_source = descheduler.snapshot_source
+    working = next(
+        (one for one in descheduler.eviction_backends.values() if isinstance(one, MigrationJobController)), None
+    )
     found = []
-    for job in view.jobs.list():
+    for job in snapshot_source.jobs.list():
         ref = job.spec.pod_ref
-        pod = view.pods.get(ref.namespace, ref.name) if ref is not None else None
+        pod = snapshot_source.pods.get(ref.namespace, ref.name) if ref is not None else None
         if working is None:
-            found.append(statement(job, pod))
+            found.append(report_migration(job, pod))
             continue
-        waits = working.arbiter.why.get(job.metadata.name, "")
-        limited = working.limited(pod) if pod is not None else ""
-        forbidden = working.forbidden(pod) if pod is not None else ""
-        known = Known(waits=waits, limited=limited, forbidden=forbidden)
-        found.append(statement(job, pod, working.place(job), known))
+        waits = working.arbiter.wait_reasons.get(job.metadata.name, "")
+        limited = working.rate_limit_reason(pod) if pod is not None else ""
+        forbidden = working.protection_reason(pod) if pod is not None else ""
+        known = MigrationObstacles(waits=waits, limited=limited, forbidden=forbidden)
+        found.append(report_migration(job, pod, working.reservation_of_job(job), known))
     return sorted(found, key=lambda one: (one.created.timestamp() if one.created is not None else 0.0, one.name))

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from koord.api.annotations.eviction_cost import NEVER, or_zero
-from koord.api.config.descheduler.migration import MigrationControllerArgs
-from koord.descheduler.migration.scaling import at_most
-from koord.descheduler.plugins.choice import Choice, selector_of
-from koord.descheduler.snapshot import Snapshot, Workload
-from koord.descheduler.wire import Pod
+from koord.api.annotations.eviction_codecs import NEVER_EVICT_COST, eviction_cost_or_zero
+from koord.api.config.descheduler.migration_args import MigrationControllerArgs
+from koord.api.kubernetes.pod import Pod
+from koord.api.model import IntOrString
+from koord.descheduler.framework.pod_filter import PodFilter, build_selector
+from koord.descheduler.framework.snapshot import ClusterSnapshot, Workload
 
-EVICT = "descheduler.alpha.kubernetes.io/evict"  # on a pod: it may go, whatever is said below
-MIRROR = "kubernetes.io/config.mirror"
-SOURCE = "kubernetes.io/config.source"
-SYSTEM_CRITICAL = 2_000_000_000
+
+def max_disrupted_replicas(replicas: int, given: IntOrString | None) -> int:
+    """Return how many replicas may be migrating or unavailable at a time.
+
+    A percentage is rounded down; without a value the workload's size decides. At least one, at most all
+    replicas.
+    """
+    if given is None:
+        wanted = replicas // 10 if replicas > 10 else 2 if replicas >= 4 else 1
+    elif isinstance(given, int):
+        wanted = given
+    else:
+        wanted = replicas * int(given.removesuffix("%")) // 100
+    return min(max(wanted, 1), replicas)
+
+
+EVICT_ANNOTATION = "descheduler.alpha.kubernetes.io/evict"  # on a pod: it may go, whatever is said below
+MIRROR_POD_ANNOTATION = "kubernetes.io/config.mirror"
+CONFIG_SOURCE_ANNOTATION = "kubernetes.io/config.source"
+SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
 
 
 def controller_uid(pod: Pod) -> str:
@@ -20,96 +36,100 @@ def controller_uid(pod: Pod) -> str:
     return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
 
 
-def is_bare(pod: Pod) -> bool:
+def is_bare_pod(pod: Pod) -> bool:
     return not pod.metadata.owner_references
 
 
-class Protection:
+class MigrationProtection:
     """Decides which pods must never be moved (upstream's non-retryable filter). The arguments may skip single
     checks.
     """
 
     def __init__(self, args: MigrationControllerArgs) -> None:
         self._args = args
-        self._skips = frozenset(args.skip_eviction_gates)
-        self._choice = Choice(args.namespaces)
-        self._labels = selector_of(args.label_selector)
+        self._skipped_gates = frozenset(args.skip_eviction_gates)
+        self._pod_filter = PodFilter(args.namespaces)
+        self._label_selector = build_selector(args.label_selector)
 
-    def refuses(self, pod: Pod, snapshot: Snapshot) -> str | None:
+    def rejection_reason(self, pod: Pod, snapshot: ClusterSnapshot) -> str | None:
         """Return the first reason against moving the pod; None when it may be moved."""
-        if EVICT in pod.metadata.annotations:
+        if EVICT_ANNOTATION in pod.metadata.annotations:
             return None
-        if "Namespaces" not in self._skips and not self._choice.takes_namespace(pod.metadata.namespace):
+        if "Namespaces" not in self._skipped_gates and not self._pod_filter.matches_namespace(pod.metadata.namespace):
             return "its namespace is excluded"
-        if or_zero(pod.metadata.annotations) == NEVER:
+        if eviction_cost_or_zero(pod.metadata.annotations) == NEVER_EVICT_COST:
             return "its eviction cost forbids it"
         return (
-            self._kind(pod)
-            or self._priority(pod)
-            or self._storage(pod)
-            or self._selected(pod)
-            or self._alone(pod, snapshot)
+            self._check_kind(pod)
+            or self._check_priority(pod)
+            or self._check_storage(pod)
+            or self._check_labels(pod)
+            or self._check_replicas(pod, snapshot)
         )
 
-    def _kind(self, pod: Pod) -> str | None:
+    def _check_kind(self, pod: Pod) -> str | None:
         meta, args = pod.metadata, self._args
         if any(owner.kind == "DaemonSet" for owner in meta.owner_references):
             return "it belongs to a DaemonSet"
-        if MIRROR in meta.annotations:
+        if MIRROR_POD_ANNOTATION in meta.annotations:
             return "it is a mirror pod"
-        if meta.annotations.get(SOURCE, "api") != "api":
+        if meta.annotations.get(CONFIG_SOURCE_ANNOTATION, "api") != "api":
             return "it is a static pod"
         if meta.deletion_timestamp is not None:
             return "it is terminating"
-        if is_bare(pod) and not (args.evict_all_bare_pods or "BarePods" in self._skips):
+        if is_bare_pod(pod) and not (args.evict_all_bare_pods or "BarePods" in self._skipped_gates):
             if not args.evict_failed_bare_pods:
                 return "nothing would create it again: it has no owner"
             if pod.status.phase != "Failed":
                 return "it has no owner and has not failed"
         return None
 
-    def _priority(self, pod: Pod) -> str | None:
-        if self._args.evict_system_critical_pods or "SystemCritical" in self._skips:
+    def _check_priority(self, pod: Pod) -> str | None:
+        if self._args.evict_system_critical_pods or "SystemCritical" in self._skipped_gates:
             return None
         priority = pod.spec.priority or 0
-        if priority >= SYSTEM_CRITICAL:
+        if priority >= SYSTEM_CRITICAL_PRIORITY:
             return "it is critical to the system"
         threshold = self._args.priority_threshold
         limit = threshold.value if threshold is not None else None
-        if limit is not None and "PriorityThreshold" not in self._skips and priority >= limit:
+        if limit is not None and "PriorityThreshold" not in self._skipped_gates and priority >= limit:
             return f"its priority {priority} is not below the threshold {limit}"
         return None
 
-    def _storage(self, pod: Pod) -> str | None:
+    def _check_storage(self, pod: Pod) -> str | None:
         volumes = pod.spec.volumes
         local = any(v.host_path is not None or v.empty_dir is not None for v in volumes)
-        if local and not (self._args.evict_local_storage_pods or "LocalStorage" in self._skips):
+        if local and not (self._args.evict_local_storage_pods or "LocalStorage" in self._skipped_gates):
             return "it has local storage"
         claims = any(v.persistent_volume_claim is not None for v in volumes)
-        if claims and self._args.ignore_pvc_pods and "PVC" not in self._skips:
+        if claims and self._args.ignore_pvc_pods and "PVC" not in self._skipped_gates:
             return "it has persistent volume claims"
         return None
 
-    def _selected(self, pod: Pod) -> str | None:
-        if self._labels is None or "LabelSelector" in self._skips or self._labels.matches(pod.metadata.labels):
+    def _check_labels(self, pod: Pod) -> str | None:
+        if (
+            self._label_selector is None
+            or "LabelSelector" in self._skipped_gates
+            or self._label_selector.matches(pod.metadata.labels)
+        ):
             return None
         return "its labels are not selected"
 
-    def _alone(self, pod: Pod, snapshot: Snapshot) -> str | None:
+    def _check_replicas(self, pod: Pod, snapshot: ClusterSnapshot) -> str | None:
         """Protect a workload whose replicas might all be unavailable at once."""
         owner = controller_uid(pod)
-        if not owner or self._args.skip_check_expected_replicas or "ExpectedReplicas" in self._skips:
+        if not owner or self._args.skip_check_expected_replicas or "ExpectedReplicas" in self._skipped_gates:
             return None
         workload = snapshot.workloads.get(owner)
         replicas = workload.replicas if workload is not None else 0
-        migrating = at_most(replicas, self._args.max_migrating_per_workload)
-        unavailable = at_most(replicas, self._args.max_unavailable_per_workload)
+        migrating = max_disrupted_replicas(replicas, self._args.max_migrating_per_workload)
+        unavailable = max_disrupted_replicas(replicas, self._args.max_unavailable_per_workload)
         if replicas == 1 or replicas in (migrating, unavailable):
             name = f"{workload.kind} {workload.name}" if workload is not None else "its workload, which was not found,"
             return f"{name} has {replicas} replicas, of which {max(migrating, unavailable)} may be away at once"
         return None
 
 
-def workload_of(pod: Pod, snapshot: Snapshot) -> Workload | None:
+def workload_of(pod: Pod, snapshot: ClusterSnapshot) -> Workload | None:
     owner = controller_uid(pod)
     return snapshot.workloads.get(owner) if owner else None

@@ -28,8 +28,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from koord.api.annotations import evict_reason
-from koord.api.koord_scheduling import (
+from koord.api.annotations import eviction_codecs
+from koord.api.koordinator.scheduling import (
     EVICT_DIRECTLY,
     FAILED,
     PENDING,
@@ -39,31 +39,32 @@ from koord.api.koord_scheduling import (
     PodMigrationJobStatus,
     Reservation,
 )
-from koord.api.part import ObjectReference
-from koord.descheduler.migration.moves import ALIVE, is_late
-from koord.descheduler.migration.protection import EVICT
-from koord.descheduler.migration.status import (
+from koord.api.kubernetes.pod import Pod
+from koord.api.model import ObjectReference
+from koord.descheduler.framework.snapshot import is_available
+from koord.descheduler.migration.job import (
+    ACTIVE_PHASES,
+    BOUND_POD_READY,
     EVICTION,
     FALSE,
-    POD_BOUND,
-    POD_READY,
+    POD_BOUND_RESERVATION,
     POD_SCHEDULED,
     RESERVATION_BOUND,
     RESERVATION_CREATED,
     RESERVATION_SCHEDULED,
     TRUE,
-    condition,
-    failed,
-    is_true,
-    succeeded,
+    failed_status,
+    find_condition,
+    is_condition_true,
+    is_past_ttl,
+    succeeded_status,
     with_condition,
 )
-from koord.descheduler.migration.template import CREATED_BY
-from koord.descheduler.snapshot import is_available
-from koord.descheduler.wire import Pod
+from koord.descheduler.migration.protection import EVICT_ANNOTATION
+from koord.descheduler.migration.reservation_template import CREATED_BY_LABEL
 from koord.values import duration
 
-WAIT_S = 3.0
+RECHECK_S = 3.0
 
 
 # Actions ---------------------------------------------------------------------------------------------------------
@@ -73,14 +74,14 @@ class CreateReservation(msgspec.Struct, frozen=True):
     """Create the reservation and set its name in the job."""
 
 
-class TidyReservation(msgspec.Struct, frozen=True):
+class NormalizeReservationTtl(msgspec.Struct, frozen=True):
     """Rewrite the ttl in Kubernetes' duration format, as upstream does with a reservation that a job names."""
 
     name: str
     ttl: str
 
 
-class DropReservation(msgspec.Struct, frozen=True):
+class DeleteJobReservation(msgspec.Struct, frozen=True):
     name: str
 
 
@@ -88,16 +89,16 @@ class EvictPod(msgspec.Struct, frozen=True):
     pod: Pod
 
 
-class NamePod(msgspec.Struct, frozen=True):
+class SetPodUid(msgspec.Struct, frozen=True):
     """Write the pod's uid into the job's reference, so that no other pod of that name is meant."""
 
     uid: str
 
 
-Action: TypeAlias = CreateReservation | TidyReservation | DropReservation | EvictPod | NamePod
+StepAction: TypeAlias = CreateReservation | NormalizeReservationTtl | DeleteJobReservation | EvictPod | SetPodUid
 
 
-class Told(msgspec.Struct, frozen=True):
+class JobEvent(msgspec.Struct, frozen=True):
     """An event to record on the job."""
 
     type: str
@@ -105,16 +106,16 @@ class Told(msgspec.Struct, frozen=True):
     message: str
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class MigrationStep(msgspec.Struct, frozen=True, kw_only=True):
     """The next step: first the action, then, if it succeeds, the status. `requeue_after_s` is when to look again."""
 
-    action: Action | None = None
+    action: StepAction | None = None
     status: PodMigrationJobStatus | None = None  # None: as it is
-    wait_s: float | None = None
-    told: Told | None = None
+    requeue_after_s: float | None = None
+    event: JobEvent | None = None
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class MigrationFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known about a job now. `rate_limit_reason` says why evictions of the pod's workload must wait, if
     so.
     """
@@ -124,180 +125,184 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     pod: Pod | None = None
     reservation: Reservation | None = None
     successor: Pod | None = None  # the pod that lives in the reservation
-    limited: str = ""
+    rate_limit_reason: str = ""
 
 
-NOTHING = Step()
+NO_STEP = MigrationStep()
 
 
-def step(job: PodMigrationJob, facts: Facts) -> Step:
+def next_step(job: PodMigrationJob, facts: MigrationFacts) -> MigrationStep:
     status = job.status
-    if job.spec.paused or status.phase not in ALIVE:
-        return NOTHING
-    if is_late(job, facts.now_s):
+    if job.spec.paused or status.phase not in ACTIVE_PHASES:
+        return NO_STEP
+    if is_past_ttl(job, facts.now_s):
         ref = _reservation_name(job)
         text = "Abort job caused by timeout"
-        return _failure(status, "Timeout", text, action=DropReservation(ref) if ref else None)
+        return _fail(status, "Timeout", text, action=DeleteJobReservation(ref) if ref else None)
     if status.phase in ("", PENDING) or job.spec.pod_ref is None or not job.spec.pod_ref.uid:
         return _begin(job, facts)
-    waits = _limited(job, facts)
+    waits = _await_rate_limit(job, facts)
     if waits is not None:
         return waits
     if (job.spec.mode or facts.default_mode) == EVICT_DIRECTLY:
-        return _evict(job, facts) or Step(
-            status=succeeded(status, f'Pod "{_pod_name(job)}" has been evicted'),
-            told=Told("Normal", "Complete", f'Pod "{_pod_name(job)}" has been evicted'),
+        return _evict(job, facts) or MigrationStep(
+            status=succeeded_status(status, f'Pod "{_pod_name(job)}" has been evicted'),
+            event=JobEvent("Normal", "Complete", f'Pod "{_pod_name(job)}" has been evicted'),
         )
-    return _reserve(job, facts)
+    return _await_reservation(job, facts)
 
 
 # Beginning -------------------------------------------------------------------------------------------------------
 
 
-def _begin(job: PodMigrationJob, facts: Facts) -> Step:
+def _begin(job: PodMigrationJob, facts: MigrationFacts) -> MigrationStep:
     ref, status = job.spec.pod_ref, job.status
     if ref is None or not ref.namespace or not ref.name:
-        return _failure(status, "InvalidPodRef", "Abort job caused by invalid PodRef")
-    if facts.pod is None or _is_another(job, facts.pod):
-        return _missing_pod(job)
+        return _fail(status, "InvalidPodRef", "Abort job caused by invalid PodRef")
+    if facts.pod is None or _is_other_pod(job, facts.pod):
+        return _fail_missing_pod(job)
     running = msgspec.structs.replace(status, phase=RUNNING)
-    return Step(action=None if ref.uid else NamePod(facts.pod.metadata.uid), status=running)
+    return MigrationStep(action=None if ref.uid else SetPodUid(facts.pod.metadata.uid), status=running)
 
 
-def _limited(job: PodMigrationJob, facts: Facts) -> Step | None:
+def _await_rate_limit(job: PodMigrationJob, facts: MigrationFacts) -> MigrationStep | None:
     """Wait for the rate limit, before the eviction only: its own eviction must not hold a job up afterwards."""
-    begun = condition(job.status, EVICTION) is not None
-    if not facts.limited or begun or EVICT in job.metadata.annotations:
+    begun = find_condition(job.status, EVICTION) is not None
+    if not facts.rate_limit_reason or begun or EVICT_ANNOTATION in job.metadata.annotations:
         return None
-    return Step(wait_s=WAIT_S)
+    return MigrationStep(requeue_after_s=RECHECK_S)
 
 
 # Reserving -------------------------------------------------------------------------------------------------------
 
 
-def _reserve(job: PodMigrationJob, facts: Facts) -> Step:
+def _await_reservation(job: PodMigrationJob, facts: MigrationFacts) -> MigrationStep:
     status, name, reservation = job.status, _reservation_name(job), facts.reservation
     if not name:
-        if facts.pod is None or _is_another(job, facts.pod):
-            return _missing_pod(job)
-        return Step(action=CreateReservation())
+        if facts.pod is None or _is_other_pod(job, facts.pod):
+            return _fail_missing_pod(job)
+        return MigrationStep(action=CreateReservation())
     if reservation is None:
-        return _failure(status, "MissingReservation", f'Abort job caused by missing Reservation "{name}"')
+        return _fail(status, "MissingReservation", f'Abort job caused by missing Reservation "{name}"')
     ttl = reservation.spec.ttl
-    theirs = CREATED_BY not in reservation.metadata.labels and not is_true(status, RESERVATION_CREATED)
+    theirs = CREATED_BY_LABEL not in reservation.metadata.labels and not is_condition_true(status, RESERVATION_CREATED)
     if theirs and ttl and (tidy := duration.text(duration.parse(ttl))) != ttl:
-        return Step(action=TidyReservation(name, tidy))
+        return MigrationStep(action=NormalizeReservationTtl(name, tidy))
     created = with_condition(status, facts.now_s, RESERVATION_CREATED, TRUE)
-    if not is_true(status, RESERVATION_CREATED):
+    if not is_condition_true(status, RESERVATION_CREATED):
         text = f'Successfully create Reservation "{name}"'
-        return Step(status=created, told=Told("Normal", RESERVATION_CREATED, text))
-    return _scheduled(job, facts, reservation) or _move(job, facts, reservation)
+        return MigrationStep(status=created, event=JobEvent("Normal", RESERVATION_CREATED, text))
+    return _await_reservation_scheduled(job, facts, reservation) or _evict_and_await_successor(job, facts, reservation)
 
 
-def _scheduled(job: PodMigrationJob, facts: Facts, reservation: Reservation) -> Step | None:
+def _await_reservation_scheduled(
+    job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation
+) -> MigrationStep | None:
     """Return the step while the reservation is not scheduled to a suitable node; None once it is."""
     status, where = job.status, reservation.status
-    if is_true(status, RESERVATION_SCHEDULED):
+    if is_condition_true(status, RESERVATION_SCHEDULED):
         return None
     refused = next((c for c in where.conditions if c.type == "Scheduled" and c.status == FALSE), None)
     if refused is not None:
         told = with_condition(status, facts.now_s, RESERVATION_SCHEDULED, FALSE, "Unschedulable", refused.message)
         if told is not status:
-            return Step(status=told, told=Told("Warning", "Unschedulable", refused.message))
+            return MigrationStep(status=told, event=JobEvent("Warning", "Unschedulable", refused.message))
     if where.phase in ("", PENDING):
-        return Step(wait_s=WAIT_S)
+        return MigrationStep(requeue_after_s=RECHECK_S)
     expired = any(c.type == "Ready" and c.reason == "Expired" for c in where.conditions)
     if where.phase == FAILED and expired:
-        return _failure(status, "ReservationExpired", "Reservation expired")
+        return _fail(status, "ReservationExpired", "Reservation expired")
     if not where.node_name or where.phase == FAILED:
-        return _failure(status, "Unschedulable", refused.message if refused is not None else "Reservation failed")
+        return _fail(status, "Unschedulable", refused.message if refused is not None else "Reservation failed")
     if facts.pod is not None and facts.pod.spec.node_name == where.node_name:
         text = f'Reservation is scheduled to the node "{where.node_name}" that the Pod is on'
-        return _failure(status, "ForbiddenMigratePod", text)
+        return _fail(status, "ForbiddenMigratePod", text)
     placed = msgspec.structs.replace(status, node_name=where.node_name)
     text = f'Assigned Reservation "{reservation.metadata.name}" to node "{where.node_name}"'
-    return Step(
+    return MigrationStep(
         status=with_condition(placed, facts.now_s, RESERVATION_SCHEDULED, TRUE),
-        told=Told("Normal", RESERVATION_SCHEDULED, text),
+        event=JobEvent("Normal", RESERVATION_SCHEDULED, text),
     )
 
 
 # Moving ----------------------------------------------------------------------------------------------------------
 
 
-def _move(job: PodMigrationJob, facts: Facts, reservation: Reservation) -> Step:
+def _evict_and_await_successor(job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation) -> MigrationStep:
     owners = reservation.spec.owners
     if any(o.object is not None and o.controller is None and o.label_selector is None for o in owners):
-        return _await_pending(job, facts, reservation)
+        return _await_pending_pod_scheduled(job, facts, reservation)
     return _evict(job, facts, reservation) or _await_successor(job, facts, reservation)
 
 
-def _evict(job: PodMigrationJob, facts: Facts, reservation: Reservation | None = None) -> Step | None:
+def _evict(job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation | None = None) -> MigrationStep | None:
     """Return the step while the pod is not gone; None once it is."""
     status, pod = job.status, facts.pod
-    if is_true(status, EVICTION):
+    if is_condition_true(status, EVICTION):
         return None
-    begun = condition(status, EVICTION)
-    if pod is None or _is_another(job, pod):
+    begun = find_condition(status, EVICTION)
+    if pod is None or _is_other_pod(job, pod):
         if begun is None:
-            return _missing_pod(job)
-        return Step(
+            return _fail_missing_pod(job)
+        return MigrationStep(
             status=with_condition(status, facts.now_s, EVICTION, TRUE, "EvictComplete"),
-            told=Told("Normal", "EvictComplete", f'Pod "{_pod_name(job)}" has been evicted'),
+            event=JobEvent("Normal", "EvictComplete", f'Pod "{_pod_name(job)}" has been evicted'),
         )
     if begun is not None and begun.reason == "Evicting":
-        return Step(wait_s=WAIT_S)
-    if reservation is not None and _is_taken(reservation):
-        return _failure(status, "ForbiddenMigratePod", "Reservation is already bound by another Pod")
+        return MigrationStep(requeue_after_s=RECHECK_S)
+    if reservation is not None and _is_reservation_taken(reservation):
+        return _fail(status, "ForbiddenMigratePod", "Reservation is already bound by another Pod")
     if reservation is not None and reservation.status.phase == FAILED:
-        return _failure(status, "ReservationExpired", "Reservation expired")
-    why = evict_reason.parse(job.metadata.annotations)
+        return _fail(status, "ReservationExpired", "Reservation expired")
+    why = eviction_codecs.parse_evict_reason(job.metadata.annotations)
     text = f'Pod "{_pod_name(job)}" evicted from node "{pod.spec.node_name}" by the reason "{why}"'
     # One that is going already, perhaps because an earlier process of ours saw to it, is not asked again.
     going = pod.metadata.deletion_timestamp is not None
-    return Step(
+    return MigrationStep(
         action=None if going else EvictPod(pod),
         status=with_condition(status, facts.now_s, EVICTION, FALSE, "Evicting", text),
-        wait_s=WAIT_S,
-        told=Told("Normal", "Evicting", text),
+        requeue_after_s=RECHECK_S,
+        event=JobEvent("Normal", "Evicting", text),
     )
 
 
-def _await_successor(job: PodMigrationJob, facts: Facts, reservation: Reservation) -> Step:
+def _await_successor(job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation) -> MigrationStep:
     status, owners = job.status, reservation.status.current_owners
     if not owners:
-        waiting = with_condition(status, facts.now_s, POD_BOUND, FALSE, "WaitForPodBindReservation")
-        return Step(status=waiting if waiting is not status else None, wait_s=WAIT_S)
+        waiting = with_condition(status, facts.now_s, POD_BOUND_RESERVATION, FALSE, "WaitForPodBindReservation")
+        return MigrationStep(status=waiting if waiting is not status else None, requeue_after_s=RECHECK_S)
     new = owners[0]
-    if not is_true(status, RESERVATION_BOUND):
+    if not is_condition_true(status, RESERVATION_BOUND):
         named = msgspec.structs.replace(
             status, pod_ref=ObjectReference(namespace=new.namespace, name=new.name, uid=new.uid)
         )
-        return Step(status=with_condition(named, facts.now_s, RESERVATION_BOUND, TRUE))
-    if not is_true(status, POD_READY):
+        return MigrationStep(status=with_condition(named, facts.now_s, RESERVATION_BOUND, TRUE))
+    if not is_condition_true(status, BOUND_POD_READY):
         if facts.successor is not None and not is_available(facts.successor):
-            waiting = with_condition(status, facts.now_s, POD_READY, FALSE, "WaitForBoundPodReady")
-            return Step(status=waiting if waiting is not status else None, wait_s=WAIT_S)
-        return Step(status=with_condition(status, facts.now_s, POD_READY, TRUE))
+            waiting = with_condition(status, facts.now_s, BOUND_POD_READY, FALSE, "WaitForBoundPodReady")
+            return MigrationStep(status=waiting if waiting is not status else None, requeue_after_s=RECHECK_S)
+        return MigrationStep(status=with_condition(status, facts.now_s, BOUND_POD_READY, TRUE))
     text = f'Bind Pod "{new.namespace}/{new.name}" in Reservation "{reservation.metadata.name}"'
-    done = with_condition(status, facts.now_s, POD_BOUND, TRUE, "", text)
-    return Step(status=succeeded(done, text), told=Told("Normal", "Complete", text))
+    done = with_condition(status, facts.now_s, POD_BOUND_RESERVATION, TRUE, "", text)
+    return MigrationStep(status=succeeded_status(done, text), event=JobEvent("Normal", "Complete", text))
 
 
-def _await_pending(job: PodMigrationJob, facts: Facts, reservation: Reservation) -> Step:
+def _await_pending_pod_scheduled(
+    job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation
+) -> MigrationStep:
     """Wait until the pending pod is scheduled: it had no node, so nothing is evicted."""
     status, pod = job.status, facts.pod
-    if pod is None or _is_another(job, pod):
-        return _missing_pod(job)
+    if pod is None or _is_other_pod(job, pod):
+        return _fail_missing_pod(job)
     if any(c.type == "PodScheduled" and c.status == TRUE for c in pod.status.conditions):
         text = f'Assign Pod "{_pod_name(job)}" to node "{pod.spec.node_name}"'
         done = with_condition(status, facts.now_s, POD_SCHEDULED, TRUE)
-        return Step(status=succeeded(done, text), told=Told("Normal", "Complete", text))
+        return MigrationStep(status=succeeded_status(done, text), event=JobEvent("Normal", "Complete", text))
     taken = [owner for owner in reservation.status.current_owners if owner.uid != pod.metadata.uid]
     if reservation.status.phase == SUCCEEDED and taken:
-        return _failure(status, "ForbiddenMigratePod", "Reservation is already bound by another Pod")
+        return _fail(status, "ForbiddenMigratePod", "Reservation is already bound by another Pod")
     waiting = with_condition(status, facts.now_s, POD_SCHEDULED, FALSE, "Unschedulable")
-    return Step(status=waiting if waiting is not status else None, wait_s=WAIT_S)
+    return MigrationStep(status=waiting if waiting is not status else None, requeue_after_s=RECHECK_S)
 
 
 # Shared parts ----------------------------------------------------------------------------------------------------
@@ -308,13 +313,13 @@ def _pod_name(job: PodMigrationJob) -> str:
     return "" if ref is None else f"{ref.namespace}/{ref.name}"
 
 
-def _is_another(job: PodMigrationJob, pod: Pod) -> bool:
+def _is_other_pod(job: PodMigrationJob, pod: Pod) -> bool:
     """Return whether the pod is a newer one of the same name than the one that the job refers to."""
     ref = job.spec.pod_ref
     return ref is not None and ref.uid not in ("", pod.metadata.uid)
 
 
-def _is_taken(reservation: Reservation) -> bool:
+def _is_reservation_taken(reservation: Reservation) -> bool:
     once = reservation.spec.allocate_once is not False
     return reservation.status.phase == SUCCEEDED or (once and bool(reservation.status.current_owners))
 
@@ -325,9 +330,11 @@ def _reservation_name(job: PodMigrationJob) -> str:
     return ref.name if ref is not None else ""
 
 
-def _missing_pod(job: PodMigrationJob) -> Step:
-    return _failure(job.status, "MissingPod", f'Abort job caused by missing Pod "{_pod_name(job)}"')
+def _fail_missing_pod(job: PodMigrationJob) -> MigrationStep:
+    return _fail(job.status, "MissingPod", f'Abort job caused by missing Pod "{_pod_name(job)}"')
 
 
-def _failure(status: PodMigrationJobStatus, reason: str, message: str, action: Action | None = None) -> Step:
-    return Step(action=action, status=failed(status, reason, message), told=Told("Warning", reason, message))
+def _fail(status: PodMigrationJobStatus, reason: str, message: str, action: StepAction | None = None) -> MigrationStep:
+    return MigrationStep(
+        action=action, status=failed_status(status, reason, message), event=JobEvent("Warning", reason, message)
+    )

@@ -7,65 +7,80 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from koord.descheduler.framework.plugin import Plugin
+from koord.descheduler.framework.plugin import DeschedulerPlugin
+from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.plugins.custom_priority import CustomPriority
-from koord.descheduler.plugins.fragmentation_aware import FragmentationAware
-from koord.descheduler.plugins.kube.anti_affinity import ViolatedAntiAffinity, violated_anti_affinity
-from koord.descheduler.plugins.kube.default_evictor import DefaultEvictor, default_evictor
-from koord.descheduler.plugins.kube.duplicates import Duplicates, duplicates
-from koord.descheduler.plugins.kube.failed_pods import FailedPods, failed_pods
-from koord.descheduler.plugins.kube.life_time import PodLifeTime, pod_life_time
-from koord.descheduler.plugins.kube.node_affinity import ViolatedNodeAffinity, violated_node_affinity
-from koord.descheduler.plugins.kube.node_taints import ViolatedNodeTaints, violated_node_taints
-from koord.descheduler.plugins.kube.too_many_restarts import TooManyRestarts, too_many_restarts
-from koord.descheduler.plugins.kube.topology_spread import ViolatedTopologySpread, violated_topology_spread
-from koord.descheduler.plugins.kube.utilization import (
+from koord.descheduler.plugins.fragmentation_aware import FragmentationAwareBalance
+from koord.descheduler.plugins.kube.default_evictor import DefaultEvictor, build_default_evictor
+from koord.descheduler.plugins.kube.duplicates import RemoveDuplicates, build_remove_duplicates
+from koord.descheduler.plugins.kube.inter_pod_anti_affinity import (
+    RemovePodsViolatingInterPodAntiAffinity,
+    build_inter_pod_anti_affinity,
+)
+from koord.descheduler.plugins.kube.node_constraints import (
+    RemovePodsViolatingNodeAffinity,
+    RemovePodsViolatingNodeTaints,
+    build_violated_node_affinity,
+    build_violated_node_taints,
+)
+from koord.descheduler.plugins.kube.node_utilization import (
     HighNodeUtilization,
     LowNodeUtilization,
-    high_node_utilization,
-    low_node_utilization,
+    build_high_node_utilization,
+    build_low_node_utilization,
 )
-from koord.descheduler.plugins.low_node_load import LowNodeLoad
-from koord.descheduler.plugins.migration_controller import MigrationController
+from koord.descheduler.plugins.kube.pod_state import (
+    PodLifeTime,
+    RemoveFailedPods,
+    RemovePodsHavingTooManyRestarts,
+    build_pod_life_time,
+    build_remove_failed_pods,
+    build_too_many_restarts,
+)
+from koord.descheduler.plugins.kube.topology_spread import (
+    RemovePodsViolatingTopologySpreadConstraint,
+    build_violated_topology_spread,
+)
+from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad
 from koord.descheduler.plugins.scale_down_bin_pack import ScaleDownBinPack
 
 # From arguments: typed and defaulted ones where their shape is known, else plain data, None if there are none. A list
 # is what is wrong with them, in words that name the field.
-Factory = Callable[[Any], Plugin | list[str]]
+PluginFactory = Callable[[Any], DeschedulerPlugin | list[str]]
 
 # The group of entry points under which installed packages offer plugins.
-ENTRY_POINTS = "koord.descheduler.plugins"
+ENTRY_POINT_GROUP = "koord.descheduler.plugins"
 
-REGISTRY: Mapping[str, Factory] = {
-    MigrationController.name: MigrationController,
+REGISTRY: Mapping[str, PluginFactory] = {
+    MigrationControllerPlugin.name: MigrationControllerPlugin,
     LowNodeLoad.name: LowNodeLoad,
     CustomPriority.name: CustomPriority,
-    FragmentationAware.name: FragmentationAware,
+    FragmentationAwareBalance.name: FragmentationAwareBalance,
     ScaleDownBinPack.name: ScaleDownBinPack,
-    DefaultEvictor.name: default_evictor,
-    HighNodeUtilization.name: high_node_utilization,
-    LowNodeUtilization.name: low_node_utilization,
-    PodLifeTime.name: pod_life_time,
-    FailedPods.name: failed_pods,
-    Duplicates.name: duplicates,
-    TooManyRestarts.name: too_many_restarts,
-    ViolatedAntiAffinity.name: violated_anti_affinity,
-    ViolatedNodeAffinity.name: violated_node_affinity,
-    ViolatedNodeTaints.name: violated_node_taints,
-    ViolatedTopologySpread.name: violated_topology_spread,
+    DefaultEvictor.name: build_default_evictor,
+    HighNodeUtilization.name: build_high_node_utilization,
+    LowNodeUtilization.name: build_low_node_utilization,
+    PodLifeTime.name: build_pod_life_time,
+    RemoveFailedPods.name: build_remove_failed_pods,
+    RemoveDuplicates.name: build_remove_duplicates,
+    RemovePodsHavingTooManyRestarts.name: build_too_many_restarts,
+    RemovePodsViolatingInterPodAntiAffinity.name: build_inter_pod_anti_affinity,
+    RemovePodsViolatingNodeAffinity.name: build_violated_node_affinity,
+    RemovePodsViolatingNodeTaints.name: build_violated_node_taints,
+    RemovePodsViolatingTopologySpreadConstraint.name: build_violated_topology_spread,
 }
 
 
-class Offer(Protocol):
+class PluginEntryPoint(Protocol):
     """An entry point of an external plugin: its name is the plugin's, what it loads is a factory."""
 
     @property
     def name(self) -> str: ...
 
-    def load(self) -> Factory: ...
+    def load(self) -> PluginFactory: ...
 
 
-def registered(offers: Iterable[Offer]) -> Mapping[str, Factory]:
+def load_registry(offers: Iterable[PluginEntryPoint]) -> Mapping[str, PluginFactory]:
     """Return this program's plugins and the external ones. Raise ValueError when two have one name."""
     found = dict(REGISTRY)
     for offer in offers:

@@ -13,15 +13,15 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.kinds.strategy import Strategy
-from koord.embedded.apiserver.schema.builtin import Builtin, BuiltinResource, Subresource
-from koord.embedded.apiserver.schema.decoding import Decoded
-from koord.embedded.apiserver.schema.node import Node
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.schema.builtin_decoding import DecodeResult
+from koord.embedded.apiserver.schema.builtin_types import BuiltinResource, BuiltinTypes, Subresource
+from koord.embedded.apiserver.schema.schema_node import SchemaNode
 
 Obj = dict[str, Any]
 
 
-class Conversion(msgspec.Struct, frozen=True):
+class VersionConversion(msgspec.Struct, frozen=True):
     """Converts between a served version and the stored one. Both functions take a shared object and return a
     private one.
     """
@@ -62,16 +62,16 @@ class ServedResource(msgspec.Struct, kw_only=True, eq=False):
     storage_hash: str = ""
     list_kind: str = ""
     subresources: Mapping[str, Subresource] = {}
-    node: Node
-    strategy: Strategy = Strategy()
-    decode: Callable[[Any], Decoded]
+    schema_node: SchemaNode
+    strategy: KindStrategy = KindStrategy()
+    decode: Callable[[Any], DecodeResult]
     custom: bool = False
     schema: Mapping[str, Any] | None = None  # a custom kind's openAPIV3Schema, for the documents
     columns: tuple[PrinterColumn, ...] = ()  # a custom kind's, after Name
     storage: str = ""  # key of the collection: versions of one resource share it
-    conversion: Conversion | None = None  # None: stored as served
-    unconditional_update: bool = True  # a PUT without resourceVersion is taken
-    returns_deleted: bool = False  # DELETE answers with the object instead of a Status
+    conversion: VersionConversion | None = None  # None: stored as served
+    allows_unconditional_update: bool = True  # a PUT without resourceVersion is taken
+    delete_returns_object: bool = False  # DELETE answers with the object instead of a Status
     orphans_by_default: bool = False
     scale: ScalePaths = ScalePaths()  # meant only with the scale subresource
     warning: str = ""  # sent with every answer, for versions that are on their way out
@@ -92,7 +92,7 @@ class ServedResource(msgspec.Struct, kw_only=True, eq=False):
         return "status" in self.subresources
 
 
-class Catalog:
+class ResourceCatalog:
     """Looks resources up by path and by kind. `generation` changes with every change, so that discovery
     documents can be cached.
     """
@@ -100,7 +100,7 @@ class Catalog:
     def __init__(self, resources: Iterable[ServedResource] = ()) -> None:
         self._served: dict[tuple[str, str, str], ServedResource] = {}
         self._kinds: dict[tuple[str, str, str], ServedResource] = {}
-        self._sharing: dict[str, tuple[ServedResource, ...]] = {}
+        self._versions_by_storage: dict[str, tuple[ServedResource, ...]] = {}
         self.generation = 0
         for resource in resources:
             self.add(resource)
@@ -109,17 +109,17 @@ class Catalog:
         """Serve the resource, in place of an earlier one at the same path."""
         self._served[(resource.group, resource.version, resource.plural)] = resource
         self._kinds[(resource.group, resource.version, resource.kind)] = resource
-        self._changed()
+        self._bump_generation()
 
     def remove(self, group: str, version: str, plural: str) -> None:
         gone = self._served.pop((group, version, plural), None)
         if gone is not None:
             self._kinds.pop((group, version, gone.kind), None)
-            self._changed()
+            self._bump_generation()
 
-    def _changed(self) -> None:
+    def _bump_generation(self) -> None:
         self.generation += 1
-        self._sharing.clear()
+        self._versions_by_storage.clear()
 
     def find(self, group: str, version: str, plural: str) -> ServedResource | None:
         return self._served.get((group, version, plural))
@@ -127,12 +127,14 @@ class Catalog:
     def by_kind(self, group: str, version: str, kind: str) -> ServedResource | None:
         return self._kinds.get((group, version, kind))
 
-    def sharing(self, storage: str) -> tuple[ServedResource, ...]:
+    def served_versions(self, storage: str) -> tuple[ServedResource, ...]:
         """Return all served versions of what is stored under one key; the stored version itself comes first."""
-        found = self._sharing.get(storage)
+        found = self._versions_by_storage.get(storage)
         if found is None:
             all_of_it = [r for r in self._served.values() if r.storage == storage]
-            found = self._sharing[storage] = tuple(sorted(all_of_it, key=lambda r: r.conversion is not None))
+            found = self._versions_by_storage[storage] = tuple(
+                sorted(all_of_it, key=lambda r: r.conversion is not None)
+            )
         return found
 
     def resources(self) -> list[ServedResource]:
@@ -148,13 +150,13 @@ class Catalog:
             into = custom if resource.custom and resource.group not in found else found
             into.setdefault(resource.group, {})[resource.version] = None
         merged = {**found, **{group: custom[group] for group in sorted(custom) if group not in found}}
-        return {group: sorted(versions, key=version_order) for group, versions in merged.items()}
+        return {group: sorted(versions, key=version_priority) for group, versions in merged.items()}
 
-    def of_version(self, group: str, version: str) -> list[ServedResource]:
+    def in_group_version(self, group: str, version: str) -> list[ServedResource]:
         return [r for r in self._served.values() if r.group == group and r.version == version]
 
 
-def version_order(version: str) -> tuple[int, int, int, str]:
+def version_priority(version: str) -> tuple[int, int, int, str]:
     """Return the sort key of Kubernetes' version priority: stable, beta, alpha, higher numbers first, other
     names last.
     """
@@ -167,7 +169,7 @@ def version_order(version: str) -> tuple[int, int, int, str]:
 
 
 # Facts about single built-in resources that discovery does not show.
-_RETURNS_DELETED = frozenset(
+_DELETE_RETURNS_OBJECT = frozenset(
     (
         "pods",
         "services",
@@ -186,7 +188,7 @@ _RETURNS_DELETED = frozenset(
         "resourceslices.resource.k8s.io",
     )
 )
-_CONDITIONAL_ONLY = frozenset(
+_NO_UNCONDITIONAL_UPDATE = frozenset(
     (
         "leases.coordination.k8s.io",
         "customresourcedefinitions.apiextensions.k8s.io",
@@ -209,23 +211,23 @@ _ORPHANS_BY_DEFAULT = frozenset(("replicationcontrollers", "jobs.batch"))
 
 
 def builtin_resources(
-    table: Builtin,
-    decoder: Callable[[Node], Callable[[Any], Decoded]],
-    strategies: Mapping[tuple[str, str], Strategy],
-    conversions: Mapping[tuple[str, str, str], tuple[str, Conversion]],
+    table: BuiltinTypes,
+    decoder: Callable[[SchemaNode], Callable[[Any], DecodeResult]],
+    strategies: Mapping[tuple[str, str], KindStrategy],
+    conversions: Mapping[tuple[str, str, str], tuple[str, VersionConversion]],
 ) -> list[ServedResource]:
     """Return the built-in resources. `strategies` are by (group, kind); `conversions` by (group, version,
     plural), with the storage that they convert to.
     """
-    return [_builtin(table, row, decoder, strategies, conversions) for row in table.resources()]
+    return [_builtin_resource(table, row, decoder, strategies, conversions) for row in table.resources()]
 
 
-def _builtin(
-    table: Builtin,
+def _builtin_resource(
+    table: BuiltinTypes,
     row: BuiltinResource,
-    decoder: Callable[[Node], Callable[[Any], Decoded]],
-    strategies: Mapping[tuple[str, str], Strategy],
-    conversions: Mapping[tuple[str, str, str], tuple[str, Conversion]],
+    decoder: Callable[[SchemaNode], Callable[[Any], DecodeResult]],
+    strategies: Mapping[tuple[str, str], KindStrategy],
+    conversions: Mapping[tuple[str, str, str], tuple[str, VersionConversion]],
 ) -> ServedResource:
     node = table.node_for(row.group, row.version, row.kind)
     if node is None:
@@ -244,13 +246,13 @@ def _builtin(
         categories=row.categories,
         storage_hash=row.storage_hash,
         subresources={sub.name: sub for sub in row.subresources},
-        node=node,
-        strategy=strategies.get((row.group, row.kind), Strategy()),
+        schema_node=node,
+        strategy=strategies.get((row.group, row.kind), KindStrategy()),
         decode=decoder(node),
         storage=storage,
         conversion=conversion,
-        unconditional_update=qualified not in _CONDITIONAL_ONLY,
-        returns_deleted=qualified in _RETURNS_DELETED,
+        allows_unconditional_update=qualified not in _NO_UNCONDITIONAL_UPDATE,
+        delete_returns_object=qualified in _DELETE_RETURNS_OBJECT,
         orphans_by_default=qualified in _ORPHANS_BY_DEFAULT,
         warning=_WARNINGS.get(qualified, ""),
     )

@@ -16,96 +16,92 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver import refusal
-from koord.embedded.apiserver.admission.chain import standard_chain
-from koord.embedded.apiserver.admission.hooks import Hooks
-from koord.embedded.apiserver.bootstrap import first_objects
-from koord.embedded.apiserver.catalog import Catalog, ServedResource, builtin_resources
-from koord.embedded.apiserver.crd import definition
-from koord.embedded.apiserver.crd.definitions import Definitions
+from koord.embedded.apiserver import api_errors
+from koord.embedded.apiserver.admission.admission_chain import AdmissionChain
+from koord.embedded.apiserver.admission.hooks import AdmissionHooks
+from koord.embedded.apiserver.admission.plugins import standard_admission_chain
+from koord.embedded.apiserver.api_errors import StatusError
+from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource, builtin_resources
+from koord.embedded.apiserver.crd import definition_strategy
+from koord.embedded.apiserver.crd.controller import DefinitionController
 from koord.embedded.apiserver.kinds import STRATEGIES
-from koord.embedded.apiserver.kinds.strategy import Strategy
-from koord.embedded.apiserver.printing.printer import TablePrinter
-from koord.embedded.apiserver.refusal import Refusal
-from koord.embedded.apiserver.rest import answering, negotiation, route
-from koord.embedded.apiserver.rest.admission_chain import AdmissionChain
-from koord.embedded.apiserver.rest.call import Call, Parts, Stamp
-from koord.embedded.apiserver.rest.conversion import BUILTIN_CONVERSIONS
-from koord.embedded.apiserver.rest.discovery import Discovery
-from koord.embedded.apiserver.rest.expiry import Expiry
-from koord.embedded.apiserver.rest.health import Health
-from koord.embedded.apiserver.rest.openapi import OpenApi
-from koord.embedded.apiserver.rest.options import flag, list_options
-from koord.embedded.apiserver.rest.page import Pages
-from koord.embedded.apiserver.rest.printing import Objects, Printer, Tables
-from koord.embedded.apiserver.rest.route import Route
-from koord.embedded.apiserver.rest.verb import Verbs
-from koord.embedded.apiserver.rest.watching import Encoding, Stream, open_watch
-from koord.embedded.apiserver.schema.builtin import builtin
-from koord.embedded.apiserver.schema.decoding import decode
-from koord.embedded.apiserver.schema.node import Node
-from koord.embedded.apiserver.store import JournalFailed, Store
-from koord.embedded.apiserver.store.compaction import Compaction
-from koord.kube.transport import Answer, Request
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.printing.table_printer import TablePrinter
+from koord.embedded.apiserver.rest import request_context, responses
+from koord.embedded.apiserver.rest.builtin_conversions import BUILTIN_CONVERSIONS
+from koord.embedded.apiserver.rest.discovery import DiscoveryEndpoints, OpenApiEndpoints
+from koord.embedded.apiserver.rest.dispatcher import VerbDispatcher
+from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes, HealthEndpoints
+from koord.embedded.apiserver.rest.options import list_options, query_bool
+from koord.embedded.apiserver.rest.request_context import MetadataGenerator, RequestContext, ResourcePath, ServerDeps
+from koord.embedded.apiserver.rest.table_conversion import ObjectEncoding, TableConvertor, TransformedEncoding
+from koord.embedded.apiserver.rest.watch import ServerWatchStream, WatchEncoding, open_watch
+from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin
+from koord.embedded.apiserver.schema.builtin_types import builtin_types
+from koord.embedded.apiserver.schema.schema_node import SchemaNode
+from koord.embedded.apiserver.store.journal import JournalError
+from koord.embedded.apiserver.store.object_store import ObjectStore
+from koord.embedded.apiserver.store.retention import EventExpiry, HistoryCompactor
+from koord.kube.transport.interface import ApiRequest, ApiResponse
 from koord.telemetry.clock import Clock, WallClock
 
 log = logging.getLogger(__name__)
 
-SWEEP_S = 60.0  # at most this long between two runs of expiry and compaction
+RETENTION_PERIOD_S = 60.0  # at most this long between two runs of expiry and compaction
 
 
-def builtin_catalog(strategies: Mapping[tuple[str, str], Strategy] | None = None) -> Catalog:
+def builtin_catalog(strategies: Mapping[tuple[str, str], KindStrategy] | None = None) -> ResourceCatalog:
     """Return a catalog of all built-in resources; `strategies` by (group, kind) replace the usual ones."""
 
-    def decoder(node: Node) -> Any:
-        return functools.partial(decode, node=node)
+    def decoder(node: SchemaNode) -> Any:
+        return functools.partial(decode_builtin, node=node)
 
     chosen = {**(STRATEGIES if strategies is None else strategies)}
-    chosen[(definition.GROUP, definition.KIND)] = definition.DEFINITION
-    return Catalog(builtin_resources(builtin(), decoder, chosen, BUILTIN_CONVERSIONS))
+    chosen[(definition_strategy.CRD_GROUP, definition_strategy.CRD_KIND)] = definition_strategy.DEFINITION_STRATEGY
+    return ResourceCatalog(builtin_resources(builtin_types(), decoder, chosen, BUILTIN_CONVERSIONS))
 
 
-class Server:
+class ApiServer:
     def __init__(
         self,
-        store: Store | None = None,
-        catalog: Catalog | None = None,
+        store: ObjectStore | None = None,
+        catalog: ResourceCatalog | None = None,
         *,
         clock: Clock | None = None,
         chance: random.Random | None = None,
         admission: AdmissionChain | None = None,
-        printer: Printer | None = None,
+        printer: TableConvertor | None = None,
         tokens: Mapping[str, str] | None = None,
     ) -> None:
         """Compose the server. `chance` gives uids and generated names: seed it for a repeatable run. `tokens` maps
         bearer tokens to users.
         """
         self.clock = clock or WallClock()
-        self.store = store or Store()
+        self.store = store or ObjectStore()
         self.catalog = catalog or builtin_catalog()
         self.tokens = dict(tokens or {})
         chance = chance or random.SystemRandom()
-        stamp = Stamp(self.clock, chance)
-        self.hooks = Hooks(self.store, self.catalog, stamp.uid)
-        self._parts = Parts(
+        metadata_generator = MetadataGenerator(self.clock, chance)
+        self.hooks = AdmissionHooks(self.store, self.catalog, metadata_generator.uid)
+        self._deps = ServerDeps(
             store=self.store,
             catalog=self.catalog,
             clock=self.clock,
             chance=chance,
-            stamp=stamp,
-            admission=admission or standard_chain(self.store, self.hooks),
-            expiry=Expiry(self.store, self.clock),
+            metadata_generator=metadata_generator,
+            admission=admission or standard_admission_chain(self.store, self.hooks),
+            expiry=EventExpiry(self.store, self.clock),
         )
         self._printer = printer or TablePrinter(self.clock)
-        self._verbs = Verbs(self._parts, self._tables, self.tokens)
-        self._discovery = Discovery(self.catalog)
-        self._openapi = OpenApi(builtin(), self.catalog)
-        self.pages = Pages()
-        self._definitions = Definitions(self._parts)
-        self._own_groups = frozenset(resource.group for resource in self.catalog.resources() if not resource.custom)
-        self._health = Health(builtin().release, {"store": self._store_health})
-        self._compaction = Compaction(self.store, self.clock)
-        self._sweeper: asyncio.Task[None] | None = None
+        self._dispatcher = VerbDispatcher(self._deps, self._transformed_encoding, self.tokens)
+        self._discovery = DiscoveryEndpoints(self.catalog)
+        self._openapi = OpenApiEndpoints(builtin_types(), self.catalog)
+        self.component_routes = ComponentRoutes()
+        self._crd_controller = DefinitionController(self._deps)
+        self._builtin_groups = frozenset(resource.group for resource in self.catalog.resources() if not resource.custom)
+        self._health = HealthEndpoints(builtin_types().release, {"store": self._store_health})
+        self._compactor = HistoryCompactor(self.store, self.clock)
+        self._retention_task: asyncio.Task[None] | None = None
         self.closed = False
 
     # Life --------------------------------------------------------------------------------------------------------
@@ -114,147 +110,198 @@ class Server:
         """Serve the stored custom resources, create the bootstrap objects, and start expiring Events and old
         history.
         """
-        self._definitions.start()
-        for path, body in first_objects():
-            request = Request(method="POST", path=path, body=body, user="system:apiserver", user_agent="kube-apiserver")
+        self._crd_controller.start()
+        for path, body in bootstrap_objects():
+            request = ApiRequest(
+                method="POST", path=path, body=body, user="system:apiserver", user_agent="kube-apiserver"
+            )
             answer = await self.handle(request)
             if not answer.ok and answer.status != 409:
                 raise RuntimeError(f"cannot create {body['metadata']['name']}: {answer.body.plain()}")
-        self._sweeper = asyncio.create_task(self._sweep(), name="forgetting")
+        self._retention_task = asyncio.create_task(self._run_retention(), name="forgetting")
 
     async def close(self) -> None:
         """End every watch, write what the journal still holds, and stop."""
         self.closed = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        if self._retention_task is not None:
+            self._retention_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._sweeper
+                await self._retention_task
         await self.hooks.close()
         await self.store.close()
 
-    def expire(self) -> float | None:
+    def expire_events(self) -> float | None:
         """Delete the Events that are due and return the seconds until the next one is. A started server does this
         by itself.
         """
-        return self._parts.expiry.sweep()
+        return self._deps.expiry.delete_expired()
 
-    async def _sweep(self) -> None:
+    async def _run_retention(self) -> None:
         compacted_s = self.clock.monotonic()
         while True:
-            due = self.expire()
-            if self.clock.monotonic() - compacted_s >= SWEEP_S:
+            due = self.expire_events()
+            if self.clock.monotonic() - compacted_s >= RETENTION_PERIOD_S:
                 compacted_s = self.clock.monotonic()
-                self._compaction.look()
-            await self.clock.sleep(SWEEP_S if due is None else min(max(due, 1.0), SWEEP_S))
+                self._compactor.compact_due()
+            await self.clock.sleep(RETENTION_PERIOD_S if due is None else min(max(due, 1.0), RETENTION_PERIOD_S))
 
     def _store_health(self) -> str:
         try:
-            self.store.check()
-        except JournalFailed as error:
+            self.store.raise_if_failed()
+        except JournalError as error:
             return str(error)
         return ""
 
     # Requests ----------------------------------------------------------------------------------------------------
 
-    async def handle(self, request: Request, *, tracked: bool = True) -> Answer:
+    async def handle(self, request: ApiRequest, *, track_managed_fields: bool = True) -> ApiResponse:
         """Handle one request to its end. `track_managed_fields` keeps managedFields for the objects that it
         creates.
         """
         warnings: list[str] = []
         try:
-            found = route.resource_route(request.path)
+            found = request_context.parse_resource_path(request.path)
             if found is None:
-                return await self.pages.answer(request) or self._other(request)
-            if self._is_nowhere(found):
-                return answering.text(404, "404 page not found\n")
-            form = negotiation.negotiate(request.accept, streams=request.method == "GET" and not found.name)
-            call = self._call(found, request, tracked, warnings)
-            answer = await self._verbs.run(call, form)
-        except Refusal as error:
-            return answering.refused(error, warnings)
-        except JournalFailed as error:
-            return answering.refused(refusal.internal(str(error)), warnings)
+                return await self.component_routes.respond(request) or self._non_resource(request)
+            if self._is_unknown_path(found):
+                return responses.text_response(404, "404 page not found\n")
+            response_format = responses.negotiate(request.accept, streams=request.method == "GET" and not found.name)
+            context = self._request_context(found, request, track_managed_fields, warnings)
+            answer = await self._dispatcher.dispatch(context, response_format)
+        except StatusError as error:
+            return responses.error_response(error, warnings)
+        except JournalError as error:
+            return responses.error_response(api_errors.internal(str(error)), warnings)
         except RecursionError:
-            return answering.refused(refusal.bad_request("the body is nested too deeply"), warnings)
+            return responses.error_response(api_errors.bad_request("the body is nested too deeply"), warnings)
         except Exception as error:
             log.exception("%s %s failed", request.method, request.path)
-            return answering.refused(refusal.internal(f"{type(error).__name__}: {error}"), warnings)
-        return self._finished(answer, request, form, call, warnings)
+            return responses.error_response(api_errors.internal(f"{type(error).__name__}: {error}"), warnings)
+        return self._finish_response(answer, request, response_format, context, warnings)
 
-    def _finished(
-        self, answer: Answer, request: Request, form: negotiation.Form, call: Call, warnings: list[str]
-    ) -> Answer:
-        if call.resource.warning:
-            warnings = [call.resource.warning, *warnings]
+    def _finish_response(
+        self,
+        answer: ApiResponse,
+        request: ApiRequest,
+        response_format: responses.ResponseFormat,
+        context: RequestContext,
+        warnings: list[str],
+    ) -> ApiResponse:
+        if context.resource.warning:
+            warnings = [context.resource.warning, *warnings]
         if warnings:
-            headers = {**answer.headers, "Warning": answering.warning_header(warnings)}
+            headers = {**answer.headers, "Warning": responses.warning_header(warnings)}
             answer = msgspec.structs.replace(answer, headers=headers)
-        if form.yaml:
-            return answering.as_yaml(answer)
-        if "pretty" in request.query and flag(request.query, "pretty"):
-            return answering.as_pretty(answer)
+        if response_format.yaml:
+            return responses.to_yaml_response(answer)
+        if "pretty" in request.query and query_bool(request.query, "pretty"):
+            return responses.to_pretty_response(answer)
         return answer
 
-    async def watch(self, request: Request) -> Stream | Answer:
+    async def watch(self, request: ApiRequest) -> ServerWatchStream | ApiResponse:
         """Open a watch, or return the error. Whoever reads the stream must close it."""
         try:
-            found = route.resource_route(request.path)
+            found = request_context.parse_resource_path(request.path)
             if found is None:
-                raise refusal.no_such_path()
-            if self._is_nowhere(found):
-                return answering.text(404, "404 page not found\n")
-            form = negotiation.negotiate(request.accept, streams=True)
-            call = self._call(found, request, False, [])
-            if "watch" not in call.resource.verbs:
-                raise refusal.method_not_allowed()
+                raise api_errors.no_such_path()
+            if self._is_unknown_path(found):
+                return responses.text_response(404, "404 page not found\n")
+            response_format = responses.negotiate(request.accept, streams=True)
+            context = self._request_context(found, request, False, [])
+            if "watch" not in context.resource.verbs:
+                raise api_errors.method_not_allowed()
             options = list_options(request.query, watch=True)
-            encoding: Encoding = self._tables(call, form) if form.shape else Objects(call.resource)
-            return open_watch(call, self._parts, options, encoding)
-        except Refusal as error:
-            return answering.refused(error)
+            encoding: WatchEncoding = (
+                self._transformed_encoding(context, response_format)
+                if response_format.transform
+                else ObjectEncoding(context.resource)
+            )
+            return open_watch(context, self._deps, options, encoding)
+        except StatusError as error:
+            return responses.error_response(error)
 
-    def is_watch(self, request: Request) -> bool:
+    def is_watch(self, request: ApiRequest) -> bool:
         """Return whether a request asks for a stream: GET on a collection with `watch`, or the old /watch/ paths."""
         if request.method != "GET":
             return False
-        found = route.resource_route(request.path)
+        found = request_context.parse_resource_path(request.path)
         if found is None:
             return False
-        return found.watch or (not found.name and bool(flag(request.query, "watch")))
+        return found.watch or (not found.name and bool(query_bool(request.query, "watch")))
 
-    def _tables(self, call: Call, form: negotiation.Form) -> Tables:
-        return Tables(self._printer, call.resource, form, call.request.query.get("includeObject", ""))
+    def _transformed_encoding(
+        self, context: RequestContext, response_format: responses.ResponseFormat
+    ) -> TransformedEncoding:
+        return TransformedEncoding(
+            self._printer, context.resource, response_format, context.request.query.get("includeObject", "")
+        )
 
-    def _is_nowhere(self, found: Route) -> bool:
+    def _is_unknown_path(self, found: ResourcePath) -> bool:
         """Return whether a path is outside the built-in groups and belongs to no CRD, so that it gets a plain 404."""
-        return found.group not in self._own_groups and (
+        return found.group not in self._builtin_groups and (
             self.catalog.find(found.group, found.version, found.plural) is None
         )
 
-    def _call(self, found: Route, request: Request, tracked: bool, warnings: list[str]) -> Call:
+    def _request_context(
+        self, found: ResourcePath, request: ApiRequest, track_managed_fields: bool, warnings: list[str]
+    ) -> RequestContext:
         resource = self.catalog.find(found.group, found.version, found.plural)
         if resource is None or (found.namespace and not resource.namespaced):
-            raise refusal.no_such_path()
-        self._check_place(found, resource, request.method)
-        return Call(resource, found.namespace or "", found.name, found.subresource, request, tracked, warnings)
+            raise api_errors.no_such_path()
+        self._check_scope(found, resource, request.method)
+        return RequestContext(
+            resource, found.namespace or "", found.name, found.subresource, request, track_managed_fields, warnings
+        )
 
-    def _check_place(self, found: Route, resource: ServedResource, method: str) -> None:
+    def _check_scope(self, found: ResourcePath, resource: ServedResource, method: str) -> None:
         """Raise unless objects of namespaced kinds are addressed in a namespace; only lists and watches span all
         of them.
         """
         if found.subresource and found.subresource not in resource.subresources:
-            raise refusal.no_such_path()
+            raise api_errors.no_such_path()
         if resource.namespaced and found.namespace is None and (found.name or method not in ("GET", "DELETE")):
-            raise refusal.no_such_path() if found.name else refusal.method_not_allowed()
+            raise api_errors.no_such_path() if found.name else api_errors.method_not_allowed()
 
-    def _other(self, request: Request) -> Answer:
-        answer = self._discovery.answer(request) or self._health.answer(request) or self._openapi.answer(request)
+    def _non_resource(self, request: ApiRequest) -> ApiResponse:
+        answer = self._discovery.respond(request) or self._health.respond(request) or self._openapi.respond(request)
         if answer is not None:
             return answer
         if request.path in ("", "/"):
-            return answering.json_answer(200, {"paths": self._paths()})
-        return answering.text(404, "404 page not found\n")
+            return responses.json_response(200, {"paths": self._paths()})
+        return responses.text_response(404, "404 page not found\n")
 
     def _paths(self) -> list[str]:
-        parts = (self._discovery.paths(), self._health.paths(), self.pages.paths(), ["/openapi/v2", "/openapi/v3"])
+        parts = (
+            self._discovery.paths(),
+            self._health.paths(),
+            self.component_routes.paths(),
+            ["/openapi/v2", "/openapi/v3"],
+        )
         return sorted(path for paths in parts for path in paths)
+
+
+Obj = dict[str, Any]
+
+SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_PRIORITY_CLASSES = (
+    ("system-node-critical", 2_000_001_000, "For pods without which their node does not work; they stay on it."),
+    ("system-cluster-critical", 2_000_000_000, "For pods that the cluster needs; another node is as good for them."),
+)
+
+
+def bootstrap_objects() -> list[tuple[str, Obj]]:
+    """Return pairs of collection path and object, in the order in which they are created."""
+    made: list[tuple[str, Obj]] = [
+        ("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        for name in SYSTEM_NAMESPACES
+    ]
+    for name, value, description in _PRIORITY_CLASSES:
+        obj = {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name},
+            "value": value,
+            "description": description,
+        }
+        made.append(("/apis/scheduling.k8s.io/v1/priorityclasses", obj))
+    return made

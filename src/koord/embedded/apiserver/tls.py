@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VALID_DAYS = 3650
-HOSTS = (
+DEFAULT_HOSTS = (
     "localhost",
     "kubernetes",
     "kubernetes.default",
@@ -30,18 +30,18 @@ HOSTS = (
 )
 
 
-class Pair(msgspec.Struct, frozen=True):
+class CertKeyPair(msgspec.Struct, frozen=True):
     """Holds a certificate and its private key in PEM."""
 
     certificate: bytes
     key: bytes
 
 
-class Identity(msgspec.Struct, frozen=True):
-    authority: Pair
-    serving: Pair
+class ApiServerCertificates(msgspec.Struct, frozen=True):
+    authority: CertKeyPair
+    serving: CertKeyPair
 
-    def context(self) -> ssl.SSLContext:
+    def ssl_context(self) -> ssl.SSLContext:
         """Return the TLS context of the HTTPS server: TLS 1.2 and up, HTTP/1.1 only."""
         made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         made.set_alpn_protocols(["http/1.1"])
@@ -53,7 +53,9 @@ class Identity(msgspec.Struct, frozen=True):
         return made
 
 
-def create(hosts: Sequence[str] = HOSTS, *, now: datetime.datetime | None = None) -> Identity:
+def create_certificates(
+    hosts: Sequence[str] = DEFAULT_HOSTS, *, now: datetime.datetime | None = None
+) -> ApiServerCertificates:
     """Create a certificate authority and a serving certificate that it signed for `hosts` (names and
     addresses).
     """
@@ -61,37 +63,37 @@ def create(hosts: Sequence[str] = HOSTS, *, now: datetime.datetime | None = None
     authority_key = ec.generate_private_key(ec.SECP256R1())
     authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "koord-ca")])
     authority = (
-        _builder(authority_name, authority_name, authority_key.public_key(), start)
+        _certificate_builder(authority_name, authority_name, authority_key.public_key(), start)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(_key_usage(signs=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "koord-apiserver")])
     serving = (
-        _builder(name, authority_name, key.public_key(), start)
+        _certificate_builder(name, authority_name, key.public_key(), start)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(_key_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_subject_alternative_name(host) for host in hosts]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    return Identity(_pem(authority, authority_key), _pem(serving, key))
+    return ApiServerCertificates(_pem(authority, authority_key), _pem(serving, key))
 
 
-def load_or_create(folder: Path, hosts: Sequence[str] = HOSTS) -> Identity:
+def load_or_create_certificates(folder: Path, hosts: Sequence[str] = DEFAULT_HOSTS) -> ApiServerCertificates:
     """Return the certificates kept in `folder`, so that kubeconfigs stay valid over restarts; make new ones
     when hosts are missing.
     """
     files = [folder / name for name in ("ca.crt", "ca.key", "apiserver.crt", "apiserver.key")]
     if all(file.exists() for file in files):
         found = [file.read_bytes() for file in files]
-        identity = Identity(Pair(found[0], found[1]), Pair(found[2], found[3]))
-        if set(hosts) <= set(hosts_of(identity.serving.certificate)):
+        identity = ApiServerCertificates(CertKeyPair(found[0], found[1]), CertKeyPair(found[2], found[3]))
+        if set(hosts) <= set(certificate_hosts(identity.serving.certificate)):
             return identity
-    identity = create(hosts)
+    identity = create_certificates(hosts)
     folder.mkdir(parents=True, exist_ok=True)
     pairs = (identity.authority, identity.serving)
     for pair, (certificate, key) in zip(pairs, (files[:2], files[2:]), strict=True):
@@ -100,13 +102,13 @@ def load_or_create(folder: Path, hosts: Sequence[str] = HOSTS) -> Identity:
     return identity
 
 
-def hosts_of(certificate: bytes) -> list[str]:
+def certificate_hosts(certificate: bytes) -> list[str]:
     found = x509.load_pem_x509_certificate(certificate)
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
 
-def _builder(
+def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, start: datetime.datetime
 ) -> x509.CertificateBuilder:
     return (
@@ -120,7 +122,7 @@ def _builder(
     )
 
 
-def _usage(*, signs: bool) -> x509.KeyUsage:
+def _key_usage(*, signs: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=signs,
@@ -134,15 +136,15 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
     )
 
 
-def _alternative(host: str) -> x509.GeneralName:
+def _subject_alternative_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
 
 
-def _pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
-    return Pair(
+def _pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> CertKeyPair:
+    return CertKeyPair(
         certificate.public_bytes(serialization.Encoding.PEM),
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )

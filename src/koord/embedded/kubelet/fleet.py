@@ -16,49 +16,55 @@ from types import MappingProxyType
 
 import msgspec
 
-from koord.api.builtin import LEASES
-from koord.api.builtin import NODES as FULL_NODES
-from koord.api.pod_resources import amounts
-from koord.embedded.kubelet import machine as objects
-from koord.embedded.kubelet import view
-from koord.embedded.kubelet.address import Addresses, PodBlock
-from koord.embedded.kubelet.heartbeat import LEASE_PERIOD_S, STATUS_PERIOD_S, TICK_S, Heartbeats
-from koord.embedded.kubelet.host import Failure, Host, NodeUsage, Tenant
-from koord.embedded.kubelet.machine import PRESSURES, Machine
-from koord.embedded.kubelet.podlife import delayed, killed, rebooted
-from koord.embedded.kubelet.profile import Pool
-from koord.embedded.kubelet.reporter import Reporter
-from koord.embedded.kubelet.tenancy import Tenancy
-from koord.embedded.kubelet.usage import NOTHING, Points, Usage
-from koord.embedded.kubelet.view import NodeView, PodView
-from koord.kube.cache import Change
-from koord.kube.client import Client
-from koord.kube.controller import Controller, Done, Outcome
-from koord.kube.informers import Informers
-from koord.kube.recorder import Recorder
-from koord.kube.refused import Refused
-from koord.kube.subscription import Subscription
-from koord.kube.workqueue import WorkQueue
+from koord.api.kubernetes.builtin_kinds import LEASES
+from koord.api.kubernetes.builtin_kinds import NODES as FULL_NODES
+from koord.api.kubernetes.pod_resources import resource_amounts
+from koord.embedded.kubelet import node_objects as objects
+from koord.embedded.kubelet import slim_views
+from koord.embedded.kubelet.heartbeat import HEARTBEAT_TICK_S, LEASE_PERIOD_S, STATUS_PERIOD_S, HeartbeatLoop
+from koord.embedded.kubelet.node_metric_reporter import SimulatedNodeMetricReporter
+from koord.embedded.kubelet.node_objects import PRESSURES, SimulatedNodeSpec
+from koord.embedded.kubelet.node_profile import SimulatedPool
+from koord.embedded.kubelet.pod_lifecycle import after_delay, after_kill, after_reboot
+from koord.embedded.kubelet.pod_worker import PodWorker
+from koord.embedded.kubelet.simulated_host import (
+    Failure,
+    HostUsage,
+    NodeIpam,
+    PodCidrAllocator,
+    SimulatedHost,
+    SimulatedPod,
+)
+from koord.embedded.kubelet.slim_views import SlimNode, SlimPod
+from koord.embedded.kubelet.usage_model import ZERO_USAGE, SimulatedUsage, UsageTrace
+from koord.kube.client.typed_client import Client
+from koord.kube.controller.controller import Controller, Done, ReconcileResult
+from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.events.recorder import EventRecorder
+from koord.kube.informer.cache import ObjectChange
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.informer.informer import HandlerRegistration
+from koord.kube.transport.api_error import ApiError
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
 
 WORKERS = 8
-REGISTRATIONS = 8  # under way at once
+CONCURRENT_REGISTRATIONS = 8  # under way at once
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_period_s: float = LEASE_PERIOD_S
     status_period_s: float = STATUS_PERIOD_S
-    tick_s: float = TICK_S  # nodes take turns; fewer turns cost less where time is virtual
-    reports: bool = False  # nodes write the status of their NodeMetric, where there is one
+    tick_s: float = HEARTBEAT_TICK_S  # nodes take turns; fewer turns cost less where time is virtual
+    reports_node_metrics: bool = False  # nodes write the status of their NodeMetric, where there is one
 
 
-class CannotRegister(Exception):
+class NodeRegistrationError(Exception):
     """Raised when the API server does not accept a node: nothing can be simulated."""
 
 
-class Fleet:
+class SimulatedFleet:
     """Runs simulated nodes. `start` returns when every node is registered; pods follow as soon as the
     informers run.
     """
@@ -66,12 +72,12 @@ class Fleet:
     def __init__(
         self,
         client: Client,
-        informers: Informers,
+        informers: InformerFactory,
         clock: Clock,
         seed: int,
-        pools: Iterable[Pool],
-        settings: Settings = Settings(),  # noqa: B008 - a frozen value
-        traces: Mapping[str, Points] = MappingProxyType({}),
+        pools: Iterable[SimulatedPool],
+        settings: FleetSettings = FleetSettings(),  # noqa: B008 - a frozen value
+        traces: Mapping[str, UsageTrace] = MappingProxyType({}),
     ) -> None:
         """Make a fleet. `seed` decides all that is random; `traces` are those that usage models of the kind
         "trace" name.
@@ -80,13 +86,13 @@ class Fleet:
         self._client = client
         self._clock = clock
         self._pools = tuple(pools)
-        self._addresses = Addresses()
-        self._counts: dict[str, int] = {}  # pool name -> number of the next node
-        self._hosts: dict[str, Host] = {}
-        self._tenants: dict[str, Tenant] = {}
-        self._pods = informers.of(view.PODS, transform=view.slim)
-        self._nodes = informers.of(view.NODES)
-        self._heart = Heartbeats(
+        self._ipam = NodeIpam()
+        self._next_number: dict[str, int] = {}  # pool name -> number of the next node
+        self._hosts: dict[str, SimulatedHost] = {}
+        self._sim_pods: dict[str, SimulatedPod] = {}
+        self._pods = informers.for_resource(slim_views.PODS, transform=slim_views.slim_pod)
+        self._nodes = informers.for_resource(slim_views.NODES)
+        self._heartbeats = HeartbeatLoop(
             client,
             clock,
             lease_period_s=settings.lease_period_s,
@@ -94,40 +100,44 @@ class Fleet:
             tick_s=settings.tick_s,
         )
         self._queue: WorkQueue[str] = WorkQueue(clock, name="simulated-pods")
-        self._recorder = Recorder(client, clock, controller="kubelet", instance="simulated-kubelet")
-        self._tenancy = Tenancy(client, clock, seed, self._recorder, traces)
+        self._recorder = EventRecorder(client, clock, controller="kubelet", instance="simulated-kubelet")
+        self._pod_worker = PodWorker(client, clock, seed, self._recorder, traces)
         self._controller = Controller("simulated-kubelet", self._queue, self._sync, workers=WORKERS)
-        self._reporter = Reporter(client, informers, clock, seed, self._hosts) if settings.reports else None
+        self._reporter = (
+            SimulatedNodeMetricReporter(client, informers, clock, seed, self._hosts)
+            if settings.reports_node_metrics
+            else None
+        )
         self._tasks: list[asyncio.Task[None]] = []
-        self._pod_news: Subscription[PodView] | None = None
-        self._node_news: Subscription[NodeView] | None = None
+        self._pod_subscription: HandlerRegistration[SlimPod] | None = None
+        self._node_subscription: HandlerRegistration[SlimNode] | None = None
 
     # Life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         for pool in self._pools:
-            await self.add(pool)
-        self._node_news = self._nodes.on(self._on_node)
-        self._pod_news = self._pods.on(self._on_pod)
+            await self.add_pool(pool)
+        self._node_subscription = self._nodes.add_event_handler(self._on_node)
+        self._pod_subscription = self._pods.add_event_handler(self._on_pod)
         self._recorder.start()
         self._tasks = [
             asyncio.create_task(self._controller.run(), name="simulated-kubelet"),
-            asyncio.create_task(self._heart.run(), name="simulated-heartbeats"),
+            asyncio.create_task(self._heartbeats.run(), name="simulated-heartbeats"),
         ]
         if self._reporter is not None:
-            self._reporter.listen()
+            self._reporter.subscribe()
             self._tasks.append(asyncio.create_task(self._reporter.run(), name="simulated-reports"))
         for task in self._tasks:
-            task.add_done_callback(_say_if_died)
+            task.add_done_callback(_log_if_died)
 
     async def stop(self) -> None:
         """Stop all kubelets. Nodes and pods stay on the server as they are; a later fleet recovers them."""
-        if self._pod_news is not None:
-            self._pods.off(self._pod_news)
-        if self._node_news is not None:
-            self._nodes.off(self._node_news)
+        if self._pod_subscription is not None:
+            self._pods.remove_event_handler(self._pod_subscription)
+        if self._node_subscription is not None:
+            self._nodes.remove_event_handler(self._node_subscription)
         if self._reporter is not None:
-            self._reporter.ignore()
+            self._reporter.stop()
         self._queue.shutdown(drain=False)
         for task in self._tasks:
             task.cancel()
@@ -143,49 +153,49 @@ class Fleet:
         return self._seed
 
     @property
-    def hosts(self) -> Mapping[str, Host]:
+    def hosts(self) -> Mapping[str, SimulatedHost]:
         return self._hosts
 
-    async def add(self, pool: Pool) -> list[str]:
+    async def add_pool(self, pool: SimulatedPool) -> list[str]:
         """Register `pool.count` more nodes of this pool and return their names."""
-        first = self._counts.get(pool.name, 0)
+        first = self._next_number.get(pool.name, 0)
         numbers = range(first, first + pool.count)
-        self._counts[pool.name] = first + pool.count
-        hosts = [self._host(pool, number) for number in numbers]
+        self._next_number[pool.name] = first + pool.count
+        hosts = [self._make_host(pool, number) for number in numbers]
 
         async def lane(offset: int) -> None:
-            for host in hosts[offset::REGISTRATIONS]:
+            for host in hosts[offset::CONCURRENT_REGISTRATIONS]:
                 await self._register(host)
 
-        await asyncio.gather(*(lane(offset) for offset in range(REGISTRATIONS)))
+        await asyncio.gather(*(lane(offset) for offset in range(CONCURRENT_REGISTRATIONS)))
         for host in hosts:
             self._hosts[host.name] = host
-            self._heart.add(host)
-        if self._pod_news is not None:  # pods may have been bound to a name before there was a node
+            self._heartbeats.add(host)
+        if self._pod_subscription is not None:  # pods may have been bound to a name before there was a node
             for pod in self._pods.list():
-                if pod.spec.node_name in self._hosts and pod.metadata.uid not in self._tenants:
-                    self._on_pod(Change(kind="added", object=pod))
+                if pod.spec.node_name in self._hosts and pod.metadata.uid not in self._sim_pods:
+                    self._on_pod(ObjectChange(kind="added", object=pod))
         return [host.name for host in hosts]
 
-    async def remove(self, node: str) -> None:
+    async def remove_node(self, node: str) -> None:
         """Remove a node from the cluster: its Node and Lease are deleted, its pods stop at once."""
         host = self._hosts.pop(node)
-        self._heart.remove(host)
-        for uid in host.tenants:
-            self._tenants.pop(uid, None)
+        self._heartbeats.remove(host)
+        for uid in host.sim_pods:
+            self._sim_pods.pop(uid, None)
         for resource, namespace in ((LEASES, objects.LEASE_NAMESPACE), (FULL_NODES, None)):
-            answer = await self._client.plain.delete(resource, node, namespace)
-            if isinstance(answer, Refused) and not answer.not_found:
-                raise CannotRegister(f"node {node} cannot be removed: {answer}")
+            answer = await self._client.dynamic.delete(resource, node, namespace)
+            if isinstance(answer, ApiError) and not answer.not_found:
+                raise NodeRegistrationError(f"node {node} cannot be removed: {answer}")
 
-    def fail(self, node: str, how: Failure = "machine") -> None:
+    def fail_node(self, node: str, how: Failure = "machine") -> None:
         """Make a node send no heartbeat and no pod status until `heal_node`."""
         host = self._hosts[node]
         if host.failure is None:
             host.failed_at = self._clock.time()
         host.failure = how
 
-    def heal(self, node: str) -> None:
+    def heal_node(self, node: str) -> None:
         """End the failure of a node. After a "machine" failure it has rebooted: its containers died and are
         restarted as their pods say.
         """
@@ -193,72 +203,72 @@ class Fleet:
         if host.failure is None:
             return
         now = self._clock.time()
-        crashed, host.failure, host.since = host.failure == "machine", None, now
-        for uid, tenant in host.tenants.items():
-            if crashed and tenant.run is not None and tenant.plan is not None:
-                orders = self._tenancy.orders(tenant, tenant.plan)
-                tenant.run = rebooted(tenant.run, orders, host.failed_at, now)
+        crashed, host.failure, host.kubelet_started_at = host.failure == "machine", None, now
+        for uid, sim_pod in host.sim_pods.items():
+            if crashed and sim_pod.run is not None and sim_pod.plan is not None:
+                run_spec = self._pod_worker.run_spec(sim_pod, sim_pod.plan)
+                sim_pod.run = after_reboot(sim_pod.run, run_spec, host.failed_at, now)
             self._queue.add(uid)
-        self._heart.say(host)
+        self._heartbeats.report_soon(host)
 
     async def restart_kubelet(self, node: str, after_s: float = 5.0) -> None:
         """Stop the kubelet of a node for a moment; its containers run on."""
-        self.fail(node, "kubelet")
+        self.fail_node(node, "kubelet")
         await self._clock.sleep(after_s)
-        self.heal(node)
+        self.heal_node(node)
 
-    def kill(self, uid: str, container: str, reason: str = "OOMKilled") -> None:
+    def kill_container(self, uid: str, container: str, reason: str = "OOMKilled") -> None:
         """Kill a container of a pod now; its kubelet restarts it as the pod says."""
-        tenant = self._tenants.get(uid)
-        if tenant is None or tenant.run is None or tenant.plan is None:
+        sim_pod = self._sim_pods.get(uid)
+        if sim_pod is None or sim_pod.run is None or sim_pod.plan is None:
             return
-        names = [one.name for one in tenant.template.containers]
+        names = [one.name for one in sim_pod.template.containers]
         if container in names:
-            orders = self._tenancy.orders(tenant, tenant.plan)
-            tenant.run = killed(tenant.run, orders, names.index(container), self._clock.time(), reason)
+            run_spec = self._pod_worker.run_spec(sim_pod, sim_pod.plan)
+            sim_pod.run = after_kill(sim_pod.run, run_spec, names.index(container), self._clock.time(), reason)
             self._queue.add(uid)
 
-    def delay(self, uid: str, seconds: float) -> None:
+    def delay_pod(self, uid: str, seconds: float) -> None:
         """Delay a pod that did not get the CPU that it wanted: containers that end by themselves end later."""
-        tenant = self._tenants.get(uid)
-        if tenant is not None and tenant.run is not None:
-            tenant.run = delayed(tenant.run, seconds)
+        sim_pod = self._sim_pods.get(uid)
+        if sim_pod is not None and sim_pod.run is not None:
+            sim_pod.run = after_delay(sim_pod.run, seconds)
 
-    def press(self, node: str, condition: str, on: bool = True) -> None:
+    def set_pressure(self, node: str, condition: str, on: bool = True) -> None:
         """Put a node under MemoryPressure, DiskPressure or PIDPressure, or relieve it."""
         if condition not in PRESSURES:
             raise ValueError(f"there is no condition {condition!r}; there are {', '.join(PRESSURES)}")
         host = self._hosts[node]
         host.pressures[condition] = (on, self._clock.time())
-        self._heart.say(host)
+        self._heartbeats.report_soon(host)
 
-    def _host(self, pool: Pool, number: int) -> Host:
+    def _make_host(self, pool: SimulatedPool, number: int) -> SimulatedHost:
         name = pool.node_name(number)
         if name in self._hosts:
             raise ValueError(f"there is a node {name} already")
-        address, cidr = self._addresses.node(), self._addresses.block(pool.pods)
-        shape = pool.shape(name)
-        machine = Machine(name=name, pool=pool, number=number, address=address, pod_cidr=cidr, shape=shape)
-        return Host(machine, self._clock.time())
+        address, cidr = self._ipam.allocate_node_ip(), self._ipam.allocate_pod_cidr(pool.pods)
+        shape = pool.hardware(name)
+        machine = SimulatedNodeSpec(name=name, pool=pool, number=number, address=address, pod_cidr=cidr, hardware=shape)
+        return SimulatedHost(machine, self._clock.time())
 
-    async def _register(self, host: Host) -> None:
+    async def _register(self, host: SimulatedHost) -> None:
         now = self._clock.time()
-        created = await self._client.create(view.NODES, objects.node_object(host.machine, now))
-        if isinstance(created, Refused) and created.already_exists:
+        created = await self._client.create(slim_views.NODES, objects.node_object(host.machine, now))
+        if isinstance(created, ApiError) and created.already_exists:
             status = objects.node_status(host.machine, now)
             created = await self._client.patch(
-                view.NODES, host.name, {"status": status}, kind="strategic", subresource="status"
+                slim_views.NODES, host.name, {"status": status}, kind="strategic", subresource="status"
             )
-        if isinstance(created, Refused):
-            raise CannotRegister(f"node {host.name}: {created}")
+        if isinstance(created, ApiError):
+            raise NodeRegistrationError(f"node {host.name}: {created}")
         host.uid = created.metadata.uid
-        if created.spec.pod_cidr and created.spec.pod_cidr != host.block.cidr:
-            host.block = PodBlock(created.spec.pod_cidr)
+        if created.spec.pod_cidr and created.spec.pod_cidr != host.pod_cidr.cidr:
+            host.pod_cidr = PodCidrAllocator(created.spec.pod_cidr)
         lease = await self._client.create(LEASES, objects.lease_object(host.name, host.uid, now))
-        if isinstance(lease, Refused) and not lease.already_exists:
-            raise CannotRegister(f"lease of node {host.name}: {lease}")
+        if isinstance(lease, ApiError) and not lease.already_exists:
+            raise NodeRegistrationError(f"lease of node {host.name}: {lease}")
 
-    def _on_node(self, change: Change[NodeView]) -> None:
+    def _on_node(self, change: ObjectChange[SlimNode]) -> None:
         host = self._hosts.get(change.object.metadata.name)
         if host is None:
             return
@@ -268,65 +278,65 @@ class Fleet:
             return
         listed = change.object.status.allocatable
         if change.old is None or listed != change.old.status.allocatable:
-            host.allocatable = amounts(listed)
+            host.allocatable = resource_amounts(listed)
 
     # Usage -------------------------------------------------------------------------------------------------------
 
-    def usage(self, node: str, t: float) -> NodeUsage:
+    def node_usage(self, node: str, t: float) -> HostUsage:
         """Return what a node and each of its present pods use at `t`."""
         return self._hosts[node].usage(t, self._seed)
 
-    def pod_usage(self, uid: str, t: float) -> Usage | None:
+    def pod_usage(self, uid: str, t: float) -> SimulatedUsage | None:
         """Return what a pod gets at `t` beside its neighbours; None for pods that are not on these nodes."""
-        tenant = self._tenants.get(uid)
-        return None if tenant is None else tenant.host.usage(t, self._seed).pods.get(uid, NOTHING)
+        sim_pod = self._sim_pods.get(uid)
+        return None if sim_pod is None else sim_pod.host.usage(t, self._seed).pods.get(uid, ZERO_USAGE)
 
     # Pods --------------------------------------------------------------------------------------------------------
 
-    def _on_pod(self, change: Change[PodView]) -> None:
+    def _on_pod(self, change: ObjectChange[SlimPod]) -> None:
         pod = change.object
         uid = pod.metadata.uid
-        tenant = self._tenants.get(uid)
+        sim_pod = self._sim_pods.get(uid)
         if change.kind == "deleted":
-            if tenant is not None:
-                tenant.gone = True
+            if sim_pod is not None:
+                sim_pod.is_deleted = True
                 self._queue.add(uid)
             return
-        if tenant is None:
+        if sim_pod is None:
             host = self._hosts.get(pod.spec.node_name)
             if host is None:
                 return
-            tenant = self._tenants[uid] = host.tenants[uid] = Tenant(pod, host)
+            sim_pod = self._sim_pods[uid] = host.sim_pods[uid] = SimulatedPod(pod, host)
             self._queue.add(uid)
             return
-        old, tenant.view = tenant.view, pod
-        if old.metadata.annotations != pod.metadata.annotations and tenant.load is not None:
-            self._tenancy.note_usage(tenant)
-        if _matters(tenant, old, pod):
+        old, sim_pod.view = sim_pod.view, pod
+        if old.metadata.annotations != pod.metadata.annotations and sim_pod.load is not None:
+            self._pod_worker.update_load(sim_pod)
+        if _needs_sync(sim_pod, old, pod):
             self._queue.add(uid)
 
-    async def _sync(self, uid: str) -> Outcome:
-        tenant = self._tenants.get(uid)
-        if tenant is None or tenant.host.failure is not None:
+    async def _sync(self, uid: str) -> ReconcileResult:
+        sim_pod = self._sim_pods.get(uid)
+        if sim_pod is None or sim_pod.host.failure is not None:
             return Done()  # `heal` looks at every pod again
-        if tenant.gone:
-            tenant.host.let_go(tenant)
-            del self._tenants[uid]
-            del tenant.host.tenants[uid]
+        if sim_pod.is_deleted:
+            sim_pod.host.release(sim_pod)
+            del self._sim_pods[uid]
+            del sim_pod.host.sim_pods[uid]
             return Done()
-        return await self._tenancy.sync(tenant)
+        return await self._pod_worker.sync(sim_pod)
 
 
-def _matters(tenant: Tenant, old: PodView, new: PodView) -> bool:
+def _needs_sync(sim_pod: SimulatedPod, old: SlimPod, new: SlimPod) -> bool:
     """Return whether a pod change needs a sync: most changes are echoes of the kubelet's own writes."""
     return (
         old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
         or old.template is not new.template
         or old.spec != new.spec
-        or (old.status != new.status and (tenant.contradicted() or bool(tenant.template.gates)))
+        or (old.status != new.status and (sim_pod.is_overwritten() or bool(sim_pod.template.gates)))
     )
 
 
-def _say_if_died(task: asyncio.Task[None]) -> None:
+def _log_if_died(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _LOG.critical("%s died: simulated nodes no longer act", task.get_name(), exc_info=error)

@@ -2,6 +2,6 @@
 Kubernetes API.
 """
 
-from koord.embedded.workloads.workloads import Workloads
+from koord.embedded.workloads.controller_manager import ControllerManager
 
-__all__ = ["Workloads"]
+__all__ = ["ControllerManager"]

@@ -6,16 +6,16 @@ from typing import Any
 
 import msgspec
 
-from koord.api.meta import Object
-from koord.api.resource import Resource
-from koord.kube.client import Client
-from koord.kube.refused import Refused, from_answer
-from koord.kube.transport import Request
+from koord.api.kubernetes.meta import Object
+from koord.api.kubernetes.resource import Resource
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import ApiError, error_from_response
+from koord.kube.transport.interface import ApiRequest
 
 _ACCEPT = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 
 
-class Kind(msgspec.Struct, frozen=True):
+class ServedKind(msgspec.Struct, frozen=True):
     """A served kind in its preferred version, read as metadata only."""
 
     resource: Resource[Object]
@@ -27,29 +27,29 @@ class Kind(msgspec.Struct, frozen=True):
         return f"{self.resource.plural}.{self.resource.group}" if self.resource.group else self.resource.plural
 
 
-class Kinds(msgspec.Struct, frozen=True):
-    served: tuple[Kind, ...]
-    by_kind: dict[tuple[str, str], Kind]  # (group, kind): references may name any version
+class ServedKinds(msgspec.Struct, frozen=True):
+    served: tuple[ServedKind, ...]
+    by_kind: dict[tuple[str, str], ServedKind]  # (group, kind): references may name any version
 
-    def of(self, api_version: str, kind: str) -> Kind | None:
+    def find(self, api_version: str, kind: str) -> ServedKind | None:
         return self.by_kind.get((api_version.rpartition("/")[0], kind))
 
 
-async def discover(client: Client) -> Kinds | Refused:
+async def discover(client: Client) -> ServedKinds | ApiError:
     groups: list[dict[str, Any]] = []
     for root in ("/api", "/apis"):
-        answer = await client.raw(Request(method="GET", path=root, accept=_ACCEPT))
+        answer = await client.raw(ApiRequest(method="GET", path=root, accept=_ACCEPT))
         if not answer.ok:
-            return from_answer(answer)
+            return error_from_response(answer)
         # Not `plain()`: a server may keep the document as the bytes that it sends.
         groups += msgspec.json.decode(answer.body.raw()).get("items") or ()
-    return kinds_of(groups)
+    return parse_discovery(groups)
 
 
-def kinds_of(groups: list[dict[str, Any]]) -> Kinds:
+def parse_discovery(groups: list[dict[str, Any]]) -> ServedKinds:
     """Parse aggregated discovery. Versions come preferred first; a kind is taken in the first that has it."""
-    found: dict[tuple[str, str], Kind] = {}
-    by_kind: dict[tuple[str, str], Kind] = {}
+    found: dict[tuple[str, str], ServedKind] = {}
+    by_kind: dict[tuple[str, str], ServedKind] = {}
     for item in groups:
         group = (item.get("metadata") or {}).get("name") or ""
         for version in item.get("versions") or ():
@@ -66,7 +66,7 @@ def kinds_of(groups: list[dict[str, Any]]) -> Kinds:
                     model=Object,
                 )
                 subresources = frozenset(sub["subresource"] for sub in row.get("subresources") or ())
-                kind = Kind(resource, frozenset(row["verbs"]), subresources)
+                kind = ServedKind(resource, frozenset(row["verbs"]), subresources)
                 found[group, row["resource"]] = kind
                 by_kind.setdefault((group, name), kind)
-    return Kinds(tuple(found.values()), by_kind)
+    return ServedKinds(tuple(found.values()), by_kind)

@@ -8,16 +8,17 @@ from typing import Literal
 
 import msgspec
 
-from koord.api.core import Node, NodeCondition, Taint
-from koord.policy.node_suitability import NO_EXECUTE, NO_SCHEDULE
+from koord.api.kubernetes.affinity import Taint
+from koord.api.kubernetes.node import Node, NodeCondition
+from koord.policy.node_match import NO_EXECUTE, NO_SCHEDULE
 
-GRACE_S = 40.0
+MONITOR_GRACE_S = 40.0
 STARTUP_GRACE_S = 60.0
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 # A condition's type and status -> the taint that keeps new pods away.
-_BY_CONDITION = {
+_TAINT_BY_CONDITION = {
     ("Ready", "False"): NOT_READY,
     ("Ready", "Unknown"): UNREACHABLE,
     ("MemoryPressure", "True"): "node.kubernetes.io/memory-pressure",
@@ -25,15 +26,15 @@ _BY_CONDITION = {
     ("PIDPressure", "True"): "node.kubernetes.io/pid-pressure",
     ("NetworkUnavailable", "True"): "node.kubernetes.io/network-unavailable",
 }
-_OURS = frozenset((*_BY_CONDITION.values(), UNSCHEDULABLE))
-_REPORTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
-_ZONE = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+_OWNED_TAINTS = frozenset((*_TAINT_BY_CONDITION.values(), UNSCHEDULABLE))
+_KUBELET_CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+_ZONE_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
 
 # Evictions: one node each ten seconds, a tenth of that while most of a large zone is down, none in a small one.
-RATE = 0.1
-SECONDARY_RATE = 0.01
-LARGE_ZONE = 50
-UNHEALTHY_SHARE = 0.55
+EVICTION_RATE = 0.1
+SECONDARY_EVICTION_RATE = 0.01
+LARGE_ZONE_NODES = 50
+UNHEALTHY_ZONE_SHARE = 0.55
 
 ZoneState = Literal["Normal", "PartialDisruption", "FullDisruption"]
 
@@ -45,11 +46,11 @@ def ready_status(node: Node) -> str:
     return ""
 
 
-def silent_conditions(node: Node, now: datetime) -> tuple[NodeCondition, ...]:
+def unknown_conditions(node: Node, now: datetime) -> tuple[NodeCondition, ...]:
     """Return the conditions of a node whose kubelet stopped reporting; unchanged ones keep their times."""
     known = {condition.type: condition for condition in node.status.conditions}
     made = dict(known)
-    for type in _REPORTED:
+    for type in _KUBELET_CONDITIONS:
         old = known.get(type)
         if old is None:
             made[type] = NodeCondition(
@@ -75,7 +76,7 @@ def wanted_schedule_taints(node: Node) -> set[str]:
     keys = {
         key
         for condition in node.status.conditions
-        if (key := _BY_CONDITION.get((condition.type, condition.status))) is not None
+        if (key := _TAINT_BY_CONDITION.get((condition.type, condition.status))) is not None
     }
     return keys | ({UNSCHEDULABLE} if node.spec.unschedulable else set())
 
@@ -85,18 +86,20 @@ def wanted_execute_taint(node: Node) -> str:
     return {"False": NOT_READY, "Unknown": UNREACHABLE}.get(ready_status(node), "")
 
 
-def decide_taints(node: Node, now: datetime, *, may_evict: bool, blackout: bool = False) -> tuple[Taint, ...] | None:
+def decide_taints(
+    node: Node, now: datetime, *, may_evict: bool, all_zones_down: bool = False
+) -> tuple[Taint, ...] | None:
     """Return the node's taints with ours corrected; None when they are right.
 
-    `may_evict`: NoExecute may be added now. `blackout`: every node is down, so no pod is evicted.
+    `may_evict`: NoExecute may be added now. `all_zones_down`: every node is down, so no pod is evicted.
     """
-    schedule, execute = wanted_schedule_taints(node), "" if blackout else wanted_execute_taint(node)
+    schedule, execute = wanted_schedule_taints(node), "" if all_zones_down else wanted_execute_taint(node)
     have_execute = {t.key for t in node.spec.taints if t.effect == NO_EXECUTE}
     # One NoExecute taint may replace the other at once: its pods are being evicted already.
     may_evict = may_evict or bool(have_execute & {NOT_READY, UNREACHABLE})
     kept = []
     for taint in node.spec.taints:
-        if taint.effect == NO_SCHEDULE and taint.key in _OURS and taint.key not in schedule:
+        if taint.effect == NO_SCHEDULE and taint.key in _OWNED_TAINTS and taint.key not in schedule:
             continue
         if taint.effect == NO_EXECUTE and taint.key in (NOT_READY, UNREACHABLE) and taint.key != execute:
             continue
@@ -119,23 +122,23 @@ def awaits_eviction(node: Node) -> bool:
 
 
 def zone_of(node: Node) -> str:
-    return ":".join(node.metadata.labels.get(key, "") for key in _ZONE)
+    return ":".join(node.metadata.labels.get(key, "") for key in _ZONE_LABELS)
 
 
 def zone_state(healthy: int, unhealthy: int) -> ZoneState:
     if unhealthy and not healthy:
         return "FullDisruption"
-    if unhealthy > 2 and unhealthy / (healthy + unhealthy) >= UNHEALTHY_SHARE:
+    if unhealthy > 2 and unhealthy / (healthy + unhealthy) >= UNHEALTHY_ZONE_SHARE:
         return "PartialDisruption"
     return "Normal"
 
 
-class Zones(msgspec.Struct, frozen=True):
+class ZoneEvictionRates(msgspec.Struct, frozen=True):
     rates: dict[str, float]  # nodes per second that may be evicted in each zone
-    blackout: bool  # all of the cluster is down: then the fault is likely ours, and nobody is evicted
+    all_zones_down: bool  # all of the cluster is down: then the fault is likely ours, and nobody is evicted
 
 
-def zones(nodes: Iterable[tuple[Node, bool]]) -> Zones:
+def zone_eviction_rates(nodes: Iterable[tuple[Node, bool]]) -> ZoneEvictionRates:
     """Compute the eviction rate of each zone. `nodes` come with whether each is silent, which its conditions
     may not say yet.
     """
@@ -146,11 +149,11 @@ def zones(nodes: Iterable[tuple[Node, bool]]) -> Zones:
             counts.setdefault(zone_of(node), [0, 0])[silent or status != "True"] += 1
     states = {zone: zone_state(*row) for zone, row in counts.items()}
     if states and all(state == "FullDisruption" for state in states.values()):
-        return Zones(dict.fromkeys(states, 0.0), True)
+        return ZoneEvictionRates(dict.fromkeys(states, 0.0), True)
     rates = {}
     for zone, state in states.items():
         if state == "PartialDisruption":
-            rates[zone] = SECONDARY_RATE if sum(counts[zone]) > LARGE_ZONE else 0.0
+            rates[zone] = SECONDARY_EVICTION_RATE if sum(counts[zone]) > LARGE_ZONE_NODES else 0.0
         else:
-            rates[zone] = RATE
-    return Zones(rates, False)
+            rates[zone] = EVICTION_RATE
+    return ZoneEvictionRates(rates, False)

@@ -8,22 +8,23 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from koord.api.builtin import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
-from koord.api.core import PersistentVolume, PersistentVolumeClaim, Pod
-from koord.api.meta import ObjectMeta
-from koord.api.resource import Resource
-from koord.embedded.workloads.context import Context
-from koord.kube.cache import Change, Key, key_of
-from koord.kube.controller import Done, Outcome, Requeue
-from koord.kube.refused import Refused
-from koord.kube.workqueue import WorkQueue
+from koord.api.kubernetes.builtin_kinds import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from koord.api.kubernetes.meta import ObjectMeta
+from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.resource import Resource
+from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim
+from koord.embedded.workloads.controller_context import ControllerContext
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue
+from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
+from koord.kube.transport.api_error import ApiError
 
 CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
 VOLUME_FINALIZER = "kubernetes.io/pv-protection"
-_INDEX = "claims"
+_CLAIM_INDEX = "claims"
 
 
-def claims_of(pod: Pod) -> Iterable[str]:
+def claims_in_use(pod: Pod) -> Iterable[str]:
     """Return the names of the claims that a pod uses. One without a node uses none: no kubelet starts it on a
     claim that is being deleted.
     """
@@ -38,71 +39,77 @@ def claims_of(pod: Pod) -> Iterable[str]:
     return found
 
 
-def claim_is_free(claim: PersistentVolumeClaim, users: Iterable[Pod]) -> bool:
-    return _leaving(claim.metadata, CLAIM_FINALIZER) and not list(users)
+def can_release_claim(claim: PersistentVolumeClaim, users: Iterable[Pod]) -> bool:
+    return _awaits_release(claim.metadata, CLAIM_FINALIZER) and not list(users)
 
 
-def volume_is_free(volume: PersistentVolume) -> bool:
-    return _leaving(volume.metadata, VOLUME_FINALIZER) and volume.status.phase != "Bound"
+def can_release_volume(volume: PersistentVolume) -> bool:
+    return _awaits_release(volume.metadata, VOLUME_FINALIZER) and volume.status.phase != "Bound"
 
 
-def _leaving(meta: ObjectMeta, finalizer: str) -> bool:
+def _awaits_release(meta: ObjectMeta, finalizer: str) -> bool:
     return meta.deletion_timestamp is not None and finalizer in meta.finalizers
 
 
-class VolumeProtection:
+class VolumeProtectionController:
     name = "volume-protection"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self._client = context.client
-        self._claims = context.informers.of(PERSISTENT_VOLUME_CLAIMS)
-        self._volumes = context.informers.of(PERSISTENT_VOLUMES)
+        self._claims = context.informers.for_resource(PERSISTENT_VOLUME_CLAIMS)
+        self._volumes = context.informers.for_resource(PERSISTENT_VOLUMES)
         self._pods = context.pods()
-        self._claim_queue: WorkQueue[Key] = WorkQueue(context.clock, name="pvc-protection")
-        self._volume_queue: WorkQueue[Key] = WorkQueue(context.clock, name="pv-protection")
-        if not self._pods.has_index(_INDEX):
-            self._pods.add_index(_INDEX, lambda pod: [f"{pod.metadata.namespace}/{name}" for name in claims_of(pod)])
-        self._claims.on(self._claim_changed)
-        self._volumes.on(self._volume_changed)
-        self._pods.on(self._pod_changed)
+        self._claim_queue: WorkQueue[ObjectKey] = WorkQueue(context.clock, name="pvc-protection")
+        self._volume_queue: WorkQueue[ObjectKey] = WorkQueue(context.clock, name="pv-protection")
+        if not self._pods.has_index(_CLAIM_INDEX):
+            self._pods.add_index(
+                _CLAIM_INDEX, lambda pod: [f"{pod.metadata.namespace}/{name}" for name in claims_in_use(pod)]
+            )
+        self._claims.add_event_handler(self._claim_changed)
+        self._volumes.add_event_handler(self._volume_changed)
+        self._pods.add_event_handler(self._pod_changed)
 
-    def _claim_changed(self, change: Change[PersistentVolumeClaim]) -> None:
-        if change.kind != "deleted" and _leaving(change.object.metadata, CLAIM_FINALIZER):
-            self._claim_queue.add(key_of(change.object))
+    def _claim_changed(self, change: ObjectChange[PersistentVolumeClaim]) -> None:
+        if change.kind != "deleted" and _awaits_release(change.object.metadata, CLAIM_FINALIZER):
+            self._claim_queue.add(object_key(change.object))
 
-    def _volume_changed(self, change: Change[PersistentVolume]) -> None:
-        if change.kind != "deleted" and _leaving(change.object.metadata, VOLUME_FINALIZER):
-            self._volume_queue.add(key_of(change.object))
+    def _volume_changed(self, change: ObjectChange[PersistentVolume]) -> None:
+        if change.kind != "deleted" and _awaits_release(change.object.metadata, VOLUME_FINALIZER):
+            self._volume_queue.add(object_key(change.object))
 
-    def _pod_changed(self, change: Change[Pod]) -> None:
+    def _pod_changed(self, change: ObjectChange[Pod]) -> None:
         if change.kind == "deleted" and change.object.spec.volumes:
-            for name in claims_of(change.object):
+            for name in claims_in_use(change.object):
                 self._claim_queue.add((change.object.metadata.namespace, name))
 
     async def run(self) -> None:
         needs = (self._claims, self._volumes, self._pods)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._context.work("pvc-protection", self._claim_queue, self._free_claim, needs, 1))
-            group.create_task(self._context.work("pv-protection", self._volume_queue, self._free_volume, needs, 1))
+            group.create_task(
+                self._context.run_controller("pvc-protection", self._claim_queue, self._release_claim, needs, 1)
+            )
+            group.create_task(
+                self._context.run_controller("pv-protection", self._volume_queue, self._release_volume, needs, 1)
+            )
 
-    async def _free_claim(self, key: Key) -> Outcome:
+    async def _release_claim(self, key: ObjectKey) -> ReconcileResult:
         claim = self._claims.get(*key)
-        if claim is None or not claim_is_free(claim, self._pods.by_index(_INDEX, f"{key[0]}/{key[1]}")):
+        if claim is None or not can_release_claim(claim, self._pods.by_index(_CLAIM_INDEX, f"{key[0]}/{key[1]}")):
             return Done()
-        return await self._free(PERSISTENT_VOLUME_CLAIMS, claim.metadata, CLAIM_FINALIZER)
+        return await self._remove_finalizer(PERSISTENT_VOLUME_CLAIMS, claim.metadata, CLAIM_FINALIZER)
 
-    async def _free_volume(self, key: Key) -> Outcome:
+    async def _release_volume(self, key: ObjectKey) -> ReconcileResult:
         volume = self._volumes.get(*key)
-        if volume is None or not volume_is_free(volume):
+        if volume is None or not can_release_volume(volume):
             return Done()
-        return await self._free(PERSISTENT_VOLUMES, volume.metadata, VOLUME_FINALIZER)
+        return await self._remove_finalizer(PERSISTENT_VOLUMES, volume.metadata, VOLUME_FINALIZER)
 
-    async def _free(self, resource: Resource[Any], meta: ObjectMeta, finalizer: str) -> Outcome:
+    async def _remove_finalizer(self, resource: Resource[Any], meta: ObjectMeta, finalizer: str) -> ReconcileResult:
         patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [finalizer]}}
         answer = await self._client.patch(
             resource, meta.name, patch, meta.namespace or None, kind="strategic", uid=meta.uid
         )
-        if isinstance(answer, Refused) and not answer.not_found and not answer.conflict:
+        if isinstance(answer, ApiError) and not answer.not_found and not answer.conflict:
             return Requeue(answer.message)
         return Done()

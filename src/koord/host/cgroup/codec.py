@@ -1,35 +1,64 @@
-"""How one value sits in one kernel file: check and encode it, find it in the file's text, compare, and write it.
+"""Encode one value in one kernel file: check it, find it in the file's text, compare it, and render what to write.
 
-Two languages meet here. A *value* is what strategies speak: version 1's terms (shares, `-1` for no limit). A *field*
-is what stands in the file (`max`, a weight, one column of cpu.max). Comparisons are made between fields, since
-shares -> weight loses digits and a compare of values would rewrite a file for ever.
+A *value* is what strategies use: cgroup v1's terms (shares, `-1` for no limit). A *field* is what stands in the file
+(`max`, a weight, one column of cpu.max). Fields are compared, not values: shares -> weight loses digits, and comparing
+values would rewrite a file for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from koord.host.cgroup.conversion import (
-    MAX_INT64,
-    MAX_SHARES,
-    MIN_SHARES,
-    V1_UNLIMITED_BYTES,
-    shares_of_weight,
-    weight_of_shares,
-)
 from koord.values.cpuset import CPUSet, CPUSetError
-from koord.values.quotation import integer
+from koord.values.go_format import integer
+
+MIN_SHARES, MAX_SHARES = 2, 262_144
+MIN_WEIGHT, MAX_WEIGHT = 1, 10_000
+CFS_PERIOD_US = 100_000
+MIN_QUOTA_US = 1_000
+UNLIMITED = -1
+MAX_INT64 = (1 << 63) - 1
+# v1 prints an unlimited memory limit as the largest page count in bytes.
+V1_UNLIMITED_BYTES = 0x7FFF_FFFF_FFFF_F000
+
+
+def weight_of_shares(shares: int) -> int | None:
+    """Return cpu.weight for cpu.shares; None outside of the shares that a kernel takes."""
+    if not MIN_SHARES <= shares <= MAX_SHARES:
+        return None
+    return 1 + (shares - 2) * 9_999 // 262_142
+
+
+def shares_of_weight(weight: int) -> int | None:
+    """Return cpu.shares for cpu.weight; None outside of the weights that a kernel takes."""
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        return None
+    return (weight - 1) * 262_142 // 9_999 + 2
+
+
+def shares_of_milli(milli: int) -> int:
+    if milli <= 0:
+        return MIN_SHARES
+    return min(max(milli * 1024 // 1000, MIN_SHARES), MAX_SHARES)
+
+
+def cfs_quota_of_milli(milli: int) -> int:
+    """Return the microseconds per period; no request means no limit."""
+    if milli <= 0:
+        return UNLIMITED
+    return max(milli * CFS_PERIOD_US // 1000, MIN_QUOTA_US)
+
 
 MAX = "max"
 Check = Callable[[str], bool]
 
 
-def anything(value: str) -> bool:
+def accept_any(value: str) -> bool:
     """Accept any value that is not empty."""
     return bool(value)
 
 
-def between(low: int, high: int) -> Check:
+def integer_between(low: int, high: int) -> Check:
     """Return a check for integers of a range; `max` is the largest integer."""
 
     def check(value: str) -> bool:
@@ -39,12 +68,12 @@ def between(low: int, high: int) -> Check:
     return check
 
 
-class Codec:
+class FileCodec:
     """The codec of a file that holds one value, written as it is."""
 
     needs_text = False  # whether `line` must see the file's text of this very moment
 
-    def __init__(self, check: Check = anything) -> None:
+    def __init__(self, check: Check = accept_any) -> None:
         self.check = check
 
     def key(self, value: str) -> str:
@@ -59,20 +88,20 @@ class Codec:
         """Return the value of a field."""
         return field
 
-    def pick(self, text: str, key: str) -> str | None:
+    def extract(self, text: str, key: str) -> str | None:
         """Return the field in the file's text; None when the text is not what this file should hold."""
         return text.strip()
 
-    def line(self, text: str, key: str, field: str) -> str:
+    def render(self, text: str, key: str, field: str) -> str:
         """Return what to write so that the field changes and the rest of the file stays."""
         return field
 
-    def same(self, one: str, other: str) -> bool:
+    def same_field(self, one: str, other: str) -> bool:
         """Return whether two fields mean the same."""
         return one == other
 
 
-class Weight(Codec):
+class CpuWeightCodec(FileCodec):
     """cpu.weight, with values in shares."""
 
     def encode(self, value: str) -> str | None:
@@ -85,19 +114,19 @@ class Weight(Codec):
         return field if shares is None else str(shares)
 
 
-class Shares(Codec):
+class CpuSharesCodec(FileCodec):
     def __init__(self) -> None:
-        super().__init__(between(MIN_SHARES, MAX_SHARES))
+        super().__init__(integer_between(MIN_SHARES, MAX_SHARES))
 
 
-class Amount(Codec):
+class AmountCodec(FileCodec):
     """A number in which `max` (v2) or the largest integer stands for no limit: memory.min, memory.high, ..."""
 
-    def same(self, one: str, other: str) -> bool:
-        return one == other or _amount(one) == _amount(other)
+    def same_field(self, one: str, other: str) -> bool:
+        return one == other or _comparable_amount(one) == _comparable_amount(other)
 
 
-class Bytes(Codec):
+class MemoryLimitCodec(FileCodec):
     """A memory limit. The kernel rounds down to pages, so fields are equal when their pages are."""
 
     def __init__(self, unlimited: str, page_bytes: int = 4096) -> None:
@@ -114,7 +143,7 @@ class Bytes(Codec):
     def decode(self, field: str) -> str:
         return "-1" if self._pages(field) is None else field
 
-    def same(self, one: str, other: str) -> bool:
+    def same_field(self, one: str, other: str) -> bool:
         return self._pages(one) == self._pages(other)
 
     def _pages(self, field: str) -> int | str | None:
@@ -124,7 +153,7 @@ class Bytes(Codec):
         return None if number == -1 or number >= V1_UNLIMITED_BYTES // self._page * self._page else number // self._page
 
 
-class MaxColumn(Codec):
+class CpuMaxColumnCodec(FileCodec):
     """One column of cpu.max (`quota period`). A quota may be written alone, a period only beside the quota."""
 
     def __init__(self, column: int) -> None:
@@ -141,15 +170,15 @@ class MaxColumn(Codec):
     def decode(self, field: str) -> str:
         return "-1" if field == MAX else field
 
-    def pick(self, text: str, key: str) -> str | None:
+    def extract(self, text: str, key: str) -> str | None:
         columns = text.split()
         return columns[self._column] if len(columns) == 2 else None
 
-    def line(self, text: str, key: str, field: str) -> str:
+    def render(self, text: str, key: str, field: str) -> str:
         return field if self._column == 0 else f"{text.split()[0]} {field}"
 
 
-class Quota(Codec):
+class CfsQuotaCodec(FileCodec):
     """cpu.cfs_quota_us of cgroup v1, where every negative number means no limit."""
 
     def encode(self, value: str) -> str | None:
@@ -159,7 +188,7 @@ class Quota(Codec):
         return str(number)
 
 
-class Cpus(Codec):
+class CpuListCodec(FileCodec):
     """A CPU list. An empty list must be written as a newline: an empty write does not reach the kernel."""
 
     def encode(self, value: str) -> str | None:
@@ -168,14 +197,14 @@ class Cpus(Codec):
         except CPUSetError:
             return None
 
-    def pick(self, text: str, key: str) -> str | None:
+    def extract(self, text: str, key: str) -> str | None:
         return self.encode(text)
 
-    def line(self, text: str, key: str, field: str) -> str:
+    def render(self, text: str, key: str, field: str) -> str:
         return field or "\n"
 
 
-def _amount(field: str) -> int | str:
+def _comparable_amount(field: str) -> int | str:
     number = MAX_INT64 if field in (MAX, "-1") else integer(field)
     if number is None:
         return field

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from koord.host.cgroup.codec import MAX, Check, Codec, anything
-from koord.values.quotation import integer
+from koord.host.cgroup.codec import MAX, Check, FileCodec, accept_any
+from koord.values.go_format import integer
 
 _DEVICE = re.compile(r"[0-9]+:[0-9]+")
 
@@ -15,7 +15,7 @@ def devices(text: str) -> list[str]:
     return [words[0] for line in text.splitlines() if (words := line.split()) and _DEVICE.fullmatch(words[0])]
 
 
-class DeviceNumber(Codec):
+class DeviceNumberCodec(FileCodec):
     """One number per device (`8:0 1048576`). A device without a line has the default."""
 
     def __init__(self, check: Check, default: str) -> None:
@@ -31,18 +31,18 @@ class DeviceNumber(Codec):
             return None
         return words[1]
 
-    def pick(self, text: str, key: str) -> str | None:
+    def extract(self, text: str, key: str) -> str | None:
         for line in text.splitlines():
             words = line.split()
             if len(words) == 2 and words[0] == key:
                 return words[1]
         return self._default
 
-    def line(self, text: str, key: str, field: str) -> str:
+    def render(self, text: str, key: str, field: str) -> str:
         return f"{key} {field}"
 
 
-class DeviceColumn(DeviceNumber):
+class IoMaxColumnCodec(DeviceNumberCodec):
     """One column of io.max (`8:0 rbps=max wbps=1048576 ...`), where 0 of cgroup v1 is `max`."""
 
     def __init__(self, check: Check, column: str) -> None:
@@ -56,24 +56,24 @@ class DeviceColumn(DeviceNumber):
     def decode(self, field: str) -> str:
         return "0" if field == MAX else field
 
-    def pick(self, text: str, key: str) -> str | None:
+    def extract(self, text: str, key: str) -> str | None:
         for line in text.splitlines():
             words = line.split()
             if words and words[0] == key:
                 return dict(word.partition("=")[::2] for word in words[1:]).get(self._column, MAX)
         return MAX
 
-    def line(self, text: str, key: str, field: str) -> str:
+    def render(self, text: str, key: str, field: str) -> str:
         return f"{key} {self._column}={field}"
 
 
-class DeviceSettings(Codec):
+class IoCostCodec(FileCodec):
     """Settings per device (`8:0 enable=1 ctrl=user rpct=95 ...`). The kernel answers 95.00 for 95 and may add
     settings.
     """
 
     def __init__(self, settings: int, least: int, default: str) -> None:
-        super().__init__(anything)
+        super().__init__(accept_any)
         self._settings = settings
         self._least = least
         self._default = default
@@ -92,23 +92,23 @@ class DeviceSettings(Codec):
                     return None
         return " ".join(words[1:])
 
-    def pick(self, text: str, key: str) -> str | None:
+    def extract(self, text: str, key: str) -> str | None:
         for line in text.splitlines():
             words = line.split()
             if len(words) > 1 and words[0] == key:
                 return " ".join(words[1:])
         return self._default
 
-    def line(self, text: str, key: str, field: str) -> str:
+    def render(self, text: str, key: str, field: str) -> str:
         return f"{key} {field}"
 
-    def same(self, one: str, other: str) -> bool:
+    def same_field(self, one: str, other: str) -> bool:
         """Return whether every wanted setting (`other`) is as it is in the file (`one`)."""
         have = dict(word.partition("=")[::2] for word in one.split())
         return all(_equal(have.get(name), wanted) for name, wanted in _settings(other))
 
 
-class Feature(Codec):
+class SchedFeatureCodec(FileCodec):
     """One word of sched_features: `NAME` or `NO_NAME`."""
 
     def key(self, value: str) -> str:
@@ -117,15 +117,15 @@ class Feature(Codec):
     def encode(self, value: str) -> str | None:
         return value if value and not value.split()[1:] else None
 
-    def pick(self, text: str, key: str) -> str | None:
+    def extract(self, text: str, key: str) -> str | None:
         words = text.split()
         return key if key in words else f"NO_{key}" if f"NO_{key}" in words else None
 
-    def line(self, text: str, key: str, field: str) -> str:
+    def render(self, text: str, key: str, field: str) -> str:
         return f"{field}\n"
 
 
-class Schemata(Codec):
+class SchemataCodec(FileCodec):
     """One resource of a resctrl schemata file: value and field are `0=ff;1=ff` for the caches 0 and 1."""
 
     def __init__(self, resource: str, radix: int) -> None:
@@ -140,17 +140,17 @@ class Schemata(Codec):
         domains = self.domains(value)
         return value.strip().strip(";") if domains else None
 
-    def pick(self, text: str, key: str) -> str | None:
+    def extract(self, text: str, key: str) -> str | None:
         for line in text.splitlines():
             resource, colon, rest = line.strip().partition(":")
             if colon and resource == self._resource:
                 return rest
         return None
 
-    def line(self, text: str, key: str, field: str) -> str:
+    def render(self, text: str, key: str, field: str) -> str:
         return f"{self._resource}:{field};\n"
 
-    def same(self, one: str, other: str) -> bool:
+    def same_field(self, one: str, other: str) -> bool:
         """Compare by real cache ids, which need not be 0..n-1; ids that are not wanted do not count."""
         have, wanted = self.domains(one), self.domains(other)
         return bool(wanted) and all(have.get(cache) == amount for cache, amount in wanted.items())

@@ -13,22 +13,39 @@ from types import MappingProxyType
 
 import msgspec
 
-from koord.host.cgroup.codec import Amount, Bytes, Codec, Cpus, MaxColumn, Quota, Shares, Weight, between
-from koord.host.cgroup.conversion import MAX_INT64
-from koord.host.cgroup.device_codec import DeviceColumn, DeviceNumber, DeviceSettings, Feature, Schemata
-from koord.host.cgroup.order import Order
-from koord.values.quotation import integer
+from koord.host.cgroup.codec import (
+    MAX_INT64,
+    AmountCodec,
+    CfsQuotaCodec,
+    CpuListCodec,
+    CpuMaxColumnCodec,
+    CpuSharesCodec,
+    CpuWeightCodec,
+    FileCodec,
+    MemoryLimitCodec,
+    integer_between,
+)
+from koord.host.cgroup.device_codec import (
+    DeviceNumberCodec,
+    IoCostCodec,
+    IoMaxColumnCodec,
+    SchedFeatureCodec,
+    SchemataCodec,
+)
+from koord.host.cgroup.limit_order import LimitOrder
+from koord.values.go_format import integer
 
 
-class Support(enum.Enum):
+class KnobSupport(enum.Enum):
     """Where to check whether the kernel has a knob."""
+
     ALWAYS = "always"
     HERE = "here"
     KUBEPODS = "kubepods"
     ROOT = "root"
 
 
-class Area(enum.Enum):
+class KnobRoot(enum.Enum):
     """The file system root that a path starts from."""
 
     CGROUP = "cgroup"
@@ -37,33 +54,34 @@ class Area(enum.Enum):
     RESCTRL = "resctrl"
 
 
-class Place(msgspec.Struct, frozen=True):
+class KnobFile(msgspec.Struct, frozen=True):
     """The file of a knob in one version. `subsystem` is the directory of a v1 controller, "" on v2."""
 
     subsystem: str
     file: str
-    codec: Codec
-    support: Support = Support.ALWAYS
+    codec: FileCodec
+    support: KnobSupport = KnobSupport.ALWAYS
     writable: bool = True
-    order: Order = Order.FREE
-    also: str = ""  # the tree to fall back to: PSI files of a cgroup v1 node may be in its unified tree
+    order: LimitOrder = LimitOrder.FREE
+    fallback_tree: str = ""  # the tree to fall back to: PSI files of a cgroup v1 node may be in its unified tree
 
 
 class Knob(msgspec.Struct, frozen=True):
     """One kernel setting and its files."""
+
     name: str
-    v1: Place | None = None
-    v2: Place | None = None
-    area: Area = Area.CGROUP
+    v1: KnobFile | None = None
+    v2: KnobFile | None = None
+    root: KnobRoot = KnobRoot.CGROUP
 
-    def place(self, version: int) -> Place | None:
+    def knob_file(self, version: int) -> KnobFile | None:
         """Return the file in this cgroup version; None where it does not exist."""
-        return self.v2 if version == 2 and self.area is Area.CGROUP else self.v1
+        return self.v2 if version == 2 and self.root is KnobRoot.CGROUP else self.v1
 
 
-_SIZE = between(0, MAX_INT64)
-_SWITCH = between(0, 1)
-_TEXT = Codec()
+_SIZE = integer_between(0, MAX_INT64)
+_SWITCH = integer_between(0, 1)
+_TEXT = FileCodec()
 
 
 def _class_id(value: str) -> bool:
@@ -78,41 +96,43 @@ def _class_id(value: str) -> bool:
 def _read_only(name: str, subsystem: str, v2: str | None = None) -> Knob:
     return Knob(
         name,
-        Place(subsystem, name, _TEXT, writable=False),
-        Place("", v2 or name, _TEXT, writable=False),
+        KnobFile(subsystem, name, _TEXT, writable=False),
+        KnobFile("", v2 or name, _TEXT, writable=False),
     )
 
 
 def _pressure(name: str) -> Knob:
     return Knob(
         name,
-        Place("cpuacct", name, _TEXT, Support.KUBEPODS, writable=False, also="unified"),
-        Place("", name, _TEXT, Support.KUBEPODS, writable=False),
+        KnobFile("cpuacct", name, _TEXT, KnobSupport.KUBEPODS, writable=False, fallback_tree="unified"),
+        KnobFile("", name, _TEXT, KnobSupport.KUBEPODS, writable=False),
     )
 
 
-def _memory(name: str, codec: Codec, v2: Support | None = Support.HERE, order: Order = Order.FREE) -> Knob:
+def _memory(
+    name: str, codec: FileCodec, v2: KnobSupport | None = KnobSupport.HERE, order: LimitOrder = LimitOrder.FREE
+) -> Knob:
     return Knob(
         name,
-        Place("memory", name, codec, Support.KUBEPODS, order=order),
-        None if v2 is None else Place("", name, codec, v2, order=order),
+        KnobFile("memory", name, codec, KnobSupport.KUBEPODS, order=order),
+        None if v2 is None else KnobFile("", name, codec, v2, order=order),
     )
 
 
-def _page_cache(name: str, codec: Codec) -> Knob:
-    return Knob(name, None, Place("", name, codec, Support.HERE))
+def _page_cache(name: str, codec: FileCodec) -> Knob:
+    return Knob(name, None, KnobFile("", name, codec, KnobSupport.HERE))
 
 
 def _throttle(name: str, column: str) -> Knob:
     return Knob(
         name,
-        Place("blkio", name, DeviceNumber(_SIZE, "0"), Support.KUBEPODS),
-        Place("", "io.max", DeviceColumn(_SIZE, column), Support.KUBEPODS),
+        KnobFile("blkio", name, DeviceNumberCodec(_SIZE, "0"), KnobSupport.KUBEPODS),
+        KnobFile("", "io.max", IoMaxColumnCodec(_SIZE, column), KnobSupport.KUBEPODS),
     )
 
 
-def _system(name: str, area: Area, file: str, codec: Codec) -> Knob:
-    return Knob(name, Place("", file, codec, Support.ROOT), None, area)
+def _system(name: str, area: KnobRoot, file: str, codec: FileCodec) -> Knob:
+    return Knob(name, KnobFile("", file, codec, KnobSupport.ROOT), None, area)
 
 
 CPU_SHARES = "cpu.shares"
@@ -140,36 +160,40 @@ SCHED_FEATURES = "sched_features"
 
 _ALL = (
     _read_only(CPU_STAT, "cpu"),
-    Knob(CPU_SHARES, Place("cpu", CPU_SHARES, Shares()), Place("", "cpu.weight", Weight())),
+    Knob(CPU_SHARES, KnobFile("cpu", CPU_SHARES, CpuSharesCodec()), KnobFile("", "cpu.weight", CpuWeightCodec())),
     Knob(
         CPU_QUOTA,
-        Place("cpu", CPU_QUOTA, Quota(), order=Order.LIMIT),
-        Place("", "cpu.max", MaxColumn(0), order=Order.LIMIT),
+        KnobFile("cpu", CPU_QUOTA, CfsQuotaCodec(), order=LimitOrder.LIMIT),
+        KnobFile("", "cpu.max", CpuMaxColumnCodec(0), order=LimitOrder.LIMIT),
     ),
-    Knob(CPU_PERIOD, Place("cpu", CPU_PERIOD, Codec(between(1_000, 1_000_000))), Place("", "cpu.max", MaxColumn(1))),
+    Knob(
+        CPU_PERIOD,
+        KnobFile("cpu", CPU_PERIOD, FileCodec(integer_between(1_000, 1_000_000))),
+        KnobFile("", "cpu.max", CpuMaxColumnCodec(1)),
+    ),
     Knob(
         CPU_BURST,
-        Place("cpu", CPU_BURST, Codec(between(0, 100_000_000)), Support.HERE, order=Order.SIZE),
-        Place("", "cpu.max.burst", Amount(_SIZE), Support.KUBEPODS, order=Order.SIZE),
+        KnobFile("cpu", CPU_BURST, FileCodec(integer_between(0, 100_000_000)), KnobSupport.HERE, order=LimitOrder.SIZE),
+        KnobFile("", "cpu.max.burst", AmountCodec(_SIZE), KnobSupport.KUBEPODS, order=LimitOrder.SIZE),
     ),
     Knob(
         CPU_BVT,
-        Place("cpu", CPU_BVT, Codec(between(-1, 2)), Support.HERE),
-        Place("", CPU_BVT, Codec(between(-1, 2)), Support.HERE),
+        KnobFile("cpu", CPU_BVT, FileCodec(integer_between(-1, 2)), KnobSupport.HERE),
+        KnobFile("", CPU_BVT, FileCodec(integer_between(-1, 2)), KnobSupport.HERE),
     ),
     Knob(
         CPU_IDLE,
-        Place("cpu", CPU_IDLE, Codec(_SWITCH), Support.KUBEPODS),
-        Place("", CPU_IDLE, Codec(_SWITCH), Support.KUBEPODS),
+        KnobFile("cpu", CPU_IDLE, FileCodec(_SWITCH), KnobSupport.KUBEPODS),
+        KnobFile("", CPU_IDLE, FileCodec(_SWITCH), KnobSupport.KUBEPODS),
     ),
     _read_only(TASKS, "cpu", "cgroup.threads"),
     _read_only(PROCS, "cpu"),
     Knob(
         CPUSET,
-        Place("cpuset", CPUSET, Cpus(), order=Order.CPUS),
-        Place("", CPUSET, Cpus(), order=Order.INHERITED_CPUS),
+        KnobFile("cpuset", CPUSET, CpuListCodec(), order=LimitOrder.CPUS),
+        KnobFile("", CPUSET, CpuListCodec(), order=LimitOrder.INHERITED_CPUS),
     ),
-    Knob(CPUSET_EFFECTIVE, None, Place("", CPUSET_EFFECTIVE, Cpus(), writable=False)),
+    Knob(CPUSET_EFFECTIVE, None, KnobFile("", CPUSET_EFFECTIVE, CpuListCodec(), writable=False)),
     _read_only("cpuacct.stat", "cpuacct", "cpu.stat"),
     _read_only(CPUACCT_USAGE, "cpuacct", "cpu.stat"),
     _pressure(CPU_PRESSURE),
@@ -177,64 +201,74 @@ _ALL = (
     _pressure(IO_PRESSURE),
     Knob(
         MEMORY_LIMIT,
-        Place("memory", MEMORY_LIMIT, Bytes("-1"), order=Order.LIMIT),
-        Place("", "memory.max", Bytes("max"), order=Order.LIMIT),
+        KnobFile("memory", MEMORY_LIMIT, MemoryLimitCodec("-1"), order=LimitOrder.LIMIT),
+        KnobFile("", "memory.max", MemoryLimitCodec("max"), order=LimitOrder.LIMIT),
     ),
-    Knob(MEMORY_SWAP_LIMIT, Place("memory", MEMORY_SWAP_LIMIT, Bytes("-1"), Support.HERE, order=Order.SIZE)),
+    Knob(
+        MEMORY_SWAP_LIMIT,
+        KnobFile("memory", MEMORY_SWAP_LIMIT, MemoryLimitCodec("-1"), KnobSupport.HERE, order=LimitOrder.SIZE),
+    ),
     _read_only(MEMORY_USAGE, "memory", "memory.current"),
     _read_only(MEMORY_STAT, "memory"),
     _read_only(MEMORY_NUMA_STAT, "memory"),
-    _memory(MEMORY_MIN, Amount(_SIZE), Support.ALWAYS, Order.SHARE),
-    _memory(MEMORY_LOW, Amount(_SIZE), Support.ALWAYS, Order.SHARE),
-    _memory(MEMORY_HIGH, Amount(_SIZE), Support.ALWAYS, Order.LIMIT),
-    _memory("memory.wmark_ratio", Codec(between(0, 100))),
-    _memory("memory.wmark_scale_factor", Codec(between(1, 1000))),
-    _memory("memory.wmark_min_adj", Codec(between(-25, 50))),
-    _memory("memory.priority", Codec(between(0, 12))),
-    _memory("memory.use_priority_oom", Codec(_SWITCH)),
-    _memory("memory.oom.group", Codec(_SWITCH)),
-    Knob(MEMORY_IDLE_PAGES, Place("memory", MEMORY_IDLE_PAGES, _TEXT, Support.KUBEPODS, writable=False)),
-    _page_cache("memory.pagecache_limit.enable", Codec(_SWITCH)),
-    _page_cache("memory.pagecache_limit.size", Codec(_SIZE)),
-    _page_cache("memory.pagecache_limit.sync", Codec(_SWITCH)),
+    _memory(MEMORY_MIN, AmountCodec(_SIZE), KnobSupport.ALWAYS, LimitOrder.SHARE),
+    _memory(MEMORY_LOW, AmountCodec(_SIZE), KnobSupport.ALWAYS, LimitOrder.SHARE),
+    _memory(MEMORY_HIGH, AmountCodec(_SIZE), KnobSupport.ALWAYS, LimitOrder.LIMIT),
+    _memory("memory.wmark_ratio", FileCodec(integer_between(0, 100))),
+    _memory("memory.wmark_scale_factor", FileCodec(integer_between(1, 1000))),
+    _memory("memory.wmark_min_adj", FileCodec(integer_between(-25, 50))),
+    _memory("memory.priority", FileCodec(integer_between(0, 12))),
+    _memory("memory.use_priority_oom", FileCodec(_SWITCH)),
+    _memory("memory.oom.group", FileCodec(_SWITCH)),
+    Knob(MEMORY_IDLE_PAGES, KnobFile("memory", MEMORY_IDLE_PAGES, _TEXT, KnobSupport.KUBEPODS, writable=False)),
+    _page_cache("memory.pagecache_limit.enable", FileCodec(_SWITCH)),
+    _page_cache("memory.pagecache_limit.size", FileCodec(_SIZE)),
+    _page_cache("memory.pagecache_limit.sync", FileCodec(_SWITCH)),
     _throttle("blkio.throttle.read_iops_device", "riops"),
     _throttle("blkio.throttle.read_bps_device", "rbps"),
     _throttle("blkio.throttle.write_iops_device", "wiops"),
     _throttle("blkio.throttle.write_bps_device", "wbps"),
     Knob(
         "blkio.cost.weight",
-        Place("blkio", "blkio.cost.weight", DeviceNumber(between(1, 100), "100"), Support.KUBEPODS),
-        Place("", "io.weight", DeviceNumber(between(1, 100), "100"), Support.KUBEPODS),
+        KnobFile("blkio", "blkio.cost.weight", DeviceNumberCodec(integer_between(1, 100), "100"), KnobSupport.KUBEPODS),
+        KnobFile("", "io.weight", DeviceNumberCodec(integer_between(1, 100), "100"), KnobSupport.KUBEPODS),
     ),
     Knob(
         "blkio.cost.qos",
-        Place("blkio", "blkio.cost.qos", DeviceSettings(6, 0, "enable=0"), Support.ROOT),
-        Place("", "io.cost.qos", DeviceSettings(6, 0, "enable=0"), Support.ROOT),
+        KnobFile("blkio", "blkio.cost.qos", IoCostCodec(6, 0, "enable=0"), KnobSupport.ROOT),
+        KnobFile("", "io.cost.qos", IoCostCodec(6, 0, "enable=0"), KnobSupport.ROOT),
     ),
     Knob(
         "blkio.cost.model",
-        Place("blkio", "blkio.cost.model", DeviceSettings(7, 1, "ctrl=auto"), Support.ROOT),
-        Place("", "io.cost.model", DeviceSettings(7, 1, "ctrl=auto"), Support.ROOT),
+        KnobFile("blkio", "blkio.cost.model", IoCostCodec(7, 1, "ctrl=auto"), KnobSupport.ROOT),
+        KnobFile("", "io.cost.model", IoCostCodec(7, 1, "ctrl=auto"), KnobSupport.ROOT),
     ),
     Knob(
         "net_cls.classid",
-        Place("net_cls", "net_cls.classid", Codec(_class_id), Support.KUBEPODS),
-        Place("net_cls", "net_cls.classid", Codec(_class_id), Support.KUBEPODS),
+        KnobFile("net_cls", "net_cls.classid", FileCodec(_class_id), KnobSupport.KUBEPODS),
+        KnobFile("net_cls", "net_cls.classid", FileCodec(_class_id), KnobSupport.KUBEPODS),
     ),
-    _system("vm/min_free_kbytes", Area.PROC, "sys/vm/min_free_kbytes", Codec(between(10_240, 10_485_760))),
-    _system("vm/watermark_scale_factor", Area.PROC, "sys/vm/watermark_scale_factor", Codec(between(10, 400))),
-    _system("memcg_reaper/reap_background", Area.SYS, "kernel/mm/memcg_reaper/reap_background", Codec(_SWITCH)),
-    _system("pagecache_limit/enabled", Area.SYS, "kernel/mm/pagecache_limit/enabled", Codec(_SWITCH)),
-    _system("kidled/scan_period_in_seconds", Area.SYS, "kernel/mm/kidled/scan_period_in_seconds", Codec(_SIZE)),
-    _system("kidled/use_hierarchy", Area.SYS, "kernel/mm/kidled/use_hierarchy", Codec(_SWITCH)),
     _system(
-        "kernel/sched_group_identity_enabled", Area.PROC, "sys/kernel/sched_group_identity_enabled", Codec(_SWITCH)
+        "vm/min_free_kbytes", KnobRoot.PROC, "sys/vm/min_free_kbytes", FileCodec(integer_between(10_240, 10_485_760))
     ),
-    _system("kernel/sched_core", Area.PROC, "sys/kernel/sched_core", Codec(_SWITCH)),
-    _system("kernel/sched_idle_saver_wmark", Area.PROC, "sys/kernel/sched_idle_saver_wmark", Codec()),
-    _system(SCHED_FEATURES, Area.SYS, "kernel/debug/sched_features", Feature()),
-    Knob(RESCTRL_L3, Place("", "schemata", Schemata("L3", 16), Support.ROOT), None, Area.RESCTRL),
-    Knob(RESCTRL_MB, Place("", "schemata", Schemata("MB", 10), Support.ROOT), None, Area.RESCTRL),
+    _system(
+        "vm/watermark_scale_factor", KnobRoot.PROC, "sys/vm/watermark_scale_factor", FileCodec(integer_between(10, 400))
+    ),
+    _system("memcg_reaper/reap_background", KnobRoot.SYS, "kernel/mm/memcg_reaper/reap_background", FileCodec(_SWITCH)),
+    _system("pagecache_limit/enabled", KnobRoot.SYS, "kernel/mm/pagecache_limit/enabled", FileCodec(_SWITCH)),
+    _system("kidled/scan_period_in_seconds", KnobRoot.SYS, "kernel/mm/kidled/scan_period_in_seconds", FileCodec(_SIZE)),
+    _system("kidled/use_hierarchy", KnobRoot.SYS, "kernel/mm/kidled/use_hierarchy", FileCodec(_SWITCH)),
+    _system(
+        "kernel/sched_group_identity_enabled",
+        KnobRoot.PROC,
+        "sys/kernel/sched_group_identity_enabled",
+        FileCodec(_SWITCH),
+    ),
+    _system("kernel/sched_core", KnobRoot.PROC, "sys/kernel/sched_core", FileCodec(_SWITCH)),
+    _system("kernel/sched_idle_saver_wmark", KnobRoot.PROC, "sys/kernel/sched_idle_saver_wmark", FileCodec()),
+    _system(SCHED_FEATURES, KnobRoot.SYS, "kernel/debug/sched_features", SchedFeatureCodec()),
+    Knob(RESCTRL_L3, KnobFile("", "schemata", SchemataCodec("L3", 16), KnobSupport.ROOT), None, KnobRoot.RESCTRL),
+    Knob(RESCTRL_MB, KnobFile("", "schemata", SchemataCodec("MB", 10), KnobSupport.ROOT), None, KnobRoot.RESCTRL),
 )
 
 KNOBS: Mapping[str, Knob] = MappingProxyType({knob.name: knob for knob in _ALL})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
 
 SYSTEMD, CGROUPFS = "systemd", "cgroupfs"
 _SCOPE = {"docker": "docker", "containerd": "cri-containerd", "pouch": "pouch", "cri-o": "crio"}
@@ -17,7 +17,7 @@ _HOST_APP = {"LSE": "host-latency-sensitive", "LSR": "host-latency-sensitive", "
 _HOST_APP["BE"] = "host-best-effort"
 
 
-class Layout(msgspec.Struct, frozen=True):
+class CgroupLayout(msgspec.Struct, frozen=True):
     """The naming scheme of one node. `prefix` names the groups above kubepods, outermost first."""
 
     driver: str
@@ -51,7 +51,7 @@ class Layout(msgspec.Struct, frozen=True):
             return None
         return plain if self.driver == CGROUPFS else f"{_SCOPE[runtime]}-{plain}.scope"
 
-    def pod_of(self, name: str) -> str | None:
+    def pod_uid_of_dir(self, name: str) -> str | None:
         """Return the pod's UID from the last part of its path. Under systemd the dashes of the UID are restored."""
         if self.driver == CGROUPFS:
             return name[3:] if name.startswith("pod") and len(name) > 3 else None
@@ -62,7 +62,7 @@ class Layout(msgspec.Struct, frozen=True):
         known = {self.qos_dir(tier).rpartition("/")[2].removesuffix(".slice") for tier in _TIER}
         return uid.replace("_", "-") if found and uid and above in known else None
 
-    def container_of(self, name: str) -> str | None:
+    def container_id_of_dir(self, name: str) -> str | None:
         """Return the plain container id from the last part of its path; None for groups that are no containers."""
         if self.driver == CGROUPFS:
             return name or None
@@ -95,6 +95,6 @@ class Layout(msgspec.Struct, frozen=True):
         return "/".join(f"{'-'.join(names[: depth + 1])}.slice" for depth in range(len(names)))
 
 
-def kube_qos_of(path: str) -> str:
+def kube_qos_of_path(path: str) -> str:
     """Return the Kubernetes QoS class of a group's path."""
     return BEST_EFFORT if "besteffort" in path else BURSTABLE if "burstable" in path else GUARANTEED

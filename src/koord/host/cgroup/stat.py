@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.host.cgroup.conversion import MAX_INT64
-from koord.values.quotation import integer
+from koord.host.cgroup.codec import MAX_INT64
+from koord.values.go_format import integer
 
 _V1_MEMORY = (
     "total_cache",
@@ -66,7 +66,7 @@ class Pressure(msgspec.Struct, frozen=True):
     full_supported: bool
 
 
-def numbers(text: str, keys: tuple[str, ...]) -> list[int] | None:
+def numbers_of_keys(text: str, keys: tuple[str, ...]) -> list[int] | None:
     """Return the numbers of `key number` lines; None when one is missing."""
     words = text.split()
     have = dict(zip(words[::2], words[1::2]))
@@ -79,18 +79,18 @@ def numbers(text: str, keys: tuple[str, ...]) -> list[int] | None:
 def parse_usage_ns(text: str, version: int) -> int | None:
     if version == 1:
         return integer(text.strip())
-    found = numbers(text, ("usage_usec",))
+    found = numbers_of_keys(text, ("usage_usec",))
     return None if found is None else found[0] * 1000
 
 
 def parse_throttling(text: str, version: int) -> Throttling | None:
     time_key, scale = ("throttled_time", 1) if version == 1 else ("throttled_usec", 1000)
-    found = numbers(text, ("nr_periods", "nr_throttled", time_key))
+    found = numbers_of_keys(text, ("nr_periods", "nr_throttled", time_key))
     return None if found is None else Throttling(found[0], found[1], found[2] * scale)
 
 
 def parse_memory_stat(text: str, version: int) -> MemoryStat | None:
-    found = numbers(text, _V1_MEMORY if version == 1 else _V2_MEMORY)
+    found = numbers_of_keys(text, _V1_MEMORY if version == 1 else _V2_MEMORY)
     return None if found is None else MemoryStat(*found)
 
 

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from koord.host.cgroup.tree import Tree
+from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage import processes
-from koord.host.fault import Fault
-from koord.host.nvml import GpuCard, GpuUse, Nvml
-from koord.koordlet.collect.condition import Conditions
-from koord.koordlet.collect.settings import Timer
-from koord.koordlet.pod import PodView
-from koord.koordlet.series import kind
-from koord.koordlet.series.store import Store
+from koord.host.io_error import IoError
+from koord.host.nvml import GpuCard, GpuProcessUsage, Nvml
+from koord.koordlet.collect.collector_status import CollectorStatuses
+from koord.koordlet.collect.settings import IntervalTimer
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.series import metric_kind
+from koord.koordlet.series.store import SeriesStore
 
 GPU = "gpu"
 _LIST_S = 60.0
 
 
-class Cards(Protocol):
+class GpuLibrary(Protocol):
     """The interface of `koord.host.nvml.Nvml`."""
 
     def driver(self) -> str: ...
 
-    def cards(self) -> list[GpuCard] | Fault: ...
+    def cards(self) -> list[GpuCard] | IoError: ...
 
-    def uses(self, card: GpuCard) -> list[GpuUse] | Fault: ...
+    def uses(self, card: GpuCard) -> list[GpuProcessUsage] | IoError: ...
 
     def close(self) -> None: ...
 
@@ -34,71 +34,73 @@ class Cards(Protocol):
 class GpuCollector:
     """Samples GPU usage; the library is opened at the first sample when it is not given."""
 
-    def __init__(self, tree: Tree, store: Store, conditions: Conditions, cards: Cards | None = None) -> None:
+    def __init__(
+        self, tree: CgroupTree, store: SeriesStore, statuses: CollectorStatuses, cards: GpuLibrary | None = None
+    ) -> None:
         self._tree = tree
         self._store = store
-        self._conditions = conditions
+        self._statuses = statuses
         self._source = cards
         self._refused = False
-        self._listing = Timer(_LIST_S)
+        self._listing = IntervalTimer(_LIST_S)
         self.cards: tuple[GpuCard, ...] = ()
         self.driver = ""
         self.known = False  # whether it is settled which cards there are
 
-    def sample(self, at_s: float, now_s: float, pods: Sequence[PodView]) -> None:
+    def sample(self, at_s: float, now_s: float, pods: Sequence[PodMeta]) -> None:
         source = self._open()
         if source is None:
             return
         if self._listing.due(at_s):
             listed = source.cards()
-            if isinstance(listed, Fault):
-                self._conditions.fails(GPU, listed)
+            if isinstance(listed, IoError):
+                self._statuses.fails(GPU, listed)
                 return
             self.cards, self.driver, self.known = tuple(listed), source.driver(), True
-        uses: list[tuple[GpuCard, list[GpuUse]]] = []
+        uses: list[tuple[GpuCard, list[GpuProcessUsage]]] = []
         for card in self.cards:
             found = source.uses(card)
-            if isinstance(found, Fault):
-                self._conditions.fails(GPU, found)
+            if isinstance(found, IoError):
+                self._statuses.fails(GPU, found)
                 return
             uses.append((card, found))
         self._node(now_s, uses)
         if any(found for _, found in uses):
             for pod in pods:
                 self._pod(now_s, pod, uses)
-        self._conditions.works(GPU)
+        self._statuses.works(GPU)
 
     def close(self) -> None:
         if self._source is not None:
             self._source.close()
             self._source = None
 
-    def _open(self) -> Cards | None:
+    def _open(self) -> GpuLibrary | None:
         if self._source is None and not self._refused:
             opened = Nvml.open()
-            if isinstance(opened, Fault):
+            if isinstance(opened, IoError):
                 self._refused = True
                 self.known = True
-                self._conditions.fails(GPU, opened, for_good=True)
+                self._statuses.fails(GPU, opened, permanent=True)
             else:
                 self._source = opened
         return self._source
 
-    def _node(self, now_s: float, uses: Sequence[tuple[GpuCard, list[GpuUse]]]) -> None:
+    def _node(self, now_s: float, uses: Sequence[tuple[GpuCard, list[GpuProcessUsage]]]) -> None:
         for card, found in uses:
             which = (str(card.minor), card.uuid)
-            self._store.add((kind.NODE_GPU_CORE, *which), now_s, sum(one.core_percent for one in found))
-            self._store.add((kind.NODE_GPU_MEMORY, *which), now_s, sum(one.memory_bytes for one in found))
-            self._store.add((kind.NODE_GPU_MEMORY_TOTAL, *which), now_s, card.total_bytes)
+            self._store.add((metric_kind.NODE_GPU_CORE, *which), now_s, sum(one.core_percent for one in found))
+            self._store.add((metric_kind.NODE_GPU_MEMORY, *which), now_s, sum(one.memory_bytes for one in found))
+            self._store.add((metric_kind.NODE_GPU_MEMORY_TOTAL, *which), now_s, card.total_bytes)
 
-    def _pod(self, now_s: float, pod: PodView, uses: Sequence[tuple[GpuCard, list[GpuUse]]]) -> None:
+    def _pod(self, now_s: float, pod: PodMeta, uses: Sequence[tuple[GpuCard, list[GpuProcessUsage]]]) -> None:
         """Sample one pod: its usage is that of its containers; cards that none of them uses have no series."""
         total: dict[tuple[str, str], tuple[int, int]] = {}
         for container in pod.containers:
             if not container.running or not container.group:
                 continue
             inside = processes(self._tree, container.group)
-            if isinstance(inside, Fault):
+            if isinstance(inside, IoError):
                 continue  # it ended meanwhile
             mine = frozenset(inside)
             for card, found in uses:
@@ -107,10 +109,10 @@ class GpuCollector:
                     continue
                 which = (str(card.minor), card.uuid)
                 core, memory = sum(one.core_percent for one in own), sum(one.memory_bytes for one in own)
-                self._store.add((kind.CONTAINER_GPU_CORE, container.id, *which), now_s, core)
-                self._store.add((kind.CONTAINER_GPU_MEMORY, container.id, *which), now_s, memory)
+                self._store.add((metric_kind.CONTAINER_GPU_CORE, container.id, *which), now_s, core)
+                self._store.add((metric_kind.CONTAINER_GPU_MEMORY, container.id, *which), now_s, memory)
                 before = total.get(which, (0, 0))
                 total[which] = (before[0] + core, before[1] + memory)
         for which, (core, memory) in total.items():
-            self._store.add((kind.POD_GPU_CORE, pod.uid, *which), now_s, core)
-            self._store.add((kind.POD_GPU_MEMORY, pod.uid, *which), now_s, memory)
+            self._store.add((metric_kind.POD_GPU_CORE, pod.uid, *which), now_s, core)
+            self._store.add((metric_kind.POD_GPU_MEMORY, pod.uid, *which), now_s, memory)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What to collect and how often."""
+
     interval_s: float = 1.0  # between two calls of `sample`
     info_s: float = 60.0
     psi_s: float = 10.0
@@ -30,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return 20 * self.interval_s
 
 
-class Timer:
+class IntervalTimer:
     """A timer tells when periodic work is due; a late call does not make the next one early."""
 
     __slots__ = ("_every_s", "_next_s")

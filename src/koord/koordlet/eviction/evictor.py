@@ -9,34 +9,42 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from koord.api.part import ObjectReference
+from koord.api.model import ObjectReference
 from koord.host.audit_log import POD, AuditEvent
-from koord.koordlet.eviction.ledger import EVICTED, FAILED, REFUSED, Entry, Ledger, account
-from koord.koordlet.plan import Evict
-from koord.kube.client import Client
-from koord.kube.outage import OUTAGE
-from koord.kube.recorder import Recorder
+from koord.koordlet.eviction.ledger import (
+    EVICTED,
+    FAILED,
+    REFUSED,
+    EvictionEntry,
+    EvictionLedger,
+    EvictionRequest,
+    describe_record,
+)
+from koord.kube.client.typed_client import Client
+from koord.kube.events.recorder import EventRecorder
+from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.telemetry.clock import Clock, now
-from koord.values import instant
+from koord.values import timestamp
 
 _LOG = logging.getLogger(__name__)
 
-PATIENCE_S = 10.0  # after that the numbers that the choice was made on are old
+EVICT_TIMEOUT_S = 10.0  # after that the numbers that the choice was made on are old
 SUCCESS, FAILURE = "evictPodSuccess", "evictPodFail"  # reasons of events
 
 
-class Evictor:
+class KoordletEvictor:
     """The only part of koordlet that evicts pods."""
+
     def __init__(
         self,
         client: Client,
-        recorder: Recorder,
+        recorder: EventRecorder,
         clock: Clock,
-        ledger: Ledger,
+        ledger: EvictionLedger,
         *,
         node: str,
         audit: Callable[[AuditEvent], None],
-        count: Callable[[Evict], None],
+        count: Callable[[EvictionRequest], None],
     ) -> None:
         """`count` is called with every evicted pod."""
         self._client = client
@@ -47,7 +55,7 @@ class Evictor:
         self._audit = audit
         self._count = count
 
-    async def evict(self, victim: Evict) -> str | None:
+    async def evict(self, victim: EvictionRequest) -> str | None:
         """Request an eviction. Return None when the pod is leaving, else why not; a pod that is gone counts as
         evicted.
         """
@@ -59,29 +67,29 @@ class Evictor:
                 reason=victim.reason,
                 message=victim.message,
                 owner=victim.record.rule,
-                why=account(victim.record),
+                why=describe_record(victim.record),
             )
         )
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(EVICT_TIMEOUT_S):
                 refused = await self._client.evict(victim.namespace, victim.name, uid=victim.uid)
         except TimeoutError:
-            return self._tell(victim, FAILED, f"no answer within {PATIENCE_S:.0f} s")
-        except OUTAGE as gone:
-            return self._tell(victim, FAILED, str(gone))
+            return self._record_outcome(victim, FAILED, f"no answer within {EVICT_TIMEOUT_S:.0f} s")
+        except TRANSIENT_ERRORS as gone:
+            return self._record_outcome(victim, FAILED, str(gone))
         if refused is None:
-            return self._tell(victim, EVICTED, "")
+            return self._record_outcome(victim, EVICTED, "")
         if refused.not_found or refused.code == 409:  # gone, or another pod of that name
-            return self._tell(victim, EVICTED, f"it was gone: {refused.message}")
-        return self._tell(victim, REFUSED, refused.message)
+            return self._record_outcome(victim, EVICTED, f"it was gone: {refused.message}")
+        return self._record_outcome(victim, REFUSED, refused.message)
 
-    def _tell(self, victim: Evict, outcome: str, detail: str) -> str | None:
+    def _record_outcome(self, victim: EvictionRequest, outcome: str, detail: str) -> str | None:
         message = f"evict Pod:{victim.namespace}/{victim.name}, reason: {victim.reason}, message: {victim.message}"
         error = "" if outcome == EVICTED else f", error {detail}"
-        why = account(victim.record)
+        why = describe_record(victim.record)
         self._ledger.add(
-            Entry(
-                at=instant.text(now(self._clock)),
+            EvictionEntry(
+                at=timestamp.text(now(self._clock)),
                 node=self._node,
                 namespace=victim.namespace,
                 name=victim.name,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 import msgspec
 
-from koord.koordlet.plan import EvictionRecord
-
-MOST = 500
+MAX_ENTRIES = 500
 EVICTED, REFUSED, FAILED = "evicted", "refused", "failed"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class EvictionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One attempted eviction. `outcome` is evicted, refused (by the API server) or failed (no answer)."""
 
     at: str
@@ -27,19 +26,19 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     record: EvictionRecord
 
 
-class Ledger:
+class EvictionLedger:
     """The latest entries; older ones are in the audit log and in events."""
 
-    def __init__(self, most: int = MOST) -> None:
-        self._entries: deque[Entry] = deque(maxlen=most)
+    def __init__(self, most: int = MAX_ENTRIES) -> None:
+        self._entries: deque[EvictionEntry] = deque(maxlen=most)
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: EvictionEntry) -> None:
         self._entries.append(entry)
 
-    def entries(self, namespace: str = "", name: str = "") -> list[Entry]:
+    def entries(self, namespace: str = "", name: str = "") -> list[EvictionEntry]:
         """Return the entries, newest first; an empty namespace or name matches any."""
         return [
             entry
@@ -48,6 +47,30 @@ class Ledger:
         ]
 
 
-def account(record: EvictionRecord) -> str:
+def describe_record(record: EvictionRecord) -> str:
     """Describe the numbers behind an eviction in one line, for events and logs."""
     return f"{record.measured}; threshold {record.threshold}; {record.why_this_pod}"
+
+
+class EvictionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename="camel"):
+    """Why a pod was evicted: the actor, the rule, the measured values, the threshold, and the rank of the victim."""
+
+    actor: str
+    rule: str  # the feature, such as BEMemoryEvict
+    measured: str
+    threshold: str
+    release: Mapping[str, int]  # what the rule wanted freed in all
+    credited: Mapping[str, int]  # of that, what pods that are on their way out will free
+    frees: Mapping[str, int]  # what this pod brings
+    why_this_pod: str
+
+
+class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Evict one pod through the API server; `record` explains the choice."""
+
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    message: str
+    record: EvictionRecord

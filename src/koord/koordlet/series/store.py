@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from koord.koordlet.series.ring import Ring
-from koord.koordlet.series.window import Window
+from koord.koordlet.series.ring import SampleRing, SampleWindow
 
-LARGEST = 2.0**53  # past it doubles cannot count bytes any more, and no machine has as many
+LARGEST_VALUE = 2.0**53  # past it doubles cannot count bytes any more, and no machine has as many
 
-Key = tuple[str, ...]  # the kind, then what identifies the series of that kind
+SeriesKey = tuple[str, ...]  # the kind, then what identifies the series of that kind
 
 
-class Store:
+class SeriesStore:
     """The store of series. Times are seconds; the clock may jump, see SampleRing."""
 
     def __init__(
@@ -33,7 +32,7 @@ class Store:
         self._default_keep_s = default_keep_s
         self._interval_s = interval_s
         self._most_series = most_series
-        self._series: dict[str, dict[Key, Ring]] = {}  # by kind
+        self._series: dict[str, dict[SeriesKey, SampleRing]] = {}  # by kind
         self._count = 0
         self._fresh_ms: dict[str, int] = {}  # by kind: how old its newest sample may be to count as now
         self.refused = 0  # samples that were no usable number, or one series too many
@@ -46,15 +45,15 @@ class Store:
         """Return the size of the samples; the keys come on top."""
         return sum(ring.size_bytes for rings in self._series.values() for ring in rings.values())
 
-    def keep_s(self, kind: str) -> int:
+    def retention_s(self, kind: str) -> int:
         return self._keep_s.get(kind, self._default_keep_s)
 
-    def keep_longer(self, keep_s: Mapping[str, int]) -> bool:
+    def extend_retention(self, keep_s: Mapping[str, int]) -> bool:
         """Extend the retention of kinds where it is shorter than given. Return whether anything changed.
 
         Older samples are gone already; windows fill up as time passes.
         """
-        longer = {kind: seconds for kind, seconds in keep_s.items() if seconds > self.keep_s(kind)}
+        longer = {kind: seconds for kind, seconds in keep_s.items() if seconds > self.retention_s(kind)}
         if not longer:
             return False
         self._keep_s |= longer
@@ -64,9 +63,9 @@ class Store:
                 ring.widen(self._places(kind))
         return True
 
-    def add(self, key: Key, at_s: float, value: float) -> bool:
+    def add(self, key: SeriesKey, at_s: float, value: float) -> bool:
         """Add a sample; return whether it was accepted."""
-        if not (0 <= value <= LARGEST and 0 <= at_s <= LARGEST):
+        if not (0 <= value <= LARGEST_VALUE and 0 <= at_s <= LARGEST_VALUE):
             self.refused += 1
             return False
         rings = self._series.get(key[0])
@@ -77,34 +76,34 @@ class Store:
             if self._count >= self._most_series:
                 self.refused += 1
                 return False
-            ring = rings[key] = Ring(self._places(key[0]))
+            ring = rings[key] = SampleRing(self._places(key[0]))
             self._count += 1
         ring.add(round(at_s * 1000), value)
         return True
 
-    def window(self, key: Key, now_s: float, length_s: float) -> Window:
-        """Return the samples of a window, both ends included. A sample older than its kind's retention does not count.
-
+    def window(self, key: SeriesKey, now_s: float, length_s: float) -> SampleWindow:
+        """Return the samples of a window, both ends included. A sample older than its kind's retention does
+        not count.
         """
         ring = self._ring(key)
         if ring is None:
-            return Window()
+            return SampleWindow()
         end_ms = round(now_s * 1000)
-        length_ms = round(min(length_s, self.keep_s(key[0])) * 1000)
-        return Window(*ring.between(end_ms - length_ms, end_ms))
+        length_ms = round(min(length_s, self.retention_s(key[0])) * 1000)
+        return SampleWindow(*ring.between(end_ms - length_ms, end_ms))
 
-    def latest(self, key: Key, now_s: float) -> float | None:
+    def latest(self, key: SeriesKey, now_s: float) -> float | None:
         """Return the last value if it came in one of the last two intervals: older ones say nothing about now."""
         ring = self._ring(key)
         return None if ring is None else ring.latest(round(now_s * 1000), self._freshness_ms(key[0]))
 
-    def latest_of(self, kind: str, now_s: float) -> dict[Key, float]:
+    def latest_of(self, kind: str, now_s: float) -> dict[SeriesKey, float]:
         """Return the latest value of all series of a kind that have one."""
         now_ms, fresh_ms = round(now_s * 1000), self._freshness_ms(kind)
         found = ((key, ring.latest(now_ms, fresh_ms)) for key, ring in self._series.get(kind, {}).items())
         return {key: value for key, value in found if value is not None}
 
-    def keys(self, kind: str) -> Iterator[Key]:
+    def keys(self, kind: str) -> Iterator[SeriesKey]:
         return iter(self._series.get(kind, ()))
 
     def expire(self, now_s: float) -> int:
@@ -115,21 +114,21 @@ class Store:
                 key
                 for kind, rings in self._series.items()
                 for key, ring in rings.items()
-                if (last := ring.last_ms) is None or now_ms - last > self.keep_s(kind) * 1000
+                if (last := ring.last_ms) is None or now_ms - last > self.retention_s(kind) * 1000
             ]
         )
 
-    def drop(self, subject: str) -> int:
+    def drop_subject(self, subject: str) -> int:
         """Forget all series of one pod or container; return how many."""
         return self._forget([key for rings in self._series.values() for key in rings if subject in key[1:]])
 
     # -- inside
 
-    def _ring(self, key: Key) -> Ring | None:
+    def _ring(self, key: SeriesKey) -> SampleRing | None:
         rings = self._series.get(key[0])
         return None if rings is None else rings.get(key)
 
-    def _forget(self, keys: list[Key]) -> int:
+    def _forget(self, keys: list[SeriesKey]) -> int:
         for key in keys:
             del self._series[key[0]][key]
         self._count -= len(keys)
@@ -138,9 +137,9 @@ class Store:
     def _freshness_ms(self, kind: str) -> int:
         found = self._fresh_ms.get(kind)
         if found is None:
-            found = self._fresh_ms[kind] = round(min(2 * self._interval_s, self.keep_s(kind)) * 1000)
+            found = self._fresh_ms[kind] = round(min(2 * self._interval_s, self.retention_s(kind)) * 1000)
         return found
 
     def _places(self, kind: str) -> int:
         """Return the capacity of a ring of this kind: one more than intervals, as both ends of a window count."""
-        return math.ceil(self.keep_s(kind) / self._interval_s) + 1
+        return math.ceil(self.retention_s(kind) / self._interval_s) + 1

@@ -10,86 +10,88 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koord.api.annotations import blkio_qos
-from koord.api.annotations.codec import Malformed
-from koord.api.protocol import A_BLKIO_QOS
-from koord.api.slo_strategy import BlkIOQOS, BlockConfig, IOConfig, ResourceQOS, ResourceQOSStrategy
-from koord.koordlet.plan import Plan, WriteCgroup
-from koord.koordlet.pod import PodView
-from koord.koordlet.strategies import file
-from koord.koordlet.strategies.disk import DEVICE, POD_VOLUME, VOLUME_GROUP, Disks
+from koord.api.annotations import qos_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator.protocol import A_BLKIO_QOS
+from koord.api.koordinator.slo_strategy import BlkIOQOS, BlockConfig, IOConfig, ResourceQOS, ResourceQOSStrategy
+from koord.koordlet.cgroup_writer import cgroup_files
+from koord.koordlet.cgroup_writer.effects import WriteCgroup
+from koord.koordlet.inputs.machine import DEVICE, POD_VOLUME, VOLUME_GROUP, BlockDevices
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, resource_qos_strategy
 
 OWNER = "BlkioReconcile"
 CAUSE = "UpdateBlkIO"
-THROTTLES = (file.READ_IOPS, file.READ_BPS, file.WRITE_IOPS, file.WRITE_BPS)
+THROTTLES = (cgroup_files.READ_IOPS, cgroup_files.READ_BPS, cgroup_files.WRITE_IOPS, cgroup_files.WRITE_BPS)
 FULL_WEIGHT = 100
 _LATENCY_PERCENT, _LATENCY_US = 95, 3000
 
 
 class BlkioView(msgspec.Struct, frozen=True, kw_only=True):
     """What the strategy observes."""
+
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
-    disks: Disks = Disks()
+    disks: BlockDevices = BlockDevices()
     besteffort: str = ""
     root: str = ""  # the top of the blkio hierarchy
-    pods: tuple[PodView, ...] = ()
+    pods: tuple[PodMeta, ...] = ()
     mounts: Mapping[tuple[str, str], str] = {}  # mount point by a pod's uid and the name of one of its volumes
     supported: frozenset[str] = frozenset(THROTTLES)  # files that this kernel has
     present: Mapping[str, frozenset[str]] = {}  # disks that have settings now, by cgroup
 
 
-def decide_blkio(seen: BlkioView) -> Plan:
+def decide_blkio(view: BlkioView) -> StrategyPlan:
     """Decide the disk limits of all groups."""
-    if seen.strategy is None:
-        return Plan(why="no NodeSLO was seen yet")
+    if view.strategy is None:
+        return StrategyPlan(why="no NodeSLO was seen yet")
     writes: list[WriteCgroup] = []
     said: list[str] = []
-    targets: list[tuple[str, tuple[BlockConfig, ...], PodView | None]] = [
-        (seen.besteffort, _enabled(seen.strategy.be_class), None)
+    targets: list[tuple[str, tuple[BlockConfig, ...], PodMeta | None]] = [
+        (view.besteffort, _enabled_blocks(view.strategy.be_class), None)
     ]
-    for pod in seen.pods:
+    for pod in view.pods:
         if pod.phase == "Running" and pod.qos and A_BLKIO_QOS in pod.annotations:
-            blocks = _of_pod(pod)
-            if isinstance(blocks, Malformed):
+            blocks = _blocks_of_pod(pod)
+            if isinstance(blocks, MalformedAnnotation):
                 said.append(f"{pod.full_name}: {blocks}")
             else:
                 targets.append((pod.group, blocks, pod))
     for group, blocks, owner in targets:
-        found, lost = _resolved(seen, blocks, owner)
+        found, lost = _resolve_disks(view, blocks, owner)
         said += [f"{group}: {name} is no disk of this node" for name in lost]
         for number, config in found.items():
-            writes += _limits(seen, group, number, config)
-        stale = () if lost else sorted(seen.present.get(group, frozenset()) - found.keys())
+            writes += _limits(view, group, number, config)
+        stale = () if lost else sorted(view.present.get(group, frozenset()) - found.keys())
         for number in stale:
-            writes += _limits(seen, group, number, IOConfig())
-    return Plan(effects=(*writes, *_root(seen, seen.strategy, said)), why="; ".join(said))
+            writes += _limits(view, group, number, IOConfig())
+    return StrategyPlan(effects=(*writes, *_root(view, view.strategy, said)), why="; ".join(said))
 
 
-def _enabled(block: ResourceQOS | None) -> tuple[BlockConfig, ...]:
+def _enabled_blocks(block: ResourceQOS | None) -> tuple[BlockConfig, ...]:
     config = None if block is None else block.blkio_qos
     return config.blocks if config is not None and config.enable else ()
 
 
-def _of_pod(pod: PodView) -> tuple[BlockConfig, ...] | Malformed:
+def _blocks_of_pod(pod: PodMeta) -> tuple[BlockConfig, ...] | MalformedAnnotation:
     if not pod.annotations[A_BLKIO_QOS].strip():
         return ()
-    own = blkio_qos.parse(pod.annotations)
-    return own if isinstance(own, Malformed) else (own or BlkIOQOS()).blocks
+    own = qos_codecs.parse_blkio_qos(pod.annotations)
+    return own if isinstance(own, MalformedAnnotation) else (own or BlkIOQOS()).blocks
 
 
-def _resolved(
-    seen: BlkioView, blocks: tuple[BlockConfig, ...], pod: PodView | None
+def _resolve_disks(
+    view: BlkioView, blocks: tuple[BlockConfig, ...], pod: PodMeta | None
 ) -> tuple[dict[str, IOConfig], list[str]]:
     found: dict[str, IOConfig] = {}
     lost: list[str] = []
     for block in blocks:
         number: str | None = None
         if block.type == DEVICE:
-            number = seen.disks.of_device(block.name)
+            number = view.disks.number_of_device(block.name)
         elif block.type == VOLUME_GROUP:
-            number = seen.disks.of_volume_group(block.name)
+            number = view.disks.number_of_volume_group(block.name)
         elif block.type == POD_VOLUME and pod is not None:
-            number = seen.disks.of_mount(seen.mounts.get((pod.uid, block.name), ""))
+            number = view.disks.number_of_mount(view.mounts.get((pod.uid, block.name), ""))
         if number is None:
             lost.append(f"{block.type} {block.name}")
         else:
@@ -97,23 +99,26 @@ def _resolved(
     return found, lost
 
 
-def _limits(seen: BlkioView, group: str, number: str, config: IOConfig) -> list[WriteCgroup]:
+def _limits(view: BlkioView, group: str, number: str, config: IOConfig) -> list[WriteCgroup]:
     values = zip(THROTTLES, (config.read_iops, config.read_bps, config.write_iops, config.write_bps), strict=True)
     lines = [(name, f"{number} {value or 0}") for name, value in values]
-    lines.append((file.IO_WEIGHT, f"{number} {config.io_weight_percent or FULL_WEIGHT}"))
-    return _writes(seen, group, lines)
+    lines.append((cgroup_files.IO_WEIGHT, f"{number} {config.io_weight_percent or FULL_WEIGHT}"))
+    return _writes(view, group, lines)
 
 
-def _root(seen: BlkioView, strategy: ResourceQOSStrategy, said: list[str]) -> list[WriteCgroup]:
-    found, lost = _resolved(seen, _enabled(strategy.cgroup_root), None)
+def _root(view: BlkioView, strategy: ResourceQOSStrategy, said: list[str]) -> list[WriteCgroup]:
+    found, lost = _resolve_disks(view, _enabled_blocks(strategy.cgroup_root), None)
     said += [f"root: {name} is no disk of this node" for name in lost]
     lines: list[tuple[str, str]] = []
     for number, config in found.items():
-        lines += [(file.IO_QOS, _cost_qos(number, config)), (file.IO_MODEL, _cost_model(number, config))]
+        lines += [
+            (cgroup_files.IO_QOS, _cost_qos(number, config)),
+            (cgroup_files.IO_MODEL, _cost_model(number, config)),
+        ]
     if not lost:
-        stale = sorted(seen.present.get(seen.root, frozenset()) - found.keys())
-        lines += [(file.IO_QOS, f"{number} enable=0") for number in stale]
-    return _writes(seen, seen.root, lines)
+        stale = sorted(view.present.get(view.root, frozenset()) - found.keys())
+        lines += [(cgroup_files.IO_QOS, f"{number} enable=0") for number in stale]
+    return _writes(view, view.root, lines)
 
 
 def _cost_qos(number: str, config: IOConfig) -> str:
@@ -137,10 +142,30 @@ def _cost_model(number: str, config: IOConfig) -> str:
     )
 
 
-def _writes(seen: BlkioView, group: str, lines: list[tuple[str, str]]) -> list[WriteCgroup]:
+def _writes(view: BlkioView, group: str, lines: list[tuple[str, str]]) -> list[WriteCgroup]:
     """Return the writes of files that this kernel has; a kernel without one of them still gets the others."""
     return [
         WriteCgroup(group=group, file=name, value=line, owner=OWNER, cause=CAUSE, why="as configured")
         for name, line in lines
-        if name in seen.supported
+        if name in view.supported
     ]
+
+
+_DISK_FILES = (*THROTTLES, cgroup_files.IO_WEIGHT, cgroup_files.IO_QOS, cgroup_files.IO_MODEL)
+
+
+def observe_blkio(inputs: StrategyInputs) -> BlkioView:
+    """Observe the disks, the pods' volumes and the limits that exist now."""
+    machine, besteffort = inputs.machine, inputs.machine.shape.besteffort
+    groups = [besteffort, *(pod.group for pod in inputs.pods if pod.group)]
+    limited = {group: disks for group in ("", *groups) if (disks := machine.limited_disks(group))}
+    return BlkioView(
+        strategy=resource_qos_strategy(inputs),
+        disks=machine.shape.disks,
+        besteffort=besteffort,
+        root="",
+        pods=inputs.pods,
+        mounts=inputs.node_inputs.mounts,
+        supported=frozenset(name for name in _DISK_FILES if machine.has_knob(name)),
+        present=limited,
+    )

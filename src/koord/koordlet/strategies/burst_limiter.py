@@ -6,13 +6,13 @@ import zlib
 
 import msgspec
 
-from koord.api.slo_strategy import CPUBurst
+from koord.api.koordinator.slo_strategy import CPUBurst
 
 EARNING_BELOW_PERCENT = 60
 _FULL_PERCENT = 100
 
 
-class Tokens(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class BurstTokens(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The tokens of one container. One token is one percent of the limit for one second."""
 
     capacity: int
@@ -20,29 +20,34 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at_s: float
 
 
-class Allowance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class BurstAllowance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether a container may burst now, and its tokens."""
+
     allowed: bool
-    tokens: Tokens | None  # None where no account is kept
+    tokens: BurstTokens | None  # None where no account is kept
     why: str
 
 
-def allow(config: CPUBurst, container: str, before: Tokens | None, now_s: float, usage_percent: int) -> Allowance:
+def check_burst_allowance(
+    config: CPUBurst, container: str, before: BurstTokens | None, now_s: float, usage_percent: int
+) -> BurstAllowance:
     """Return whether the container may burst now, and update its tokens."""
     period, percent = config.cfs_quota_burst_period_seconds, config.cfs_quota_burst_percent
     if period is None or period < 0:
-        return Allowance(allowed=True, tokens=None, why="bursts may last for ever")
+        return BurstAllowance(allowed=True, tokens=None, why="bursts may last for ever")
     if percent is None or percent < _FULL_PERCENT:
-        return Allowance(allowed=False, tokens=None, why=f"cfsQuotaBurstPercent {percent} allows no burst")
+        return BurstAllowance(allowed=False, tokens=None, why=f"cfsQuotaBurstPercent {percent} allows no burst")
     capacity = period * (percent - _FULL_PERCENT)
     if before is None or before.capacity != capacity:
-        tokens = Tokens(capacity=capacity, left=first_share(container) * capacity, at_s=now_s)
+        tokens = BurstTokens(capacity=capacity, left=initial_token_share(container) * capacity, at_s=now_s)
     else:
-        tokens = spend(before, now_s, usage_percent)
-    return Allowance(allowed=tokens.left > 0, tokens=tokens, why=f"{tokens.left:.0f} of {capacity} burst tokens left")
+        tokens = spend_tokens(before, now_s, usage_percent)
+    return BurstAllowance(
+        allowed=tokens.left > 0, tokens=tokens, why=f"{tokens.left:.0f} of {capacity} burst tokens left"
+    )
 
 
-def spend(before: Tokens, now_s: float, usage_percent: int) -> Tokens:
+def spend_tokens(before: BurstTokens, now_s: float, usage_percent: int) -> BurstTokens:
     # Fractions of a second count: ticks that come a little early would otherwise never cost or earn anything.
     """Return the tokens after the time that passed at this usage."""
     passed_s = max(0.0, now_s - before.at_s)
@@ -52,10 +57,10 @@ def spend(before: Tokens, now_s: float, usage_percent: int) -> Tokens:
     elif usage_percent < EARNING_BELOW_PERCENT:
         change = (_FULL_PERCENT - usage_percent) * passed_s
     left = min(max(before.left + change, -before.capacity), before.capacity)
-    return Tokens(capacity=before.capacity, left=left, at_s=now_s)
+    return BurstTokens(capacity=before.capacity, left=left, at_s=now_s)
 
 
-def first_share(container: str) -> float:
+def initial_token_share(container: str) -> float:
     """Return a share from 0 to 0.5 of the capacity, so that containers of one deployment do not end
     their bursts together.
 

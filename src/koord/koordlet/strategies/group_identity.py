@@ -10,15 +10,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koord.api.annotations import cpu_qos
-from koord.api.annotations.codec import Malformed
+from koord.api.annotations import qos_codecs
+from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo.defaults import GROUP_IDENTITY
-from koord.api.qos_class import BE, BEST_EFFORT, GUARANTEED, LS, LSE, LSR
-from koord.api.slo_strategy import ResourceQOSStrategy
-from koord.koordlet.plan import Effect, Plan, WriteCgroup, WriteSystem
-from koord.koordlet.pod import PodView
-from koord.koordlet.strategies import file
-from koord.koordlet.strategies.slo import class_of
+from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSE, LSR
+from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
+from koord.koordlet.cgroup_writer import cgroup_files
+from koord.koordlet.cgroup_writer.effects import WriteCgroup, WriteSystem
+from koord.koordlet.inputs.effective_slo import qos_class_settings
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan, resource_qos_strategy
 
 OWNER = "GroupIdentity"
 CAUSE = "GroupIdentity"
@@ -27,8 +28,9 @@ SWITCH_OWNER = "CPUPolicy"
 BE_SHARES = 2  # the kubelet's for all pods without requests together
 
 
-class IdentityView(msgspec.Struct, frozen=True, kw_only=True):
+class GroupIdentityView(msgspec.Struct, frozen=True, kw_only=True):
     """What the strategy observes."""
+
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     has_bvt: bool = False  # whether groups have the file
     identity_switch: int | None = None  # the machine's switch; None where there is none
@@ -38,13 +40,13 @@ class IdentityView(msgspec.Struct, frozen=True, kw_only=True):
     idle_stands_in: bool = True  # the operator's word: upstream leaves such kernels alone
     idle: int | None = None  # of the BE directory now
     groups: Mapping[str, str] = {}  # cgroup by Kubernetes' QoS class
-    pods: tuple[PodView, ...] = ()
+    pods: tuple[PodMeta, ...] = ()
     children: Mapping[str, tuple[str, ...]] = {}  # cgroups in a pod's
     leftovers: tuple[tuple[str, str], ...] = ()  # cgroups of unlisted pods, with their Kubernetes QoS class
     applications: tuple[tuple[str, str], ...] = ()  # cgroups of host applications, with their QoS class
 
 
-class Identities(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class BvtValues(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The bvt_warp_ns of each class; None where a class is not enabled."""
 
     lsr: int | None
@@ -55,93 +57,98 @@ class Identities(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def any_enabled(self) -> bool:
         return (self.lsr, self.ls, self.be) != (None, None, None)
 
-    def of_kube(self, kube_qos: str) -> int:
+    def for_kube_qos(self, kube_qos: str) -> int:
         if kube_qos == GUARANTEED:
             return next((value for value in (self.lsr, self.ls) if value is not None), 0)
         return (self.be if kube_qos == BEST_EFFORT else self.ls) or 0
 
-    def of_class(self, qos: str) -> int:
+    def for_class(self, qos: str) -> int:
         return {LSE: self.lsr, LSR: self.lsr, LS: self.ls, BE: self.be}.get(qos) or 0
 
-    def of_pod(self, pod: PodView) -> int:
-        value = self.of_class(pod.qos) if pod.qos else self.of_kube(pod.kube_qos)
-        own = cpu_qos.parse(pod.annotations) if pod.qos == LS else None
-        if own is None or isinstance(own, Malformed):
+    def for_pod(self, pod: PodMeta) -> int:
+        value = self.for_class(pod.qos) if pod.qos else self.for_kube_qos(pod.kube_qos)
+        own = qos_codecs.parse_cpu_qos(pod.annotations) if pod.qos == LS else None
+        if own is None or isinstance(own, MalformedAnnotation):
             return value
         return (value if own.group_identity is None else own.group_identity) if own.enable else 0
 
 
-def _is_ours(strategy: ResourceQOSStrategy) -> bool:
+def _is_group_identity_policy(strategy: ResourceQOSStrategy) -> bool:
     policy = None if strategy.policies is None else strategy.policies.cpu_policy
     return policy in (None, "", GROUP_IDENTITY)
 
 
-def identities(strategy: ResourceQOSStrategy) -> Identities:
+def bvt_values(strategy: ResourceQOSStrategy) -> BvtValues:
     """Return the values of the classes that the strategy enables."""
-    ours = _is_ours(strategy)
+    ours = _is_group_identity_policy(strategy)
 
     def value(qos: str) -> int | None:
-        block = class_of(strategy, qos)
+        block = qos_class_settings(strategy, qos)
         config = None if block is None else block.cpu_qos
         if config is None or not config.enable or not ours:
             return None
         return config.group_identity or 0
 
-    return Identities(lsr=value(LSR), ls=value(LS), be=value(BE))
+    return BvtValues(lsr=value(LSR), ls=value(LS), be=value(BE))
 
 
-def decide_group_identity(seen: IdentityView) -> Plan:
+def decide_group_identity(view: GroupIdentityView) -> StrategyPlan:
     """Decide the values of all groups and the kernel's switches."""
-    if seen.strategy is None:
-        return Plan(why="no NodeSLO was seen yet")
-    found = identities(seen.strategy)
-    if not seen.has_bvt and seen.identity_switch is None:
-        return _idle(seen, seen.strategy, found)
+    if view.strategy is None:
+        return StrategyPlan(why="no NodeSLO was seen yet")
+    found = bvt_values(view.strategy)
+    if not view.has_bvt and view.identity_switch is None:
+        return _decide_idle(view, view.strategy, found)
     effects: list[Effect] = []
-    if not found.any_enabled and seen.identity_switch == 0:
-        if seen.identity_wish == 1 and _is_ours(seen.strategy):
-            effects.append(_switch(file.GROUP_IDENTITY_ENABLED, 1, "systemStrategy wants it"))
-        return Plan(effects=tuple(effects), why="no class has group identity")
+    if not found.any_enabled and view.identity_switch == 0:
+        if view.identity_wish == 1 and _is_group_identity_policy(view.strategy):
+            effects.append(_switch(cgroup_files.GROUP_IDENTITY_ENABLED, 1, "systemStrategy wants it"))
+        return StrategyPlan(effects=tuple(effects), why="no class has group identity")
     if found.any_enabled:
-        if seen.core_switch is not None:
-            effects.append(_switch(file.SCHED_CORE, 0, "group identity is on"))
-        if seen.identity_switch is not None:
-            effects.append(_switch(file.GROUP_IDENTITY_ENABLED, 1, "group identity is on"))
-    for kube_qos, group in seen.groups.items():
-        effects.append(_bvt(group, 0 if kube_qos == GUARANTEED else found.of_kube(kube_qos), kube_qos))
-    for pod in seen.pods:
-        value, why = found.of_pod(pod), f"{pod.qos or pod.kube_qos} pod"
-        effects += [_bvt(group, value, why) for group in (pod.group, *seen.children.get(pod.group, ()))]
-    effects += [_bvt(group, found.of_kube(kube_qos), f"in {kube_qos}") for group, kube_qos in seen.leftovers]
-    effects += [_bvt(group, found.of_class(qos), f"{qos} application") for group, qos in seen.applications]
-    if not found.any_enabled and seen.identity_switch == 1 and seen.identity_wish == 0 and _is_ours(seen.strategy):
-        effects.append(_switch(file.GROUP_IDENTITY_ENABLED, 0, "systemStrategy wants it"))
-    return Plan(effects=tuple(effects))
+        if view.core_switch is not None:
+            effects.append(_switch(cgroup_files.SCHED_CORE, 0, "group identity is on"))
+        if view.identity_switch is not None:
+            effects.append(_switch(cgroup_files.GROUP_IDENTITY_ENABLED, 1, "group identity is on"))
+    for kube_qos, group in view.groups.items():
+        effects.append(_bvt(group, 0 if kube_qos == GUARANTEED else found.for_kube_qos(kube_qos), kube_qos))
+    for pod in view.pods:
+        value, why = found.for_pod(pod), f"{pod.qos or pod.kube_qos} pod"
+        effects += [_bvt(group, value, why) for group in (pod.group, *view.children.get(pod.group, ()))]
+    effects += [_bvt(group, found.for_kube_qos(kube_qos), f"in {kube_qos}") for group, kube_qos in view.leftovers]
+    effects += [_bvt(group, found.for_class(qos), f"{qos} application") for group, qos in view.applications]
+    if (
+        not found.any_enabled
+        and view.identity_switch == 1
+        and view.identity_wish == 0
+        and _is_group_identity_policy(view.strategy)
+    ):
+        effects.append(_switch(cgroup_files.GROUP_IDENTITY_ENABLED, 0, "systemStrategy wants it"))
+    return StrategyPlan(effects=tuple(effects))
 
 
-def _idle(seen: IdentityView, strategy: ResourceQOSStrategy, found: Identities) -> Plan:
-    group = seen.groups.get(BEST_EFFORT)
-    if not seen.has_idle or group is None:
-        return Plan(why="this kernel has neither group identity nor idle groups")
-    if not _is_ours(strategy):
-        return Plan(why="another cpuPolicy sets idle groups itself")
-    if seen.idle_stands_in and found.be is not None and found.be < 0:
+def _decide_idle(view: GroupIdentityView, strategy: ResourceQOSStrategy, found: BvtValues) -> StrategyPlan:
+    group = view.groups.get(BEST_EFFORT)
+    if not view.has_idle or group is None:
+        return StrategyPlan(why="this kernel has neither group identity nor idle groups")
+    if not _is_group_identity_policy(strategy):
+        return StrategyPlan(why="another cpuPolicy sets idle groups itself")
+    if view.idle_stands_in and found.be is not None and found.be < 0:
         why = f"BE has identity {found.be}, idle groups stand in"
-        return Plan(effects=(_write(group, file.CPU_IDLE, 1, why, SWITCH_OWNER),))
+        return StrategyPlan(effects=(_write(group, cgroup_files.CPU_IDLE, 1, why, SWITCH_OWNER),))
     why = "BE has no identity below others"
-    if not seen.idle:
-        return Plan(why=why)
+    if not view.idle:
+        return StrategyPlan(why=why)
     # A group that stops being idle gets the weight of a normal one from the kernel; BE must not keep that.
-    return Plan(
+    return StrategyPlan(
         effects=(
-            _write(group, file.CPU_IDLE, 0, why, SWITCH_OWNER),
-            _write(group, file.CPU_SHARES, BE_SHARES, "after idle", SWITCH_OWNER),
+            _write(group, cgroup_files.CPU_IDLE, 0, why, SWITCH_OWNER),
+            _write(group, cgroup_files.CPU_SHARES, BE_SHARES, "after idle", SWITCH_OWNER),
         )
     )
 
 
 def _bvt(group: str, value: int, why: str) -> WriteCgroup:
-    return _write(group, file.CPU_BVT, value, why)
+    return _write(group, cgroup_files.CPU_BVT, value, why)
 
 
 def _write(group: str, name: str, value: int, why: str, owner: str = OWNER) -> WriteCgroup:
@@ -150,3 +157,59 @@ def _write(group: str, name: str, value: int, why: str, owner: str = OWNER) -> W
 
 def _switch(name: str, value: int, why: str) -> WriteSystem:
     return WriteSystem(file=name, value=str(value), owner=SWITCH_OWNER, cause=CAUSE, why=why)
+
+
+def observe_group_identity(inputs: StrategyInputs) -> GroupIdentityView:
+    """Observe the kernel's switches and all groups that have an identity."""
+    machine, slo = inputs.machine, inputs.node_inputs.slo
+    shape = machine.shape
+    has_bvt = machine.has_knob(cgroup_files.CPU_BVT)
+    pods = tuple(pod for pod in inputs.pods if pod.group and pod.is_alive)
+    system = None if slo is None else slo.system_strategy
+    return GroupIdentityView(
+        strategy=resource_qos_strategy(inputs),
+        has_bvt=has_bvt,
+        identity_switch=inputs.number("", cgroup_files.GROUP_IDENTITY_ENABLED),
+        identity_wish=None if system is None else system.sched_group_identity_enabled,
+        core_switch=inputs.number("", cgroup_files.SCHED_CORE),
+        has_idle=machine.has_knob(cgroup_files.CPU_IDLE),
+        idle_stands_in=inputs.settings.idle_stands_in,
+        idle=inputs.number(shape.besteffort, cgroup_files.CPU_IDLE),
+        groups=shape.groups,
+        pods=pods,
+        children={pod.group: machine.child_groups(pod.group) for pod in pods} if has_bvt else {},
+        leftovers=_unlisted_pod_groups(inputs) if has_bvt else (),
+        applications=_host_application_groups(inputs) if has_bvt else (),
+    )
+
+
+def _unlisted_pod_groups(inputs: StrategyInputs) -> tuple[tuple[str, str], ...]:
+    """Return the groups of pods that exist on the machine and in no list, with their Kubernetes QoS class."""
+    shape = inputs.machine.shape
+    if shape.layout is None:
+        return ()
+    known = {pod.group for pod in inputs.pods}
+    return tuple(
+        (group, kube_qos)
+        for kube_qos in (GUARANTEED, BURSTABLE, BEST_EFFORT)
+        for group in inputs.machine.child_groups(shape.groups.get(kube_qos, ""))
+        if group not in known and shape.layout.pod_uid_of_dir(group.rpartition("/")[2]) is not None
+    )
+
+
+def _host_application_groups(inputs: StrategyInputs) -> tuple[tuple[str, str], ...]:
+    slo, layout = inputs.node_inputs.slo, inputs.machine.shape.layout
+    if slo is None or layout is None:
+        return ()
+    found: list[tuple[str, str]] = []
+    for one in slo.host_applications:
+        path = one.cgroup_path
+        group = layout.host_application_dir(
+            one.name,
+            one.qos,
+            None if path is None else path.base,
+            "" if path is None else path.parent_dir,
+            "" if path is None else path.relative_path,
+        )
+        found.append((group, one.qos))
+    return tuple(found)

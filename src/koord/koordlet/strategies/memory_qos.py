@@ -1,19 +1,68 @@
-"""Memory protection and throttling: what each class, pod and container is kept, and from where it is slowed down.
+"""The CgroupReconcile strategy: memory protection (min, low), throttling (high) and page cache limits.
 
 Amounts come from requests, limits and percents alone. A setting that is absent leaves its file untouched.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
-from koord.api.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSR
-from koord.api.slo_strategy import MemoryQOS, ResourceQOSStrategy
-from koord.koordlet.plan import Plan, WriteCgroup
-from koord.koordlet.pod import ContainerView, PodView
-from koord.koordlet.strategies import file
-from koord.koordlet.strategies.memory_profile import amount, pod_limit, profile, resource_of
-from koord.koordlet.strategies.slo import class_of
+from koord.api.annotations import qos_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.config.slo import defaults
+from koord.api.config.slo.overlay import overlay
+from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSR
+from koord.api.koordinator.resource_name import BATCH_MEMORY, MEMORY
+from koord.api.koordinator.slo_strategy import MemoryQOS, ResourceQOSStrategy
+from koord.koordlet.cgroup_writer import cgroup_files
+from koord.koordlet.cgroup_writer.effects import WriteCgroup
+from koord.koordlet.inputs.effective_slo import qos_class_settings
+from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
+from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, resource_qos_strategy
+
+
+def memory_qos_of_pod(strategy: ResourceQOSStrategy, pod: PodMeta) -> MemoryQOS | None:
+    """Return the memory QoS of a pod from its class, its annotation or both; None when neither mentions it."""
+    block = qos_class_settings(strategy, pod.qos_with_default)
+    config = None if block is None or block.memory_qos is None else _plain(block.memory_qos)
+    own = qos_codecs.parse_memory_qos(pod.annotations)
+    if own is None or isinstance(own, MalformedAnnotation):
+        return config
+    if own.effective_policy == qos_codecs.MEMORY_QOS_NONE:
+        return defaults.NO_MEMORY_QOS
+    if own.effective_policy == qos_codecs.MEMORY_QOS_AUTO and pod.qos_with_default:
+        config = defaults.memory_qos(pod.qos_with_default)
+    return overlay(config or MemoryQOS(), own)
+
+
+def memory_resource_of(pod: PodMeta) -> str:
+    """Return the memory resource of a pod: batch-memory for BE pods by label, memory for all others."""
+    return BATCH_MEMORY if pod.qos == BE else MEMORY
+
+
+def amount_or_none(listed: Mapping[str, int], name: str) -> int | None:
+    """Return a listed amount; None when it is absent or negative."""
+    value = listed.get(name)
+    return None if value is None or value < 0 else value
+
+
+def pod_memory_limit(pod: PodMeta) -> int | None:
+    """Return the memory limit of a pod. One container without a limit makes it None, where Kubernetes
+    does not add up itself.
+    """
+    name = memory_resource_of(pod)
+    if name == MEMORY:
+        return amount_or_none(pod.limits, name)
+    limits = [amount_or_none(container.limits, name) for container in pod.containers]
+    known = [limit for limit in limits if limit is not None]
+    return sum(known) if known and len(known) == len(limits) else None
+
+
+def _plain(config: MemoryQOS) -> MemoryQOS:
+    return MemoryQOS(**{name: getattr(config, name) for name in MemoryQOS.__struct_fields__})
+
 
 OWNER = "CgroupReconcile"
 CAUSE = "cgroup reconcile"
@@ -23,9 +72,10 @@ _CLASS_OF_DIR = {GUARANTEED: LSR, BURSTABLE: LS, BEST_EFFORT: BE}
 
 class MemoryQosView(msgspec.Struct, frozen=True, kw_only=True):
     """What the strategy observes."""
+
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     allocatable_bytes: int | None
-    pods: tuple[PodView, ...] = ()
+    pods: tuple[PodMeta, ...] = ()
     groups: dict[str, str] = {}  # cgroup by Kubernetes' QoS class; that of Guaranteed holds the other two
     page_bytes: int = 4096
 
@@ -37,32 +87,32 @@ class _Protection(msgspec.Struct, frozen=True, gc=False):
     low: int | None
 
 
-def decide_memory_qos(seen: MemoryQosView) -> Plan:
+def decide_memory_qos(view: MemoryQosView) -> StrategyPlan:
     """Decide the memory files of all classes, pods and containers."""
-    if seen.strategy is None:
-        return Plan(why="no NodeSLO was seen yet")
-    if not seen.allocatable_bytes:
-        return Plan(why="the node's allocatable memory is not known")
+    if view.strategy is None:
+        return StrategyPlan(why="no NodeSLO was seen yet")
+    if not view.allocatable_bytes:
+        return StrategyPlan(why="the node's allocatable memory is not known")
     pod_writes: list[WriteCgroup] = []
     container_writes: list[WriteCgroup] = []
     asked: dict[str, list[_Protection]] = {}
-    for pod in seen.pods:
-        config = profile(seen.strategy, pod) if pod.is_alive and pod.group else None
+    for pod in view.pods:
+        config = memory_qos_of_pod(view.strategy, pod) if pod.is_alive and pod.group else None
         if config is None:
             continue
-        request = amount(pod.requests, resource_of(pod)) or 0
+        request = amount_or_none(pod.requests, memory_resource_of(pod)) or 0
         protection = _protection(config, request)
         asked.setdefault(pod.kube_qos, []).append(protection)
         why = f"request {request}, min {config.min_limit_percent}%, low {config.low_limit_percent}%"
         pod_writes += _writes(pod.group, [*_kept(protection), *_marks(config), *_page_cache(config, pod)], why)
         for container in pod.containers:
             if container.id and container.group:
-                container_writes += _container(seen, config, pod, container, seen.allocatable_bytes)
-    effects = (*_classes(seen, seen.strategy, asked), *pod_writes, *container_writes)
-    return Plan(effects=effects)
+                container_writes += _container(view, config, pod, container, view.allocatable_bytes)
+    effects = (*_classes(view, view.strategy, asked), *pod_writes, *container_writes)
+    return StrategyPlan(effects=effects)
 
 
-def throttled_from(config: MemoryQOS, request: int, limit: int | None, allocatable: int, page: int) -> int | None:
+def memory_high_bytes(config: MemoryQOS, request: int, limit: int | None, allocatable: int, page: int) -> int | None:
     """Return memory.high: a percentage of the way from the request to the limit, in whole pages."""
     percent = config.throttling_percent
     if percent is None:
@@ -85,29 +135,29 @@ def _at_least(value: int | None, least: int | None) -> int | None:
 
 
 def _container(
-    seen: MemoryQosView, config: MemoryQOS, pod: PodView, container: ContainerView, allocatable: int
+    view: MemoryQosView, config: MemoryQOS, pod: PodMeta, container: ContainerMeta, allocatable: int
 ) -> list[WriteCgroup]:
-    name = resource_of(pod)
-    request, limit = amount(container.requests, name) or 0, amount(container.limits, name)
+    name = memory_resource_of(pod)
+    request, limit = amount_or_none(container.requests, name) or 0, amount_or_none(container.limits, name)
     protection = _protection(config, request)
-    high = throttled_from(config, request, limit, allocatable, seen.page_bytes)
+    high = memory_high_bytes(config, request, limit, allocatable, view.page_bytes)
     why = f"request {request}, limit {limit}, throttled from {config.throttling_percent}% between them"
-    values = [*_kept(protection), (file.MEMORY_HIGH, _at_least(high, protection.least)), *_marks(config)]
+    values = [*_kept(protection), (cgroup_files.MEMORY_HIGH, _at_least(high, protection.least)), *_marks(config)]
     return _writes(container.group, values, why)
 
 
 def _classes(
-    seen: MemoryQosView, strategy: ResourceQOSStrategy, asked: dict[str, list[_Protection]]
+    view: MemoryQosView, strategy: ResourceQOSStrategy, asked: dict[str, list[_Protection]]
 ) -> list[WriteCgroup]:
     writes: list[WriteCgroup] = []
     for kube_qos, qos in _CLASS_OF_DIR.items():
-        group = seen.groups.get(kube_qos)
+        group = view.groups.get(kube_qos)
         if group is None:
             continue
         # The directory of Guaranteed pods is the parent of the other two, so it keeps what they keep as well.
         below = [one for members in asked.values() for one in members] if kube_qos == GUARANTEED else []
         members = below or asked.get(kube_qos, [])
-        block = class_of(strategy, qos)
+        block = qos_class_settings(strategy, qos)
         config = None if block is None else block.memory_qos
         # What the last pod of a class was kept must not stay when it is gone.
         idle_least = None if config is None or config.min_limit_percent is None else 0
@@ -126,28 +176,28 @@ def _sum(amounts: list[int | None], of_none: int | None) -> int | None:
 
 
 def _kept(protection: _Protection) -> list[tuple[str, int | None]]:
-    return [(file.MEMORY_MIN, protection.least), (file.MEMORY_LOW, protection.low)]
+    return [(cgroup_files.MEMORY_MIN, protection.least), (cgroup_files.MEMORY_LOW, protection.low)]
 
 
 def _marks(config: MemoryQOS) -> list[tuple[str, int | None]]:
     return [
-        (file.MEMORY_WMARK_RATIO, config.wmark_ratio),
-        (file.MEMORY_WMARK_SCALE, config.wmark_scale_permill),
-        (file.MEMORY_WMARK_MIN_ADJ, config.wmark_min_adj),
+        (cgroup_files.MEMORY_WMARK_RATIO, config.wmark_ratio),
+        (cgroup_files.MEMORY_WMARK_SCALE, config.wmark_scale_permill),
+        (cgroup_files.MEMORY_WMARK_MIN_ADJ, config.wmark_min_adj),
         *_priorities(config),
     ]
 
 
 def _priorities(config: MemoryQOS) -> list[tuple[str, int | None]]:
     return [
-        (file.MEMORY_PRIORITY, config.priority),
-        (file.MEMORY_USE_PRIORITY_OOM, config.priority_enable),
-        (file.MEMORY_OOM_GROUP, config.oom_kill_group),
+        (cgroup_files.MEMORY_PRIORITY, config.priority),
+        (cgroup_files.MEMORY_USE_PRIORITY_OOM, config.priority_enable),
+        (cgroup_files.MEMORY_OOM_GROUP, config.oom_kill_group),
     ]
 
 
-def _page_cache(config: MemoryQOS, pod: PodView) -> list[tuple[str, int | None]]:
-    limit, size = pod_limit(pod), config.page_cache_limit_size
+def _page_cache(config: MemoryQOS, pod: PodMeta) -> list[tuple[str, int | None]]:
+    limit, size = pod_memory_limit(pod), config.page_cache_limit_size
     if size is not None and limit:
         size = min(size, limit)
     elif size is None and config.page_cache_limit_percent is not None and limit:
@@ -156,7 +206,11 @@ def _page_cache(config: MemoryQOS, pod: PodView) -> list[tuple[str, int | None]]
     if config.page_cache_enable is not None:
         enable = int(config.page_cache_enable)
     sync = int(bool(config.page_cache_reclaim_sync)) if size else None
-    return [(file.PAGE_CACHE_ENABLE, enable), (file.PAGE_CACHE_SIZE, size), (file.PAGE_CACHE_SYNC, sync)]
+    return [
+        (cgroup_files.PAGE_CACHE_ENABLE, enable),
+        (cgroup_files.PAGE_CACHE_SIZE, size),
+        (cgroup_files.PAGE_CACHE_SYNC, sync),
+    ]
 
 
 def _writes(group: str, values: list[tuple[str, int | None]], why: str) -> list[WriteCgroup]:
@@ -165,3 +219,15 @@ def _writes(group: str, values: list[tuple[str, int | None]], why: str) -> list[
         for name, value in values
         if value is not None
     ]
+
+
+def observe_memory_qos(inputs: StrategyInputs) -> MemoryQosView:
+    """Observe the node's memory and the pods with their groups."""
+    shape = inputs.machine.shape
+    return MemoryQosView(
+        strategy=resource_qos_strategy(inputs),
+        allocatable_bytes=inputs.allocatable(MEMORY),
+        pods=inputs.pods,
+        groups=dict(shape.groups),
+        page_bytes=shape.page_bytes,
+    )

@@ -4,43 +4,47 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.slo_strategy import SystemStrategy
-from koord.koordlet.plan import Plan, WriteSystem
-from koord.koordlet.strategies import file
+from koord.api.koordinator.resource_name import MEMORY
+from koord.api.koordinator.slo_strategy import SystemStrategy
+from koord.koordlet.cgroup_writer import cgroup_files
+from koord.koordlet.cgroup_writer.effects import WriteSystem
+from koord.koordlet.strategies.group_identity import OWNER as IDENTITY
+from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
 
 OWNER = "SystemConfigReconcile"
 CAUSE = "systemConfig reconcile"
 _RANGES = {
-    file.MIN_FREE_KBYTES: (10_240, 10_485_760),
-    file.WATERMARK_SCALE_FACTOR: (10, 400),
-    file.MEMCG_REAP_BACKGROUND: (0, 1),
-    file.PAGE_CACHE_LIMIT_ENABLED: (0, 1),
-    file.GROUP_IDENTITY_ENABLED: (0, 1),
-    file.IDLE_SAVER_WMARK: (0, 2**63 - 1),
+    cgroup_files.MIN_FREE_KBYTES: (10_240, 10_485_760),
+    cgroup_files.WATERMARK_SCALE_FACTOR: (10, 400),
+    cgroup_files.MEMCG_REAP_BACKGROUND: (0, 1),
+    cgroup_files.PAGE_CACHE_LIMIT_ENABLED: (0, 1),
+    cgroup_files.GROUP_IDENTITY_ENABLED: (0, 1),
+    cgroup_files.IDLE_SAVER_WMARK: (0, 2**63 - 1),
 }
 
 
 class SystemConfigView(msgspec.Struct, frozen=True, kw_only=True):
     """What the strategy observes."""
+
     strategy: SystemStrategy | None  # None until a NodeSLO was seen
     capacity_bytes: int | None
     identity_taken: bool = False  # whether the group identity strategy runs, which then owns the machine's switch
 
 
-def decide_system_config(seen: SystemConfigView) -> Plan:
+def decide_system_config(view: SystemConfigView) -> StrategyPlan:
     """Decide the kernel settings."""
-    if seen.strategy is None:
-        return Plan(why="no NodeSLO was seen yet")
-    if not seen.capacity_bytes:
-        return Plan(why="the node's memory capacity is not known")
-    config = seen.strategy
+    if view.strategy is None:
+        return StrategyPlan(why="no NodeSLO was seen yet")
+    if not view.capacity_bytes:
+        return StrategyPlan(why="the node's memory capacity is not known")
+    config = view.strategy
     wanted = {
-        file.MIN_FREE_KBYTES: min_free_kbytes(seen.capacity_bytes, config.min_free_kbytes_factor),
-        file.WATERMARK_SCALE_FACTOR: config.watermark_scale_factor,
-        file.MEMCG_REAP_BACKGROUND: config.memcg_reap_back_ground,
-        file.GROUP_IDENTITY_ENABLED: None if seen.identity_taken else config.sched_group_identity_enabled,
-        file.IDLE_SAVER_WMARK: config.sched_idle_saver_wmark,
-        file.PAGE_CACHE_LIMIT_ENABLED: config.page_cache_limit_enabled,
+        cgroup_files.MIN_FREE_KBYTES: min_free_kbytes(view.capacity_bytes, config.min_free_kbytes_factor),
+        cgroup_files.WATERMARK_SCALE_FACTOR: config.watermark_scale_factor,
+        cgroup_files.MEMCG_REAP_BACKGROUND: config.memcg_reap_back_ground,
+        cgroup_files.GROUP_IDENTITY_ENABLED: None if view.identity_taken else config.sched_group_identity_enabled,
+        cgroup_files.IDLE_SAVER_WMARK: config.sched_idle_saver_wmark,
+        cgroup_files.PAGE_CACHE_LIMIT_ENABLED: config.page_cache_limit_enabled,
     }
     writes: list[WriteSystem] = []
     said: list[str] = []
@@ -53,8 +57,8 @@ def decide_system_config(seen: SystemConfigView) -> Plan:
         else:
             said.append(f"{name} {value} is not from {low} to {high}")
     for feature, on in sorted(config.sched_features.items()):
-        writes.append(_write(file.SCHED_FEATURES, feature if on else f"NO_{feature}"))
-    return Plan(effects=tuple(writes), why="; ".join(said))
+        writes.append(_write(cgroup_files.SCHED_FEATURES, feature if on else f"NO_{feature}"))
+    return StrategyPlan(effects=tuple(writes), why="; ".join(said))
 
 
 def min_free_kbytes(capacity_bytes: int, factor: int | None) -> int | None:
@@ -64,3 +68,13 @@ def min_free_kbytes(capacity_bytes: int, factor: int | None) -> int | None:
 
 def _write(name: str, value: str) -> WriteSystem:
     return WriteSystem(file=name, value=value, owner=OWNER, cause=CAUSE, why="systemStrategy of the NodeSLO")
+
+
+def observe_system_config(inputs: StrategyInputs) -> SystemConfigView:
+    """Observe the system strategy and the node's memory."""
+    slo = inputs.node_inputs.slo
+    return SystemConfigView(
+        strategy=None if slo is None else slo.system_strategy,
+        capacity_bytes=inputs.capacity(MEMORY),
+        identity_taken=IDENTITY in inputs.gates,
+    )

@@ -7,60 +7,65 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from koord.api.core import Node
-from koord.api.custom import NODE_METRICS
-from koord.api.protocol import A_COLOCATION_STRATEGY
-from koord.api.right import READ, Right
-from koord.api.slo import NodeMetric
-from koord.kube.controller import Outcome
-from koord.manager.configuration.configuration import Configuration
-from koord.manager.controllers.companion import Companion, Wanted
-from koord.manager.controllers.tally import Tally
-from koord.manager.world import World
-from koord.policy.colocation.collection import decide_collection
-from koord.policy.colocation.strategy import resolve
-from koord.telemetry.metrics.registry import Reading
+from koord.api.koordinator.custom_kinds import NODE_METRICS
+from koord.api.koordinator.protocol import A_COLOCATION_STRATEGY
+from koord.api.koordinator.slo import NodeMetric
+from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
+from koord.kube.controller.controller import ReconcileResult
+from koord.manager.configuration.watcher import SloControllerConfig
+from koord.manager.context import ManagerContext
+from koord.manager.controllers.per_node_object import DesiredSpec, PerNodeObjectController
+from koord.manager.controllers.reconcile_counter import ReconcileCounter
+from koord.policy.colocation.strategy import decide_metric_collection, resolve_strategy
+from koord.telemetry.metrics.registry import MetricReading
 
 
 class NodeMetricController:
     name: ClassVar[str] = "nodemetric"
-    rights: ClassVar[tuple[Right, ...]] = (
-        Right("", ("nodes",), READ),
-        Right("slo.koordinator.sh", ("nodemetrics",), (*READ, "create", "patch", "delete")),
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("nodes",), READ_VERBS),
+        RbacRule("slo.koordinator.sh", ("nodemetrics",), (*READ_VERBS, "create", "patch", "delete")),
     )
 
-    def __init__(self, world: World, configuration: Configuration) -> None:
+    def __init__(self, context: ManagerContext, configuration: SloControllerConfig) -> None:
         self._colocation = configuration.colocation
-        self.parses = Tally("slo_controller_nodemetric_spec_parse_count", "The count of parsing nodeMetric.spec")
-        reconciles = Tally("slo_controller_nodemetric_reconcile_count", "The count of reconciling nodeMetric")
-        self.companion = Companion(self.name, world, NODE_METRICS, self._decide, reconciles, relevant=_relevant)
-        self._colocation.on_change(self.companion.enqueue_all)
+        self.parse_counter = ReconcileCounter(
+            "slo_controller_nodemetric_spec_parse_count", "The count of parsing nodeMetric.spec"
+        )
+        reconciles = ReconcileCounter(
+            "slo_controller_nodemetric_reconcile_count", "The count of reconciling nodeMetric"
+        )
+        self.per_node_objects = PerNodeObjectController(
+            self.name, context, NODE_METRICS, self._decide, reconciles, relevant=_is_relevant
+        )
+        self._colocation.on_change(self.per_node_objects.enqueue_all)
 
     async def start(self) -> None:
-        await self.companion.start()
+        await self.per_node_objects.start()
 
     async def stop(self) -> None:
-        await self.companion.stop()
+        await self.per_node_objects.stop()
 
-    async def reconcile(self, key: str) -> Outcome:
-        return await self.companion.reconcile(key)
+    async def reconcile(self, key: str) -> ReconcileResult:
+        return await self.per_node_objects.reconcile(key)
 
-    def readings(self) -> Iterable[Reading]:
-        return (self.companion.tally.reading(), self.parses.reading())
+    def readings(self) -> Iterable[MetricReading]:
+        return (self.per_node_objects.counter.reading(), self.parse_counter.reading())
 
-    def _decide(self, node: Node, stored: NodeMetric | None) -> Wanted:
+    def _decide(self, node: Node, stored: NodeMetric | None) -> DesiredSpec:
         config = self._colocation
         if not config.available:
-            return Wanted(None)
+            return DesiredSpec(None)
         if config.error and stored is not None:
-            self.parses.failed("getNodeMetricCollectPolicy")
-            return Wanted(None)  # what the cluster says is not what is in use: leave a node as it is
-        self.parses.succeeded()
-        resolved = resolve(config.value, node.metadata.labels, node.metadata.annotations)
-        return Wanted(decide_collection(resolved.strategy))
+            self.parse_counter.failed("getNodeMetricCollectPolicy")
+            return DesiredSpec(None)  # what the cluster says is not what is in use: leave a node as it is
+        self.parse_counter.succeeded()
+        resolved = resolve_strategy(config.value, node.metadata.labels, node.metadata.annotations)
+        return DesiredSpec(decide_metric_collection(resolved.strategy))
 
 
-def _relevant(before: Node, after: Node) -> bool:
+def _is_relevant(before: Node, after: Node) -> bool:
     """Return whether the change matters. Upstream waits for another change of the node when only the annotation
     changed.
     """

@@ -1,5 +1,9 @@
 """The validating admission of slo-controller-config: changed documents must be readable, in range and
 unambiguous.
+
+Only the documents that upstream checks are checked, so that what one accepts the other does. `koord config
+check`
+inspects all of them, offline. A node may match one strategy of a document only.
 """
 
 from __future__ import annotations
@@ -10,46 +14,105 @@ from typing import Any
 
 import msgspec
 
-from koord.api.admission import AdmissionRequest
 from koord.api.config.field_error import FieldError
-from koord.api.config.lenient import read
-from koord.api.config.slo import colocation, keys, strategies
-from koord.api.meta import LabelSelector
-from koord.api.protocol import REASON_CONFIG_PARAMETER, REASON_PARSE_CONFIG, REASON_STRATEGIES_OVERLAP
-from koord.manager.webhooks.config_rule import broken_values
-from koord.manager.webhooks.network_share import refused_shares
-from koord.manager.webhooks.strategy_group import Group, conflict_text
-from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
-from koord.values.quotation import in_json
+from koord.api.config.lenient_decode import decode_lenient
+from koord.api.config.slo import colocation, config_map_keys, slo_documents
+from koord.api.koordinator.protocol import (
+    REASON_CONFIG_PARAMETER,
+    REASON_NODE_CONFLICT,
+    REASON_PARSE_CONFIG,
+    REASON_STRATEGIES_OVERLAP,
+)
+from koord.api.kubernetes.admission import AdmissionRequest
+from koord.api.kubernetes.meta import LabelSelector
+from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
+from koord.manager.webhooks.slo_config_rules import check_network_shares, find_value_errors
+from koord.values.go_format import in_json
 from koord.values.selector import Selector, SelectorError
 
-MOST_COMBINATIONS = 10_000  # of label values that are tried for one selector
+_MODELS: dict[str, type[Any]] = {
+    config_map_keys.COLOCATION: colocation.ColocationConfig,
+    config_map_keys.RESOURCE_THRESHOLD: slo_documents.ThresholdConfig,
+    config_map_keys.RESOURCE_QOS: slo_documents.QOSConfig,
+    config_map_keys.SYSTEM: slo_documents.SystemConfig,
+    config_map_keys.CPU_BURST: slo_documents.CPUBurstConfig,
+}
+
+
+class NodeStrategyGroup(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    strategies: tuple[tuple[str, Selector], ...]  # name and nodes
+
+    def strategies_matching(self, labels: Mapping[str, str]) -> list[str]:
+        """Return the names of the strategies that match a node with these labels."""
+        return [name for name, selector in self.strategies if selector.matches(labels)]
+
+
+def node_strategy_groups(data: Mapping[str, str]) -> list[NodeStrategyGroup]:
+    """Return the groups in the order of checking; a document that cannot be read is left out."""
+    found = []
+    for key in config_map_keys.VALIDATED_KEYS:
+        document = decode_lenient(data.get(key, ""), _MODELS[key])
+        if isinstance(document, FieldError):
+            continue
+        if key == config_map_keys.RESOURCE_QOS and isinstance(
+            decode_lenient(data.get(config_map_keys.SYSTEM, ""), _MODELS[config_map_keys.SYSTEM]), FieldError
+        ):
+            continue  # upstream reads the two together
+        entries = document.node_configs if key == config_map_keys.COLOCATION else document.node_strategies
+        made = _build_group(key, entries)
+        if made is not None:
+            found.append(made)
+    return found
+
+
+def _build_group(key: str, entries: Iterable[Any]) -> NodeStrategyGroup | None:
+    made = []
+    for entry in entries:
+        given = entry.node_selector
+        if given is None or not (given.match_labels or given.match_expressions):
+            return None
+        try:
+            expressions = [(e.key, e.operator, e.values) for e in given.match_expressions]
+            made.append((entry.name, Selector.from_label_selector(given.match_labels, expressions)))
+        except SelectorError:
+            return None
+    return NodeStrategyGroup(key=key, strategies=tuple(made))
+
+
+def conflict_text(key: str, names: list[str], node: str) -> str:
+    """Return the refusal for a node that several strategies match, in the frame that upstream's consoles look for."""
+    message = f'{{"config":{in_json(key)},"strategies":{in_json(names)},"exampleNodes":{in_json([node])}}}'
+    return f'___{{"reason":{in_json(REASON_NODE_CONFLICT)},"message":{message}}}___'
+
+
+MAX_LABEL_COMBINATIONS = 10_000  # of label values that are tried for one selector
 
 # What upstream calls each document in its messages.
 _TITLES = {
-    keys.COLOCATION: "colocation",
-    keys.RESOURCE_THRESHOLD: "resourceThreshold",
-    keys.RESOURCE_QOS: "ResourceQOS",
-    keys.SYSTEM: "System",
-    keys.CPU_BURST: "CpuBurst",
+    config_map_keys.COLOCATION: "colocation",
+    config_map_keys.RESOURCE_THRESHOLD: "resourceThreshold",
+    config_map_keys.RESOURCE_QOS: "ResourceQOS",
+    config_map_keys.SYSTEM: "System",
+    config_map_keys.CPU_BURST: "CpuBurst",
 }
 MODELS: Mapping[str, type[Any]] = {
-    keys.COLOCATION: colocation.ColocationConfig,
-    keys.RESOURCE_THRESHOLD: strategies.ThresholdConfig,
-    keys.RESOURCE_QOS: strategies.QOSConfig,
-    keys.SYSTEM: strategies.SystemConfig,
-    keys.CPU_BURST: strategies.CPUBurstConfig,
+    config_map_keys.COLOCATION: colocation.ColocationConfig,
+    config_map_keys.RESOURCE_THRESHOLD: slo_documents.ThresholdConfig,
+    config_map_keys.RESOURCE_QOS: slo_documents.QOSConfig,
+    config_map_keys.SYSTEM: slo_documents.SystemConfig,
+    config_map_keys.CPU_BURST: slo_documents.CPUBurstConfig,
 }
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigMapAdmissionContext(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str  # where slo-controller-config lives
     name: str
     nodes: Callable[[], Iterable[tuple[str, Mapping[str, str]]]]  # every node's name and labels
-    names_needed: bool = False  # --node-strategy-name-need-check
+    require_names: bool = False  # --node-strategy-name-need-check
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class ConfigRefusal(msgspec.Struct, frozen=True):
     reason: str
     message: Any  # text or a map
 
@@ -58,99 +121,106 @@ class Refusal(msgspec.Struct, frozen=True):
         return f'___{{"reason":{in_json(self.reason)},"message":{in_json(self.message)}}}___'
 
 
-def admit_configmap(request: AdmissionRequest, view: View) -> Verdict:
+def admit_configmap(request: AdmissionRequest, context: ConfigMapAdmissionContext) -> AdmissionDecision:
     ours = request.resource.resource == "configmaps" and request.operation in ("CREATE", "UPDATE")
-    if not ours or request.object is None or (request.namespace, request.name) != (view.namespace, view.name):
-        return Allowed()
+    if not ours or request.object is None or (request.namespace, request.name) != (context.namespace, context.name):
+        return AdmissionAllowed()
     data = request.object.get("data") or {}
     before = ((request.old_object or {}).get("data") or {}) if request.operation == "UPDATE" else {}
     groups = []
-    for key in keys.CHECKED:
+    for key in config_map_keys.VALIDATED_KEYS:
         if not data.get(key) or data[key] == before.get(key):
             continue
-        outcome = check(key, data, view)
-        if isinstance(outcome, Refusal):
-            return Denied(400, str(outcome))
+        outcome = check_document(key, data, context)
+        if isinstance(outcome, ConfigRefusal):
+            return AdmissionDenied(400, str(outcome))
         groups.append(outcome)
     groups = [group for group in groups if len(group.strategies) > 1]
-    for name, labels in sorted(view.nodes()) if groups else ():
+    for name, labels in sorted(context.nodes()) if groups else ():
         for group in groups:
-            names = group.picking(labels)
+            names = group.strategies_matching(labels)
             if len(names) > 1:
-                return Denied(400, conflict_text(group.key, names, name))
-    return Allowed()
+                return AdmissionDenied(400, conflict_text(group.key, names, name))
+    return AdmissionAllowed()
 
 
-def check(key: str, data: Mapping[str, str], view: View) -> Group | Refusal:
+def check_document(
+    key: str, data: Mapping[str, str], context: ConfigMapAdmissionContext
+) -> NodeStrategyGroup | ConfigRefusal:
     """Check one document: return the node strategies of it, or the first refusal."""
-    config = _read(key, data, view)
-    if isinstance(config, Refusal):
+    config = _read_document(key, data, context)
+    if isinstance(config, ConfigRefusal):
         return config
-    system = _read(keys.SYSTEM, data, view) if key == keys.RESOURCE_QOS else None
-    if isinstance(system, Refusal):
+    system = _read_document(config_map_keys.SYSTEM, data, context) if key == config_map_keys.RESOURCE_QOS else None
+    if isinstance(system, ConfigRefusal):
         return system
-    entries = config.node_configs if key == keys.COLOCATION else config.node_strategies
+    entries = config.node_configs if key == config_map_keys.COLOCATION else config.node_strategies
     made: list[tuple[str, Selector]] = []
     for entry in entries:
-        selector = _selector(key, entry.name, entry.node_selector)
-        if isinstance(selector, Refusal):
+        selector = _build_selector(key, entry.name, entry.node_selector)
+        if isinstance(selector, ConfigRefusal):
             return selector
         made.append((entry.name, selector))
-    group = Group(key=key, strategies=tuple(made))
-    if values := broken_values(key, config):
-        return Refusal(REASON_CONFIG_PARAMETER, values)
-    if system is not None and (shares := refused_shares(config, system)):
-        return Refusal(REASON_CONFIG_PARAMETER, shares)
-    if view.names_needed and (names := _names(key, [name for name, _ in made])):
+    group = NodeStrategyGroup(key=key, strategies=tuple(made))
+    if values := find_value_errors(key, config):
+        return ConfigRefusal(REASON_CONFIG_PARAMETER, values)
+    if system is not None and (shares := check_network_shares(config, system)):
+        return ConfigRefusal(REASON_CONFIG_PARAMETER, shares)
+    if context.require_names and (names := _check_names(key, [name for name, _ in made])):
         return names
-    return overlapping(group, [entry.node_selector for entry in entries]) or group
+    return find_overlap(group, [entry.node_selector for entry in entries]) or group
 
 
-def overlapping(group: Group, selectors: Iterable[LabelSelector]) -> Refusal | None:
+def find_overlap(group: NodeStrategyGroup, selectors: Iterable[LabelSelector]) -> ConfigRefusal | None:
     """Return a refusal when labels that one selector asks for also satisfy another."""
     for selector in selectors:
-        for labels in _imagined(selector):
-            names = group.picking(labels)
+        for labels in _sample_label_sets(selector):
+            names = group.strategies_matching(labels)
             if len(names) > 1:
-                return Refusal(REASON_STRATEGIES_OVERLAP, {"config": group.key, "strategies": names})
+                return ConfigRefusal(REASON_STRATEGIES_OVERLAP, {"config": group.key, "strategies": names})
     return None
 
 
-def _imagined(selector: LabelSelector) -> Iterable[dict[str, str]]:
+def _sample_label_sets(selector: LabelSelector) -> Iterable[dict[str, str]]:
     """Yield label sets that the selector asks for. As upstream does, values count whatever the operator."""
     expressions = selector.match_expressions
     rounds = lcm(*(len(e.values) or 1 for e in expressions))
-    for turn in range(min(rounds, MOST_COMBINATIONS)):
+    for turn in range(min(rounds, MAX_LABEL_COMBINATIONS)):
         taken = {e.key: e.values[turn % len(e.values)] if e.values else "" for e in expressions}
         yield {**selector.match_labels, **taken}
 
 
-def _read(key: str, data: Mapping[str, str], view: View) -> Any:
+def _read_document(key: str, data: Mapping[str, str], context: ConfigMapAdmissionContext) -> Any:
     text = data.get(key, "")
-    config = read(text, MODELS[key])
+    config = decode_lenient(text, MODELS[key])
     if isinstance(config, FieldError):
-        why = "unexpected end of JSON input" if not text.strip() else _sentence(config)
-        where = f"{view.namespace}/{view.name}"
-        return Refusal(REASON_PARSE_CONFIG, f"Failed to parse {_TITLES[key]} config in configmap {where}, err: {why}")
+        why = "unexpected end of JSON input" if not text.strip() else _format_error(config)
+        where = f"{context.namespace}/{context.name}"
+        return ConfigRefusal(
+            REASON_PARSE_CONFIG, f"Failed to parse {_TITLES[key]} config in configmap {where}, err: {why}"
+        )
     return config
 
 
-def _sentence(flaw: FieldError) -> str:
+def _format_error(flaw: FieldError) -> str:
     return f"{flaw.field} {flaw.rule}".strip()
 
 
-def _selector(key: str, name: str, given: LabelSelector | None) -> Selector | Refusal:
+def _build_selector(key: str, name: str, given: LabelSelector | None) -> Selector | ConfigRefusal:
     if given is None or not (given.match_labels or given.match_expressions):
         text = f"nodeConfigs NodeSelector must not empty error! configType: {key},nodeConfig name:{name}"
-        return Refusal(REASON_CONFIG_PARAMETER, text)
+        return ConfigRefusal(REASON_CONFIG_PARAMETER, text)
     try:
-        return Selector.of(given.match_labels, ((e.key, e.operator, e.values) for e in given.match_expressions))
+        return Selector.from_label_selector(
+            given.match_labels, ((e.key, e.operator, e.values) for e in given.match_expressions)
+        )
     except SelectorError as error:
-        text = f"failed to parse node selector {_in_go(given)},configType: {key},nodeConfig name:{name}, err: {error}"
-        return Refusal(REASON_CONFIG_PARAMETER, text)
+        selector = _format_selector_in_go(given)
+        text = f"failed to parse node selector {selector},configType: {key},nodeConfig name:{name}, err: {error}"
+        return ConfigRefusal(REASON_CONFIG_PARAMETER, text)
 
 
-def _in_go(selector: LabelSelector) -> str:
+def _format_selector_in_go(selector: LabelSelector) -> str:
     labels = "".join(f"{key}: {value}," for key, value in sorted(selector.match_labels.items()))
     expressions = "".join(
         f"LabelSelectorRequirement{{Key:{e.key},Operator:{e.operator},Values:[{' '.join(e.values)}],}},"
@@ -160,13 +230,13 @@ def _in_go(selector: LabelSelector) -> str:
     return f"&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:{requirements},}}"
 
 
-def _names(key: str, names: list[str]) -> Refusal | None:
+def _check_names(key: str, names: list[str]) -> ConfigRefusal | None:
     seen: set[str] = set()
     for name in names:
         if not name:
-            return Refusal(REASON_CONFIG_PARAMETER, f"nodeConfig Name need! configType:{key}")
+            return ConfigRefusal(REASON_CONFIG_PARAMETER, f"nodeConfig Name need! configType:{key}")
         if name in seen:
-            return Refusal(
+            return ConfigRefusal(
                 REASON_CONFIG_PARAMETER, f"nodeConfig Name confilict, configType:{key},nodeConfig Name:{name}! "
             )
         seen.add(name)

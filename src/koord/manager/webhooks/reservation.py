@@ -8,39 +8,41 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.admission import AdmissionRequest
-from koord.api.koord_scheduling import Reservation
-from koord.api.merge.pod_shape import RESERVATION
-from koord.manager.webhooks.draft import read, verdict
-from koord.manager.webhooks.profile.application import Target, applied
-from koord.manager.webhooks.profile.match import is_left_out
-from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
-from koord.manager.webhooks.world import View
+from koord.api.koordinator.scheduling import Reservation
+from koord.api.kubernetes.admission import AdmissionRequest
+from koord.api.patch.merge_schema import RESERVATION_MERGE_SCHEMA
+from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionContext, AdmissionDecision, AdmissionDenied
+from koord.manager.webhooks.colocation_profile.application import ObjectLayout, apply_profile
+from koord.manager.webhooks.colocation_profile.compiled import is_skipped_by_probability
+from koord.manager.webhooks.copy_on_write import allow_with_changes, decode_object
 
-TARGET = Target(
-    model=Reservation, shape=RESERVATION, pod_spec=("spec", "template", "spec"), template=("spec", "template")
+RESERVATION_LAYOUT = ObjectLayout(
+    model=Reservation,
+    merge_shape=RESERVATION_MERGE_SCHEMA,
+    pod_spec=("spec", "template", "spec"),
+    template=("spec", "template"),
 )
 
 
-def admit(request: AdmissionRequest, view: View) -> Verdict:
+def mutate_reservation(request: AdmissionRequest, context: AdmissionContext) -> AdmissionDecision:
     given = request.object
     ours = request.resource.resource == "reservations" and not request.sub_resource and request.operation == "CREATE"
     if not ours or given is None:
-        return Allowed()
+        return AdmissionAllowed()
     try:
-        given, reservation = read(given, Reservation)
+        given, reservation = decode_object(given, Reservation)
     except msgspec.ValidationError as error:
-        return Denied(400, str(error))
+        return AdmissionDenied(400, str(error))
     made = dict(given)
-    for profile in view.profiles:
-        if not profile.pods.matches(reservation.metadata.labels):
+    for profile in context.profiles:
+        if not profile.pod_selector.matches(reservation.metadata.labels):
             continue
         if profile.bad_probability:
-            return Denied(500, profile.bad_probability)
-        if is_left_out(profile, view.draw):
+            return AdmissionDenied(500, profile.bad_probability)
+        if is_skipped_by_probability(profile, context.draw):
             continue
-        outcome = applied(made, profile, TARGET, view.priority_class)
-        if isinstance(outcome, Denied):
+        outcome = apply_profile(made, profile, RESERVATION_LAYOUT, context.priority_class)
+        if isinstance(outcome, AdmissionDenied):
             return outcome
         made = outcome
-    return verdict(given, made)
+    return allow_with_changes(given, made)

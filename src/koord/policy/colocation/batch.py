@@ -7,26 +7,30 @@ from typing import Literal
 
 import msgspec
 
-from koord.api.config.slo.colocation import MAX_USAGE_REQUEST, REQUEST, USAGE
-from koord.api.qos_class import BANDS, BATCH
-from koord.policy.colocation import held
-from koord.policy.colocation.amount import Compute, floored, part_of_cpu, part_of_memory
-from koord.policy.colocation.held import Consumption, Reserved
-from koord.policy.colocation.sample import Degraded, Sample
-from koord.policy.colocation.strategy import Rules
-from koord.policy.colocation.wire import PodShare
+from koord.api.config.slo.colocation import CALCULATE_BY_MAX_USAGE_REQUEST, CALCULATE_BY_REQUEST, CALCULATE_BY_USAGE
+from koord.api.koordinator.qos_class import BATCH, PRIORITY_BANDS
+from koord.policy.colocation import reserved_usage
+from koord.policy.colocation.compute_resources import ComputeResources, cpu_fraction, floor_zero, memory_fraction
+from koord.policy.colocation.models import PodShare
+from koord.policy.colocation.node_metric import DegradedMetric, NodeMetricSample
+from koord.policy.colocation.reserved_usage import HighPriorityConsumption, NodeReserved
+from koord.policy.colocation.strategy import ColocationRules
 from koord.values.quantity import Quantity
 from koord.values.resources import CPU, MEMORY
 
-DEGRADED = "degrade node resource because of abnormal nodeMetric, reason: degradedByBatchResource"
+BATCH_DEGRADED = "degrade node resource because of abnormal nodeMetric, reason: degradedByBatchResource"
 
 _GIGA = 9  # a power of ten
-_PODS = {USAGE: "podHPUsed", REQUEST: "podHPRequest", MAX_USAGE_REQUEST: "podHPMaxUsedRequest"}
+_POD_TERM_NAMES = {
+    CALCULATE_BY_USAGE: "podHPUsed",
+    CALCULATE_BY_REQUEST: "podHPRequest",
+    CALCULATE_BY_MAX_USAGE_REQUEST: "podHPMaxUsedRequest",
+}
 
-Bound = Literal["formula", "threshold", "nothing left"]
+BatchBound = Literal["formula", "threshold", "nothing left"]
 
 
-class Formula(msgspec.Struct, frozen=True, kw_only=True):
+class BatchFormula(msgspec.Struct, frozen=True, kw_only=True):
     """The formula of one resource, term by term: capacity less margin, less reserved or system usage, less pods."""
 
     resource: str
@@ -41,7 +45,7 @@ class Formula(msgspec.Struct, frozen=True, kw_only=True):
     result: Quantity
 
     @property
-    def bound_by(self) -> Bound:
+    def bound_by(self) -> BatchBound:
         """Return what determined the result."""
         if self.limit is not None and self.result == self.limit and self.limit < self.room:
             return "threshold"
@@ -51,13 +55,13 @@ class Formula(msgspec.Struct, frozen=True, kw_only=True):
     def held_name(self) -> str:
         if self.resource == CPU:
             return "systemUsageOrNodeReserved"
-        return "nodeReserved" if self.policy == REQUEST else "systemUsage"
+        return "nodeReserved" if self.policy == CALCULATE_BY_REQUEST else "systemUsage"
 
     @property
     def pods_name(self) -> str:
-        if self.limit is not None and self.resource == MEMORY and self.policy == USAGE:
-            return _PODS[MAX_USAGE_REQUEST]  # upstream prints this name here
-        return _PODS[self.policy]
+        if self.limit is not None and self.resource == MEMORY and self.policy == CALCULATE_BY_USAGE:
+            return _POD_TERM_NAMES[CALCULATE_BY_MAX_USAGE_REQUEST]  # upstream prints this name here
+        return _POD_TERM_NAMES[self.policy]
 
     def __str__(self) -> str:
         """Return upstream's sentence: milli-cores, or gigabytes rounded up."""
@@ -75,38 +79,38 @@ class Formula(msgspec.Struct, frozen=True, kw_only=True):
         return amount.milli_value() if self.resource == CPU else amount.scaled_value(_GIGA)
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class BatchTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a formula may take its terms from."""
 
-    capacity: Compute
-    margin: Compute
-    system_used: Compute
-    reserved: Compute
-    consumption: Consumption
+    capacity: ComputeResources
+    margin: ComputeResources
+    system_used: ComputeResources
+    reserved: ComputeResources
+    consumption: HighPriorityConsumption
 
     @property
-    def system_or_reserved(self) -> Compute:
-        return self.system_used.larger(self.reserved)
+    def system_or_reserved(self) -> ComputeResources:
+        return self.system_used.maximum(self.reserved)
 
 
 class ZoneBatch(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    terms: Terms
-    cpu: Formula
-    memory: Formula
+    terms: BatchTerms
+    cpu: BatchFormula
+    memory: BatchFormula
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class BatchDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The batch decision. `cpu_milli` and `memory` are None when nothing is lent: then the resources are removed."""
 
     cpu_milli: int | None = None
     memory: Quantity | None = None
     withheld: str = ""  # why nothing is lent
-    degraded: Degraded | None = None
-    terms: Terms | None = None
-    cpu_formula: Formula | None = None
-    memory_formula: Formula | None = None
-    reserved: Reserved | None = None
+    degraded: DegradedMetric | None = None
+    terms: BatchTerms | None = None
+    cpu_formula: BatchFormula | None = None
+    memory_formula: BatchFormula | None = None
+    reserved: NodeReserved | None = None
     zones: tuple[ZoneBatch, ...] = ()
 
     @property
@@ -115,22 +119,24 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchView(msgspec.Struct, frozen=True, kw_only=True):
-    rules: Rules
-    capacity: Compute
-    reserved: Reserved
-    sample: Sample | Degraded
+    rules: ColocationRules
+    capacity: ComputeResources
+    reserved: NodeReserved
+    sample: NodeMetricSample | DegradedMetric
     pods: Sequence[PodShare] = ()
-    zones: Sequence[tuple[str, Compute]] = ()  # name and capacity, in the topology's order
+    zones: Sequence[tuple[str, ComputeResources]] = ()  # name and capacity, in the topology's order
 
 
-def decide_batch(seen: BatchView) -> Batch:
+def decide_batch(seen: BatchView) -> BatchDecision:
     sample = seen.sample
-    if isinstance(sample, Degraded):
-        return Batch(withheld=DEGRADED, degraded=sample)
-    system = sample.system_usage + sample.applications_above(BANDS[BATCH].default)
-    terms = _terms(seen, seen.capacity, system, seen.reserved.total, held.of_node(seen.pods, sample.pods))
+    if isinstance(sample, DegradedMetric):
+        return BatchDecision(withheld=BATCH_DEGRADED, degraded=sample)
+    system = sample.system_usage + sample.host_usage_above(PRIORITY_BANDS[BATCH].default)
+    terms = _terms(
+        seen, seen.capacity, system, seen.reserved.total, reserved_usage.node_consumption(seen.pods, sample.pods)
+    )
     cpu, memory = _formulas(seen.rules, terms)
-    return Batch(
+    return BatchDecision(
         cpu_milli=cpu.result.milli_value(),
         memory=memory.result,
         terms=terms,
@@ -141,33 +147,45 @@ def decide_batch(seen: BatchView) -> Batch:
     )
 
 
-def _zones(seen: BatchView, sample: Sample, system: Compute) -> tuple[ZoneBatch, ...]:
-    """Compute the zones. What belongs to no zone, the system and what is reserved, is taken from each in equal parts.
-
+def _zones(seen: BatchView, sample: NodeMetricSample, system: ComputeResources) -> tuple[ZoneBatch, ...]:
+    """Compute the zones. What belongs to no zone, the system and what is reserved, is taken from each in
+    equal parts.
     """
     if not seen.zones:
         return ()
     count = len(seen.zones)
     system, kept = system.split(count), seen.reserved.total.split(count)
     decided = []
-    for (name, capacity), consumption in zip(seen.zones, held.of_zones(seen.pods, sample.pods, count), strict=True):
+    for (name, capacity), consumption in zip(
+        seen.zones, reserved_usage.zone_consumption(seen.pods, sample.pods, count), strict=True
+    ):
         terms = _terms(seen, capacity, system, kept, consumption)
         cpu, memory = _formulas(seen.rules, terms)
         decided.append(ZoneBatch(name=name, terms=terms, cpu=cpu, memory=memory))
     return tuple(decided)
 
 
-def _terms(seen: BatchView, capacity: Compute, system: Compute, kept: Compute, consumption: Consumption) -> Terms:
+def _terms(
+    seen: BatchView,
+    capacity: ComputeResources,
+    system: ComputeResources,
+    kept: ComputeResources,
+    consumption: HighPriorityConsumption,
+) -> BatchTerms:
     rules = seen.rules
     # Above 100 percent the margin is below zero: the operator lends more than there is.
-    margin = capacity.share((100 - rules.cpu_reclaim_percent) / 100, (100 - rules.memory_reclaim_percent) / 100)
-    return Terms(capacity=capacity, margin=margin, system_used=system, reserved=kept, consumption=consumption)
+    margin = capacity.fraction((100 - rules.cpu_reclaim_percent) / 100, (100 - rules.memory_reclaim_percent) / 100)
+    return BatchTerms(capacity=capacity, margin=margin, system_used=system, reserved=kept, consumption=consumption)
 
 
-def _formulas(rules: Rules, terms: Terms) -> tuple[Formula, Formula]:
+def _formulas(rules: ColocationRules, terms: BatchTerms) -> tuple[BatchFormula, BatchFormula]:
     both, taken = terms.system_or_reserved, terms.consumption
-    cpu_pods = {USAGE: taken.used.cpu, MAX_USAGE_REQUEST: taken.larger.cpu}[rules.cpu_policy]
-    memory_pods = {USAGE: taken.used.memory, MAX_USAGE_REQUEST: taken.larger.memory, REQUEST: taken.requested.memory}
+    cpu_pods = {CALCULATE_BY_USAGE: taken.used.cpu, CALCULATE_BY_MAX_USAGE_REQUEST: taken.larger.cpu}[rules.cpu_policy]
+    memory_pods = {
+        CALCULATE_BY_USAGE: taken.used.memory,
+        CALCULATE_BY_MAX_USAGE_REQUEST: taken.larger.memory,
+        CALCULATE_BY_REQUEST: taken.requested.memory,
+    }
     cpu_limit, memory_limit = rules.batch_cpu_percent, rules.batch_memory_percent
     return (
         _formula(
@@ -175,7 +193,7 @@ def _formulas(rules: Rules, terms: Terms) -> tuple[Formula, Formula]:
             rules.cpu_policy,
             (terms.capacity.cpu, terms.margin.cpu, both.cpu, cpu_pods),
             cpu_limit,
-            None if cpu_limit is None else part_of_cpu(terms.capacity.cpu, cpu_limit / 100),
+            None if cpu_limit is None else cpu_fraction(terms.capacity.cpu, cpu_limit / 100),
         ),
         _formula(
             MEMORY,
@@ -183,11 +201,11 @@ def _formulas(rules: Rules, terms: Terms) -> tuple[Formula, Formula]:
             (
                 terms.capacity.memory,
                 terms.margin.memory,
-                terms.reserved.memory if rules.memory_policy == REQUEST else both.memory,
+                terms.reserved.memory if rules.memory_policy == CALCULATE_BY_REQUEST else both.memory,
                 memory_pods[rules.memory_policy],
             ),
             memory_limit,
-            None if memory_limit is None else part_of_memory(terms.capacity.memory, memory_limit / 100),
+            None if memory_limit is None else memory_fraction(terms.capacity.memory, memory_limit / 100),
         ),
     )
 
@@ -198,13 +216,13 @@ def _formula(
     numbers: tuple[Quantity, Quantity, Quantity, Quantity],
     limit_percent: int | None,
     limit: Quantity | None,
-) -> Formula:
+) -> BatchFormula:
     capacity, margin, kept, pods = numbers
     room = capacity - margin - kept - pods
-    result = floored(room)
+    result = floor_zero(room)
     if limit is not None and limit < result:
         result = limit
-    return Formula(
+    return BatchFormula(
         resource=resource,
         policy=policy,
         capacity=capacity,

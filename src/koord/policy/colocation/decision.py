@@ -11,24 +11,35 @@ from datetime import datetime
 import msgspec
 
 from koord.api.config.slo.colocation import ColocationStrategy
-from koord.api.config.slo.ratios import CPUNormalizationStrategy, ResourceAmplificationStrategy
-from koord.policy.colocation.amount import Compute
-from koord.policy.colocation.batch import Batch, BatchView, decide_batch
-from koord.policy.colocation.device import Devices, decide_gpu, decide_rdma
-from koord.policy.colocation.held import reserved
-from koord.policy.colocation.mid import Mid, MidView, decide_mid
-from koord.policy.colocation.ratio import (
-    Amplification,
-    Normalization,
+from koord.api.config.slo.slo_documents import CPUNormalizationStrategy, ResourceAmplificationStrategy
+from koord.policy.colocation.batch import BatchDecision, BatchView, decide_batch
+from koord.policy.colocation.compute_resources import ComputeResources
+from koord.policy.colocation.device_resources import DeviceResources, decide_gpu, decide_rdma
+from koord.policy.colocation.mid import MidDecision, MidView, decide_mid
+from koord.policy.colocation.models import (
+    ColocationDevice,
+    ColocationNode,
+    ColocationNodeMetric,
+    ColocationTopology,
+    PodShare,
+)
+from koord.policy.colocation.node_metric import DegradedMetric, evaluate_metric
+from koord.policy.colocation.normalization import (
+    AmplificationDecision,
+    CpuNormalizationDecision,
     decide_amplification,
     decide_normalization,
     unknown_normalization,
 )
-from koord.policy.colocation.sample import Degraded, judge
-from koord.policy.colocation.strategy import Resolved, Rules, resolve, rules
-from koord.policy.colocation.wire import Device, Node, NodeMetric, PodShare, Topology
-from koord.policy.colocation.zone import capacities
-from koord.policy.layers import Layers
+from koord.policy.colocation.numa_zones import zone_capacities
+from koord.policy.colocation.reserved_usage import node_reserved
+from koord.policy.colocation.strategy import (
+    ColocationRules,
+    LayeredStrategy,
+    ResolvedStrategy,
+    colocation_rules,
+    resolve_strategy,
+)
 
 DISABLED = "node colocation is disabled in Config, reason: DisableInConfig"
 
@@ -38,7 +49,7 @@ MID_RESOURCE = "MidResource"
 BATCH_RESOURCE = "BatchResource"
 GPU_DEVICE_RESOURCE = "GPUDeviceResource"
 RDMA_DEVICE_RESOURCE = "RDMADeviceResource"
-PARTS = (
+RESOURCE_PLUGINS = (
     CPU_NORMALIZATION,
     RESOURCE_AMPLIFICATION,
     MID_RESOURCE,
@@ -48,43 +59,43 @@ PARTS = (
 )
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ColocationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the ConfigMap and the program's flags say, for every node."""
 
-    colocation: Layers[ColocationStrategy]
-    normalization: Layers[CPUNormalizationStrategy] | None  # None: not readable yet
-    amplification: Layers[ResourceAmplificationStrategy] | None
-    parts: Collection[str] = PARTS
+    colocation: LayeredStrategy[ColocationStrategy]
+    normalization: LayeredStrategy[CPUNormalizationStrategy] | None  # None: not readable yet
+    amplification: LayeredStrategy[ResourceAmplificationStrategy] | None
+    parts: Collection[str] = RESOURCE_PLUGINS
     gpu_shared: bool = False
 
 
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+class ColocationNodeView(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
-    node: Node
-    metric: NodeMetric | None = None
+    node: ColocationNode
+    metric: ColocationNodeMetric | None = None
     pods: Sequence[PodShare] = ()
-    topology: Topology | None = None
-    device: Device | None = None
+    topology: ColocationTopology | None = None
+    device: ColocationDevice | None = None
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class ColocationDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The decision on one node. A part that is None is not decided here and leaves the node as it is."""
 
-    resolved: Resolved
-    rules: Rules
-    normalization: Normalization | None = None
-    amplification: Amplification | None = None
-    mid: Mid | None = None
-    batch: Batch | None = None
-    gpu: Devices | None = None
-    rdma: Devices | None = None
+    resolved: ResolvedStrategy
+    rules: ColocationRules
+    normalization: CpuNormalizationDecision | None = None
+    amplification: AmplificationDecision | None = None
+    mid: MidDecision | None = None
+    batch: BatchDecision | None = None
+    gpu: DeviceResources | None = None
+    rdma: DeviceResources | None = None
 
     @property
     def enabled(self) -> bool:
         return self.resolved.enabled
 
     @property
-    def degraded(self) -> Degraded | None:
+    def degraded(self) -> DegradedMetric | None:
         """Return why nothing is lent although the node is enabled."""
         for part in (self.batch, self.mid):
             if part is not None and part.degraded is not None:
@@ -118,25 +129,25 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return {part: message for part, message in said.items() if message}
 
 
-def decide(seen: NodeView, settings: Settings) -> Decision:
+def decide_colocation(seen: ColocationNodeView, settings: ColocationSettings) -> ColocationDecision:
     meta = seen.node.metadata
-    resolved = resolve(settings.colocation, meta.labels, meta.annotations)
-    numbers, parts = rules(resolved.strategy), settings.parts
+    resolved = resolve_strategy(settings.colocation, meta.labels, meta.annotations)
+    numbers, parts = colocation_rules(resolved.strategy), settings.parts
     if not resolved.enabled:
         # The resources go, and so does the amplification; what devices and normalization left stays where it is.
-        return Decision(
+        return ColocationDecision(
             resolved=resolved,
             rules=numbers,
-            normalization=Normalization() if CPU_NORMALIZATION in parts else None,
-            amplification=Amplification() if RESOURCE_AMPLIFICATION in parts else None,
-            mid=Mid(withheld=DISABLED) if MID_RESOURCE in parts else None,
-            batch=Batch(withheld=DISABLED) if BATCH_RESOURCE in parts else None,
+            normalization=CpuNormalizationDecision() if CPU_NORMALIZATION in parts else None,
+            amplification=AmplificationDecision() if RESOURCE_AMPLIFICATION in parts else None,
+            mid=MidDecision(withheld=DISABLED) if MID_RESOURCE in parts else None,
+            batch=BatchDecision(withheld=DISABLED) if BATCH_RESOURCE in parts else None,
         )
-    capacity = Compute.of(seen.node.status.capacity)
-    kept = reserved(capacity, Compute.of(seen.node.status.allocatable), meta.annotations)
-    sample = judge(seen.metric, seen.now, numbers.degrade_minutes)
+    capacity = ComputeResources.parse(seen.node.status.capacity)
+    kept = node_reserved(capacity, ComputeResources.parse(seen.node.status.allocatable), meta.annotations)
+    sample = evaluate_metric(seen.metric, seen.now, numbers.degrade_minutes)
     topology = seen.topology
-    return Decision(
+    return ColocationDecision(
         resolved=resolved,
         rules=numbers,
         normalization=_normalization(seen, settings) if CPU_NORMALIZATION in parts else None,
@@ -153,7 +164,7 @@ def decide(seen: NodeView, settings: Settings) -> Decision:
                 reserved=kept,
                 sample=sample,
                 pods=seen.pods,
-                zones=capacities(topology),
+                zones=zone_capacities(topology),
             )
         )
         if BATCH_RESOURCE in parts
@@ -163,7 +174,7 @@ def decide(seen: NodeView, settings: Settings) -> Decision:
     )
 
 
-def _normalization(seen: NodeView, settings: Settings) -> Normalization:
+def _normalization(seen: ColocationNodeView, settings: ColocationSettings) -> CpuNormalizationDecision:
     meta, topology = seen.node.metadata, seen.topology
     if settings.normalization is None:
         return unknown_normalization(meta.annotations)
@@ -171,6 +182,6 @@ def _normalization(seen: NodeView, settings: Settings) -> Normalization:
     return decide_normalization(settings.normalization, meta.labels, annotations)
 
 
-def enabled_parts(stated: Sequence[str]) -> tuple[str, ...]:
+def enabled_plugins(stated: Sequence[str]) -> tuple[str, ...]:
     """Parse `--noderesource-plugins`: names, `-Name` leaves one out, `*` is all the others; a name beats the star."""
-    return tuple(part for part in PARTS if part in stated or (f"-{part}" not in stated and "*" in stated))
+    return tuple(part for part in RESOURCE_PLUGINS if part in stated or (f"-{part}" not in stated and "*" in stated))

@@ -7,18 +7,18 @@ from typing import Literal
 
 import msgspec
 
-from koord.api.qos_class import BANDS, BATCH, FREE, MID
-from koord.policy.colocation.amount import NOTHING, Compute
-from koord.policy.colocation.held import Reserved
-from koord.policy.colocation.sample import Degraded, Sample
-from koord.policy.colocation.strategy import Rules
-from koord.policy.colocation.wire import PodShare
+from koord.api.koordinator.qos_class import BATCH, FREE, MID, PRIORITY_BANDS
+from koord.policy.colocation.compute_resources import NO_COMPUTE, ComputeResources
+from koord.policy.colocation.models import PodShare
+from koord.policy.colocation.node_metric import DegradedMetric, NodeMetricSample
+from koord.policy.colocation.reserved_usage import NodeReserved
+from koord.policy.colocation.strategy import ColocationRules
 
-DEGRADED = "degrade node Mid resource because of abnormal nodeMetric, reason: degradedByMidResource"
+MID_DEGRADED = "degrade node Mid resource because of abnormal nodeMetric, reason: degradedByMidResource"
 
 _BELOW_PROD = (MID, BATCH, FREE)
 
-Bound = Literal["reclaimable", "unused", "threshold", "static"]
+MidBound = Literal["reclaimable", "unused", "threshold", "static"]
 
 
 class MidAmount(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class MidAmount(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def bound_by(self) -> Bound:
+    def bound_by(self) -> MidBound:
         """Return what determined the result."""
         wanted = max(0, min(self.prod_reclaimable, self.unused)) + self.unallocated_share + self.static_share
         if self.limit < wanted:
@@ -53,13 +53,13 @@ class MidAmount(msgspec.Struct, frozen=True, kw_only=True):
         return "unused" if self.unused < self.prod_reclaimable else "reclaimable"
 
 
-class Mid(msgspec.Struct, frozen=True, kw_only=True):
+class MidDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The mid decision. `cpu` and `memory` are None when nothing is lent: then the resources are removed."""
 
     cpu: MidAmount | None = None
     memory: MidAmount | None = None
     withheld: str = ""  # why nothing is lent
-    degraded: Degraded | None = None
+    degraded: DegradedMetric | None = None
 
     @property
     def message(self) -> str:
@@ -69,21 +69,21 @@ class Mid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MidView(msgspec.Struct, frozen=True, kw_only=True):
-    rules: Rules
-    capacity: Compute
-    reserved: Reserved
-    sample: Sample | Degraded
+    rules: ColocationRules
+    capacity: ComputeResources
+    reserved: NodeReserved
+    sample: NodeMetricSample | DegradedMetric
     pods: Sequence[PodShare] = ()
 
 
-def decide_mid(seen: MidView) -> Mid:
-    if isinstance(seen.sample, Degraded):
-        return Mid(withheld=DEGRADED, degraded=seen.sample)
+def decide_mid(seen: MidView) -> MidDecision:
+    if isinstance(seen.sample, DegradedMetric):
+        return MidDecision(withheld=MID_DEGRADED, degraded=seen.sample)
     if seen.rules.mid_static:
         cpu, memory = _static(seen)
     else:
         cpu, memory = _reclaimed(seen, seen.sample)
-    return Mid(cpu=cpu, memory=memory)
+    return MidDecision(cpu=cpu, memory=memory)
 
 
 def _static(seen: MidView) -> tuple[MidAmount, MidAmount]:
@@ -100,16 +100,16 @@ def _static(seen: MidView) -> tuple[MidAmount, MidAmount]:
     )
 
 
-def _reclaimed(seen: MidView, sample: Sample) -> tuple[MidAmount, MidAmount]:
+def _reclaimed(seen: MidView, sample: NodeMetricSample) -> tuple[MidAmount, MidAmount]:
     rules, capacity = seen.rules, seen.capacity
-    reclaimable = sample.prod_reclaimable or NOTHING
-    unused = NOTHING if sample.node_usage is None else capacity - sample.node_usage
-    system = sample.system_usage + sample.applications_above(BANDS[MID].default)
-    asked = NOTHING
+    reclaimable = sample.prod_reclaimable or NO_COMPUTE
+    unused = NO_COMPUTE if sample.node_usage is None else capacity - sample.node_usage
+    system = sample.system_usage + sample.host_usage_above(PRIORITY_BANDS[MID].default)
+    asked = NO_COMPUTE
     for pod in seen.pods:
         if pod.priority_class not in _BELOW_PROD:
             asked += pod.request
-    unallocated = (capacity - system.larger(seen.reserved.total) - asked).floored()
+    unallocated = (capacity - system.maximum(seen.reserved.total) - asked).floor_zero()
 
     def amount(capacity: int, reclaimable: int, unused: int, unallocated: int, most: int) -> MidAmount:
         share = int(unallocated * (rules.mid_unallocated_percent / 100))

@@ -1,28 +1,65 @@
-"""Resolve the co-location strategy of one node."""
+"""The co-location strategy of one node: the ConfigMap's, then the node's own annotation, then its labels.
+
+Reading and completing the ConfigMap's part is left to the configuration; here every layer is laid over
+the one below.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 import msgspec
 
-from koord.api.annotations import reclaim_ratio
+from koord.api.annotations import node_codecs
 from koord.api.config.field_error import FieldError
-from koord.api.config.lenient import read
-from koord.api.config.slo.colocation import DEFAULT, MAX_USAGE_REQUEST, REQUEST, STATIC, USAGE, ColocationStrategy
+from koord.api.config.lenient_decode import decode_lenient
+from koord.api.config.slo.colocation import (
+    CALCULATE_BY_MAX_USAGE_REQUEST,
+    CALCULATE_BY_REQUEST,
+    CALCULATE_BY_USAGE,
+    DEFAULT_COLOCATION,
+    MID_RECLAIM_STATIC,
+    ColocationStrategy,
+)
 from koord.api.config.slo.overlay import overlay
-from koord.api.protocol import A_COLOCATION_STRATEGY
-from koord.policy.layers import Layers
+from koord.api.koordinator.protocol import A_COLOCATION_STRATEGY
+from koord.api.koordinator.slo import MetricCollectPolicy, NodeMetricSpec
+from koord.values.selector import Selector
 
-_LABELS = (
-    ("cpu_reclaim_threshold_percent", reclaim_ratio.cpu_reclaim_percent),
-    ("memory_reclaim_threshold_percent", reclaim_ratio.memory_reclaim_percent),
-    ("mid_static_cpu_reserved_percent", reclaim_ratio.mid_static_cpu_percent),
-    ("mid_static_memory_reserved_percent", reclaim_ratio.mid_static_memory_percent),
+S = TypeVar("S")
+
+
+class NodeStrategyLayer(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
+    """The strategy of the nodes that `selector` matches, complete: already merged over the cluster's."""
+
+    name: str
+    selector: Selector
+    strategy: S
+
+
+class LayeredStrategy(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
+    cluster: S
+    nodes: tuple[NodeStrategyLayer[S], ...] = ()
+
+    def matching_layer(self, labels: Mapping[str, str]) -> NodeStrategyLayer[S] | None:
+        """Return the first node strategy that matches; it wins alone, whatever follows it."""
+        return next((layer for layer in self.nodes if layer.selector.matches(labels)), None)
+
+    def for_node(self, labels: Mapping[str, str]) -> S:
+        layer = self.matching_layer(labels)
+        return self.cluster if layer is None else layer.strategy
+
+
+_LABEL_FIELDS = (
+    ("cpu_reclaim_threshold_percent", node_codecs.cpu_reclaim_percent),
+    ("memory_reclaim_threshold_percent", node_codecs.memory_reclaim_percent),
+    ("mid_static_cpu_reserved_percent", node_codecs.mid_static_cpu_percent),
+    ("mid_static_memory_reserved_percent", node_codecs.mid_static_memory_percent),
 )
 
 
-class Resolved(msgspec.Struct, frozen=True, kw_only=True):
+class ResolvedStrategy(msgspec.Struct, frozen=True, kw_only=True):
     """A node's strategy, and the layers that it was made from."""
 
     strategy: ColocationStrategy
@@ -38,21 +75,23 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
         return self.cluster_enabled and self.strategy.enable is True
 
 
-def resolve(layers: Layers[ColocationStrategy], labels: Mapping[str, str], annotations: Mapping[str, str]) -> Resolved:
-    layer = layers.layer(labels)
+def resolve_strategy(
+    layers: LayeredStrategy[ColocationStrategy], labels: Mapping[str, str], annotations: Mapping[str, str]
+) -> ResolvedStrategy:
+    layer = layers.matching_layer(labels)
     strategy = layers.cluster if layer is None else layer.strategy
     ignored, annotated = "", False
     text = annotations.get(A_COLOCATION_STRATEGY)
     if text is not None:
-        own = read(text, ColocationStrategy)
+        own = decode_lenient(text, ColocationStrategy)
         if isinstance(own, FieldError):
             ignored = f"{A_COLOCATION_STRATEGY}: {own}"
         else:
             strategy, annotated = overlay(strategy, own), True
-    stated = {name: percent for name, ask in _LABELS if (percent := ask(labels)) is not None}
+    stated = {name: percent for name, ask in _LABEL_FIELDS if (percent := ask(labels)) is not None}
     if stated:
         strategy = msgspec.structs.replace(strategy, **stated)
-    return Resolved(
+    return ResolvedStrategy(
         strategy=strategy,
         cluster_enabled=layers.cluster.enable is True,
         layer=None if layer is None else layer.name,
@@ -62,7 +101,7 @@ def resolve(layers: Layers[ColocationStrategy], labels: Mapping[str, str], annot
     )
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class ColocationRules(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers that decisions compute with: a resolved strategy with all defaults filled in."""
 
     cpu_reclaim_percent: int
@@ -82,20 +121,24 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     batch_memory_percent: int | None
 
 
-def rules(strategy: ColocationStrategy) -> Rules:
+def colocation_rules(strategy: ColocationStrategy) -> ColocationRules:
     """Complete a strategy. Unknown policies act as usage; `request` is no policy of CPU."""
-    full = overlay(DEFAULT, strategy)
+    full = overlay(DEFAULT_COLOCATION, strategy)
     cpu_policy = full.cpu_calculate_policy
     memory_policy = full.memory_calculate_policy
-    return Rules(
+    return ColocationRules(
         cpu_reclaim_percent=full.cpu_reclaim_threshold_percent or 0,
         memory_reclaim_percent=full.memory_reclaim_threshold_percent or 0,
-        cpu_policy=MAX_USAGE_REQUEST if cpu_policy == MAX_USAGE_REQUEST else USAGE,
-        memory_policy=memory_policy if memory_policy in (REQUEST, MAX_USAGE_REQUEST) else USAGE,
+        cpu_policy=CALCULATE_BY_MAX_USAGE_REQUEST
+        if cpu_policy == CALCULATE_BY_MAX_USAGE_REQUEST
+        else CALCULATE_BY_USAGE,
+        memory_policy=memory_policy
+        if memory_policy in (CALCULATE_BY_REQUEST, CALCULATE_BY_MAX_USAGE_REQUEST)
+        else CALCULATE_BY_USAGE,
         degrade_minutes=full.degrade_time_minutes or 0,
         update_seconds=full.update_time_threshold_seconds or 0,
         diff_threshold=full.resource_diff_threshold or 0.0,
-        mid_static=full.mid_reclaim_mode == STATIC,
+        mid_static=full.mid_reclaim_mode == MID_RECLAIM_STATIC,
         mid_cpu_percent=full.mid_cpu_threshold_percent or 0,
         mid_memory_percent=full.mid_memory_threshold_percent or 0,
         mid_unallocated_percent=full.mid_unallocated_percent or 0,
@@ -104,3 +147,20 @@ def rules(strategy: ColocationStrategy) -> Rules:
         batch_cpu_percent=full.batch_cpu_threshold_percent,
         batch_memory_percent=full.batch_memory_threshold_percent,
     )
+
+
+def decide_metric_collection(strategy: ColocationStrategy) -> NodeMetricSpec:
+    """Decide the collect policy. `strategy` is the node's own; while it does not enable co-location, the
+    defaults apply.
+
+    Upstream's rule; it looks at the node alone, so a node that is enabled collects as configured even where the
+    cluster's switch is off and nothing is lent.
+    """
+    source = strategy if strategy.enable else DEFAULT_COLOCATION
+    policy = MetricCollectPolicy(
+        aggregate_duration_seconds=source.metric_aggregate_duration_seconds,
+        report_interval_seconds=source.metric_report_interval_seconds,
+        node_aggregate_policy=source.metric_aggregate_policy,
+        node_memory_collect_policy=source.metric_memory_collect_policy,
+    )
+    return NodeMetricSpec(metric_collect_policy=policy)

@@ -1,26 +1,65 @@
-"""A histogram whose samples count half as much after each half-life."""
+"""A histogram whose samples count half as much after each half-life, and its exponential buckets.
+
+Old weights are not touched as time passes; new ones are made heavier instead, relative to a reference
+time that is moved when the factor would grow too large. Times are seconds since the Unix epoch and arrive
+with the samples.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import msgspec
 
-from koord.policy.prediction.buckets import Buckets
+
+class HistogramBuckets:
+    """Exponential buckets from 0 to `largest`, each 5 % wider than the one before; the last one takes all that is
+    more.
+    """
+
+    def __init__(self, *, first: float, largest: float, ratio: float = 1.05) -> None:
+        self.first = first
+        self.largest = largest
+        self.ratio = ratio
+
+    @cached_property
+    def count(self) -> int:
+        return math.ceil(self._log(self.largest * (self.ratio - 1) / self.first + 1)) + 1
+
+    def find(self, value: float) -> int:
+        if value < self.first:
+            return 0
+        return min(int(self._log(value * (self.ratio - 1) / self.first + 1)), self.count - 1)
+
+    def start(self, bucket: int) -> float:
+        return float(self.first * (self.ratio**bucket - 1) / (self.ratio - 1))
+
+    def end(self, bucket: int) -> float:
+        """Return the upper end of a bucket; the last one has none, so its start is returned."""
+        return self.start(bucket + 1) if bucket < self.count - 1 else self.start(bucket)
+
+    def _log(self, value: float) -> float:
+        return math.log(value) / math.log(self.ratio)
+
+
+CPU_BUCKETS = HistogramBuckets(first=0.025, largest=1024)
+MEMORY_BUCKETS = HistogramBuckets(first=5 * 2**20, largest=2**41)
+
 
 EPSILON = 0.0001  # a thousandth of the smallest weight of a sample: less than this is nothing
-_FAR = 100  # half-lives from the reference after which it is moved
-_COMPACT = 10_000
+_MAX_HALF_LIVES = 100  # half-lives from the reference after which it is moved
+_COMPACT_SCALE = 10_000
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class HistogramCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The full state of a histogram: restored, it continues as if it had never been away."""
 
     reference_s: float = 0.0
     weights: dict[int, float] = {}
 
 
-class Compact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class CompactHistogram(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A histogram in small integers: shapes survive, exact weights do not."""
 
     reference_timestamp: float = 0.0
@@ -29,7 +68,7 @@ class Compact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class DecayingHistogram:
-    def __init__(self, buckets: Buckets, half_life_s: float) -> None:
+    def __init__(self, buckets: HistogramBuckets, half_life_s: float) -> None:
         if half_life_s <= 0:
             raise ValueError(f"a half-life is a time above zero, not {half_life_s} s")
         self.buckets = buckets
@@ -38,7 +77,7 @@ class DecayingHistogram:
         self._weights: dict[int, float] = {}  # only buckets that hold something
 
     def add(self, value: float, at: float, weight: float = 1.0) -> None:
-        if at > self._reference_s + _FAR * self.half_life_s:
+        if at > self._reference_s + _MAX_HALF_LIVES * self.half_life_s:
             self._move_reference(at)
         bucket = self.buckets.find(value)
         self._weights[bucket] = self._weights.get(bucket, 0.0) + weight * self._factor(at)
@@ -72,25 +111,27 @@ class DecayingHistogram:
 
     # -- keeping
 
-    def save(self) -> Saved:
-        return Saved(reference_s=self._reference_s, weights=dict(sorted(self._weights.items())))
+    def save(self) -> HistogramCheckpoint:
+        return HistogramCheckpoint(reference_s=self._reference_s, weights=dict(sorted(self._weights.items())))
 
-    def restore(self, saved: Saved) -> None:
+    def restore(self, saved: HistogramCheckpoint) -> None:
         """Replace the content by a saved state. Buckets that do not exist any more join the last one."""
         self._reference_s = saved.reference_s
         self._weights = {}
         for bucket, weight in saved.weights.items():
             self._put(bucket, weight)
 
-    def compact(self) -> Compact:
+    def compact(self) -> CompactHistogram:
         largest = max(self._weights.values(), default=0.0)
         if largest <= 0:
-            return Compact(reference_timestamp=self._reference_s)
-        scaled = {bucket: math.floor(weight / largest * _COMPACT + 0.5) for bucket, weight in self._weights.items()}
+            return CompactHistogram(reference_timestamp=self._reference_s)
+        scaled = {
+            bucket: math.floor(weight / largest * _COMPACT_SCALE + 0.5) for bucket, weight in self._weights.items()
+        }
         kept = {bucket: weight for bucket, weight in sorted(scaled.items()) if weight}
-        return Compact(reference_timestamp=self._reference_s, bucket_weights=kept, total_weight=self.total)
+        return CompactHistogram(reference_timestamp=self._reference_s, bucket_weights=kept, total_weight=self.total)
 
-    def expand(self, compact: Compact) -> None:
+    def expand(self, compact: CompactHistogram) -> None:
         """Replace the content by a compact form: its numbers are shares of its total."""
         self._reference_s = compact.reference_timestamp
         self._weights = {}

@@ -15,63 +15,63 @@ COLD_START_S = 24 * 3600.0
 MARGIN_PERCENT = 10
 
 
-class Amount(msgspec.Struct, frozen=True, gc=False):
+class ResourceAmount(msgspec.Struct, frozen=True, gc=False):
     cpu_milli: int = 0
     memory_bytes: int = 0
 
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes)
+    def __add__(self, other: ResourceAmount) -> ResourceAmount:
+        return ResourceAmount(self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes)
 
-    def less(self, other: Amount) -> Amount:
+    def minus_floor_zero(self, other: ResourceAmount) -> ResourceAmount:
         """Subtract, never below zero."""
-        return Amount(max(0, self.cpu_milli - other.cpu_milli), max(0, self.memory_bytes - other.memory_bytes))
+        return ResourceAmount(max(0, self.cpu_milli - other.cpu_milli), max(0, self.memory_bytes - other.memory_bytes))
 
-    def smaller(self, other: Amount) -> Amount:
-        return Amount(min(self.cpu_milli, other.cpu_milli), min(self.memory_bytes, other.memory_bytes))
+    def minimum(self, other: ResourceAmount) -> ResourceAmount:
+        return ResourceAmount(min(self.cpu_milli, other.cpu_milli), min(self.memory_bytes, other.memory_bytes))
 
-    def larger(self, other: Amount) -> Amount:
-        return Amount(max(self.cpu_milli, other.cpu_milli), max(self.memory_bytes, other.memory_bytes))
+    def maximum(self, other: ResourceAmount) -> ResourceAmount:
+        return ResourceAmount(max(self.cpu_milli, other.cpu_milli), max(self.memory_bytes, other.memory_bytes))
 
-    def with_margin(self, percent: int) -> Amount:
-        return Amount(self.cpu_milli * (100 + percent) // 100, self.memory_bytes * (100 + percent) // 100)
+    def with_margin(self, percent: int) -> ResourceAmount:
+        return ResourceAmount(self.cpu_milli * (100 + percent) // 100, self.memory_bytes * (100 + percent) // 100)
 
 
-NOTHING = Amount()
+NO_RESOURCES = ResourceAmount()
 
 
 class ProdPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One prod pod. `peak` is None while nothing is known of it."""
 
     uid: str
-    request: Amount
+    request: ResourceAmount
     age_s: float
     ending: bool = False  # being deleted, or over
-    peak: Amount | None = None
+    peak: ResourceAmount | None = None
 
 
 class ReclaimableView(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of the prediction. Peaks are without margin: the 95th percentile of CPU and the 98th of memory."""
 
-    allocatable: Amount | None
+    allocatable: ResourceAmount | None
     pods: tuple[ProdPod, ...] = ()
-    prod_peak: Amount | None = None  # of all prod pods together
-    unclassed_peak: Amount | None = None  # of all pods without class, which count as prod
-    system_peak: Amount | None = None
+    prod_peak: ResourceAmount | None = None  # of all prod pods together
+    unclassed_peak: ResourceAmount | None = None  # of all pods without class, which count as prod
+    system_peak: ResourceAmount | None = None
     margin_percent: int = MARGIN_PERCENT
     cold_start_s: float = COLD_START_S
 
 
-class Prediction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    reclaimable: Amount
-    peak: Amount
+class PeakPrediction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    reclaimable: ResourceAmount
+    peak: ResourceAmount
 
 
 class Reclaimable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The result, and the two predictions that it was made from."""
 
-    result: Prediction
-    by_pod: Prediction
-    by_priority: Prediction
+    result: PeakPrediction
+    by_pod: PeakPrediction
+    by_priority: PeakPrediction
 
 
 class Unpredictable(msgspec.Struct, frozen=True):
@@ -84,22 +84,22 @@ class Unpredictable(msgspec.Struct, frozen=True):
 def decide_reclaimable(seen: ReclaimableView) -> Reclaimable | Unpredictable:
     if seen.allocatable is None:
         return Unpredictable("the node's allocatable is not known")
-    repeated = _repeated(seen.pods)
+    repeated = _duplicate_uid(seen.pods)
     if repeated is not None:
         return Unpredictable(f"pod {repeated} is listed twice")
-    by_priority = by_priority_class(seen, seen.allocatable)
+    by_priority = predict_by_priority(seen, seen.allocatable)
     if isinstance(by_priority, Unpredictable):
         return by_priority
-    by_pod = by_single_pods(seen, seen.allocatable)
-    result = Prediction(
-        reclaimable=by_pod.reclaimable.smaller(by_priority.reclaimable), peak=by_pod.peak.larger(by_priority.peak)
+    by_pod = predict_by_pod(seen, seen.allocatable)
+    result = PeakPrediction(
+        reclaimable=by_pod.reclaimable.minimum(by_priority.reclaimable), peak=by_pod.peak.maximum(by_priority.peak)
     )
     return Reclaimable(result=result, by_pod=by_pod, by_priority=by_priority)
 
 
-def by_single_pods(seen: ReclaimableView, allocatable: Amount) -> Prediction:
+def predict_by_pod(seen: ReclaimableView, allocatable: ResourceAmount) -> PeakPrediction:
     """Predict by pod. Pods that are new or unknown may yet need all they requested, and yield nothing."""
-    unpredicted, needed, spare = NOTHING, NOTHING, NOTHING
+    unpredicted, needed, spare = NO_RESOURCES, NO_RESOURCES, NO_RESOURCES
     for pod in seen.pods:
         if pod.age_s <= seen.cold_start_s:
             unpredicted += pod.request
@@ -110,21 +110,23 @@ def by_single_pods(seen: ReclaimableView, allocatable: Amount) -> Prediction:
         else:
             peak = pod.peak.with_margin(seen.margin_percent)
             needed += peak
-            spare += pod.request.less(peak)
-    return Prediction(reclaimable=allocatable.less(needed).smaller(spare), peak=needed + unpredicted)
+            spare += pod.request.minus_floor_zero(peak)
+    return PeakPrediction(reclaimable=allocatable.minus_floor_zero(needed).minimum(spare), peak=needed + unpredicted)
 
 
-def by_priority_class(seen: ReclaimableView, allocatable: Amount) -> Prediction | Unpredictable:
+def predict_by_priority(seen: ReclaimableView, allocatable: ResourceAmount) -> PeakPrediction | Unpredictable:
     if seen.prod_peak is None or seen.unclassed_peak is None or seen.system_peak is None:
         return Unpredictable("prod pods or the system were not observed yet")
-    asked = NOTHING
+    asked = NO_RESOURCES
     for pod in seen.pods:
         asked = asked if pod.ending else asked + pod.request
     needed = (seen.system_peak + seen.prod_peak + seen.unclassed_peak).with_margin(seen.margin_percent)
-    return Prediction(reclaimable=allocatable.less(needed).smaller(asked.less(needed)), peak=needed)
+    return PeakPrediction(
+        reclaimable=allocatable.minus_floor_zero(needed).minimum(asked.minus_floor_zero(needed)), peak=needed
+    )
 
 
-def _repeated(pods: Sequence[ProdPod]) -> str | None:
+def _duplicate_uid(pods: Sequence[ProdPod]) -> str | None:
     seen: set[str] = set()
     for pod in pods:
         if pod.uid in seen:

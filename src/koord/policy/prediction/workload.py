@@ -10,19 +10,18 @@ import math
 
 import msgspec
 
-from koord.policy.prediction.buckets import CPU_CORES, MEMORY_BYTES
-from koord.policy.prediction.histogram import DecayingHistogram, Saved
+from koord.policy.prediction.histogram import CPU_BUCKETS, MEMORY_BUCKETS, DecayingHistogram, HistogramCheckpoint
 
 _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S
 _MIB = 2**20
 
 # A sample weighs this little after six and a half half-lives: a peak is remembered for about a week.
-FADED = 0.01
-NODE_MEMORY_S = _HOUR_S  # how long it is remembered which report of a node was the last
+FADED_WEIGHT = 0.01
+NODE_REPORT_RETENTION_S = _HOUR_S  # how long it is remembered which report of a node was the last
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class WorkloadModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     cpu_half_life_s: float = 12 * _HOUR_S
     memory_half_life_s: float = _DAY_S
     cpu_share: float = 0.95
@@ -30,7 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     samples_a_day: int = 1440  # one a minute: what a full day of history has
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
     """The usage of one pod, as its node reported it at that time."""
 
     node: str
@@ -39,7 +38,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+class WorkloadEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """The recommendation for one pod, with the numbers that it was made from."""
 
     cpu_milli: int
@@ -52,20 +51,20 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float  # days of history, or as many days as the samples would fill; 1 and more is enough
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    cpu: Saved
-    memory: Saved
+class WorkloadCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    cpu: HistogramCheckpoint
+    memory: HistogramCheckpoint
     first_s: float
     last_s: float
     samples: int
     nodes: dict[str, float] = {}
 
 
-class Model:
-    def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 - a frozen value
+class WorkloadModel:
+    def __init__(self, settings: WorkloadModelSettings = WorkloadModelSettings()) -> None:  # noqa: B008 - a frozen value
         self._settings = settings
-        self._cpu = DecayingHistogram(CPU_CORES, settings.cpu_half_life_s)
-        self._memory = DecayingHistogram(MEMORY_BYTES, settings.memory_half_life_s)
+        self._cpu = DecayingHistogram(CPU_BUCKETS, settings.cpu_half_life_s)
+        self._memory = DecayingHistogram(MEMORY_BUCKETS, settings.memory_half_life_s)
         self._first_s = 0.0
         self._last_s = 0.0
         self._samples = 0
@@ -75,11 +74,11 @@ class Model:
     def last_s(self) -> float:
         return self._last_s
 
-    def knows(self, node: str, at: float) -> bool:
+    def has_seen_report(self, node: str, at: float) -> bool:
         """Return whether this report of the node was taken in already: reports are seen again after a restart."""
         return at <= self._nodes.get(node, 0.0)
 
-    def feed(self, node: str, samples: list[Sample]) -> None:
+    def add_samples(self, node: str, samples: list[UsageSample]) -> None:
         """Add all samples of one report of a node."""
         for sample in samples:
             self._cpu.add(max(sample.cpu_cores, 0.0), sample.at)
@@ -88,18 +87,18 @@ class Model:
             self._last_s = max(self._last_s, sample.at)
             self._samples += 1
             self._nodes[node] = max(self._nodes.get(node, 0.0), sample.at)
-        horizon = self._last_s - NODE_MEMORY_S
+        horizon = self._last_s - NODE_REPORT_RETENTION_S
         self._nodes = {known: at for known, at in self._nodes.items() if at >= horizon}
 
-    def estimate(self) -> Estimate | None:
+    def estimate(self) -> WorkloadEstimate | None:
         """Return the recommendation; None until there is a sample."""
         if not self._samples:
             return None
         settings = self._settings
         cpu = self._cpu.percentile(settings.cpu_share)
-        memory = self._memory.peak(self._last_s, FADED)
+        memory = self._memory.peak(self._last_s, FADED_WEIGHT)
         history_s = self._last_s - self._first_s
-        return Estimate(
+        return WorkloadEstimate(
             cpu_milli=math.ceil(round(cpu * (1 + settings.margin) * 1000, 6)),
             memory_bytes=math.ceil(memory * (1 + settings.margin) / _MIB) * _MIB,
             cpu_percentile_cores=cpu,
@@ -110,8 +109,8 @@ class Model:
             confidence=min(history_s / _DAY_S, self._samples / settings.samples_a_day),
         )
 
-    def save(self) -> Checkpoint:
-        return Checkpoint(
+    def save(self) -> WorkloadCheckpoint:
+        return WorkloadCheckpoint(
             cpu=self._cpu.save(),
             memory=self._memory.save(),
             first_s=self._first_s,
@@ -121,8 +120,11 @@ class Model:
         )
 
     @staticmethod
-    def restored(checkpoint: Checkpoint, settings: Settings = Settings()) -> Model:  # noqa: B008 - a frozen value
-        model = Model(settings)
+    def from_checkpoint(
+        checkpoint: WorkloadCheckpoint,
+        settings: WorkloadModelSettings = WorkloadModelSettings(),  # noqa: B008 - a frozen value
+    ) -> WorkloadModel:
+        model = WorkloadModel(settings)
         model._cpu.restore(checkpoint.cpu)
         model._memory.restore(checkpoint.memory)
         model._first_s, model._last_s = checkpoint.first_s, checkpoint.last_s

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from koord.api.protocol import L_PRIORITY_CLASS, L_QOS_CLASS
-from koord.api.qos_class import (
-    BANDS,
+from koord.api.koordinator.protocol import L_PRIORITY_CLASS, L_QOS_CLASS
+from koord.api.koordinator.qos_class import (
     BATCH,
     BE,
     BEST_EFFORT,
@@ -22,6 +21,7 @@ from koord.api.qos_class import (
     LSR,
     MID,
     NONE,
+    PRIORITY_BANDS,
     PRIORITY_CLASSES,
     PROD,
     QOS_CLASSES,
@@ -41,8 +41,8 @@ def qos_raw(labels: Mapping[str, str]) -> str:
 
 
 def qos_with_default(labels: Mapping[str, str], kube_qos: str) -> str:
-    """Return the stated class, or the one that Kubernetes' own QoS implies. `kube_qos` is status.qosClass or computed.
-
+    """Return the stated class, or the one that Kubernetes' own QoS implies. `kube_qos` is status.qosClass or
+    computed.
     """
     return qos_raw(labels) or _BY_KUBE_QOS.get(kube_qos, NONE)
 
@@ -51,7 +51,7 @@ def priority_class_of_value(priority: int | None) -> str:
     """Return the class whose band contains the priority; the gaps between bands belong to no class."""
     if priority is None:
         return NONE
-    return next((name for name, band in BANDS.items() if band.low <= priority <= band.high), NONE)
+    return next((name for name, band in PRIORITY_BANDS.items() if band.low <= priority <= band.high), NONE)
 
 
 def priority_class_raw(labels: Mapping[str, str], priority: int | None) -> str:
@@ -73,7 +73,7 @@ def priority_value_with_default(labels: Mapping[str, str], priority: int | None,
     """
     if priority:
         return priority
-    band = BANDS.get(priority_class_with_default(labels, priority, kube_qos))
+    band = PRIORITY_BANDS.get(priority_class_with_default(labels, priority, kube_qos))
     return band.default if band else 0
 
 

@@ -7,11 +7,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from koord.api.annotations import network_bandwidth
-from koord.api.annotations.codec import Malformed
-from koord.api.protocol import A_NETWORK_BANDWIDTH
-from koord.api.slo import NodeSLOSpec
-from koord.api.slo_strategy import (
+from koord.api.annotations import node_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator.protocol import A_NETWORK_BANDWIDTH
+from koord.api.koordinator.slo import NodeSLOSpec
+from koord.api.koordinator.slo_strategy import (
     CPUBurstStrategy,
     HostApplicationSpec,
     NetworkQOSConfig,
@@ -20,7 +20,7 @@ from koord.api.slo_strategy import (
     ResourceThresholdStrategy,
     SystemStrategy,
 )
-from koord.policy.layers import Layers
+from koord.policy.colocation.strategy import LayeredStrategy
 from koord.values.quantity import Quantity
 
 T = TypeVar("T")
@@ -30,39 +30,39 @@ STORED = "stored"  # the document was never readable: the node keeps what is sto
 NO_REQUEST, NO_LIMIT = 0, 100  # what the schema fills in; stated here so that a written NodeSLO equals a read one
 
 
-class Section(msgspec.Struct, Generic[T], frozen=True):
+class NodeSloSection(msgspec.Struct, Generic[T], frozen=True):
     """One configuration document. Unless `is_readable` it has never been readable since this program started."""
 
-    layers: Layers[T]
-    good: bool = True
+    layers: LayeredStrategy[T]
+    is_readable: bool = True
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    threshold: Section[ResourceThresholdStrategy]
-    qos: Section[ResourceQOSStrategy]
-    cpu_burst: Section[CPUBurstStrategy]
-    system: Section[SystemStrategy]
-    host_applications: Section[tuple[HostApplicationSpec, ...]]
+class NodeSloSettings(msgspec.Struct, frozen=True, kw_only=True):
+    threshold: NodeSloSection[ResourceThresholdStrategy]
+    qos: NodeSloSection[ResourceQOSStrategy]
+    cpu_burst: NodeSloSection[CPUBurstStrategy]
+    system: NodeSloSection[SystemStrategy]
+    host_applications: NodeSloSection[tuple[HostApplicationSpec, ...]]
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class NodeSloDecision(msgspec.Struct, frozen=True, kw_only=True):
     spec: NodeSLOSpec
     sources: Mapping[str, str]  # field of the spec: "cluster", "stored", the name of a node strategy, an annotation
-    flaw: Malformed | None = None  # an annotation that cannot be read
+    flaw: MalformedAnnotation | None = None  # an annotation that cannot be read
 
 
 def decide_node_slo(
-    settings: Settings, labels: Mapping[str, str], annotations: Mapping[str, str], stored: NodeSLOSpec | None
-) -> Decision:
+    settings: NodeSloSettings, labels: Mapping[str, str], annotations: Mapping[str, str], stored: NodeSLOSpec | None
+) -> NodeSloDecision:
     """Compute the spec. `stored` is the spec that the node has now. Extensions belong to others and are kept."""
     sources: dict[str, str] = {}
     had = stored or NodeSLOSpec()
 
-    def chosen(field: str, section: Section[T], before: T | None) -> T:
-        if not section.good and stored is not None and before is not None:
+    def chosen(field: str, section: NodeSloSection[T], before: T | None) -> T:
+        if not section.is_readable and stored is not None and before is not None:
             sources[field] = STORED
             return before
-        layer = section.layers.layer(labels)
+        layer = section.layers.matching_layer(labels)
         sources[field] = CLUSTER if layer is None else layer.name or "(unnamed)"
         return section.layers.cluster if layer is None else layer.strategy
 
@@ -71,8 +71,8 @@ def decide_node_slo(
     burst = chosen("cpuBurstStrategy", settings.cpu_burst, had.cpu_burst_strategy)
     system: SystemStrategy | None = chosen("systemStrategy", settings.system, had.system_strategy)
     applications = chosen("hostApplications", settings.host_applications, had.host_applications)
-    bandwidth = network_bandwidth.parse(annotations)
-    flaw = bandwidth if isinstance(bandwidth, Malformed) else None
+    bandwidth = node_codecs.parse_network_bandwidth(annotations)
+    flaw = bandwidth if isinstance(bandwidth, MalformedAnnotation) else None
     if flaw is not None:
         # As upstream does it: without a bandwidth that can be believed the node gets no system strategy at all.
         system, sources["systemStrategy"] = None, flaw.key
@@ -87,7 +87,7 @@ def decide_node_slo(
         host_applications=applications,
         extensions=had.extensions,
     )
-    return Decision(spec=spec, sources=sources, flaw=flaw)
+    return NodeSloDecision(spec=spec, sources=sources, flaw=flaw)
 
 
 def _with_network_defaults(qos: ResourceQOSStrategy) -> ResourceQOSStrategy:

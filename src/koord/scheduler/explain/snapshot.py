@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from koord.api.builtin import NODES
-from koord.api.meta import Object
+from koord.api.kubernetes.builtin_kinds import NODES
+from koord.api.kubernetes.meta import Object
+from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
-from koord.api.resource import Resource
-from koord.scheduler.framework.desk import Desk
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.wire import PODS
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_model import PODS
+from koord.scheduler.framework.handle import SchedulerActions
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - an object
 
-Plain = dict[str, Any]
-Key = tuple[str, str]  # apiVersion and kind
+PlainObject = dict[str, Any]
+KindKey = tuple[str, str]  # apiVersion and kind
 
 
-class FixedLister(Generic[O]):
+class SnapshotLister(Generic[O]):
     """List objects that do not change."""
 
     version = 0
@@ -39,11 +39,11 @@ class FixedLister(Generic[O]):
             callback(None, known)
 
 
-class Snapshot:
+class ApiSnapshot:
     """Hold objects by apiVersion and kind, as the API shows them."""
 
-    def __init__(self, objects: Iterable[Plain]) -> None:
-        self._objects: dict[Key, list[Plain]] = {}
+    def __init__(self, objects: Iterable[PlainObject]) -> None:
+        self._objects: dict[KindKey, list[PlainObject]] = {}
         for each in objects:
             self._objects.setdefault((each.get("apiVersion", ""), each.get("kind", "")), []).append(each)
 
@@ -51,7 +51,7 @@ class Snapshot:
         found = self._objects.get((resource.api_version, resource.kind), ())
         return [convert(each, resource.model) for each in found]
 
-    def objects(self) -> list[Plain]:
+    def objects(self) -> list[PlainObject]:
         return [each for group in self._objects.values() for each in group]
 
     def state(self) -> ClusterState:
@@ -64,27 +64,27 @@ class Snapshot:
         return state
 
 
-class FixedHandle:
+class SnapshotHandle:
     """Give plugins a snapshot to read; `requested_kinds` records what they wanted to list."""
 
-    def __init__(self, snapshot: Snapshot, state: ClusterState, now_s: float) -> None:
+    def __init__(self, snapshot: ApiSnapshot, state: ClusterState, now_s: float) -> None:
         self._snapshot = snapshot
         self._now_s = now_s
         self.state = state
-        self.desk = Desk()
-        self.asked: dict[Key, Resource[Any]] = {}
+        self.actions = SchedulerActions()
+        self.requested_kinds: dict[KindKey, Resource[Any]] = {}
 
-    def lister(self, resource: Resource[O]) -> FixedLister[O]:
-        self.asked[resource.api_version, resource.kind] = resource
-        return FixedLister(self._snapshot.typed(resource))
+    def lister(self, resource: Resource[O]) -> SnapshotLister[O]:
+        self.requested_kinds[resource.api_version, resource.kind] = resource
+        return SnapshotLister(self._snapshot.typed(resource))
 
     def now(self) -> float:
         return self._now_s
 
 
-def listed(documents: Iterable[Any]) -> list[Plain] | str:
+def objects_of_documents(documents: Iterable[Any]) -> list[PlainObject] | str:
     """Return the objects of some documents, with Lists opened; or an error that names what is no object."""
-    found: list[Plain] = []
+    found: list[PlainObject] = []
     for number, document in enumerate(documents, 1):
         if document is None:
             continue

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 import msgspec
 
+from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.verdict import Reject
-from koord.scheduler.state.pod import PodInfo
 
 # The longest list of node names kept per reason: enough to look at, bounded for any cluster.
-NAMES_KEPT = 10
+MAX_NODE_NAMES = 10
 # Stands in a refusal where PreFilter plugins together left nodes out; `Unschedulable.narrowed_by` names them.
 PRE_FILTER = "PreFilter"
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class NodeRejections(msgspec.Struct, frozen=True):
     """Count the nodes that one plugin rejected for one reason, with some of their names."""
 
     plugin: str
@@ -24,22 +24,22 @@ class Refusal(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
 
 
-class Ranked(msgspec.Struct, frozen=True):
+class ScoredNode(msgspec.Struct, frozen=True):
     node: str
     total: int
     scores: Mapping[str, int]  # by plugin, weighted
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class ChosenNode(msgspec.Struct, frozen=True):
     node: str
     feasible: int
     total: int
     scores: Mapping[str, int]  # by plugin, weighted
-    runners_up: tuple[Ranked, ...] = ()
-    despite: str = ""  # why a plugin took back its objection, where that left no other node
+    runners_up: tuple[ScoredNode, ...] = ()
+    fallback_reason: str = ""  # why a plugin took back its objection, where that left no other node
 
 
-class Miss(msgspec.Struct, frozen=True):
+class NearestNode(msgspec.Struct, frozen=True):
     """Describe the node that came nearest to taking the pod: every reason against it, and how much it lacks."""
 
     node: str
@@ -48,17 +48,17 @@ class Miss(msgspec.Struct, frozen=True):
     details: tuple[str, ...] = ()  # what plugins have to say besides
 
 
-class Search(msgspec.Struct, frozen=True):
+class VictimSearch(msgspec.Struct, frozen=True):
     """Describe a search for victims: how many nodes were tried, how many had victims, and why the others had none."""
 
     plugin: str
     nodes: int  # that were worth a look
     candidates: int  # with victims that would do
     without: Mapping[str, int]  # reason -> nodes, of those looked at
-    nearest: Miss | None = None
+    nearest: NearestNode | None = None
 
 
-class Preempt(msgspec.Struct, frozen=True):
+class PreemptionPlan(msgspec.Struct, frozen=True):
     """Name the pods to evict from a node; the preemptor is nominated there and waits until they are gone.
 
     Victims that are being deleted already need nothing done; an assumed one is rejected where it waits instead of being
@@ -71,16 +71,16 @@ class Preempt(msgspec.Struct, frozen=True):
     clear_nominations: tuple[str, ...] = ()
     violations: int = 0  # victims whose disruption budget does not allow it
     why: str = ""
-    search: Search | None = None
+    search: VictimSearch | None = None
 
 
-class Futile(msgspec.Struct, frozen=True):
+class PostFilterRejection(msgspec.Struct, frozen=True):
     """Say that PostFilter can do nothing for the pod, in the words that users read."""
 
     reasons: tuple[str, ...] = ()
     final: bool = False  # no later plugin is to be asked
     nominate: str | None = None  # "" takes the pod's nomination back, None leaves it as it is
-    search: Search | None = None
+    search: VictimSearch | None = None
 
 
 class Unschedulable(msgspec.Struct, frozen=True):
@@ -91,20 +91,20 @@ class Unschedulable(msgspec.Struct, frozen=True):
     """
 
     node_count: int
-    refusals: tuple[Refusal, ...]
+    rejections: tuple[NodeRejections, ...]
     pre_filter: tuple[str, Reject] | None = None
     post_filter: str = ""
-    narrowed_by: tuple[str, ...] = ()
-    preempt: Preempt | None = None
+    restricted_by: tuple[str, ...] = ()
+    preempt: PreemptionPlan | None = None
     nominate: str | None = None
-    searches: tuple[Search, ...] = ()
-    nearest: Miss | None = None
+    searches: tuple[VictimSearch, ...] = ()
+    nearest: NearestNode | None = None
 
-    def plugins(self) -> frozenset[str]:
+    def rejecting_plugins(self) -> frozenset[str]:
         """Return the plugins whose verdict must change before this pod can fit."""
         if self.pre_filter is not None:
-            return frozenset((self.pre_filter[0], *self.narrowed_by)) - {PRE_FILTER}
-        return frozenset((*(refusal.plugin for refusal in self.refusals), *self.narrowed_by)) - {PRE_FILTER}
+            return frozenset((self.pre_filter[0], *self.restricted_by)) - {PRE_FILTER}
+        return frozenset((*(refusal.plugin for refusal in self.rejections), *self.restricted_by)) - {PRE_FILTER}
 
     def message(self) -> str:
         """Return Kubernetes' text: `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.`"""
@@ -115,7 +115,7 @@ class Unschedulable(msgspec.Struct, frozen=True):
             text += f" {self.pre_filter[1].text}."
         else:
             counts: dict[str, int] = {}
-            for refusal in self.refusals:
+            for refusal in self.rejections:
                 for reason in refusal.verdict.reasons:
                     counts[reason] = counts.get(reason, 0) + refusal.count
             if counts:
@@ -124,9 +124,9 @@ class Unschedulable(msgspec.Struct, frozen=True):
         return f"{text} {self.post_filter}" if self.post_filter else text
 
 
-class Failed(msgspec.Struct, frozen=True):
-    """Say that a plugin failed, with its message, and with the extension point if the plugin returned the fault there.
-
+class AttemptError(msgspec.Struct, frozen=True):
+    """Say that a plugin failed, with its message, and with the extension point if the plugin returned the
+    fault there.
     """
 
     plugin: str
@@ -134,4 +134,4 @@ class Failed(msgspec.Struct, frozen=True):
     point: str = ""
 
 
-Decision = Chosen | Unschedulable | Failed
+Decision = ChosenNode | Unschedulable | AttemptError

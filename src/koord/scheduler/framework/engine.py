@@ -8,96 +8,119 @@ from collections.abc import Callable, Hashable, Sequence
 import msgspec
 import numpy as np
 
-from koord.scheduler.framework.around import Pick, Stopped, after, bar, before, pick
-from koord.scheduler.framework.cycle import Cycle
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.node_table import NodeTable
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import (
-    NAMES_KEPT,
+    MAX_NODE_NAMES,
     PRE_FILTER,
-    Chosen,
+    AttemptError,
+    ChosenNode,
     Decision,
-    Failed,
-    Preempt,
-    Ranked,
-    Refusal,
-    Search,
+    NodeRejections,
+    PreemptionPlan,
+    ScoredNode,
     Unschedulable,
+    VictimSearch,
 )
-from koord.scheduler.framework.judgement import Judgement
-from koord.scheduler.framework.nearest import nearest
-from koord.scheduler.framework.nominated import Nobody, Nominator, Overlay
+from koord.scheduler.framework.filtering import FilterResults
+from koord.scheduler.framework.nominated_pods import NominatedOverlay, NoNominations, PodNominator
 from koord.scheduler.framework.plugin import Plugin, Scores
-from koord.scheduler.framework.profile import Profile
-from koord.scheduler.framework.refused import Refused
-from koord.scheduler.framework.scoring import UNFIT, Scoring
-from koord.scheduler.framework.verdict import SKIP, Fault, Only, Reject, Skip, unresolvable
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import NodeTable
+from koord.scheduler.framework.post_filter import PostFilterContext, find_nearest_node
+from koord.scheduler.framework.prefilter_hooks import (
+    PickedNode,
+    PluginRejection,
+    run_admit,
+    run_after_pre_filter,
+    run_before_pre_filter,
+    run_pick_node,
+)
+from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.framework.scoring import INFEASIBLE_SCORE, ScoreResults
+from koord.scheduler.framework.verdict import SKIP, Fault, PreFilterResult, Reject, Skip, unresolvable
 
-CLASSES_KEPT = 128
+MAX_CLASSES = 128
 
-Lap = Callable[[str], None]
+OnPointEnd = Callable[[str], None]
 
 
-class Evaluation:
+class ClassEvaluation:
     """Keep the filter and score results of one class of equal pods for all nodes."""
 
-    __slots__ = ("_layout", "_position", "cycle", "ground", "judgement", "overlay", "pod", "scoring")
+    __slots__ = (
+        "_layout",
+        "_position",
+        "cycle",
+        "filter_results",
+        "nominated_overlay",
+        "pod",
+        "prefilter_epochs",
+        "score_results",
+    )
 
-    def __init__(self, profile: Profile, cycle: Cycle, pod: PodInfo, ground: Sequence[Hashable]) -> None:
+    def __init__(
+        self, profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, prefilter_epochs: Sequence[Hashable]
+    ) -> None:
         self.cycle = cycle
         self.pod = pod  # as plugins see it
-        self.ground = ground
-        self.judgement = Judgement(profile, cycle, pod)
-        self.scoring = Scoring(profile, cycle, pod, self.judgement)
-        self.overlay = Overlay(profile, cycle)
+        self.prefilter_epochs = prefilter_epochs
+        self.filter_results = FilterResults(profile, cycle, pod)
+        self.score_results = ScoreResults(profile, cycle, pod, self.filter_results)
+        self.nominated_overlay = NominatedOverlay(profile, cycle)
         self._layout = -1
         self._position = -1
 
-    def refresh(self, table: NodeTable, pod: PodInfo, nominator: Nominator, lap: Lap | None = None) -> None:
+    def refresh(
+        self, table: NodeTable, pod: PodInfo, nominator: PodNominator, on_point_end: OnPointEnd | None = None
+    ) -> None:
         """Recompute the rows that changed since the last refresh, and apply the nominations that matter to this pod."""
-        judgement, overlay = self.judgement, self.overlay
+        filter_results, nominated_overlay = self.filter_results, self.nominated_overlay
         changed = table.changed_since(self._position) if self._layout == table.layout else None
         self._layout, self._position = table.layout, table.position
-        if judgement.views is not None:
-            judgement.views.forget(changed)
+        if filter_results.node_views is not None:
+            filter_results.node_views.invalidate(changed)
         if changed is None or 4 * len(changed) > table.size:
-            judgement.judge_all()
-            overlay.lay(judgement, pod, nominator, None)
-            if lap is not None:
-                lap("Filter")
-            self.scoring.score_all()
+            filter_results.filter_all()
+            nominated_overlay.apply(filter_results, pod, nominator, None)
+            if on_point_end is not None:
+                on_point_end("Filter")
+            self.score_results.score_all()
             return
-        across = judgement.judge_again(changed)
-        flipped = overlay.lay(judgement, pod, nominator, None if judgement.moved else changed)
+        across = filter_results.filter_changed(changed)
+        flipped = nominated_overlay.apply(
+            filter_results, pod, nominator, None if filter_results.crossed_rows else changed
+        )
         if flipped:
             changed = [*changed, *sorted(set(flipped).difference(changed))]
-        if lap is not None:
-            lap("Filter")
+        if on_point_end is not None:
+            on_point_end("Filter")
         if changed or across:
-            self.scoring.score_again(changed, across=across)
+            self.score_results.score_changed(changed, across=across)
 
 
-class Engine:
+class SchedulingEngine:
     """Run one profile over the shared cluster state. The same events and the same seed give the same decisions."""
 
     def __init__(
-        self, profile: Profile, state: ClusterState, seed: int = 0, nominator: Nominator | None = None
+        self, profile: SchedulerProfile, state: ClusterState, seed: int = 0, nominator: PodNominator | None = None
     ) -> None:
         self.profile = profile
         self._state = state
-        self._nominator: Nominator = nominator if nominator is not None else Nobody()
-        self._latest: _Latest | None = None  # what the last decision was made from
-        self._chance = np.random.default_rng(seed)
-        self._classes: OrderedDict[Hashable, Evaluation] = OrderedDict()
+        self._nominator: PodNominator = nominator if nominator is not None else NoNominations()
+        self._last_decision: _LastDecision | None = None  # what the last decision was made from
+        self._rng = np.random.default_rng(seed)
+        self._classes: OrderedDict[Hashable, ClassEvaluation] = OrderedDict()
         self._ties: Scores = np.zeros(0, np.int64)
-        self._beginning = profile.at("begin")
-        self._admitting = profile.at("admit")
-        self._plans = bool(profile.at("find_one_node"))
-        self._preferring = profile.at("prefer_nodes")
-        self._pinned: int | None = None  # the row that plugins picked, if the pod is known to fit there
-        self.lap: Lap | None = None  # called at the end of each extension point while an attempt is timed
-        self.cycle = Cycle(state)  # of the last decision: Reserve and what follows it read what plugins kept there
+        self._begin_plugins = profile.plugins_at("begin_attempt")
+        self._admit_plugins = profile.plugins_at("admit")
+        self._has_find_one_node = bool(profile.plugins_at("find_one_node"))
+        self._prefer_nodes_plugins = profile.plugins_at("prefer_nodes")
+        self._picked_row: int | None = None  # the row that plugins picked, if the pod is known to fit there
+        self.on_point_end: OnPointEnd | None = (
+            None  # called at the end of each extension point while an attempt is timed
+        )
+        self.cycle = CycleState(state)  # of the last decision: Reserve and what follows it read what plugins kept there
 
     def decide(self, pod: PodInfo, runners_up: int = 0) -> Decision:
         """Choose a node for the pod, or say why there is none.
@@ -105,147 +128,153 @@ class Engine:
         `runners_up` is how many of the next best nodes to record for explanations: it costs a sort of all nodes.
         """
         evaluation = self.evaluate(pod)
-        row, self._pinned = self._pinned, None
-        if not isinstance(evaluation, Evaluation):
+        row, self._picked_row = self._picked_row, None
+        if not isinstance(evaluation, ClassEvaluation):
             return evaluation
         if row is not None:
-            return msgspec.structs.replace(self._choice(evaluation, row), feasible=1)
-        if evaluation.scoring.fault is not None and len(evaluation.judgement.feasible_rows()) > 1:
-            plugin, fault = evaluation.scoring.fault  # without a choice nobody would have asked for scores
-            return Failed(plugin, fault.message, "PreScore")
-        chosen = self._chosen(evaluation, pod)
+            return msgspec.structs.replace(self._chosen_node(evaluation, row), feasible=1)
+        if evaluation.score_results.fault is not None and len(evaluation.filter_results.feasible_rows()) > 1:
+            plugin, fault = evaluation.score_results.fault  # without a choice nobody would have asked for scores
+            return AttemptError(plugin, fault.message, "PreScore")
+        chosen = self._select_node(evaluation, pod)
         if chosen is None:
-            return self._relented(evaluation) or self._refused(evaluation, pod)
+            return self._fallback_node(evaluation) or self._unschedulable(evaluation, pod)
         if runners_up:
-            others = tuple(r for r in _ranked(self._state, evaluation, runners_up + 1) if r.node != chosen.node)
+            others = tuple(r for r in _best_nodes(self._state, evaluation, runners_up + 1) if r.node != chosen.node)
             chosen = msgspec.structs.replace(chosen, runners_up=others[:runners_up])
         return chosen
 
-    def evaluate(self, pod: PodInfo) -> Evaluation | Unschedulable | Failed:
+    def evaluate(self, pod: PodInfo) -> ClassEvaluation | Unschedulable | AttemptError:
         """Return the up-to-date results of the pod's class, or why no node needed to be evaluated."""
         if not self._state.node_count:  # no plugin rejected: the pod waits for any event
             return Unschedulable(0, ())
-        for plugin in self.profile.timed:
-            plugin.catch_up()
-        for plugin in self._beginning:
-            answer = plugin.begin(pod)
+        for plugin in self.profile.expiring_plugins:
+            plugin.note_expired_rows()
+        for plugin in self._begin_plugins:
+            answer = plugin.begin_attempt(pod)
             if answer is not None:
-                self._latest = _Latest(pod.uid, self._state.table.position, Cycle(self._state), None)
-                return self._stopped(Stopped(plugin.name, answer))
-        key = self.profile.class_of(pod)
-        ground = self.profile.ground(self._state)
+                self._last_decision = _LastDecision(pod.uid, self._state.table.position, CycleState(self._state), None)
+                return self._rejected_early(PluginRejection(plugin.name, answer))
+        key = self.profile.equivalence_key(pod)
+        prefilter_epochs = self.profile.prefilter_epochs(self._state)
         kept = self._classes.get(key)
-        if kept is None or kept.ground != ground:
-            cycle = Cycle(self._state)
-            seen = self._prepared(cycle, pod)
+        if kept is None or kept.prefilter_epochs != prefilter_epochs:
+            cycle = CycleState(self._state)
+            seen = self._run_pre_filter_hooks(cycle, pod)
             if not isinstance(seen, PodInfo):
-                self._latest = _Latest(pod.uid, self._state.table.position, cycle, None)
-                return self._last_word(seen, cycle, pod)
-            if self.lap is not None:
-                self.lap("PreFilter")
-            kept = Evaluation(self.profile, cycle, seen, ground)
+                self._last_decision = _LastDecision(pod.uid, self._state.table.position, cycle, None)
+                return self._admit_after_rejection(seen, cycle, pod)
+            if self.on_point_end is not None:
+                self.on_point_end("PreFilter")
+            kept = ClassEvaluation(self.profile, cycle, seen, prefilter_epochs)
             if key is not None:
                 self._classes[key] = kept
-                if len(self._classes) > CLASSES_KEPT:
+                if len(self._classes) > MAX_CLASSES:
                     self._classes.popitem(last=False)
         if key is not None:
             self._classes.move_to_end(key)
-        for plugin in self._admitting:
+        for plugin in self._admit_plugins:
             answer = plugin.admit(kept.cycle, pod)
             if answer is not None:
-                self._latest = _Latest(pod.uid, self._state.table.position, kept.cycle, None)
-                return self._stopped(Stopped(plugin.name, answer))
+                self._last_decision = _LastDecision(pod.uid, self._state.table.position, kept.cycle, None)
+                return self._rejected_early(PluginRejection(plugin.name, answer))
         self._refresh(kept, pod)
-        if self._plans:
-            return self._picked(kept, pod)
-        for plugin in self._preferring:
+        if self._has_find_one_node:
+            return self._apply_node_pick(kept, pod)
+        for plugin in self._prefer_nodes_plugins:
             if plugin.prefer_nodes(kept.cycle, pod) is not SKIP:  # hardly ever
-                return self._picked(kept, pod)
+                return self._apply_node_pick(kept, pod)
         return kept
 
-    def _last_word(self, early: Unschedulable | Failed, cycle: Cycle, pod: PodInfo) -> Unschedulable | Failed:
+    def _admit_after_rejection(
+        self, early: Unschedulable | AttemptError, cycle: CycleState, pod: PodInfo
+    ) -> Unschedulable | AttemptError:
         """Run admit after a PreFilter rejection that preemption could resolve: the last plugin that rejects is
         reported.
         """
         if isinstance(early, Unschedulable) and early.pre_filter is not None and early.pre_filter[1].resolvable:
-            stopped = bar(self.profile, cycle, pod)
-            if stopped is not None:
-                return self._stopped(stopped)
+            rejection = run_admit(self.profile, cycle, pod)
+            if rejection is not None:
+                return self._rejected_early(rejection)
         return early
 
-    def _refresh(self, evaluation: Evaluation, pod: PodInfo) -> None:
+    def _refresh(self, evaluation: ClassEvaluation, pod: PodInfo) -> None:
         self.cycle = evaluation.cycle
-        evaluation.refresh(self._state.table, pod, self._nominator, self.lap)
-        if self.lap is not None:
-            self.lap("Score")
-        self._latest = _Latest(pod.uid, self._state.table.position, evaluation.cycle, evaluation.judgement)
+        evaluation.refresh(self._state.table, pod, self._nominator, self.on_point_end)
+        if self.on_point_end is not None:
+            self.on_point_end("Score")
+        self._last_decision = _LastDecision(
+            pod.uid, self._state.table.position, evaluation.cycle, evaluation.filter_results
+        )
 
-    def _picked(self, kept: Evaluation, pod: PodInfo) -> Evaluation | Unschedulable | Failed:
+    def _apply_node_pick(self, kept: ClassEvaluation, pod: PodInfo) -> ClassEvaluation | Unschedulable | AttemptError:
         """Return the results of the class, or those of the one node that plugins picked for this pod alone."""
 
         def fits(name: str) -> bool:
             node = self._state.node(name)
-            return node is not None and bool(kept.scoring.total[node.row] != UNFIT)
+            return node is not None and bool(kept.score_results.total[node.row] != INFEASIBLE_SCORE)
 
-        found = pick(self.profile, kept.cycle, pod, fits)
+        found = run_pick_node(self.profile, kept.cycle, pod, fits)
         if found is None:
             return kept
-        if not isinstance(found, Stopped) and fits(found.node):  # there is nothing more to find out about it
-            self._pinned = self._state.table.index[found.node].row
+        if not isinstance(found, PluginRejection) and fits(found.node):  # there is nothing more to find out about it
+            self._picked_row = self._state.table.index[found.node].row
             self.cycle = kept.cycle.fork()
-            self.cycle.narrow(frozenset((found.node,)), found.plugin)
+            self.cycle.restrict_nodes(frozenset((found.node,)), found.plugin)
             return kept
-        if isinstance(found, Stopped):
-            self._latest = _Latest(pod.uid, self._state.table.position, kept.cycle, None)
-            return self._stopped(found)
-        return self._alone(kept, pod, found)
+        if isinstance(found, PluginRejection):
+            self._last_decision = _LastDecision(pod.uid, self._state.table.position, kept.cycle, None)
+            return self._rejected_early(found)
+        return self._evaluate_single_node(kept, pod, found)
 
-    def _alone(self, kept: Evaluation, pod: PodInfo, picked: Pick) -> Evaluation | Unschedulable:
+    def _evaluate_single_node(
+        self, kept: ClassEvaluation, pod: PodInfo, picked: PickedNode
+    ) -> ClassEvaluation | Unschedulable:
         cycle = kept.cycle.fork()
-        cycle.narrow(frozenset((picked.node,)), picked.plugin)
-        if not cycle.only:
-            self._latest = _Latest(pod.uid, self._state.table.position, cycle, None)
-            refused = (PRE_FILTER, _nothing_left(cycle.narrowed_by))
-            return Unschedulable(self._state.node_count, (), pre_filter=refused, narrowed_by=cycle.narrowed_by)
-        alone = Evaluation(self.profile, cycle, kept.pod, kept.ground)
+        cycle.restrict_nodes(frozenset((picked.node,)), picked.plugin)
+        if not cycle.allowed_nodes:
+            self._last_decision = _LastDecision(pod.uid, self._state.table.position, cycle, None)
+            refused = (PRE_FILTER, _no_nodes_left(cycle.restricted_by))
+            return Unschedulable(self._state.node_count, (), pre_filter=refused, restricted_by=cycle.restricted_by)
+        alone = ClassEvaluation(self.profile, cycle, kept.pod, kept.prefilter_epochs)
         self._refresh(alone, pod)
         return alone
 
-    def _stopped(self, stopped: Stopped) -> Unschedulable | Failed:
-        if isinstance(stopped.answer, Fault):
-            return Failed(stopped.plugin, stopped.answer.message)
-        blamed = stopped.answer.blames
+    def _rejected_early(self, rejection: PluginRejection) -> Unschedulable | AttemptError:
+        if isinstance(rejection.answer, Fault):
+            return AttemptError(rejection.plugin, rejection.answer.message)
+        blamed = rejection.answer.blames
         return Unschedulable(
-            self._state.node_count, (), pre_filter=(stopped.plugin, stopped.answer), narrowed_by=blamed
+            self._state.node_count, (), pre_filter=(rejection.plugin, rejection.answer), restricted_by=blamed
         )
 
-    def discard(self, pod: PodInfo) -> None:
+    def forget_class(self, pod: PodInfo) -> None:
         """Forget the cached results of the pod's class: a plugin raised, and they may be incomplete."""
         try:
-            self._classes.pop(self.profile.class_of(pod), None)
+            self._classes.pop(self.profile.equivalence_key(pod), None)
         except Exception:  # noqa: BLE001 - the plugin that raised may be the one that cannot name the class
             self._classes.clear()
 
-    def _prepared(self, cycle: Cycle, pod: PodInfo) -> PodInfo | Unschedulable | Failed:
+    def _run_pre_filter_hooks(self, cycle: CycleState, pod: PodInfo) -> PodInfo | Unschedulable | AttemptError:
         """Run PreFilter and the hooks around it; return the pod as filters are to see it, or why nodes are not
         evaluated.
         """
-        seen = before(self.profile, cycle, pod)
-        if isinstance(seen, Stopped):
-            return self._stopped(seen)
-        early = self._pre_filter(cycle, seen)
+        seen = run_before_pre_filter(self.profile, cycle, pod)
+        if isinstance(seen, PluginRejection):
+            return self._rejected_early(seen)
+        early = self._run_pre_filter(cycle, seen)
         if early is not None:
             return early
-        stopped = after(self.profile, cycle, seen)
-        return seen if stopped is None else self._stopped(stopped)
+        rejection = run_after_pre_filter(self.profile, cycle, seen)
+        return seen if rejection is None else self._rejected_early(rejection)
 
-    def _pre_filter(self, cycle: Cycle, pod: PodInfo) -> Unschedulable | Failed | None:
+    def _run_pre_filter(self, cycle: CycleState, pod: PodInfo) -> Unschedulable | AttemptError | None:
         """Run PreFilter of all plugins, even after a rejection that preemption could resolve: it needs what they
         wrote.
         """
         skipped: set[str] = set()
         refused: tuple[str, Reject] | None = None
-        for plugin in self.profile.at("pre_filter"):
+        for plugin in self.profile.plugins_at("pre_filter"):
             answer = plugin.pre_filter(cycle, pod)
             if isinstance(answer, Skip):
                 skipped.add(plugin.name)
@@ -254,82 +283,85 @@ class Engine:
                 if not answer.resolvable:
                     break
             elif isinstance(answer, Fault):
-                return Failed(plugin.name, answer.message, "PreFilter")
-            elif isinstance(answer, Only):
-                cycle.narrow(answer.node_names, plugin.name)
-                if not cycle.only:
-                    refused = (PRE_FILTER, _nothing_left(cycle.narrowed_by))
+                return AttemptError(plugin.name, answer.message, "PreFilter")
+            elif isinstance(answer, PreFilterResult):
+                cycle.restrict_nodes(answer.node_names, plugin.name)
+                if not cycle.allowed_nodes:
+                    refused = (PRE_FILTER, _no_nodes_left(cycle.restricted_by))
                     break
         cycle.skip_filter = frozenset(skipped)
         if refused is None:
             return None
-        narrowed_by = cycle.narrowed_by if refused[0] == PRE_FILTER else ()
-        return Unschedulable(self._state.node_count, (), pre_filter=refused, narrowed_by=narrowed_by)
+        narrowed_by = cycle.restricted_by if refused[0] == PRE_FILTER else ()
+        return Unschedulable(self._state.node_count, (), pre_filter=refused, restricted_by=narrowed_by)
 
     # Choosing ----------------------------------------------------------------------------------------------------
 
-    def _chosen(self, evaluation: Evaluation, pod: PodInfo) -> Chosen | None:
-        total = evaluation.scoring.total
+    def _select_node(self, evaluation: ClassEvaluation, pod: PodInfo) -> ChosenNode | None:
+        total = evaluation.score_results.total
         if self._nominator or pod.nominated_node:
-            promised = self._promised_row(evaluation, pod)
+            promised = self._nominated_row(evaluation, pod)
             if promised is not None:
-                return self._choice(evaluation, promised)
+                return self._chosen_node(evaluation, promised)
         if len(self._ties) != len(total):
-            self._ties = self._chance.permutation(len(total))
+            self._ties = self._rng.permutation(len(total))
         ranked = total * len(total) + self._ties  # equal scores: the shuffled order decides
         row = int(np.argmax(ranked))
-        return None if total[row] == UNFIT else self._choice(evaluation, row)
+        return None if total[row] == INFEASIBLE_SCORE else self._chosen_node(evaluation, row)
 
-    def _promised_row(self, evaluation: Evaluation, pod: PodInfo) -> int | None:
+    def _nominated_row(self, evaluation: ClassEvaluation, pod: PodInfo) -> int | None:
         """Return the row of the pod's nominated node if the pod fits there: no other node is better."""
         name = self._nominator.node_of(pod.uid) or pod.nominated_node
         node = self._state.node(name) if name else None
-        return node.row if node is not None and evaluation.scoring.total[node.row] != UNFIT else None
+        return node.row if node is not None and evaluation.score_results.total[node.row] != INFEASIBLE_SCORE else None
 
-    def _choice(self, evaluation: Evaluation, row: int) -> Chosen:
-        total = evaluation.scoring.total
+    def _chosen_node(self, evaluation: ClassEvaluation, row: int) -> ChosenNode:
+        total = evaluation.score_results.total
         node = self._state.table.nodes[row]
         assert node is not None
-        return Chosen(
+        return ChosenNode(
             node=node.name,
-            feasible=int(np.count_nonzero(total != UNFIT)),
+            feasible=int(np.count_nonzero(total != INFEASIBLE_SCORE)),
             total=int(total[row]),
-            scores=evaluation.scoring.breakdown(row),
+            scores=evaluation.score_results.breakdown(row),
         )
 
-    def _relented(self, evaluation: Evaluation) -> Chosen | None:
+    def _fallback_node(self, evaluation: ClassEvaluation) -> ChosenNode | None:
         """Choose a node that only one plugin rejects, if that plugin offers it rather than letting the pod wait."""
-        for plugin in self.profile.relenting:
-            rows = evaluation.judgement.refused_only_by(plugin.name)
-            found = plugin.relent(evaluation.cycle, evaluation.pod, rows) if len(rows) else None
+        for plugin in self.profile.fallback_plugins:
+            rows = evaluation.filter_results.rows_rejected_only_by(plugin.name)
+            found = plugin.fallback_node(evaluation.cycle, evaluation.pod, rows) if len(rows) else None
             node = self._state.table.nodes[found[0]] if found is not None else None
             if found is not None and node is not None:
-                return Chosen(node=node.name, feasible=0, total=0, scores={}, despite=found[1])
+                return ChosenNode(node=node.name, feasible=0, total=0, scores={}, fallback_reason=found[1])
         return None
 
-    def _refused(self, evaluation: Evaluation, pod: PodInfo) -> Unschedulable:
+    def _unschedulable(self, evaluation: ClassEvaluation, pod: PodInfo) -> Unschedulable:
         if self._nominator:
-            evaluation.overlay.tell(evaluation.judgement, pod, self._nominator)
+            evaluation.nominated_overlay.reject_nominated_nodes(evaluation.filter_results, pod, self._nominator)
         refusals = tuple(
-            Refusal(plugin, verdict, len(nodes), tuple(sorted(nodes)[:NAMES_KEPT]))
-            for (plugin, verdict), nodes in evaluation.judgement.refusals().items()
+            NodeRejections(plugin, verdict, len(nodes), tuple(sorted(nodes)[:MAX_NODE_NAMES]))
+            for (plugin, verdict), nodes in evaluation.filter_results.rejections().items()
         )
-        miss = nearest(evaluation.judgement, self._state.table, pod)
-        return Unschedulable(self._state.node_count, refusals, narrowed_by=evaluation.cycle.narrowed_by, nearest=miss)
+        miss = find_nearest_node(evaluation.filter_results, self._state.table, pod)
+        return Unschedulable(
+            self._state.node_count, refusals, restricted_by=evaluation.cycle.restricted_by, nearest=miss
+        )
 
     def nominate(self, pod: PodInfo, node_name: str) -> tuple[str, Reject | Fault] | None:
-        """Settle which reservation the pod takes on its chosen node before it is counted there; return the rejection, if any.
+        """Settle which reservation the pod takes on its chosen node before it is counted there; return the rejection,
+        if any.
 
         Must follow `decide` with nothing in between.
         """
-        if self.cycle.restored is None:  # there is nothing for it to take but room
+        if self.cycle.restored_nodes is None:  # there is nothing for it to take but room
             return None
         node = self._state.table.index[node_name]
-        judgement = self._latest.judgement if self._latest is not None else None
-        if judgement is not None and judgement.views is not None:
-            node = judgement.views.node(node.row) or node
-        for plugin in self.profile.at("nominate"):
-            answer = plugin.nominate(self.cycle, pod, node)
+        filter_results = self._last_decision.filter_results if self._last_decision is not None else None
+        if filter_results is not None and filter_results.node_views is not None:
+            node = filter_results.node_views.node(node.row) or node
+        for plugin in self.profile.plugins_at("nominate_reservation"):
+            answer = plugin.nominate_reservation(self.cycle, pod, node)
             if answer is not None:
                 return plugin.name, answer
         return None
@@ -339,25 +371,28 @@ class Engine:
     def post_filter(self, pod: PodInfo, decision: Unschedulable) -> Unschedulable:
         """Run PostFilter for a pod that was just found unschedulable. Must follow `decide` with nothing in between.
 
-        The first plugin that finds a way, or knows that there is none, decides; otherwise all their reasons are reported. A
+        The first plugin that finds a way, or knows that there is none, decides; otherwise all their reasons are
+        reported. A
         plugin that fails is reported in the same place.
         """
-        plugins, afterwards = self.profile.at("post_filter"), self.profile.at("after_post_filter")
-        latest = self._latest
+        plugins, afterwards = self.profile.plugins_at("post_filter"), self.profile.plugins_at("after_post_filter")
+        latest = self._last_decision
         if not decision.node_count or not (plugins or afterwards):
             return msgspec.structs.replace(decision, nominate="")
         if latest is None or latest.uid != pod.uid or latest.position != self._state.table.position:
             raise ValueError(f"{pod.key} is not the pod that was decided last, or the cluster has changed since")
-        refused = Refused(self.profile, latest.cycle, pod, decision, latest.judgement, self._nominator, self._chance)
-        outcome = self._way_out(plugins, refused) if plugins else msgspec.structs.replace(decision, nominate="")
+        refused = PostFilterContext(
+            self.profile, latest.cycle, pod, decision, latest.filter_results, self._nominator, self._rng
+        )
+        outcome = self._run_post_filter(plugins, refused) if plugins else msgspec.structs.replace(decision, nominate="")
         for plugin in afterwards:
             plugin.after_post_filter(latest.cycle, pod, refused)
         return outcome
 
-    def _way_out(self, plugins: Sequence[Plugin], refused: Refused) -> Unschedulable:
+    def _run_post_filter(self, plugins: Sequence[Plugin], refused: PostFilterContext) -> Unschedulable:
         decision, cycle, pod = refused.decision, refused.cycle, refused.pod
         reasons: list[str] = []
-        searches: list[Search] = []
+        searches: list[VictimSearch] = []
         nominate: str | None = None
         for plugin in plugins:
             answer = plugin.post_filter(cycle, pod, refused)
@@ -368,7 +403,7 @@ class Engine:
                 continue
             if answer.search is not None:
                 searches.append(answer.search)
-            if isinstance(answer, Preempt):
+            if isinstance(answer, PreemptionPlan):
                 return msgspec.structs.replace(
                     decision, post_filter="", preempt=answer, nominate=answer.node, searches=tuple(searches)
                 )
@@ -382,25 +417,25 @@ class Engine:
         )
 
 
-class _Latest(msgspec.Struct, frozen=True):
+class _LastDecision(msgspec.Struct, frozen=True):
     uid: str
     position: int  # in the log of changes
-    cycle: Cycle
-    judgement: Judgement | None  # None: PreFilter refused
+    cycle: CycleState
+    filter_results: FilterResults | None  # None: PreFilter refused
 
 
-def _nothing_left(plugins: tuple[str, ...]) -> Reject:
+def _no_nodes_left(plugins: tuple[str, ...]) -> Reject:
     if len(plugins) == 1:
         return unresolvable(f"node(s) didn't satisfy plugin {plugins[0]}")
     return unresolvable(f"node(s) didn't satisfy plugin(s) [{' '.join(plugins)}] simultaneously")
 
 
-def _ranked(state: ClusterState, evaluation: Evaluation, count: int) -> tuple[Ranked, ...]:
+def _best_nodes(state: ClusterState, evaluation: ClassEvaluation, count: int) -> tuple[ScoredNode, ...]:
     """Return the best nodes with their scores by plugin."""
-    total = evaluation.scoring.total
-    rows = [int(row) for row in np.argsort(-total, kind="stable")[:count] if total[row] != UNFIT]
+    total = evaluation.score_results.total
+    rows = [int(row) for row in np.argsort(-total, kind="stable")[:count] if total[row] != INFEASIBLE_SCORE]
     return tuple(
-        Ranked(node.name, int(total[row]), evaluation.scoring.breakdown(row))
+        ScoredNode(node.name, int(total[row]), evaluation.score_results.breakdown(row))
         for row in rows
         if (node := state.table.nodes[row]) is not None
     )

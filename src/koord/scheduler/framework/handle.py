@@ -1,30 +1,107 @@
-"""Define the handle that plugins are made with."""
+"""Define the handle that plugins are made with: the cluster state, listers of other kinds, the time, and actions.
+
+`SchedulerActions` has no backend where no scheduler runs (explanations, what-ifs, tests): then no pod waits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from koord.api.meta import Object
-from koord.api.resource import Resource
-from koord.scheduler.framework.desk import Desk
-from koord.scheduler.state.cluster import ClusterState
+from koord.api.kubernetes.meta import Object
+from koord.api.kubernetes.resource import Resource
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.cluster_event import ObjectEvent
+
+
+class SchedulerActionsBackend(Protocol):
+    """Carry out the actions in the running scheduler."""
+
+    def waiting_pods(self) -> Iterable[tuple[PodInfo, str]]: ...
+
+    def allow(self, uid: str, plugin: str) -> bool: ...
+
+    def reject(self, uid: str, plugin: str, message: str, *, quiet: bool) -> bool: ...
+
+    def report_unschedulable(self, key: str, uid: str, message: str) -> None: ...
+
+    def nominate(self, key: str, uid: str, node: str) -> None: ...
+
+    def activate(self, uids: Iterable[str]) -> None: ...
+
+    def publish_event(self, object_event: ObjectEvent) -> None: ...
+
+
+class SchedulerActions:
+    """Let a plugin act on pods outside an attempt; the running scheduler sets `backend` once, before anything
+    happens.
+    """
+
+    __slots__ = ("backend",)
+
+    def __init__(self) -> None:
+        self.backend: SchedulerActionsBackend | None = None
+
+    def waiting_pods(self) -> Iterator[tuple[PodInfo, str]]:
+        """Iterate over the pods that wait at Permit, each with its node, as of now: allowing one does not change the
+        iteration.
+        """
+        return iter(()) if self.backend is None else iter(tuple(self.backend.waiting_pods()))
+
+    def allow(self, uid: str, plugin: str) -> bool:
+        """Allow a pod on behalf of the plugin that made it wait; return False when no such pod waits."""
+        return self.backend is not None and self.backend.allow(uid, plugin)
+
+    def reject(self, uid: str, plugin: str, message: str, *, quiet: bool = False) -> bool:
+        """Reject a waiting pod; return False when no such pod waits.
+
+        `quiet` is for resources that no pod was rejected for, because none was tried while they were held: their
+        release
+        wakes nobody.
+        """
+        return self.backend is not None and self.backend.reject(uid, plugin, message, quiet=quiet)
+
+    def report_unschedulable(self, key: str, uid: str, message: str) -> None:
+        """Write into the condition of a pod (namespace/name) that was not tried itself why it is unschedulable."""
+        if self.backend is not None:
+            self.backend.report_unschedulable(key, uid, message)
+
+    def nominate(self, key: str, uid: str, node: str) -> None:
+        """Nominate a queued pod to a node that is being cleared, or remove its nomination with an empty name."""
+        if self.backend is not None:
+            self.backend.nominate(key, uid, node)
+
+    def activate(self, uids: Iterable[str]) -> None:
+        """Move queued pods to the active queue if PreEnqueue lets them pass; pods that are not queued are
+        left alone.
+        """
+        if self.backend is not None:
+            self.backend.activate(uids)
+
+    def publish_event(self, object_event: ObjectEvent) -> None:
+        """Publish an event of the plugin's own making: pods rejected by plugins that listen to it are considered
+        again.
+        """
+        if self.backend is not None:
+            self.backend.publish_event(object_event)
+
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - the letter stands for an object everywhere in this program
 O_co = TypeVar("O_co", bound=Object, covariant=True)
 
 
-class Single(Resource[O_co], frozen=True, kw_only=True, eq=False):
+class SingleObjectResource(Resource[O_co], frozen=True, kw_only=True, eq=False):
     """Name a kind of which only one object is watched."""
 
     only_namespace: str
     only_name: str
 
 
-def single(resource: Resource[O], namespace: str, name: str) -> Single[O]:
+def single_object(resource: Resource[O], namespace: str, name: str) -> SingleObjectResource[O]:
     """Return the resource narrowed to one object."""
     fields = {field: getattr(resource, field) for field in resource.__struct_fields__}
-    return Single(**fields, only_namespace=namespace, only_name=name)
+    return SingleObjectResource(**fields, only_namespace=namespace, only_name=name)
 
 
 class Lister(Protocol[O_co]):
@@ -51,7 +128,7 @@ class Handle(Protocol):
     def state(self) -> ClusterState: ...
 
     @property
-    def desk(self) -> Desk:
+    def actions(self) -> SchedulerActions:
         """Return the actions that a plugin may take outside an attempt."""
 
     def lister(self, resource: Resource[O]) -> Lister[O]:

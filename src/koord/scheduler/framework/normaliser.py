@@ -10,7 +10,7 @@ import numpy.typing as npt
 from koord.scheduler.framework.plugin import MAX_SCORE, Scores
 
 
-class Normaliser:
+class ScoreNormaliser:
     """Normalise one column; `span` is all that a node's normalised score depends on besides its own raw score."""
 
     def __init__(self, *, reverse: bool = False) -> None:

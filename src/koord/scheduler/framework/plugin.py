@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from koord.policy.topology.hint import Hints
-from koord.scheduler.framework.event import Event, Happened
-from koord.scheduler.framework.verdict import ALWAYS, SKIP, Fault, Only, Reject, Scope, Skip, Wait
-from koord.scheduler.framework.work import Mark, Stand, Takeover, Work
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.node import NodeInfo
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import NodeTable, RowList, Rows
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.bind_effects import BindEffect, FailureOverride, PodPatch, StatusBinding
+from koord.scheduler.framework.cluster_event import ClusterEvent, ObjectEvent
+from koord.scheduler.framework.numa_hint import NumaTopologyHints
+from koord.scheduler.framework.verdict import ALWAYS, SKIP, Fault, PreFilterResult, Reject, Skip, VerdictScope, Wait
 
 if TYPE_CHECKING:
-    from koord.scheduler.framework.cycle import Cycle
-    from koord.scheduler.framework.decision import Futile, Preempt
+    from koord.scheduler.framework.cycle_state import CycleState
+    from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan
     from koord.scheduler.framework.handle import Handle
-    from koord.scheduler.framework.normaliser import Normaliser
-    from koord.scheduler.framework.profile import Profile
-    from koord.scheduler.framework.refused import Refused
+    from koord.scheduler.framework.normaliser import ScoreNormaliser
+    from koord.scheduler.framework.post_filter import PostFilterContext
+    from koord.scheduler.framework.profile import SchedulerProfile
     from koord.values.bitmask import BitMask
 
 Codes = npt.NDArray[np.int32]  # per row: 0 passes, anything else is a reason that `explain_code` can put into words
@@ -39,10 +39,10 @@ MAX_SCORE = 100
 
 class Plugin:
     name: ClassVar[str]
-    scope: ClassVar[Scope] = ALWAYS
+    scope: ClassVar[VerdictScope] = ALWAYS
     # What can turn this plugin's refusals: pods refused by it are looked at again after such an event.
-    wakes_on: ClassVar[tuple[Event, ...]] = ()
-    normaliser: ClassVar[Normaliser | None] = None
+    wakes_on: ClassVar[tuple[ClusterEvent, ...]] = ()
+    normaliser: ClassVar[ScoreNormaliser | None] = None
     # A pod that PreFilter skips gets the same score everywhere, so that nobody need ask for it.
     scores_as_it_filters: ClassVar[bool] = False
     # A pod that PreFilter skips gets nothing at Reserve either, so that it need not be called.
@@ -52,8 +52,8 @@ class Plugin:
     reads_pods: ClassVar[Literal["nothing", "sums", "all"]] = "all"
 
     def __init__(self, args: Any = None, handle: Handle | None = None) -> None:
-        """Take the arguments as plain data (for plugins outside this repository) and the handle; both may be left out.
-
+        """Take the arguments as plain data (for plugins outside this repository) and the handle; both may be
+        left out.
         """
 
     def signature(self, pod: PodInfo) -> Hashable:
@@ -62,34 +62,36 @@ class Plugin:
         """
         return None
 
-    def epoch(self, cycle: Cycle) -> Hashable:
+    def epoch(self, cycle: CycleState) -> Hashable:
         """Return a value that changes whenever a cached verdict may have changed, for `scope = CLUSTER`."""
         return 0
 
-    def moved_rows(self, cycle: Cycle) -> RowList | None:
+    def moved_rows(self, cycle: CycleState) -> RowList | None:
         """Return the rows whose verdict may differ since this was last called, after `epoch` moved; None for any of
         them.
         """
         return None
 
-    def score_epoch(self, cycle: Cycle) -> Hashable:
+    def score_epoch(self, cycle: CycleState) -> Hashable:
         """Return the epoch of cached scores, for a plugin whose scores change at other times than its verdicts."""
         return self.epoch(cycle)
 
-    def ground(self, state: ClusterState) -> Hashable:
+    def prefilter_epoch(self, state: ClusterState) -> Hashable:
         """Return a value that changes when what PreFilter or PreScore wrote, or their decision to skip, no longer
         holds.
         """
         return 0
 
-    def catch_up(self) -> None:
+    def note_expired_rows(self) -> None:
         """Mark the rows that time alone has changed (`table.mark_changed`); called before a pod is evaluated."""
 
-    def might_help(self, pod: PodInfo, happened: Happened) -> bool:
+    def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
         """Return whether an event of `wakes_on` may make the pod fit; False keeps it unschedulable.
 
-        The answer may depend on the pod's shape and `signature` only, as verdicts do: queued pods that are equal in both are
-        represented by one of them. A plugin with `scope = ALWAYS` is asked about each. Besides cluster events, a pod's own
+        The answer may depend on the pod's shape and `signature` only, as verdicts do: queued pods that are equal in
+        both are
+        represented by one of them. A plugin with `scope = ALWAYS` is asked about each. Besides cluster events, a pod's
+        own
         updates are passed: then `object_event.new.uid == pod.uid`.
         """
         return True
@@ -105,104 +107,113 @@ class Plugin:
 
     # Choosing a node ---------------------------------------------------------------------------------------------
 
-    def pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Skip | Only | Fault | None:
+    def pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject | Skip | PreFilterResult | Fault | None:
         return None
 
-    def add_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
+    def add_pod(self, cycle: CycleState, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
         """Update this plugin's part of a forked cycle state for a dry run in which `other` is on `node`."""
 
-    def remove_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
+    def remove_pod(self, cycle: CycleState, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
         """Update this plugin's part of a forked cycle state for a dry run in which `other` has left `node`."""
 
-    def resettle(self, other: PodInfo, node: NodeInfo) -> None:
-        """Correct what other pods hold on this copy of a node after `other` was added to it or removed from it in a dry run.
+    def sync_node_copy(self, other: PodInfo, node: NodeInfo) -> None:
+        """Correct what other pods hold on this copy of a node after `other` was added to it or removed from it in a
+        dry run.
 
         It needs no extension point, and is called for every pod.
         """
 
-    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
+    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
         return None
 
-    def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
+    def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
         """Run `filter` for many rows; return a code per entry of `rows`."""
         raise NotImplementedError
 
-    def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
+    def explain_code(self, cycle: CycleState, pod: PodInfo, code: int) -> Reject:
         """Return the verdict that a code of `filter_columns` stands for."""
         raise NotImplementedError
 
-    def near_miss(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> tuple[float, str] | None:
-        """Return which share of the pod's request is missing on a node that this plugin rejects (0 to 1), and what in words.
+    def near_miss(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> tuple[float, str] | None:
+        """Return which share of the pod's request is missing on a node that this plugin rejects (0 to 1), and what in
+        words.
 
         Only for explanations: it is called for a few nodes.
         """
         return None
 
-    def relent(self, cycle: Cycle, pod: PodInfo, rows: RowList) -> tuple[int, str] | None:
+    def fallback_node(self, cycle: CycleState, pod: PodInfo, rows: RowList) -> tuple[int, str] | None:
         """Return the row that takes the pod after all, and why, when no node fits and only this plugin rejects these
         rows.
         """
         return None
 
-    def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Preempt | Futile | Fault | None:
+    def post_filter(
+        self, cycle: CycleState, pod: PodInfo, context: PostFilterContext
+    ) -> PreemptionPlan | PostFilterRejection | Fault | None:
         """Find a way to make an unschedulable pod fit, or say why there is none; None has nothing to add."""
         return None
 
-    def pre_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
+    def pre_score(self, cycle: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
         return None
 
-    def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
+    def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
         return 0
 
-    def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
+    def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
         raise NotImplementedError
 
-    def normalise(self, cycle: Cycle, pod: PodInfo, scores: Scores) -> Scores:
-        """Normalise the scores of all feasible nodes to 0..100; `normaliser` does the same more cheaply where it can.
-
+    def normalise(self, cycle: CycleState, pod: PodInfo, scores: Scores) -> Scores:
+        """Normalise the scores of all feasible nodes to 0..100; `normaliser` does the same more cheaply where
+        it can.
         """
         return scores
 
     # After the choice --------------------------------------------------------------------------------------------
 
-    def nominate(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+    def nominate_reservation(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
         """Choose the reservation that the pod takes on its chosen node (`cycle.nominated_reservations`).
 
-        Called before the pod is assumed and before Reserve, with the node as the pod sees it. It needs no extension point,
+        Called before the pod is assumed and before Reserve, with the node as the pod sees it. It needs no extension
+        point,
         and is not called for a pod that sees what everyone sees.
         """
         return None
 
-    def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+    def reserve(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
         return None
 
-    def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
+    def unreserve(self, cycle: CycleState, pod: PodInfo, node_name: str) -> None:
         """Undo `reserve`; must work whatever has vanished meanwhile, and more than once."""
 
-    def permit(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Wait | Fault | None:
+    def permit(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Wait | Fault | None:
         return None
 
-    def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Reject | Fault | None:
+    def pre_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> BindEffect | Reject | Fault | None:
         """Return what must be done before the pod can be bound; the binder carries it out."""
         return None
 
-    def apply_patch(self, cycle: Cycle, pod: PodInfo, node_name: str, mark: Mark) -> Mark | Skip | Fault:
+    def apply_patch(
+        self, cycle: CycleState, pod: PodInfo, node_name: str, pod_patch: PodPatch
+    ) -> PodPatch | Skip | Fault:
         """Change the combined patch of all PreBind plugins before it is written. Enabled at preBind.
 
         The first plugin that does not skip decides: what it returns is written.
         """
         return SKIP
 
-    def bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Stand | Skip | Reject | Fault | None:
+    def bind(
+        self, cycle: CycleState, pod: PodInfo, node_name: str
+    ) -> BindEffect | StatusBinding | Skip | Reject | Fault | None:
         """Return None for the usual binding, an effect to carry out in its place, or Skip to leave it to the next
         plugin.
         """
         return SKIP
 
-    def post_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
+    def post_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> None:
         """Take note that the pod is bound."""
 
-    def failed(self, pod: PodInfo, message: str, rejectors: frozenset[str]) -> Takeover | None:
+    def on_attempt_failed(self, pod: PodInfo, message: str, rejectors: frozenset[str]) -> FailureOverride | None:
         """Take note of a failed attempt, and override what becomes of it; the first plugin that answers decides.
 
         It needs no extension point.
@@ -211,7 +222,7 @@ class Plugin:
 
     # Around the points: called where the plugin is enabled at the point that is named, in its order ----------------
 
-    def begin(self, pod: PodInfo) -> Reject | Fault | None:
+    def begin_attempt(self, pod: PodInfo) -> Reject | Fault | None:
         """Start an attempt at this very pod, at preFilter.
 
         Called for every pod before anything else, even before the cached results of its class are used.
@@ -226,67 +237,69 @@ class Plugin:
         return None
 
     @property
-    def in_one_go(self) -> bool:
+    def is_uninterruptible(self) -> bool:
         """Return whether the pods that `next_pod` names are to be tried without yielding in between."""
         return False
 
-    def before_pre_filter(self, cycle: Cycle, pod: PodInfo) -> PodInfo | Reject | Fault | None:
+    def before_pre_filter(self, cycle: CycleState, pod: PodInfo) -> PodInfo | Reject | Fault | None:
         """Return another pod to use in its place for all that follows, or reject it, at preFilter.
 
-        As with `pre_filter`, the answer is cached for pods of equal shape and signature until a `prefilter_epoch` moves.
+        As with `pre_filter`, the answer is cached for pods of equal shape and signature until a `prefilter_epoch`
+        moves.
         """
         return None
 
-    def after_pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Fault | None:
+    def after_pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject | Fault | None:
         """Check the pod after all plugins ran PreFilter, at preFilter. Cached like `before_pre_filter`."""
         return None
 
-    def admit(self, cycle: Cycle, pod: PodInfo) -> Reject | Fault | None:
+    def admit(self, cycle: CycleState, pod: PodInfo) -> Reject | Fault | None:
         """Decide whether this very pod may get a node at all, at preFilter.
 
-        Called for every pod before nodes are evaluated, and never cached, because equal pods may get different answers. A
+        Called for every pod before nodes are evaluated, and never cached, because equal pods may get different
+        answers. A
         rejection counts as PreFilter's.
         """
         return None
 
-    def find_one_node(self, cycle: Cycle, pod: PodInfo) -> str | Skip | Reject | Fault:
+    def find_one_node(self, cycle: CycleState, pod: PodInfo) -> str | Skip | Reject | Fault:
         """Return the one node that is planned for this very pod, at preFilter; no other is evaluated. Called for every
         pod.
         """
         return SKIP
 
-    def prefer_nodes(self, cycle: Cycle, pod: PodInfo) -> Sequence[str] | Skip:
-        """Return nodes in order, at preFilter: the first that fits is taken whatever the scores. Called for every pod.
-
+    def prefer_nodes(self, cycle: CycleState, pod: PodInfo) -> Sequence[str] | Skip:
+        """Return nodes in order, at preFilter: the first that fits is taken whatever the scores. Called for
+        every pod.
         """
         return SKIP
 
-    def before_filter(self, cycle: Cycle, pod: PodInfo) -> Fault | None:
+    def before_filter(self, cycle: CycleState, pod: PodInfo) -> Fault | None:
         """Prepare for Filter, at filter. Cached like `before_pre_filter`."""
         return None
 
-    def before_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Fault | None:
+    def before_score(self, cycle: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Fault | None:
         """Prepare for PreScore, at score, with the feasible nodes."""
         return None
 
-    def after_post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> None:
+    def after_post_filter(self, cycle: CycleState, pod: PodInfo, context: PostFilterContext) -> None:
         """Take note of an unschedulable pod after all PostFilter plugins ran, at postFilter."""
 
     # Among plugins: who knows which NUMA nodes could take its part of a pod ----------------------------------------
 
-    def meet(self, plugins: Sequence[Plugin]) -> None:
+    def set_plugins(self, plugins: Sequence[Plugin]) -> None:
         """Receive all plugins of the profile in the order of its configuration. Called once."""
 
-    def enlist(self, profile: Profile) -> None:
+    def set_profile(self, profile: SchedulerProfile) -> None:
         """Receive the finished profile. Called once, for a plugin that runs the others in dry runs."""
 
-    def numa_hints(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Hints | Reject | None:
+    def numa_hints(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> NumaTopologyHints | Reject | None:
         """Return, by resource, the sets of NUMA nodes that could provide what this plugin allocates; None for no
         opinion.
         """
         return None
 
-    def numa_fits(self, cycle: Cycle, pod: PodInfo, node: NodeInfo, zones: BitMask | None) -> Reject | None:
+    def numa_fits(self, cycle: CycleState, pod: PodInfo, node: NodeInfo, zones: BitMask | None) -> Reject | None:
         """Return a rejection if this plugin cannot allocate within these NUMA nodes; nothing is allocated yet."""
         return None
 

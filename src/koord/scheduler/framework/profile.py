@@ -6,14 +6,14 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from koord.scheduler.framework.normaliser import Normaliser
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.normaliser import ScoreNormaliser
 from koord.scheduler.framework.plugin import Plugin, overrides
 from koord.scheduler.framework.verdict import ALWAYS, ROW
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.pod import PodInfo
 
 # Points whose plugins are called; each names the method that takes part in it.
-POINTS = (
+POINT_METHODS = (
     "pre_enqueue",
     "sort_key",
     "pre_filter",
@@ -27,9 +27,9 @@ POINTS = (
     "bind",
     "post_bind",
     "next_pod",
-    "failed",
-    "nominate",
-    "begin",
+    "on_attempt_failed",
+    "nominate_reservation",
+    "begin_attempt",
     "before_pre_filter",
     "after_pre_filter",
     "admit",
@@ -41,25 +41,34 @@ POINTS = (
     "apply_patch",
 )
 # What a plugin does once for a class of pods, at or around these points; it must know when that no longer holds.
-_PREPARING = ("pre_filter", "pre_score", "before_pre_filter", "after_pre_filter", "before_filter", "before_score")
+_PREPARING_METHODS = (
+    "pre_filter",
+    "pre_score",
+    "before_pre_filter",
+    "after_pre_filter",
+    "before_filter",
+    "before_score",
+)
 
 
-class Scorer(msgspec.Struct, frozen=True):
+class ScorePlugin(msgspec.Struct, frozen=True):
     plugin: Plugin
     name: str
     weight: int
     normalises: bool
-    normaliser: Normaliser | None
+    normaliser: ScoreNormaliser | None
     columnar: bool
-    surveys: bool  # its scores depend on which nodes are feasible, which it learns in PreScore or right before
+    depends_on_feasible: (
+        bool  # its scores depend on which nodes are feasible, which it learns in PreScore or right before
+    )
 
 
-class Filter(msgspec.Struct, frozen=True):
+class FilterPlugin(msgspec.Struct, frozen=True):
     plugin: Plugin
     columnar: bool
 
 
-class Profile:
+class SchedulerProfile:
     """Hold the plugins of one scheduler name; immutable once made.
 
     `points` maps a method of `Plugin` to its plugins in order; weights are by plugin name.
@@ -70,61 +79,64 @@ class Profile:
     ) -> None:
         self.scheduler_name = scheduler_name
         self._points = {point: tuple(plugins) for point, plugins in points.items()}
-        self.filters = tuple(Filter(p, overrides(p, "filter_columns")) for p in self.at("filter"))
+        self.filters = tuple(FilterPlugin(p, overrides(p, "filter_columns")) for p in self.plugins_at("filter"))
         self.scorers = tuple(
-            Scorer(
+            ScorePlugin(
                 plugin=p,
                 name=p.name,
                 weight=(weights or {}).get(p.name, 1),
                 normalises=p.normaliser is not None or overrides(p, "normalise"),
                 normaliser=p.normaliser,
                 columnar=overrides(p, "score_columns"),
-                surveys=p.scope is not ROW and (p in self.at("pre_score") or p in self.at("before_score")),
+                depends_on_feasible=p.scope is not ROW
+                and (p in self.plugins_at("pre_score") or p in self.plugins_at("before_score")),
             )
-            for p in self.at("score")
+            for p in self.plugins_at("score")
         )
         for plugin in self.plugins():
-            plugin.meet(self.plugins())
-        judges: Iterable[Plugin] = (p for point in ("filter", "score", *_PREPARING) for p in self.at(point))
-        self._judges = tuple({p.name: p for p in judges}.values())
+            plugin.set_plugins(self.plugins())
+        evaluators: Iterable[Plugin] = (
+            p for point in ("filter", "score", *_PREPARING_METHODS) for p in self.plugins_at(point)
+        )
+        self._evaluators = tuple({p.name: p for p in evaluators}.values())
         # Asked of every pod: methods, and lists rather than generators, take half the time.
-        self._signatures = tuple(p.signature for p in self._judges if overrides(p, "signature"))
-        self._grounds = tuple(p.ground for p in self._judges if overrides(p, "ground"))
-        self.timed = tuple(p for p in self._judges if overrides(p, "catch_up"))
-        reserving = [p for p in self.at("reserve") if overrides(p, "reserve")]
-        self._reserving = {frozenset[str](): tuple(reserving)}  # by who skipped a pod in PreFilter
-        self.relenting = tuple(p for p in self.at("filter") if overrides(p, "relent"))
-        self._keeps = all(map(_says_how_long, self._judges))
+        self._signatures = tuple(p.signature for p in self._evaluators if overrides(p, "signature"))
+        self._prefilter_epochs = tuple(p.prefilter_epoch for p in self._evaluators if overrides(p, "prefilter_epoch"))
+        self.expiring_plugins = tuple(p for p in self._evaluators if overrides(p, "note_expired_rows"))
+        reserving = [p for p in self.plugins_at("reserve") if overrides(p, "reserve")]
+        self._reserve_plugins = {frozenset[str](): tuple(reserving)}  # by who skipped a pod in PreFilter
+        self.fallback_plugins = tuple(p for p in self.plugins_at("filter") if overrides(p, "fallback_node"))
+        self._cacheable = all(map(_is_cacheable, self._evaluators))
         for plugin in self.plugins():
-            plugin.enlist(self)
+            plugin.set_profile(self)
 
-    def at(self, point: str) -> tuple[Plugin, ...]:
+    def plugins_at(self, point: str) -> tuple[Plugin, ...]:
         """Return the plugins of an extension point, or of any method of `POINT_METHODS`, in order."""
         return self._points.get(point, ())
 
-    def reserving(self, skipped: frozenset[str]) -> tuple[Plugin, ...]:
+    def reserve_plugins(self, skipped: frozenset[str]) -> tuple[Plugin, ...]:
         """Return the plugins to run at Reserve for pods that these plugins skipped in PreFilter."""
-        known = self._reserving.get(skipped)
+        known = self._reserve_plugins.get(skipped)
         if known is None:
-            everyone = self._reserving[frozenset()]
+            everyone = self._reserve_plugins[frozenset()]
             known = tuple(p for p in everyone if not (p.reserves_as_it_filters and p.name in skipped))
-            self._reserving[skipped] = known
+            self._reserve_plugins[skipped] = known
         return known
 
     def plugins(self) -> tuple[Plugin, ...]:
         """Return every plugin of the profile once, in the order of first mention."""
         return tuple({p.name: p for point in self._points.values() for p in point}.values())
 
-    def ground(self, state: ClusterState) -> Sequence[Hashable]:
+    def prefilter_epochs(self, state: ClusterState) -> Sequence[Hashable]:
         """Return a value that stays equal while the PreFilter and PreScore results of all classes hold."""
-        return [ground(state) for ground in self._grounds]
+        return [epoch(state) for epoch in self._prefilter_epochs]
 
-    def class_of(self, pod: PodInfo) -> Hashable:
+    def equivalence_key(self, pod: PodInfo) -> Hashable:
         """Return a key that is equal for pods that every plugin treats alike; None when no two pods are."""
-        return (pod.shape.number, *[signature(pod) for signature in self._signatures]) if self._keeps else None
+        return (pod.shape.number, *[signature(pod) for signature in self._signatures]) if self._cacheable else None
 
 
-def _says_how_long(plugin: Plugin) -> bool:
+def _is_cacheable(plugin: Plugin) -> bool:
     """Return whether a plugin's verdict on a pod may be reused for an equal pod, or for the same one later.
 
     A plugin without a scope may read anything, so it must declare what it reads of a pod (`signature`) and when what it
@@ -132,5 +144,5 @@ def _says_how_long(plugin: Plugin) -> bool:
     """
     if plugin.scope is not ALWAYS:
         return True
-    prepares = any(overrides(plugin, method) for method in _PREPARING)
-    return overrides(plugin, "signature") and (overrides(plugin, "ground") or not prepares)
+    prepares = any(overrides(plugin, method) for method in _PREPARING_METHODS)
+    return overrides(plugin, "signature") and (overrides(plugin, "prefilter_epoch") or not prepares)

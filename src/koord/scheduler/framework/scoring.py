@@ -1,36 +1,77 @@
-"""Score every feasible node for one class of equal pods, row by row."""
+"""Score every feasible node for one class of equal pods, row by row.
+
+    raw[s][row]     the score of scorer s
+    total[row]      the weighted sum of normalised scores; -1 where the pod does not fit
+
+A scorer that depends on one row is run again for rows that changed. One that looks across nodes is run for all
+feasible nodes when its epoch moves, and, if it has a PreScore, when the set of feasible nodes does. Normalised scores
+depend on the other nodes through one number (`ScoreNormaliser.span`): only when that moves is the column recomputed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import overload
 
 import numpy as np
 
-from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.feasible import FeasibleNodes
-from koord.scheduler.framework.judgement import FEW_ROWS, Epochs, Judgement
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.node_table import ALL_ROWS, Bools, NodeTable, RowList
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.filtering import FEW_ROWS, EpochTracker, FilterResults
 from koord.scheduler.framework.plugin import Scores
-from koord.scheduler.framework.profile import Profile, Scorer
+from koord.scheduler.framework.profile import SchedulerProfile, ScorePlugin
 from koord.scheduler.framework.verdict import ROW, Fault
-from koord.scheduler.state.node import NodeInfo
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import EVERY, Bools, NodeTable, RowList
 
-UNFIT = -1
+
+class FeasibleNodes(Sequence[NodeInfo]):
+    """List the nodes that passed every filter for PreScore.
+
+    Most PreScore plugins never look, and columnar ones take `rows`, so the list is made on demand.
+    """
+
+    __slots__ = ("_nodes", "_table", "rows")
+
+    def __init__(self, table: NodeTable, rows: RowList) -> None:
+        self._table = table
+        self.rows = rows
+        self._nodes: list[NodeInfo] | None = None
+
+    def _as_list(self) -> list[NodeInfo]:
+        if self._nodes is None:
+            self._nodes = [node for row in self.rows if (node := self._table.nodes[row]) is not None]
+        return self._nodes
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> NodeInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[NodeInfo]: ...
+    def __getitem__(self, index: int | slice) -> NodeInfo | list[NodeInfo]:
+        return self._as_list()[index]
+
+
+INFEASIBLE_SCORE = -1
 _NO_ROWS: RowList = np.zeros(0, np.intp)
 
 
-class Scoring:
+class ScoreResults:
     """Keep the raw, normalised and total scores of all nodes for one class of equal pods."""
-    def __init__(self, profile: Profile, cycle: Cycle, pod: PodInfo, judgement: Judgement) -> None:
+
+    def __init__(
+        self, profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, filter_results: FilterResults
+    ) -> None:
         self._profile = profile
         self._cycle = cycle
         self._pod = pod
-        self._judgement = judgement
+        self._filter_results = filter_results
         self._table: NodeTable = cycle.state.table
-        self._epochs = Epochs(scores=True)
-        self.scorers: tuple[Scorer, ...] = ()
-        self._wide: tuple[int, ...] = ()  # the scorers that look across nodes
+        self._epochs = EpochTracker(scores=True)
+        self.scorers: tuple[ScorePlugin, ...] = ()
+        self._cross_row_scorers: tuple[int, ...] = ()  # the scorers that look across nodes
         self._raw: list[Scores] = []
         self._normal: list[Scores] = []
         self._spans: list[Hashable] = []
@@ -41,13 +82,13 @@ class Scoring:
         self.fault: tuple[str, Fault] | None = None
 
     def score_all(self) -> None:
-        rows = self._judgement.feasible_rows()
-        self._was_feasible = self._judgement.first == 0
-        self._prepare(rows)
-        for k in self._wide:
-            self._epochs.moved(self.scorers[k].plugin, self._cycle)
+        rows = self._filter_results.feasible_rows()
+        self._was_feasible = self._filter_results.first_rejection == 0
+        self._run_pre_score(rows)
+        for k in self._cross_row_scorers:
+            self._epochs.has_moved(self.scorers[k].plugin, self._cycle)
         self._spans = [None for _ in self.scorers]
-        self._raw = [self._ask_all(scorer, rows) for scorer in self.scorers]
+        self._raw = [self._raw_scores_of_all(scorer, rows) for scorer in self.scorers]
         whole = all(scorer.columnar for scorer in self.scorers) and self._takes_all(len(rows))
         self._fresh = np.ones(self._table.size, np.bool_) if whole else self._was_feasible.copy()
         self._normal = list(self._raw)
@@ -55,7 +96,7 @@ class Scoring:
             self._normalise(k)
         self._sum()
 
-    def _prepare(self, rows: RowList) -> None:
+    def _run_pre_score(self, rows: RowList) -> None:
         """Run BeforeScore and PreScore; plugins that skip are left out of the sum."""
         silent = self._cycle.skip_filter
         skipped = {
@@ -63,11 +104,11 @@ class Scoring:
         }
         self.fault = None
         feasible = FeasibleNodes(self._table, rows)
-        for plugin in self._profile.at("before_score"):
+        for plugin in self._profile.plugins_at("before_score"):
             fault = plugin.before_score(self._cycle, self._pod, feasible)
             if fault is not None:
                 self.fault = (plugin.name, fault)
-        for plugin in self._profile.at("pre_score"):
+        for plugin in self._profile.plugins_at("pre_score"):
             answer = plugin.pre_score(self._cycle, self._pod, feasible)
             if isinstance(answer, Fault):
                 self.fault = (plugin.name, answer)
@@ -75,19 +116,20 @@ class Scoring:
                 skipped.add(plugin.name)
         self._cycle.skip_score = frozenset(skipped)
         self.scorers = tuple(s for s in self._profile.scorers if s.plugin.name not in skipped)
-        self._wide = tuple(k for k, s in enumerate(self.scorers) if s.plugin.scope is not ROW)
+        self._cross_row_scorers = tuple(k for k, s in enumerate(self.scorers) if s.plugin.scope is not ROW)
 
-    def score_again(self, changed: Sequence[int], *, across: bool) -> None:
+    def score_changed(self, changed: Sequence[int], *, across: bool) -> None:
         """Update the scores after these rows changed; `across` when feasibility changed elsewhere too."""
-        before, feasible = self._was_feasible, self._judgement.first == 0
+        before, feasible = self._was_feasible, self._filter_results.first_rejection == 0
         flipped = across or any(feasible[row] != before[row] for row in changed)
         anew = [
             k
-            for k in self._wide
-            if self._epochs.moved(self.scorers[k].plugin, self._cycle) or (flipped and self.scorers[k].surveys)
+            for k in self._cross_row_scorers
+            if self._epochs.has_moved(self.scorers[k].plugin, self._cycle)
+            or (flipped and self.scorers[k].depends_on_feasible)
         ]
         fit = np.flatnonzero(feasible) if anew else _NO_ROWS
-        if self.fault is not None or (anew and self._surveys_differ(fit)):
+        if self.fault is not None or (anew and self._pre_score_differs(fit)):
             self.score_all()
             return
         self._was_feasible = feasible
@@ -103,7 +145,7 @@ class Scoring:
         whole = across or bool(anew)
         for k in range(len(self.scorers)):
             if k in anew:
-                self._raw[k] = self._ask_all(self.scorers[k], fit)
+                self._raw[k] = self._raw_scores_of_all(self.scorers[k], fit)
                 self._normalise(k)
             else:
                 whole |= self._score_rows(k, rows, flipped=flipped)
@@ -111,17 +153,17 @@ class Scoring:
             self._sum()
             return
         for row in changed:
-            self.total[row] = UNFIT
+            self.total[row] = INFEASIBLE_SCORE
         for row in rows.tolist():
             self.total[row] = sum(int(self._normal[k][row]) * s.weight for k, s in enumerate(self.scorers))
 
     def _score_few(self, changed: Sequence[int], *, flipped: bool) -> None:
         """Update a few rows without arrays: nearly every decision changes only the row of the last placement."""
         cycle, pod, nodes, total = self._cycle, self._pod, self._table.nodes, self.total
-        views = self._judgement.views
+        views = self._filter_results.node_views
         fit: list[int] = []
         for row in changed:
-            total[row] = UNFIT
+            total[row] = INFEASIBLE_SCORE
             fits = self._fresh[row] = self._was_feasible[row]
             if fits:
                 fit.append(row)
@@ -149,15 +191,15 @@ class Scoring:
         for row, summed in zip(fit, sums, strict=True):
             total[row] = summed
 
-    def _surveys_differ(self, rows: RowList) -> bool:
+    def _pre_score_differs(self, rows: RowList) -> bool:
         """Run PreScore again for plugins that look across nodes; return whether one of them skips now and did not, or
         reverse.
         """
         feasible = FeasibleNodes(self._table, rows)
-        for plugin in self._profile.at("before_score"):
+        for plugin in self._profile.plugins_at("before_score"):
             if plugin.scope is not ROW and plugin.before_score(self._cycle, self._pod, feasible) is not None:
                 return True
-        for plugin in self._profile.at("pre_score"):
+        for plugin in self._profile.plugins_at("pre_score"):
             if plugin.scope is ROW:
                 continue
             answer = plugin.pre_score(self._cycle, self._pod, feasible)
@@ -182,10 +224,10 @@ class Scoring:
         self._normalise(k)
         return True
 
-    def _score_some(self, scorer: Scorer, raw: Scores, rows: RowList) -> bool:
+    def _score_some(self, scorer: ScorePlugin, raw: Scores, rows: RowList) -> bool:
         """Score these rows again; return False when no score changed."""
         if len(rows) > FEW_ROWS:
-            raw[rows] = self._ask(scorer, rows)
+            raw[rows] = self._raw_scores_of_rows(scorer, rows)
             return True
         moved = False
         for row in rows.tolist():
@@ -197,42 +239,42 @@ class Scoring:
                 moved = True
         return moved
 
-    def _ask_all(self, scorer: Scorer, feasible: RowList) -> Scores:
+    def _raw_scores_of_all(self, scorer: ScorePlugin, feasible: RowList) -> Scores:
         """Return a column of raw scores that is right where the pod fits.
 
         Whole columns are read without copying, so they are used unless only a small part of the nodes fits.
         """
         if scorer.columnar and self._takes_all(len(feasible)):
-            column = scorer.plugin.score_columns(self._cycle, self._pod, self._table, EVERY)
-            return column if self._judgement.views is None else self._as_seen(scorer, column, None)
+            column = scorer.plugin.score_columns(self._cycle, self._pod, self._table, ALL_ROWS)
+            return column if self._filter_results.node_views is None else self._with_viewed_rows(scorer, column, None)
         column = np.zeros(self._table.size, np.int64)
         if len(feasible):
-            column[feasible] = self._ask(scorer, feasible)
+            column[feasible] = self._raw_scores_of_rows(scorer, feasible)
         return column
 
     def _takes_all(self, feasible: int) -> bool:
         return 4 * feasible > self._table.size
 
-    def _ask(self, scorer: Scorer, rows: RowList) -> Scores:
+    def _raw_scores_of_rows(self, scorer: ScorePlugin, rows: RowList) -> Scores:
         if scorer.columnar and len(rows) > FEW_ROWS:
             column = scorer.plugin.score_columns(self._cycle, self._pod, self._table, rows)
-            return column if self._judgement.views is None else self._as_seen(scorer, column, rows)
+            return column if self._filter_results.node_views is None else self._with_viewed_rows(scorer, column, rows)
         score, cycle, pod = scorer.plugin.score, self._cycle, self._pod
         found = (score(cycle, pod, node) for row in rows.tolist() if (node := self._node(row)) is not None)
         return np.fromiter(found, np.int64, len(rows))
 
     def _node(self, row: int) -> NodeInfo | None:
-        views = self._judgement.views
+        views = self._filter_results.node_views
         return self._table.nodes[row] if views is None else views.node(row)
 
-    def _as_seen(self, scorer: Scorer, column: Scores, rows: RowList | None) -> Scores:
+    def _with_viewed_rows(self, scorer: ScorePlugin, column: Scores, rows: RowList | None) -> Scores:
         """Correct the columnar scores of rows that this class sees differently (restored nodes)."""
-        views = self._judgement.views
+        views = self._filter_results.node_views
         apart = views.rows() if views is not None else ()
         places = enumerate(rows.tolist()) if rows is not None else ((row, row) for row in apart)
         column = column.copy() if apart else column
         for place, row in places:
-            if row in apart and self._judgement.first[row] == 0:
+            if row in apart and self._filter_results.first_rejection[row] == 0:
                 node = self._node(row)
                 assert node is not None
                 column[place] = scorer.plugin.score(self._cycle, self._pod, node)
@@ -256,7 +298,7 @@ class Scoring:
         total = np.zeros(self._table.size, np.int64)
         for k, scorer in enumerate(self.scorers):
             total += self._normal[k] if scorer.weight == 1 else self._normal[k] * scorer.weight
-        total[~self._was_feasible] = UNFIT
+        total[~self._was_feasible] = INFEASIBLE_SCORE
         self.total = total
 
     def breakdown(self, row: int) -> dict[str, int]:

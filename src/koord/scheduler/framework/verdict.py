@@ -58,13 +58,13 @@ class Skip:
 SKIP: Final = Skip()
 
 
-class Only(msgspec.Struct, frozen=True):
+class PreFilterResult(msgspec.Struct, frozen=True):
     """Restrict the evaluation to these nodes, from PreFilter."""
 
     node_names: frozenset[str]
 
 
-class Scope(msgspec.Struct, frozen=True):
+class VerdictScope(msgspec.Struct, frozen=True):
     """Declare what a plugin's verdict on (pod, node) depends on besides the pod, which decides how long it is cached.
 
     - `row`: the node and the pods on it. It is computed again when that row changed.
@@ -75,6 +75,6 @@ class Scope(msgspec.Struct, frozen=True):
     kind: Literal["row", "cluster", "always"]
 
 
-ROW: Final = Scope("row")
-CLUSTER: Final = Scope("cluster")
-ALWAYS: Final = Scope("always")
+ROW: Final = VerdictScope("row")
+CLUSTER: Final = VerdictScope("cluster")
+ALWAYS: Final = VerdictScope("always")

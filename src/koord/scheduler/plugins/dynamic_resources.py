@@ -11,34 +11,34 @@ from collections.abc import Hashable, Iterator
 
 import msgspec
 
-from koord.api.builtin import DEVICE_CLASSES, RESOURCE_CLAIMS
-from koord.api.pod import PodResourceClaim
-from koord.api.resource_claims import DeviceRequest, ResourceClaim
-from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.decision import Futile
-from koord.scheduler.framework.event import ADD, UPDATE, Event, Happened
+from koord.api.kubernetes.builtin_kinds import DEVICE_CLASSES, RESOURCE_CLAIMS
+from koord.api.kubernetes.dynamic_resources import DeviceRequest, ResourceClaim
+from koord.api.kubernetes.pod import PodResourceClaim
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.decision import PostFilterRejection
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.framework.refused import Refused
+from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Reject, Skip, unresolvable
-from koord.scheduler.plugins.node_selector import Terms
-from koord.scheduler.state.node import NodeInfo
-from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.plugins.node_selector import NodeTerms
 
 NOTHING_TO_FREE = "no new claims to deallocate"
-STILL = "still not schedulable"
-ELSEWHERE = "resourceclaim not available on the node"
-NOT_WATCHED = "resource claims are not watched: feature gate DisableDynamicResourceAllocationInformer is on"
+STILL_NOT_SCHEDULABLE = "still not schedulable"
+CLAIM_NOT_AVAILABLE = "resourceclaim not available on the node"
+CLAIMS_NOT_WATCHED = "resource claims are not watched: feature gate DisableDynamicResourceAllocationInformer is on"
 
 
-class _Reach(msgspec.Struct, frozen=True):
+class _ClaimState(msgspec.Struct, frozen=True):
     """The node selectors of the devices that are allocated to the pod's claims."""
 
     claims: int = 0
-    terms: tuple[Terms, ...] = ()
+    terms: tuple[NodeTerms, ...] = ()
 
 
-_NO_CLAIMS = _Reach()
+_NO_CLAIMS = _ClaimState()
 
 
 class DynamicResources(Plugin):
@@ -46,14 +46,14 @@ class DynamicResources(Plugin):
     scope = ROW
     reads_pods = "nothing"
     wakes_on = (
-        Event("Node", ADD),
-        Event("Node", UPDATE, "labels"),
-        Event("Node", UPDATE, "allocatable"),
-        Event("ResourceClaim", ADD),
-        Event("ResourceClaim", UPDATE),
-        Event("Pod", UPDATE, "claims"),
-        Event("DeviceClass", ADD),
-        Event("DeviceClass", UPDATE),
+        ClusterEvent("Node", ADD),
+        ClusterEvent("Node", UPDATE, "labels"),
+        ClusterEvent("Node", UPDATE, "allocatable"),
+        ClusterEvent("ResourceClaim", ADD),
+        ClusterEvent("ResourceClaim", UPDATE),
+        ClusterEvent("Pod", UPDATE, "claims"),
+        ClusterEvent("DeviceClass", ADD),
+        ClusterEvent("DeviceClass", UPDATE),
     )
 
     def __init__(self, handle: Handle | None) -> None:
@@ -66,66 +66,66 @@ class DynamicResources(Plugin):
             return None
         return pod.uid, self._claims.version
 
-    def might_help(self, pod: PodInfo, happened: Happened) -> bool:
-        kind, new = happened.event.kind, happened.new
+    def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
+        kind, new = object_event.event.kind, object_event.new
         if kind == "Pod":
-            return bool(new.uid == pod.uid) and not isinstance(self._found(new), Reject)
+            return bool(new.uid == pod.uid) and not isinstance(self._claims_of_pod(new), Reject)
         if kind != "ResourceClaim":
             return True
-        found = self._found(pod)
+        found = self._claims_of_pod(pod)
         if isinstance(found, Reject) or all(claim.metadata.uid != new.metadata.uid for claim in found):
             return False
-        return happened.old is None or happened.old.status != new.status
+        return object_event.old is None or object_event.old.status != new.status
 
     def pre_enqueue(self, pod: PodInfo) -> Reject | None:
         if not pod.shape.spec.resource_claims or self._claims is None:
             return None
-        found = self._found(pod)
+        found = self._claims_of_pod(pod)
         return found if isinstance(found, Reject) else None
 
-    def pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Skip | Fault | None:
-        cycle.keep(self.name, _NO_CLAIMS)
+    def pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject | Skip | Fault | None:
+        cycle.write(self.name, _NO_CLAIMS)
         if not pod.shape.spec.resource_claims:
             return SKIP
         if self._claims is None:
-            return unresolvable(NOT_WATCHED)
-        found = self._found(pod)
+            return unresolvable(CLAIMS_NOT_WATCHED)
+        found = self._claims_of_pod(pod)
         if isinstance(found, Reject):
             return found
         if not found:
             return SKIP
-        terms: list[Terms] = []
+        terms: list[NodeTerms] = []
         for claim in found:
-            refusal = self._refusal(pod, claim)
+            refusal = self._check_claim(pod, claim)
             if refusal is not None:
                 return refusal
             selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
             if selector is not None:
-                terms.append(Terms(selector))
+                terms.append(NodeTerms(selector))
                 if terms[-1].error:
                     return Fault(terms[-1].error)
-        cycle.keep(self.name, _Reach(len(found), tuple(terms)))
+        cycle.write(self.name, _ClaimState(len(found), tuple(terms)))
         return None
 
-    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
+    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
         assert node.node is not None
-        here = all(terms.matches(node.node) for terms in cycle.of(self.name, _Reach).terms)
-        return None if here else unresolvable(ELSEWHERE)
+        here = all(terms.matches(node.node) for terms in cycle.read(self.name, _ClaimState).terms)
+        return None if here else unresolvable(CLAIM_NOT_AVAILABLE)
 
-    def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Futile | Fault:
+    def post_filter(self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext) -> PostFilterRejection | Fault:
         """Return Kubernetes' message, which users read before that of preemption for every rejected pod.
 
         Where PreFilter ended before this plugin ran, kube-scheduler reports an error and tries nothing else; so
         does this.
         """
-        kept = cycle.kept.get(self.name)
-        if not isinstance(kept, _Reach):
+        kept = cycle.plugin_data.get(self.name)
+        if not isinstance(kept, _ClaimState):
             return Fault("not found")
-        return Futile((STILL if kept.claims else NOTHING_TO_FREE,))
+        return PostFilterRejection((STILL_NOT_SCHEDULABLE if kept.claims else NOTHING_TO_FREE,))
 
     # Claims ------------------------------------------------------------------------------------------------------
 
-    def _found(self, pod: PodInfo) -> list[ResourceClaim] | Reject:
+    def _claims_of_pod(self, pod: PodInfo) -> list[ResourceClaim] | Reject:
         """Return the claims of the pod, or the rejection for the first that is missing or not the pod's own."""
         found = []
         for wanted in pod.shape.spec.resource_claims:
@@ -145,7 +145,7 @@ class DynamicResources(Plugin):
             found.append(claim)
         return found
 
-    def _refusal(self, pod: PodInfo, claim: ResourceClaim) -> Reject | Fault | None:
+    def _check_claim(self, pod: PodInfo, claim: ResourceClaim) -> Reject | Fault | None:
         """Return why the devices of an existing claim cannot be given to the pod; None when they can."""
         key = f"{claim.metadata.namespace}/{claim.metadata.name}"
         if claim.status.allocation is not None:
@@ -153,7 +153,7 @@ class DynamicResources(Plugin):
                 return None
             return unresolvable(f"resource claim {key} is not reserved for the pod, and koord does not reserve devices")
         for request in claim.spec.devices.requests:
-            asked = list(_classes(request))
+            asked = list(_device_classes(request))
             if not asked:
                 return unresolvable(f"resource claim {key}, request {request.name}: unknown request type")
             for name, device_class in asked:
@@ -180,7 +180,7 @@ def _is_owner(pod: PodInfo, claim: ResourceClaim) -> bool:
     return any(owner.controller and owner.uid == pod.uid for owner in claim.metadata.owner_references)
 
 
-def _classes(request: DeviceRequest) -> Iterator[tuple[str, str]]:
+def _device_classes(request: DeviceRequest) -> Iterator[tuple[str, str]]:
     """Yield each device class that a request names, with the name of the request."""
     if request.exactly is not None:
         yield request.name, request.exactly.device_class_name

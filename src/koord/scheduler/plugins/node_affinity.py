@@ -6,18 +6,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from koord.api.affinity import NodeSelector
-from koord.api.config.scheduler.in_tree import NodeAffinityArgs
-from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.event import ADD, UPDATE, Event, Happened
-from koord.scheduler.framework.normaliser import Normaliser
+from koord.api.config.scheduler.in_tree_args import NodeAffinityArgs
+from koord.api.kubernetes.affinity import NodeSelector
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.node_table import NodeTable, Rows
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_shape import PodShape
+from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.normaliser import ScoreNormaliser
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
-from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Only, Reject, Skip, unresolvable
-from koord.scheduler.plugins.node_selector import NAME_FIELD, Preferred, Required, Terms, required_of
-from koord.scheduler.state.node import NodeInfo
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.shape import Shape
-from koord.scheduler.state.table import NodeTable, Rows
+from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, unresolvable
+from koord.scheduler.plugins.node_selector import (
+    NAME_FIELD,
+    NodeTerms,
+    PreferredNodeAffinity,
+    RequiredNodeAffinity,
+    required_node_selector,
+)
 
 _NOT_ENFORCED = unresolvable("node(s) didn't match scheduler-enforced node affinity")
 _NOT_MATCHED = unresolvable("node(s) didn't match Pod's node affinity/selector")
@@ -25,99 +31,101 @@ _CONFLICT = unresolvable("pod affinity terms conflict")
 _CODES = {1: _NOT_ENFORCED, 2: _NOT_MATCHED}
 
 
-class _Wish:
+class _PodNodeAffinity:
     """The node selector and node affinity of a pod's spec, parsed once per pod template."""
 
-    __slots__ = ("names", "preferred", "required", "says_nothing")
+    __slots__ = ("is_unconstrained", "pinned_nodes", "preferred", "required")
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: PodShape) -> None:
         spec = shape.spec
-        required = required_of(spec)
+        required = required_node_selector(spec)
         affinity = spec.affinity.node_affinity if spec.affinity is not None else None
         preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity is not None else ()
-        self.required = Required.of(spec)
-        self.preferred = Preferred(preferred) if preferred else None
-        self.says_nothing = required is None and not spec.node_selector
-        self.names = _names(required) if required is not None else None
+        self.required = RequiredNodeAffinity.from_spec(spec)
+        self.preferred = PreferredNodeAffinity(preferred) if preferred else None
+        self.is_unconstrained = required is None and not spec.node_selector
+        self.pinned_nodes = _pinned_node_names(required) if required is not None else None
 
 
-class NodeAffinity(Plugin):
+class NodeAffinityPlugin(Plugin):
     name = "NodeAffinity"
     scope = ROW
     reads_pods = "nothing"
-    normaliser = Normaliser()
-    wakes_on = (Event("Node", ADD), Event("Node", UPDATE, "labels"))
+    normaliser = ScoreNormaliser()
+    wakes_on = (ClusterEvent("Node", ADD), ClusterEvent("Node", UPDATE, "labels"))
 
     def __init__(self, args: NodeAffinityArgs) -> None:
         """Parse the added affinity, which applies to every pod of the profile. Raise ValueError when it is invalid."""
         added = args.added_affinity
         required = added.required_during_scheduling_ignored_during_execution if added is not None else None
         preferred = added.preferred_during_scheduling_ignored_during_execution if added is not None else ()
-        self._enforced = Terms(required) if required is not None else None
-        self._added = Preferred(preferred) if preferred else None
+        self._enforced = NodeTerms(required) if required is not None else None
+        self._added = PreferredNodeAffinity(preferred) if preferred else None
         for part, read in (("required", self._enforced), ("preferred", self._added)):
             if read is not None and read.error:
                 raise ValueError(f"parsing addedAffinity.{part}DuringSchedulingIgnoredDuringExecution: {read.error}")
 
-    def _wish(self, pod: PodInfo) -> _Wish:
+    def _pod_affinity(self, pod: PodInfo) -> _PodNodeAffinity:
         memo = pod.shape.memo
-        wish = memo.get(self.name)
-        if wish is None:
-            wish = memo[self.name] = _Wish(pod.shape)
-        assert isinstance(wish, _Wish)
-        return wish
+        pod_affinity = memo.get(self.name)
+        if pod_affinity is None:
+            pod_affinity = memo[self.name] = _PodNodeAffinity(pod.shape)
+        assert isinstance(pod_affinity, _PodNodeAffinity)
+        return pod_affinity
 
-    def might_help(self, pod: PodInfo, happened: Happened) -> bool:
-        if self._enforced is not None and not self._enforced.matches(happened.new):
+    def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
+        if self._enforced is not None and not self._enforced.matches(object_event.new):
             return False
-        required = self._wish(pod).required
-        return required.matches(happened.new) and (happened.old is None or not required.matches(happened.old))
+        required = self._pod_affinity(pod).required
+        return required.matches(object_event.new) and (
+            object_event.old is None or not required.matches(object_event.old)
+        )
 
-    def pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Skip | Only | Fault | None:
-        wish = self._wish(pod)
-        if wish.says_nothing and self._enforced is None:
+    def pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject | Skip | PreFilterResult | Fault | None:
+        pod_affinity = self._pod_affinity(pod)
+        if pod_affinity.is_unconstrained and self._enforced is None:
             return SKIP
-        if wish.names is None:
+        if pod_affinity.pinned_nodes is None:
             return None
-        return Only(wish.names) if wish.names else _CONFLICT
+        return PreFilterResult(pod_affinity.pinned_nodes) if pod_affinity.pinned_nodes else _CONFLICT
 
-    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
+    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
         assert node.node is not None
         if self._enforced is not None and not self._enforced.matches(node.node):
             return _NOT_ENFORCED
-        return None if self._wish(pod).required.matches(node.node) else _NOT_MATCHED
+        return None if self._pod_affinity(pod).required.matches(node.node) else _NOT_MATCHED
 
-    def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
-        codes = np.where(self._wish(pod).required.mask(table, rows), np.int32(0), np.int32(2))
+    def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
+        codes = np.where(self._pod_affinity(pod).required.mask(table, rows), np.int32(0), np.int32(2))
         if self._enforced is not None:
             codes[~self._enforced.mask(table, rows)] = 1
         return codes
 
-    def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
+    def explain_code(self, cycle: CycleState, pod: PodInfo, code: int) -> Reject:
         return _CODES[code]
 
-    def pre_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
-        preferred = self._wish(pod).preferred
+    def pre_score(self, cycle: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
+        preferred = self._pod_affinity(pod).preferred
         if preferred is not None and preferred.error:
             return Fault(preferred.error)
         return SKIP if preferred is None and self._added is None else None
 
-    def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
+    def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
         assert node.node is not None
         return sum(wanted.score(node.node) for wanted in self._preferences(pod))
 
-    def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
+    def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
         scores = np.zeros(len(table.alive[rows]), np.int64)
         for wanted in self._preferences(pod):
             for term in wanted.terms:
                 scores[term.mask(table, rows)] += term.weight
         return scores
 
-    def _preferences(self, pod: PodInfo) -> tuple[Preferred, ...]:
-        return tuple(wanted for wanted in (self._added, self._wish(pod).preferred) if wanted is not None)
+    def _preferences(self, pod: PodInfo) -> tuple[PreferredNodeAffinity, ...]:
+        return tuple(wanted for wanted in (self._added, self._pod_affinity(pod).preferred) if wanted is not None)
 
 
-def _names(required: NodeSelector) -> frozenset[str] | None:
+def _pinned_node_names(required: NodeSelector) -> frozenset[str] | None:
     """Return the only node names that the terms allow; None when some term leaves the name open."""
     allowed: frozenset[str] = frozenset()
     for term in required.node_selector_terms:

@@ -6,18 +6,22 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from koord.api.affinity import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PreferredSchedulingTerm
-from koord.api.node import Node
-from koord.scheduler.state.table import Bools, NodeTable, Rows
-from koord.scheduler.state.wire import PodSpec
-from koord.values.quotation import quoted
-from koord.values.requirement import Operator, Requirement, SelectorError
-from koord.values.selector import EVERYTHING, Selector
+from koord.api.kubernetes.affinity import (
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PreferredSchedulingTerm,
+)
+from koord.api.kubernetes.node import Node
+from koord.scheduler.cache.node_table import Bools, NodeTable, Rows
+from koord.scheduler.cache.pod_model import SchedulerPodSpec
+from koord.values.go_format import quoted
+from koord.values.selector import EVERYTHING, Operator, Requirement, Selector, SelectorError
 
 NAME_FIELD = "metadata.name"
 
 
-class Term:
+class NodeTerm:
     """All label and field requirements of one term. An invalid term matches nothing and has an `error`."""
 
     __slots__ = ("_fields", "_labels", "error", "weight")
@@ -30,12 +34,12 @@ class Term:
         self._fields: tuple[tuple[str, str, bool], ...] = ()  # field, value, whether it must be equal
         try:
             if term.match_expressions:
-                self._labels = Selector.of_node_expressions(
+                self._labels = Selector.from_node_expressions(
                     (r.key, r.operator, r.values) for r in term.match_expressions
                 )
             self._fields = tuple(_field(requirement) for requirement in term.match_fields)
         except SelectorError:
-            self.error = joined(_errors(term, path))
+            self.error = join_errors(_errors(term, path))
 
     def matches(self, node: Node) -> bool:
         if self.error or not self._labels.matches(node.metadata.labels):
@@ -51,21 +55,21 @@ class Term:
         return mask
 
 
-class Terms:
+class NodeTerms:
     """A node selector: one matching term is enough."""
 
     __slots__ = ("terms",)
 
     def __init__(self, selector: NodeSelector) -> None:
         self.terms = tuple(
-            Term(term, path=f"nodeSelectorTerms[{i}]")
+            NodeTerm(term, path=f"nodeSelectorTerms[{i}]")
             for i, term in enumerate(selector.node_selector_terms)
             if not _is_empty(term)
         )
 
     @property
     def error(self) -> str:
-        return joined([term.error for term in self.terms if term.error])
+        return join_errors([term.error for term in self.terms if term.error])
 
     def matches(self, node: Node) -> bool:
         return any(term.matches(node) for term in self.terms)
@@ -77,18 +81,18 @@ class Terms:
         return mask
 
 
-class Required:
+class RequiredNodeAffinity:
     """The nodes that a pod may run on at all: its node selector and its required node affinity."""
 
     __slots__ = ("affinity", "labels")
 
     def __init__(self, node_selector: Mapping[str, str], affinity: NodeSelector | None) -> None:
-        self.labels = Selector.of_labels(node_selector) if node_selector else None
-        self.affinity = Terms(affinity) if affinity is not None else None
+        self.labels = Selector.from_labels(node_selector) if node_selector else None
+        self.affinity = NodeTerms(affinity) if affinity is not None else None
 
     @staticmethod
-    def of(spec: PodSpec) -> Required:
-        return Required(spec.node_selector, required_of(spec))
+    def from_spec(spec: SchedulerPodSpec) -> RequiredNodeAffinity:
+        return RequiredNodeAffinity(spec.node_selector, required_node_selector(spec))
 
     def matches(self, node: Node) -> bool:
         if self.labels is not None and not self.labels.matches(node.metadata.labels):
@@ -105,34 +109,34 @@ class Required:
         return mask if self.affinity is None else mask & self.affinity.mask(table, rows)
 
 
-class Preferred:
+class PreferredNodeAffinity:
     """The preferred node affinity of a pod: the weights of matching terms add up."""
 
     __slots__ = ("terms",)
 
     def __init__(self, terms: Sequence[PreferredSchedulingTerm]) -> None:
         self.terms = tuple(
-            Term(term.preference, term.weight, f"[{i}]")
+            NodeTerm(term.preference, term.weight, f"[{i}]")
             for i, term in enumerate(terms)
             if term.weight and not _is_empty(term.preference)
         )
 
     @property
     def error(self) -> str:
-        return joined([term.error for term in self.terms if term.error])
+        return join_errors([term.error for term in self.terms if term.error])
 
     def score(self, node: Node) -> int:
         return sum(term.weight for term in self.terms if term.matches(node))
 
 
-def required_of(spec: PodSpec) -> NodeSelector | None:
+def required_node_selector(spec: SchedulerPodSpec) -> NodeSelector | None:
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     return affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
 
 
 def selector_mask(selector: Selector, table: NodeTable, rows: Rows) -> Bools:
     """Compute `selector.matches` on the labels of many nodes."""
-    if selector.nothing:
+    if selector.matches_nothing:
         return np.zeros(len(table.alive[rows]), np.bool_)
     mask = np.ones(len(table.alive[rows]), np.bool_)
     for requirement in selector.requirements:
@@ -141,14 +145,14 @@ def selector_mask(selector: Selector, table: NodeTable, rows: Rows) -> Bools:
 
 
 def _requirement_mask(requirement: Requirement, table: NodeTable, rows: Rows) -> Bools:
-    values = table.label(requirement.key)
+    values = table.label_column(requirement.key)
     codes = values.codes[rows]
     operator = requirement.operator
     mask: Bools
     if operator in (Operator.EXISTS, Operator.DOES_NOT_EXIST):
         mask = (codes != 0) == (operator is Operator.EXISTS)
     elif operator in (Operator.GREATER_THAN, Operator.LESS_THAN):
-        mask = values.spread(rows, lambda value: requirement.matches({requirement.key: value})) != 0
+        mask = values.map_values(rows, lambda value: requirement.matches({requirement.key: value})) != 0
     else:
         wanted = [code for value in requirement.values if (code := values.code_of(value)) is not None]
         mask = np.isin(codes, wanted) if len(wanted) > 1 else codes == (wanted[0] if wanted else -1)
@@ -179,7 +183,7 @@ def _field_mask(table: NodeTable, rows: Rows, field: str, value: str) -> Bools:
     return mask[rows]
 
 
-def joined(errors: Sequence[str]) -> str:
+def join_errors(errors: Sequence[str]) -> str:
     """Join several errors the way Kubernetes does."""
     return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]" if errors else ""
 
@@ -188,7 +192,7 @@ def _errors(term: NodeSelectorTerm, path: str) -> list[str]:
     found = []
     for i, each in enumerate(term.match_expressions):
         try:
-            Selector.of_node_expressions([(each.key, each.operator, each.values)])
+            Selector.from_node_expressions([(each.key, each.operator, each.values)])
         except SelectorError as error:
             found.append(f"{path}.matchExpressions[{i}].{error}")
     for i, each in enumerate(term.match_fields):

@@ -1,4 +1,5 @@
-"""Hold the pods that wait to be scheduled and decide which is tried next. Pure: the time is an argument, nothing blocks.
+"""Hold the pods that wait to be scheduled and decide which is tried next. Pure: the time is an argument, nothing
+blocks.
 
     add ---------------> active -----pop-----> in flight -----done-----> gone (bound)
      |  PreEnqueue         ^ ^                     |

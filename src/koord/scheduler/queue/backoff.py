@@ -13,15 +13,15 @@ from typing import Any
 
 import msgspec
 
-from koord.scheduler.queue.entry import QueuedPod
-from koord.scheduler.queue.heap import Heap
+from koord.scheduler.queue.heap import KeyedHeap
+from koord.scheduler.queue.queued_pod import QueuedPod
 
 # Back-offs end together on whole seconds, so that pods of one second leave in the order of their priorities.
 WINDOW_S = 1.0
 _LARGEST_SHIFT = 62
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Hold the queue's settings of KubeSchedulerConfiguration and of the gate SchedulerPopFromBackoffQ."""
 
     initial_backoff_s: float = 1.0
@@ -30,54 +30,54 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pop_from_backoff: bool = True
 
 
-def duration_s(failures: int, settings: Settings) -> float:
+def backoff_duration_s(failures: int, settings: QueueSettings) -> float:
     if failures <= 0:
         return 0.0
     return min(settings.initial_backoff_s * (1 << min(failures - 1, _LARGEST_SHIFT)), settings.max_backoff_s)
 
 
-def ends_at(since: float, failures: int, settings: Settings) -> float:
+def backoff_end(since: float, failures: int, settings: QueueSettings) -> float:
     """Return the first moment when a pod that failed at `since` may be tried again."""
     if failures <= 0 or settings.max_backoff_s <= 0:
         return 0.0
-    end = since + duration_s(failures, settings)
+    end = since + backoff_duration_s(failures, settings)
     if not settings.pop_from_backoff:
         return end
     return (math.floor(end / WINDOW_S) + 1) * WINDOW_S
 
 
-class Backoff:
+class BackoffQueue:
     def __init__(self) -> None:
-        self._refused: Heap[QueuedPod] = Heap()
-        self._broken: Heap[QueuedPod] = Heap()
+        self._unschedulable: KeyedHeap[QueuedPod] = KeyedHeap()
+        self._errored: KeyedHeap[QueuedPod] = KeyedHeap()
 
     def add(self, queued: QueuedPod, sort_key: Any) -> None:
         if queued.rejected or queued.pending:
-            self._refused.push(queued.uid, (queued.until, sort_key, queued.number), queued)
+            self._unschedulable.push(queued.uid, (queued.until, sort_key, queued.number), queued)
         else:
-            self._broken.push(queued.uid, (queued.until, queued.number), queued)
+            self._errored.push(queued.uid, (queued.until, queued.number), queued)
 
     def remove(self, uid: str) -> None:
-        if not self._refused.remove(uid):
-            self._broken.remove(uid)
+        if not self._unschedulable.remove(uid):
+            self._errored.remove(uid)
 
     def pop_early(self) -> QueuedPod | None:
-        return self._refused.pop()
+        return self._unschedulable.pop()
 
     def release(self, now: float) -> Iterator[QueuedPod]:
         """Remove and yield every pod whose back-off is over."""
-        for heap in (self._refused, self._broken):
+        for heap in (self._unschedulable, self._errored):
             while (head := heap.peek()) is not None and head.until <= now:
                 heap.pop()
                 yield head
 
     def next_end(self) -> float | None:
-        ends = [head.until for heap in (self._refused, self._broken) if (head := heap.peek()) is not None]
+        ends = [head.until for heap in (self._unschedulable, self._errored) if (head := heap.peek()) is not None]
         return min(ends, default=None)
 
     def __len__(self) -> int:
-        return len(self._refused) + len(self._broken)
+        return len(self._unschedulable) + len(self._errored)
 
     def __iter__(self) -> Iterator[QueuedPod]:
-        yield from self._refused
-        yield from self._broken
+        yield from self._unschedulable
+        yield from self._errored

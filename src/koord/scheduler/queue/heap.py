@@ -13,7 +13,7 @@ _SWEEP_FACTOR = 2
 _SWEEP_FLOOR = 64
 
 
-class Heap(Generic[T]):
+class KeyedHeap(Generic[T]):
     """Order items by key, smallest first; equal keys keep the order of `push`."""
 
     def __init__(self) -> None:

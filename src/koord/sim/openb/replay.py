@@ -14,27 +14,27 @@ import msgspec
 
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.model import convert
-from koord.policy.device.fragmentation import typical_pods
-from koord.scheduler.assembly import Assembly
-from koord.scheduler.framework.decision import Chosen
-from koord.scheduler.framework.engine import Engine
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.framework.decision import ChosenNode
+from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.plugins.registry import REGISTRY, Factory
-from koord.scheduler.state.pod import PodInfo
-from koord.sim.openb.published import OpenbBestFit, OpenbFGD, OpenbRank
-from koord.sim.openb.scene import SCHEDULER, Scene, pod_of
-from koord.sim.openb.trace import Order, Trace
+from koord.scheduler.plugins.fragmentation_aware.fragmentation import typical_pods
+from koord.scheduler.plugins.registry import REGISTRY, PluginFactory
+from koord.sim.openb.published_policies import OpenbBestFit, OpenbFGD, OpenbRank
+from koord.sim.openb.replay_cluster import SCHEDULER, ReplayCluster, build_pod
+from koord.sim.openb.trace import ArrivalOrder, OpenbTrace
 
 KOORD, BEST_FIT, FGD = "koord", "BestFit", "FGD"
 POLICIES = (KOORD, BEST_FIT, FGD)
-_ABOVE_TIES = 100_000
-_ENOUGH = ("NodeResourcesFit", "NodeAffinity")
+_SCORE_WEIGHT = 100_000
+_PUBLISHED_FILTERS = ("NodeResourcesFit", "NodeAffinity")
 
-_TELLING = 100  # pods
-Told = Callable[[int], None]
+_PROGRESS_STEP = 100  # pods
+ProgressCallback = Callable[[int], None]
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ReplayRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The result of one run. `allocation` is the percentage of all cards, by load: the percentage requested so far."""
 
     policy: str
@@ -47,34 +47,36 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     allocation: Mapping[int, float]
     seconds: float  # of one CPU, for all decisions
 
-    def at(self, load: int) -> float | None:
+    def allocation_at(self, load: int) -> float | None:
         return self.allocation.get(load)
 
 
-def replay(trace: Trace, order: Order, policy: str, up_to: int | None = None, told: Told | None = None) -> Run:
+def replay(
+    trace: OpenbTrace, order: ArrivalOrder, policy: str, up_to: int | None = None, told: ProgressCallback | None = None
+) -> ReplayRun:
     """Run the experiment. `up_to` is the load in percent after which to stop; `told` is called with the number of
     arrivals.
     """
-    scene = Scene(trace.nodes)
-    engine = _engine(scene, trace, order, policy)
-    pods, capacity = scene.shelf("Pod"), trace.capacity_milli
-    points = _Points(capacity)
+    cluster = ReplayCluster(trace.nodes)
+    engine = _build_engine(cluster, trace, order, policy)
+    pods, capacity = cluster.lister_of_kind("Pod"), trace.capacity_milli
+    points = _AllocationCurve(capacity)
     placed = allocated = arrived = 0
     started = time.process_time()
     for number, index in enumerate(order.pods):
         wanted = trace.pods[index]
         if up_to is not None and points.load_with(wanted.total_milli) > up_to:
             break
-        pod = pod_of(wanted, number)
+        pod = build_pod(wanted, number)
         pods.put(pod)
         arrived += 1
-        if _placed(engine, scene, scene.state.info(pod)):
+        if _try_place(engine, cluster, cluster.state.pod_info(pod)):
             placed += 1
             allocated += wanted.total_milli
         points.note(wanted.total_milli, allocated)
-        if told is not None and arrived % _TELLING == 0:
-            told(_TELLING)
-    return Run(
+        if told is not None and arrived % _PROGRESS_STEP == 0:
+            told(_PROGRESS_STEP)
+    return ReplayRun(
         policy=policy,
         variant=trace.variant,
         seed=order.seed,
@@ -87,20 +89,20 @@ def replay(trace: Trace, order: Order, policy: str, up_to: int | None = None, to
     )
 
 
-def _placed(engine: Engine, scene: Scene, pod: PodInfo) -> bool:
+def _try_place(engine: SchedulingEngine, cluster: ReplayCluster, pod: PodInfo) -> bool:
     decision = engine.decide(pod)
-    if not isinstance(decision, Chosen):
+    if not isinstance(decision, ChosenNode):
         return False
-    scene.state.assume(pod, decision.node)
-    node = scene.state.table.index[decision.node]
-    for plugin in engine.profile.at("reserve"):
+    cluster.state.assume(pod, decision.node)
+    node = cluster.state.table.index[decision.node]
+    for plugin in engine.profile.plugins_at("reserve"):
         refused = plugin.reserve(engine.cycle, pod, node)
         if refused is not None:
             raise RuntimeError(f"{plugin.name} took back its word on {pod.key} and {node.name}: {refused}")
     return True
 
 
-class _Points:
+class _AllocationCurve:
     """Allocation by load: what was recorded while the load rounds to a percent is averaged."""
 
     def __init__(self, capacity_milli: int) -> None:
@@ -123,21 +125,21 @@ class _Points:
 # The scheduler ---------------------------------------------------------------------------------------------------
 
 
-def _engine(scene: Scene, trace: Trace, order: Order, policy: str) -> Engine:
-    extra: dict[str, Factory] = {}
+def _build_engine(cluster: ReplayCluster, trace: OpenbTrace, order: ArrivalOrder, policy: str) -> SchedulingEngine:
+    extra: dict[str, PluginFactory] = {}
     if policy == KOORD:
-        plugins = koord_plugins()
+        plugins = koord_profile_plugins()
     else:
-        plugins, extra = _published(trace, order, policy)
+        plugins, extra = _published_plugins(trace, order, policy)
     config = convert({"profiles": [{"schedulerName": SCHEDULER, "plugins": plugins}]}, KubeSchedulerConfiguration)
-    assembly = Assembly.of(config, {**REGISTRY, **extra})
-    if not isinstance(assembly, Assembly):
+    assembly = CompletedConfig.complete(config, {**REGISTRY, **extra})
+    if not isinstance(assembly, CompletedConfig):
         raise RuntimeError(f"the profile of {policy} is wrong: {'; '.join(map(str, assembly))}")
-    (profile,) = assembly.profiles(scene)
-    return Engine(profile, scene.state, seed=order.seed)
+    (profile,) = assembly.make_profiles(cluster)
+    return SchedulingEngine(profile, cluster.state, seed=order.seed)
 
 
-def koord_plugins() -> dict[str, Any]:
+def koord_profile_plugins() -> dict[str, Any]:
     """Return the plugins of koord's profile: Kubernetes' filters and DeviceShare; FragmentationAware alone ranks
     nodes.
     """
@@ -147,7 +149,9 @@ def koord_plugins() -> dict[str, Any]:
     }
 
 
-def _published(trace: Trace, order: Order, policy: str) -> tuple[dict[str, Any], dict[str, Factory]]:
+def _published_plugins(
+    trace: OpenbTrace, order: ArrivalOrder, policy: str
+) -> tuple[dict[str, Any], dict[str, PluginFactory]]:
     """Return the plugins of a published policy: filters of CPU, memory, pod count and model; cards and scores as
     published.
     """
@@ -163,8 +167,8 @@ def _published(trace: Trace, order: Order, policy: str) -> tuple[dict[str, Any],
     plugins = {
         "multiPoint": {"disabled": [{"name": "*"}]},
         "queueSort": {"enabled": [{"name": "PrioritySort"}]},
-        "filter": {"enabled": [*({"name": one} for one in _ENOUGH), {"name": name}]},
-        "score": {"enabled": [{"name": name, "weight": _ABOVE_TIES}, {"name": OpenbRank.name}]},
+        "filter": {"enabled": [*({"name": one} for one in _PUBLISHED_FILTERS), {"name": name}]},
+        "score": {"enabled": [{"name": name, "weight": _SCORE_WEIGHT}, {"name": OpenbRank.name}]},
         "reserve": {"enabled": [{"name": name}]},
         "bind": {"enabled": [{"name": "DefaultBinder"}]},
     }

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from koord.policy.device.fragmentation import Shape
+from koord.scheduler.plugins.fragmentation_aware.fragmentation import GpuPodShape
 
 NODES = "openb_node_list_gpu_node.csv"
 PODS = "openb_pod_list_{variant}.csv"
@@ -24,7 +24,7 @@ TUNED_PERCENT = 130  # of the capacity of all cards: how much the pods that arri
 SOURCE = "cluster-trace-gpu-v2023 of github.com/alibaba/clusterdata"
 
 
-class BadTrace(Exception):
+class TraceError(Exception):
     """A trace file is missing, or not what it should be."""
 
 
@@ -51,11 +51,11 @@ class TracePod(msgspec.Struct, frozen=True):
         return self.gpus * self.gpu_milli
 
     @property
-    def shape(self) -> Shape:
-        return Shape(self.cpu_milli, self.gpu_milli if self.gpus else 0, self.gpus, "|".join(self.models))
+    def shape(self) -> GpuPodShape:
+        return GpuPodShape(self.cpu_milli, self.gpu_milli if self.gpus else 0, self.gpus, "|".join(self.models))
 
 
-class Trace(msgspec.Struct, frozen=True):
+class OpenbTrace(msgspec.Struct, frozen=True):
     """Nodes and pods, both sorted by name, as orders count them."""
 
     variant: str
@@ -67,7 +67,7 @@ class Trace(msgspec.Struct, frozen=True):
         return 1000 * sum(node.gpus for node in self.nodes)
 
 
-class Order(msgspec.Struct, frozen=True):
+class ArrivalOrder(msgspec.Struct, frozen=True):
     """An arrival order. `pods` is which pod arrives next, by index; `node_rank` is of each node, and the lowest wins a
     tie.
     """
@@ -78,7 +78,7 @@ class Order(msgspec.Struct, frozen=True):
     published: bool = False  # the very order of the published run
 
 
-def read_trace(folder: Path, variant: str) -> Trace:
+def read_trace(folder: Path, variant: str) -> OpenbTrace:
     nodes = [
         TraceNode(row["sn"], int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"])
         for row in _rows(folder / NODES, ("sn", "cpu_milli", "memory_mib", "gpu", "model"))
@@ -86,7 +86,7 @@ def read_trace(folder: Path, variant: str) -> Trace:
     columns = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
     pods = [_pod(row) for row in _rows(folder / PODS.format(variant=variant), columns)]
     by_name = lambda one: one.name  # noqa: E731
-    return Trace(variant, tuple(sorted(nodes, key=by_name)), tuple(sorted(pods, key=by_name)))
+    return OpenbTrace(variant, tuple(sorted(nodes, key=by_name)), tuple(sorted(pods, key=by_name)))
 
 
 def _pod(row: dict[str, str]) -> TracePod:
@@ -102,18 +102,18 @@ def _pod(row: dict[str, str]) -> TracePod:
     )
 
 
-def read_order(folder: Path, trace: Trace, seed: int) -> Order:
+def read_order(folder: Path, trace: OpenbTrace, seed: int) -> ArrivalOrder:
     """Return the published order where there is a file of it, otherwise a random one by the same rules."""
     path = folder / ORDER.format(variant=trace.variant, seed=seed)
     if not path.exists():
-        return drawn_order(trace, seed)
+        return random_order(trace, seed)
     try:
         found = msgspec.convert({**json.loads(path.read_text()), "seed": seed}, _OrderFile)
     except (OSError, ValueError) as error:
-        raise BadTrace(f"{path}: {error}") from error
+        raise TraceError(f"{path}: {error}") from error
     if max(found.pods, default=0) >= len(trace.pods) or len(found.node_rank) != len(trace.nodes):
-        raise BadTrace(f"{path}: is the order of another trace: it counts other pods or nodes")
-    return Order(seed, found.pods, found.node_rank, published=True)
+        raise TraceError(f"{path}: is the order of another trace: it counts other pods or nodes")
+    return ArrivalOrder(seed, found.pods, found.node_rank, published=True)
 
 
 class _OrderFile(msgspec.Struct):
@@ -121,7 +121,7 @@ class _OrderFile(msgspec.Struct):
     node_rank: list[int]
 
 
-def drawn_order(trace: Trace, seed: int, percent: int = TUNED_PERCENT) -> Order:
+def random_order(trace: OpenbTrace, seed: int, percent: int = TUNED_PERCENT) -> ArrivalOrder:
     """Draw an order: all pods once in any order, then more at random until they request `percent` of all cards.
 
     Where they request more to begin with, some are left out.
@@ -139,7 +139,7 @@ def drawn_order(trace: Trace, seed: int, percent: int = TUNED_PERCENT) -> Order:
                 break
             pods.append(drawn)
             total += trace.pods[drawn].total_milli
-    return Order(seed, pods, chance.permutation(len(trace.nodes)).tolist())
+    return ArrivalOrder(seed, pods, chance.permutation(len(trace.nodes)).tolist())
 
 
 def read_published(folder: Path, variant: str, policy: str, seed: int) -> dict[int, float]:
@@ -169,10 +169,10 @@ def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
     except FileNotFoundError:
         there = variants_in(path.parent)
         hint = f"the variants there are {', '.join(there)}" if there else f"it comes with {SOURCE}"
-        raise BadTrace(f"{path} is not there; {hint}") from None
+        raise TraceError(f"{path} is not there; {hint}") from None
     except OSError as error:
-        raise BadTrace(f"{path}: {error.strerror}") from error
+        raise TraceError(f"{path}: {error.strerror}") from error
     missing = [name for name in columns if not rows or name not in rows[0]]
     if missing:
-        raise BadTrace(f"{path}: has no column {', '.join(missing)}, or no rows")
+        raise TraceError(f"{path}: has no column {', '.join(missing)}, or no rows")
     return rows

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from koord.telemetry.metrics.family import Counter, Gauge, Histogram, Labels
-from koord.telemetry.metrics.registry import AnyFamily, Reading, Registry
+from koord.telemetry.metrics.registry import AnyFamily, Counter, Gauge, Histogram, Labels, MetricReading, MetricRegistry
 
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
-OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _HELP = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 _LABEL = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 
-def wants_open(accept: str) -> bool:
+def prefers_openmetrics(accept: str) -> bool:
     """Return whether an Accept header prefers OpenMetrics to plain text. Weights decide, the first of equals wins."""
     best, chosen = 0.0, ""
     for part in accept.split(","):
@@ -30,9 +29,9 @@ def wants_open(accept: str) -> bool:
     return chosen == "application/openmetrics-text"
 
 
-def render(registries: Iterable[Registry], *, open_metrics: bool = False) -> bytes:
+def render(registries: Iterable[MetricRegistry], *, open_metrics: bool = False) -> bytes:
     """Render every family that has a series, by name. Where two registries share a name, the first one is served."""
-    entries: dict[str, AnyFamily | Reading] = {}
+    entries: dict[str, AnyFamily | MetricReading] = {}
     for registry in registries:
         for entry in (*registry.families(), *registry.readings()):
             entries.setdefault(entry.name, entry)
@@ -48,7 +47,7 @@ def render(registries: Iterable[Registry], *, open_metrics: bool = False) -> byt
     return ("\n".join(lines) + "\n").encode() if lines else b""
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a number as Go prints it: shortest digits, an exponent from a million on."""
     if math.isnan(value):
         return "NaN"
@@ -64,28 +63,28 @@ def number(value: float) -> str:
     return f"{sign}{digits[0]}{tail}e+{len(whole) - 1:02d}"
 
 
-def line(name: str, names: Labels, values: Labels, value: str) -> str:
+def format_sample(name: str, names: Labels, values: Labels, value: str) -> str:
     """Format one sample, with its labels in order of name."""
     return f"{name}{_labels(names, values)} {value}"
 
 
-def _lines(entry: AnyFamily | Reading, open_metrics: bool) -> Iterator[str]:
-    write = _open_number if open_metrics else number
+def _lines(entry: AnyFamily | MetricReading, open_metrics: bool) -> Iterator[str]:
+    write = _open_number if open_metrics else format_number
     suffix = "_total" if open_metrics and entry.kind == "counter" and not entry.name.endswith("_total") else ""
-    if isinstance(entry, Reading):
+    if isinstance(entry, MetricReading):
         for values, value in entry.values:
-            yield line(entry.name + suffix, entry.label_names, values, write(value))
+            yield format_sample(entry.name + suffix, entry.label_names, values, write(value))
         return
     series_of: Iterable[tuple[Labels, Counter | Gauge | Histogram]] = entry
     for values, series in sorted(series_of, key=_values):
         if isinstance(series, Histogram):
             yield from _buckets(entry.name, entry.label_names, values, series, open_metrics)
         else:
-            yield line(entry.name + suffix, entry.label_names, values, write(series.value))
+            yield format_sample(entry.name + suffix, entry.label_names, values, write(series.value))
 
 
 def _buckets(name: str, names: Labels, values: Labels, series: Histogram, open_metrics: bool) -> Iterator[str]:
-    write = _open_number if open_metrics else number
+    write = _open_number if open_metrics else format_number
     inside = _pairs(names, values)
     head = f"{name}_bucket{{{inside}{',' if inside else ''}le="
     seen = 0
@@ -116,7 +115,7 @@ def _help(text: str, open_metrics: bool) -> str:
 
 
 def _open_number(value: float) -> str:
-    text = number(value)
+    text = format_number(value)
     return text if any(mark in text for mark in ".eNI") else f"{text}.0"
 
 

@@ -9,18 +9,18 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from koord.telemetry.metrics.registry import Reading, Registry
+from koord.telemetry.metrics.registry import MetricReading, MetricRegistry
 
 _PROC = Path("/proc")
 _START_FIELD, _CPU_FIELDS, _VIRTUAL_FIELD, _RESIDENT_FIELD = 19, (11, 12), 20, 21  # of stat, after the command's name
 
 
-def watch_process(registry: Registry, proc: Path = _PROC) -> None:
+def register_process_metrics(registry: MetricRegistry, proc: Path = _PROC) -> None:
     """Register process_* metrics (where there is a /proc) and python_* metrics."""
     registry.source(lambda: (*_process(proc), *_python()))
 
 
-def _process(proc: Path) -> Iterator[Reading]:
+def _process(proc: Path) -> Iterator[MetricReading]:
     try:
         # The command's name may hold spaces and brackets; what follows its last bracket does not.
         fields = (proc / "self" / "stat").read_text().rpartition(")")[2].split()
@@ -30,24 +30,26 @@ def _process(proc: Path) -> Iterator[Reading]:
         return  # no /proc on this system: these numbers are absent, not zero
     ticks = os.sysconf("SC_CLK_TCK")
     cpu = sum(int(fields[at]) for at in _CPU_FIELDS) / ticks
-    yield _one("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", cpu, "counter")
-    yield _one("process_open_fds", "Number of open file descriptors.", descriptors)
+    yield _reading("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", cpu, "counter")
+    yield _reading("process_open_fds", "Number of open file descriptors.", descriptors)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    yield _one("process_max_fds", "Maximum number of open file descriptors.", _limit(limit))
-    yield _one("process_virtual_memory_bytes", "Virtual memory size in bytes.", int(fields[_VIRTUAL_FIELD]))
+    yield _reading("process_max_fds", "Maximum number of open file descriptors.", _limit(limit))
+    yield _reading("process_virtual_memory_bytes", "Virtual memory size in bytes.", int(fields[_VIRTUAL_FIELD]))
     most = resource.getrlimit(resource.RLIMIT_AS)[0]
-    yield _one("process_virtual_memory_max_bytes", "Maximum amount of virtual memory available in bytes.", _limit(most))
+    yield _reading(
+        "process_virtual_memory_max_bytes", "Maximum amount of virtual memory available in bytes.", _limit(most)
+    )
     resident = int(fields[_RESIDENT_FIELD]) * resource.getpagesize()
-    yield _one("process_resident_memory_bytes", "Resident memory size in bytes.", resident)
+    yield _reading("process_resident_memory_bytes", "Resident memory size in bytes.", resident)
     if boot is not None:
         started = boot + int(fields[_START_FIELD]) / ticks
-        yield _one("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", started)
+        yield _reading("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", started)
 
 
-def _python() -> Iterator[Reading]:
+def _python() -> Iterator[MetricReading]:
     labels = ("version", "implementation")
     value = ((platform.python_version(), platform.python_implementation()), 1.0)
-    yield Reading("python_info", "Version of the interpreter.", "gauge", labels, (value,))
+    yield MetricReading("python_info", "Version of the interpreter.", "gauge", labels, (value,))
     stats = gc.get_stats()
     for name, key, text in (
         ("python_gc_objects_collected_total", "collected", "Objects that the cycle collector freed."),
@@ -55,7 +57,7 @@ def _python() -> Iterator[Reading]:
         ("python_gc_collections_total", "collections", "How often each generation was collected."),
     ):
         values = tuple(((str(generation),), float(one[key])) for generation, one in enumerate(stats))
-        yield Reading(name, text, "counter", ("generation",), values)
+        yield MetricReading(name, text, "counter", ("generation",), values)
 
 
 def _boot_time(proc: Path) -> float | None:
@@ -69,5 +71,5 @@ def _limit(value: int) -> float:
     return float(2**64 - 1) if value == resource.RLIM_INFINITY else float(value)
 
 
-def _one(name: str, help: str, value: float, kind: str = "gauge") -> Reading:
-    return Reading(name, help, "counter" if kind == "counter" else "gauge", (), (((), float(value)),))
+def _reading(name: str, help: str, value: float, kind: str = "gauge") -> MetricReading:
+    return MetricReading(name, help, "counter" if kind == "counter" else "gauge", (), (((), float(value)),))

@@ -1,19 +1,162 @@
-"""The metrics of one program instance. There is no global one: two programs in a process never share a number."""
+"""Counters, gauges and histograms of one program instance, one series for each set of label values, and
+their registry.
+
+Not thread-safe: a program changes its metrics from its event loop only, which saves a lock per
+observation. Names are served as given; koord's are Kubernetes' and Koordinator's, and some of those break
+the rules that client libraries enforce (a counter without `_total`), which is why this is not one of
+them. There is no global registry: two programs in a process never share a number.
+"""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
-from koord.telemetry.metrics.buckets import DEFAULT
-from koord.telemetry.metrics.family import Counter, Family, Gauge, Histogram, Kind, Labels, M
+DEFAULT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+def exponential_buckets(first: float, factor: float, count: int) -> tuple[float, ...]:
+    bounds = []
+    for _ in range(count):
+        bounds.append(first)
+        first *= factor
+    return tuple(bounds)
+
+
+def linear_buckets(first: float, width: float, count: int) -> tuple[float, ...]:
+    bounds = []
+    for _ in range(count):
+        bounds.append(first)
+        first += width
+    return tuple(bounds)
+
+
+Kind = Literal["counter", "gauge", "histogram"]
+Labels = tuple[str, ...]
+
+UNEXPECTED = "unexpected"  # what a label value outside its allow-list is replaced with
+
+
+class Counter:
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def inc(self, amount: float = 1.0) -> None:
+        self.value += amount
+
+
+class Gauge:
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def set(self, value: float) -> None:
+        self.value = value
+
+    def inc(self, amount: float = 1.0) -> None:
+        self.value += amount
+
+    def dec(self, amount: float = 1.0) -> None:
+        self.value -= amount
+
+
+class Histogram:
+    """`counts[i]` holds what fell between `bounds[i-1]` and `bounds[i]`; the last one has no upper bound."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def observe_many(self, value: float, times: int) -> None:
+        """Record `times` observations of one value, for a loop that measures a batch and divides."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+
+M = TypeVar("M", bound=Counter | Gauge | Histogram)
+
+
+class MetricFamily(Generic[M]):
+    """All series of one name. `labels(...)` finds or creates one; keep a reference where the same series changes
+    often.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        help: str,
+        kind: Kind,
+        label_names: Labels,
+        make: Callable[[], M],
+        allowed: Mapping[str, frozenset[str]],
+    ) -> None:
+        self.name = name
+        self.help = help
+        self.kind: Kind = kind
+        self.label_names = label_names
+        self._make: Callable[[], M] = make
+        self._allowed = [(label_names.index(name), values) for name, values in allowed.items() if name in label_names]
+        self._series: dict[Labels, M] = {}
+        if not label_names:
+            self.labels()
+
+    def labels(self, *values: str) -> M:
+        found = self._series.get(values)
+        return found if found is not None else self._new(values)
+
+    def _new(self, values: Labels) -> M:
+        if len(values) != len(self.label_names):
+            raise ValueError(f"{self.name} has labels {self.label_names}, got {values}")
+        if self._allowed:
+            changed = list(values)
+            for at, allowed in self._allowed:
+                if changed[at] not in allowed:
+                    changed[at] = UNEXPECTED
+            if tuple(changed) != values:
+                return self.labels(*changed)
+        made = self._series[values] = self._make()
+        return made
+
+    def remove(self, *values: str) -> None:
+        """Remove the series; it is no error when it is absent."""
+        self._series.pop(values, None)
+
+    def remove_where(self, **wanted: str) -> int:
+        """Remove every series with these label values, and return how many there were."""
+        at = [(self.label_names.index(name), value) for name, value in wanted.items()]
+        gone = [values for values in self._series if all(values[i] == value for i, value in at)]
+        for values in gone:
+            del self._series[values]
+        return len(gone)
+
+    def clear(self) -> None:
+        self._series.clear()
+
+    def __iter__(self) -> Iterator[tuple[Labels, M]]:
+        return iter(tuple(self._series.items()))
+
+    def __len__(self) -> int:
+        return len(self._series)
+
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 
-class Reading(msgspec.Struct, frozen=True):
+class MetricReading(msgspec.Struct, frozen=True):
     """A metric that is not held but read on each scrape: one name, and a value for each set of labels."""
 
     name: str
@@ -23,11 +166,11 @@ class Reading(msgspec.Struct, frozen=True):
     values: Sequence[tuple[Labels, float]]
 
 
-AnyFamily = Family[Counter] | Family[Gauge] | Family[Histogram]
-Source = Callable[[], Iterable[Reading]]
+AnyFamily = MetricFamily[Counter] | MetricFamily[Gauge] | MetricFamily[Histogram]
+ReadingSource = Callable[[], Iterable[MetricReading]]
 
 
-class Registry:
+class MetricRegistry:
     """Creates families and serves them in order of name. A name can be registered once."""
 
     def __init__(
@@ -42,37 +185,37 @@ class Registry:
         self._disabled = frozenset(disabled)
         self._allowed = allowed or {}
         self._families: dict[str, AnyFamily] = {}
-        self._sources: list[Source] = []
+        self._sources: list[ReadingSource] = []
 
-    def counter(self, name: str, help: str, labels: Sequence[str] = ()) -> Family[Counter]:
-        return self._take(Family(name, help, "counter", self._names(name, labels), Counter, self._of(name)))
+    def counter(self, name: str, help: str, labels: Sequence[str] = ()) -> MetricFamily[Counter]:
+        return self._take(MetricFamily(name, help, "counter", self._names(name, labels), Counter, self._of(name)))
 
-    def gauge(self, name: str, help: str, labels: Sequence[str] = ()) -> Family[Gauge]:
-        return self._take(Family(name, help, "gauge", self._names(name, labels), Gauge, self._of(name)))
+    def gauge(self, name: str, help: str, labels: Sequence[str] = ()) -> MetricFamily[Gauge]:
+        return self._take(MetricFamily(name, help, "gauge", self._names(name, labels), Gauge, self._of(name)))
 
     def histogram(
-        self, name: str, help: str, labels: Sequence[str] = (), buckets: Sequence[float] = DEFAULT
-    ) -> Family[Histogram]:
+        self, name: str, help: str, labels: Sequence[str] = (), buckets: Sequence[float] = DEFAULT_BUCKETS
+    ) -> MetricFamily[Histogram]:
         bounds = tuple(buckets)
         if list(bounds) != sorted(set(bounds)) or not bounds:
             raise ValueError(f"{name}: bucket bounds must rise, got {bounds}")
         names = self._names(name, labels)
-        return self._take(Family(name, help, "histogram", names, lambda: Histogram(bounds), self._of(name)))
+        return self._take(MetricFamily(name, help, "histogram", names, lambda: Histogram(bounds), self._of(name)))
 
-    def source(self, read: Source) -> None:
+    def source(self, read: ReadingSource) -> None:
         """Register a function that is asked for readings on each scrape."""
         self._sources.append(read)
 
     def families(self) -> Iterator[AnyFamily]:
         return iter([family for name, family in self._families.items() if name not in self._disabled])
 
-    def readings(self) -> Iterator[Reading]:
+    def readings(self) -> Iterator[MetricReading]:
         for read in self._sources:
             for reading in read():
                 if reading.name not in self._disabled:
                     yield reading
 
-    def _take(self, family: Family[M]) -> Family[M]:
+    def _take(self, family: MetricFamily[M]) -> MetricFamily[M]:
         if family.name in self._families:
             raise ValueError(f"metric {family.name} is registered already")
         self._families[family.name] = family  # type: ignore[assignment]

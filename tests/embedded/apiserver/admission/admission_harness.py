@@ -6,8 +6,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from koord.embedded.apiserver.server import Server
-from koord.kube.transport import JSON, MERGE_PATCH, Request
+from koord.embedded.apiserver.server import ApiServer
+from koord.kube.transport.interface import JSON, MERGE_PATCH, ApiRequest
 from koord.telemetry.clock import ManualClock
 
 Obj = dict[str, Any]
@@ -19,7 +19,7 @@ STORAGE_CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 
 
 class Api:
-    def __init__(self, server: Server, clock: ManualClock) -> None:
+    def __init__(self, server: ApiServer, clock: ManualClock) -> None:
         self.server = server
         self.clock = clock
         self.warning = ""
@@ -27,7 +27,7 @@ class Api:
     async def send(
         self, method: str, path: str, body: Any = None, *, form: str = JSON, query: Mapping[str, str] | None = None
     ) -> tuple[int, Obj]:
-        request = Request(method=method, path=path, body=body, content_type=form, query=query or {}, user="tester")
+        request = ApiRequest(method=method, path=path, body=body, content_type=form, query=query or {}, user="tester")
         answer = await self.server.handle(request)
         self.warning = answer.headers.get("Warning", "")
         return answer.status, answer.body.plain()
@@ -47,7 +47,7 @@ class Api:
 
 async def started() -> Api:
     clock = ManualClock()
-    server = Server(clock=clock, chance=random.Random(5))
+    server = ApiServer(clock=clock, chance=random.Random(5))
     await server.start()
     return Api(server, clock)
 

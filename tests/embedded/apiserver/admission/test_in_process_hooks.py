@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.admission.hooks import InProcessAdmission
-from koord.embedded.apiserver.admission.registration import NO_CONDITIONS
-from koord.embedded.apiserver.admission.rule import Rule, selector_of
-from koord.embedded.apiserver.admission.verdict import ALLOWED, Verdict, denied
-from koord.embedded.apiserver.rest.admission_chain import Attributes
+from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.admission.hooks import InProcessHook
+from koord.embedded.apiserver.admission.matching import WebhookRule, parse_selector
+from koord.embedded.apiserver.admission.review import ALLOWED, AdmissionVerdict, deny
+from koord.embedded.apiserver.admission.webhooks import NO_MATCH_CONDITIONS
 from tests.embedded.apiserver.admission.admission_harness import CONFIG_MAPS, PODS, Api, config_map, pod, started
 from tests.embedded.apiserver.admission.webhook_server import webhook_server
 
-CM = (Rule(api_groups=("",), resources=("configmaps",)),)
+CM = (WebhookRule(api_groups=("",), resources=("configmaps",)),)
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
@@ -26,56 +26,56 @@ async def api() -> AsyncIterator[Api]:
     await made.server.close()
 
 
-def _label(key: str, value: str) -> Callable[[Attributes], Verdict]:
-    def mutate(attributes: Attributes) -> Verdict:
+def _label(key: str, value: str) -> Callable[[AdmissionAttributes], AdmissionVerdict]:
+    def mutate(attributes: AdmissionAttributes) -> AdmissionVerdict:
         labels = (attributes.obj or {})["metadata"].get("labels") or {}
-        return Verdict(patch=[{"op": "add", "path": "/metadata/labels", "value": {**labels, key: value}}])
+        return AdmissionVerdict(patch=[{"op": "add", "path": "/metadata/labels", "value": {**labels, key: value}}])
 
     return mutate
 
 
 async def test_patch(api: Api) -> None:
-    api.server.hooks.add(InProcessAdmission(name="label", rules=CM, mutate=_label("a", "1")))
+    api.server.hooks.add(InProcessHook(name="label", rules=CM, mutate=_label("a", "1")))
     _, made = await api.post(CONFIG_MAPS, config_map())
     assert made["metadata"]["labels"] == {"a": "1"}
 
 
 async def test_whole_object(api: Api) -> None:
-    def mutate(attributes: Attributes) -> Verdict:
-        return Verdict(obj={**(attributes.obj or {}), "data": {"k": "mine"}})
+    def mutate(attributes: AdmissionAttributes) -> AdmissionVerdict:
+        return AdmissionVerdict(obj={**(attributes.obj or {}), "data": {"k": "mine"}})
 
-    api.server.hooks.add(InProcessAdmission(name="data", rules=CM, mutate=mutate))
+    api.server.hooks.add(InProcessHook(name="data", rules=CM, mutate=mutate))
     body = config_map()
     _, made = await api.post(CONFIG_MAPS, body)
     assert (made["data"], body["data"]) == ({"k": "mine"}, {"k": "v"})
 
 
 async def test_denial_reads_as_a_webhooks(api: Api) -> None:
-    api.server.hooks.add(InProcessAdmission(name="gate.example.com", rules=CM, validate=lambda _: denied("no", 409)))
+    api.server.hooks.add(InProcessHook(name="gate.example.com", rules=CM, validate=lambda _: deny("no", 409)))
     status, body = await api.post(CONFIG_MAPS, config_map())
     assert (status, body["message"]) == (409, 'admission webhook "gate.example.com" denied the request: no')
 
 
 async def test_warnings(api: Api) -> None:
-    api.server.hooks.add(InProcessAdmission(name="w", rules=CM, validate=lambda _: Verdict(warnings=("hm",))))
+    api.server.hooks.add(InProcessHook(name="w", rules=CM, validate=lambda _: AdmissionVerdict(warnings=("hm",))))
     assert (await api.post(CONFIG_MAPS, config_map()))[0] == 201
     assert api.warning == '299 - "hm"'
 
 
 async def test_asynchronous_function(api: Api) -> None:
-    async def validate(attributes: Attributes) -> Verdict:
-        return denied(f"{attributes.operation} by {attributes.user}")
+    async def validate(attributes: AdmissionAttributes) -> AdmissionVerdict:
+        return deny(f"{attributes.operation} by {attributes.user}")
 
-    api.server.hooks.add(InProcessAdmission(name="a", rules=CM, validate=validate))
+    api.server.hooks.add(InProcessHook(name="a", rules=CM, validate=validate))
     _, body = await api.post(CONFIG_MAPS, config_map())
     assert body["message"].endswith("CREATE by tester")
 
 
 async def test_a_hook_that_fails_lets_nothing_through(api: Api) -> None:
-    def broken(_: Attributes) -> Verdict:
+    def broken(_: AdmissionAttributes) -> AdmissionVerdict:
         raise LookupError("lost")
 
-    api.server.hooks.add(InProcessAdmission(name="b", rules=CM, mutate=broken))
+    api.server.hooks.add(InProcessHook(name="b", rules=CM, mutate=broken))
     status, body = await api.post(CONFIG_MAPS, config_map())
     assert (status, body["reason"]) == (500, "InternalError")
     assert "LookupError: lost" in body["message"]
@@ -85,11 +85,11 @@ async def test_a_hook_that_fails_lets_nothing_through(api: Api) -> None:
 async def test_validators_see_the_finished_object(api: Api) -> None:
     seen: list[Any] = []
 
-    def validate(attributes: Attributes) -> Verdict:
+    def validate(attributes: AdmissionAttributes) -> AdmissionVerdict:
         seen.append(attributes.obj)
         return ALLOWED
 
-    api.server.hooks.add(InProcessAdmission(name="see", rules=CM, validate=validate, mutate=_label("a", "1")))
+    api.server.hooks.add(InProcessHook(name="see", rules=CM, validate=validate, mutate=_label("a", "1")))
     await api.post(CONFIG_MAPS, config_map())
     (obj,) = seen
     assert obj["metadata"]["labels"] == {"a": "1"}
@@ -97,12 +97,12 @@ async def test_validators_see_the_finished_object(api: Api) -> None:
 
 
 async def test_selectors_and_exact_rules(api: Api) -> None:
-    hook = InProcessAdmission(
+    hook = InProcessHook(
         name="picky",
         rules=CM,
-        validate=lambda _: denied("no"),
-        objects=selector_of({"matchLabels": {"watched": "yes"}}),
-        namespaces=selector_of({"matchLabels": {"kubernetes.io/metadata.name": "default"}}),
+        validate=lambda _: deny("no"),
+        objects=parse_selector({"matchLabels": {"watched": "yes"}}),
+        namespaces=parse_selector({"matchLabels": {"kubernetes.io/metadata.name": "default"}}),
     )
     api.server.hooks.add(hook)
     assert (await api.post(CONFIG_MAPS, config_map("a")))[0] == 201
@@ -114,20 +114,20 @@ async def test_selectors_and_exact_rules(api: Api) -> None:
 async def test_built_in_plugins_look_again(api: Api) -> None:
     """A profile that gives a pod another class has to give the class's number too, as on a real server."""
 
-    def mutate(attributes: Attributes) -> Verdict:
+    def mutate(attributes: AdmissionAttributes) -> AdmissionVerdict:
         spec = {**(attributes.obj or {})["spec"], "priorityClassName": "system-node-critical"}
         for field in ("priority", "preemptionPolicy"):
             spec.pop(field)
-        return Verdict(obj={**(attributes.obj or {}), "spec": spec})
+        return AdmissionVerdict(obj={**(attributes.obj or {}), "spec": spec})
 
-    rules = (Rule(api_groups=("",), resources=("pods",), operations=("CREATE",)),)
-    api.server.hooks.add(InProcessAdmission(name="profile", rules=rules, mutate=mutate))
+    rules = (WebhookRule(api_groups=("",), resources=("pods",), operations=("CREATE",)),)
+    api.server.hooks.add(InProcessHook(name="profile", rules=rules, mutate=mutate))
     _, made = await api.post(PODS, pod())
     assert made["spec"]["priority"] == 2_000_001_000
 
 
 async def test_removed_hooks_are_silent_and_names_are_unique(api: Api) -> None:
-    hook = InProcessAdmission(name="once", rules=CM, validate=lambda _: denied("no"))
+    hook = InProcessHook(name="once", rules=CM, validate=lambda _: deny("no"))
     api.server.hooks.add(hook)
     with pytest.raises(ValueError, match="once"):
         api.server.hooks.add(hook)
@@ -138,12 +138,12 @@ async def test_removed_hooks_are_silent_and_names_are_unique(api: Api) -> None:
 async def test_before_webhooks_and_again_after_them(api: Api) -> None:
     calls = 0
 
-    def mutate(attributes: Attributes) -> Verdict:
+    def mutate(attributes: AdmissionAttributes) -> AdmissionVerdict:
         nonlocal calls
         calls += 1
         return _label("own", str(calls))(attributes)
 
-    api.server.hooks.add(InProcessAdmission(name="own", rules=CM, mutate=mutate, reinvoked=True))
+    api.server.hooks.add(InProcessHook(name="own", rules=CM, mutate=mutate, reinvoked=True))
     async with webhook_server() as webhooks:
         webhook = {
             "name": "a.example.com",
@@ -166,7 +166,7 @@ async def test_services_are_found_by_the_resolver(api: Api) -> None:
         def resolve(namespace: str, name: str, asked: int) -> tuple[str, int] | None:
             return (host, int(port)) if (namespace, name, asked) == ("koord-system", "hooks", 9443) else None
 
-        api.server.hooks.caller.resolver = resolve
+        api.server.hooks.webhook_client.resolver = resolve
         service = {"namespace": "koord-system", "name": "hooks", "path": "/deny-with-message", "port": 9443}
         webhook = {
             "name": "s.example.com",
@@ -190,7 +190,7 @@ async def test_match_conditions_are_refused(api: Api) -> None:
     }
     status, body = await api.post(MUTATING, {"metadata": {"name": "m"}, "webhooks": [webhook]})
     assert status == 422
-    assert f"webhooks[0].matchConditions: Forbidden: {NO_CONDITIONS}" in body["message"]
+    assert f"webhooks[0].matchConditions: Forbidden: {NO_MATCH_CONDITIONS}" in body["message"]
 
 
 async def test_a_write_that_lost_the_race_starts_over(api: Api) -> None:
@@ -198,13 +198,13 @@ async def test_a_write_that_lost_the_race_starts_over(api: Api) -> None:
     await api.post(CONFIG_MAPS, config_map())
     raced = False
 
-    async def validate(attributes: Attributes) -> Verdict:
+    async def validate(attributes: AdmissionAttributes) -> AdmissionVerdict:
         nonlocal raced
         if not raced:
             raced = True
             await api.merge(f"{CONFIG_MAPS}/x", {"data": {"other": "1"}})
         return ALLOWED
 
-    api.server.hooks.add(InProcessAdmission(name="slow", rules=CM, validate=validate))
+    api.server.hooks.add(InProcessHook(name="slow", rules=CM, validate=validate))
     status, body = await api.merge(f"{CONFIG_MAPS}/x", {"data": {"mine": "2"}})
     assert (status, body["data"]) == (200, {"k": "v", "other": "1", "mine": "2"})

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.embedded.apiserver.server import Server
-from koord.kube.transport import JSON, Request
+from koord.embedded.apiserver.server import ApiServer
+from koord.kube.transport.interface import JSON, ApiRequest
 from tests.embedded.apiserver.admission.webhook_cases import CASES, play
 from tests.embedded.apiserver.admission.webhook_server import WebhookServer, webhook_server
 
@@ -21,8 +21,8 @@ NS = "hooks-0123"
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    made = Server()
+async def server() -> AsyncIterator[ApiServer]:
+    made = ApiServer()
     await made.start()
     yield made
     await made.close()
@@ -35,11 +35,11 @@ async def webhooks() -> AsyncIterator[WebhookServer]:
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_case(case: str, server: Server, webhooks: WebhookServer) -> None:
+async def test_case(case: str, server: ApiServer, webhooks: WebhookServer) -> None:
     async def send(method: str, path: str, body: Any, form: str) -> tuple[int, Any, list[str]]:
         path, _, tail = path.partition("?")
         query = dict([tail.split("=")]) if tail else {}
-        request = Request(
+        request = ApiRequest(
             method=method, path=path, query=query, body=body, content_type=form or JSON, user_agent="webhooks/1"
         )
         answer = await server.handle(request)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from koord.api.crd import crd_manifests
-from koord.embedded.apiserver.rest.watching import Stream
-from koord.embedded.apiserver.store import Journal, Store
-from koord.kube.transport import Request
-from tests.embedded.apiserver.crd.definition_harness import (
+from koord.api.schema.crd import crd_manifests
+from koord.embedded.apiserver.rest.watch import ServerWatchStream
+from koord.embedded.apiserver.store.journal import StoreJournal
+from koord.embedded.apiserver.store.object_store import ObjectStore
+from koord.kube.transport.interface import ApiRequest
+from tests.embedded.apiserver.crd.definition_fixture import (
     CRDS,
     GROUP,
     Api,
@@ -213,10 +214,10 @@ class Test_versions:
 
     async def test_watchers_see_their_version(self, api: Api) -> None:
         await api.define(definition("tops", "Top", self.FIRST, self.SECOND))
-        stream = await api.server.watch(Request(method="GET", path=place("v2"), query={"watch": "1"}))
-        assert isinstance(stream, Stream)
+        stream = await api.server.watch(ApiRequest(method="GET", path=place("v2"), query={"watch": "1"}))
+        assert isinstance(stream, ServerWatchStream)
         await api.make("one", {"x": "x"})
-        (frame,) = await stream.batch()
+        (frame,) = await stream.next_batch()
         assert frame.body.plain()["apiVersion"] == f"{GROUP}/v2"
         stream.close_now()
 
@@ -260,10 +261,10 @@ class Test_deletion:
 
     async def test_watches_end(self, api: Api) -> None:
         await api.define(definition())
-        stream = await api.server.watch(Request(method="GET", path=place(), query={"watch": "1"}))
-        assert isinstance(stream, Stream)
+        stream = await api.server.watch(ApiRequest(method="GET", path=place(), query={"watch": "1"}))
+        assert isinstance(stream, ServerWatchStream)
         await api.send("DELETE", f"{CRDS}/{NAME}")
-        assert not await stream.batch()
+        assert not await stream.next_batch()
 
 
 async def test_built_in_kinds_are_not_replaced(api: Api) -> None:
@@ -287,21 +288,21 @@ async def test_restart(tmp_path: Path) -> None:
     columns = [{"name": "Color", "type": "string", "jsonPath": ".spec.color"}]
     fields = schema(color=text())
     chosen = [{"jsonPath": ".spec.color"}]
-    first = await started(Store(Journal(tmp_path)))
+    first = await started(ObjectStore(StoreJournal(tmp_path)))
     await first.define(
         definition("tops", "Top", version(schema=fields, additionalPrinterColumns=columns, selectableFields=chosen))
     )
     await first.make("one", {"color": "red"})
     await first.make("slow", {"color": "blue"}, finalizers=["example.com/hold"])
     await first.server.close()
-    second = await started(Store(Journal(tmp_path)))
+    second = await started(ObjectStore(StoreJournal(tmp_path)))
     _, table = await second.send("GET", place(), accept=TABLE)
     assert [row["cells"] for row in table["rows"]] == [["one", "red"], ["slow", "blue"]]
     _, found = await second.send("GET", place(), fieldSelector="spec.color=blue")
     assert [item["metadata"]["name"] for item in found["items"]] == ["slow"]
     await second.send("DELETE", f"{CRDS}/{NAME}")
     await second.server.close()
-    third = await started(Store(Journal(tmp_path)))  # in the middle of the deletion
+    third = await started(ObjectStore(StoreJournal(tmp_path)))  # in the middle of the deletion
     assert (await third.make("late", {"color": "red"}))[0] == 403
     await third.send("PATCH", place(name="slow"), {"metadata": {"finalizers": None}}, form=MERGE)
     assert (await third.send("GET", f"{CRDS}/{NAME}"))[0] == 404

@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.embedded.apiserver.crd.naming import decide_names, taken
-from tests.embedded.apiserver.crd.definition_harness import (
-    CRDS,
-    GROUP,
-    Api,
-    conditions,
-    definition,
-    place,
-    started,
-)
+from koord.embedded.apiserver.crd.naming import decide_names, names_in_use
+from tests.embedded.apiserver.crd.definition_fixture import CRDS, GROUP, Api, conditions, definition, place, started
 
 Obj = dict[str, Any]
 
@@ -133,10 +125,10 @@ def test_no_name_has_two_holders(wanted: list[Obj]) -> None:
     made: list[Obj] = []
     for names in wanted:
         new: Obj = {"metadata": {}, "spec": {"group": "g.example.com", "names": names}, "status": {}}
-        new["status"]["acceptedNames"] = decide_names(new, taken(made)).names
+        new["status"]["acceptedNames"] = decide_names(new, names_in_use(made)).names
         made.append(new)
     for at, one in enumerate(made):
-        others = taken([*made[:at], *made[at + 1 :]])
-        mine = taken([one])
+        others = names_in_use([*made[:at], *made[at + 1 :]])
+        mine = names_in_use([one])
         assert not mine.resources & others.resources
         assert not mine.kinds & others.kinds

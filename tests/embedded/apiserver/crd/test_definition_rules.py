@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.crd.definition import NO_WEBHOOK_CONVERSION
-from tests.embedded.apiserver.crd.definition_harness import CRDS, GROUP, Api, definition, started, version
+from koord.embedded.apiserver.crd.definition_strategy import NO_WEBHOOK_CONVERSION
+from tests.embedded.apiserver.crd.definition_fixture import CRDS, GROUP, Api, definition, started, version
 
 Obj = dict[str, Any]
 PROBES: dict[str, Obj] = json.loads(Path(__file__).with_name("definition_probes.json").read_text())

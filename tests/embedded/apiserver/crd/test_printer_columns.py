@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.crd.columns import printer_columns
-from koord.embedded.apiserver.crd.jsonpath import BadPath, parse
-from koord.values import instant
+from koord.embedded.apiserver.crd.jsonpath import JsonPathError, parse_jsonpath
+from koord.embedded.apiserver.crd.printer_columns import printer_columns
+from koord.values import timestamp
 
 PROBES = json.loads(Path(__file__).with_name("column_probes.json").read_text())
 OBJECT = {"metadata": {"name": "one", "creationTimestamp": "2026-11-15T06:21:12Z"}, "spec": PROBES["spec"]}
-NOW = instant.parse("2026-11-15T06:21:12Z").timestamp()
+NOW = timestamp.parse("2026-11-15T06:21:12Z").timestamp()
 
 
 @pytest.mark.parametrize(("path", "kind"), [(path, kind) for path, cells in PROBES["cells"].items() for kind in cells])
@@ -51,10 +51,10 @@ def test_a_path_that_cannot_be_read_is_an_empty_column() -> None:
     ],
 )
 def test_paths(path: str, value: Any, found: list[Any]) -> None:
-    assert parse(path).find(value) == found
+    assert parse_jsonpath(path).find(value) == found
 
 
 @pytest.mark.parametrize("path", [".a[", ".a['b", "a", ".a[?(@.b==c)]", ".a b", ".a[x]"])
 def test_bad_paths(path: str) -> None:
-    with pytest.raises(BadPath):
-        parse(path)
+    with pytest.raises(JsonPathError):
+        parse_jsonpath(path)

@@ -19,7 +19,7 @@ Obj = dict[str, Any]
 Place = tuple[str | int, ...]
 OBJECTS = Path(__file__).parent / "objects"
 VARIATIONS = Path(__file__).parent / "variations.yaml"
-AS_IT_IS = "as-it-is"
+UNDAMAGED = "as-it-is"
 _QUANTITY = re.compile(r"\d+(m|Gi|Mi)?")
 # Paths of what a kind's name does not tell: the plural, and whether it lives in a namespace.
 _PLURALS = {"Endpoints": "endpoints", "Ingress": "ingresses"}
@@ -47,7 +47,7 @@ _CLUSTER = frozenset(
 # Objects that change what the whole server serves are never really created.
 NOT_STORED = frozenset(("apiservice",))
 # Kinds that this server does not judge beyond their schema are asked about undamaged only.
-NOT_JUDGED = frozenset(
+SCHEMA_ONLY = frozenset(
     [
         "apiservice",
         "network",
@@ -113,7 +113,7 @@ def damaged(obj: Obj, onto: Obj | None = None) -> Iterator[tuple[str, Obj]]:
     `onto`: make the same changes to this object, which is the stored form of the first one.
     """
     onto = obj if onto is None else onto
-    yield AS_IT_IS, onto
+    yield UNDAMAGED, onto
     for key in obj:
         if key in ("apiVersion", "kind", "metadata"):
             continue
@@ -182,14 +182,14 @@ def _put(obj: Any, path: Place, value: Any, *, make: bool = False) -> Any:
     return {**{k: v for k, v in obj.items() if k != key}, **({} if value is None else {key: value})}
 
 
-def fill(value: Any, ns: str) -> Any:
+def with_namespace(value: Any, ns: str) -> Any:
     """Return the value with `{ns}` replaced in every string."""
     if isinstance(value, str):
         return value.replace("{ns}", ns)
     if isinstance(value, dict):
-        return {fill(k, ns): fill(v, ns) for k, v in value.items()}
+        return {with_namespace(k, ns): with_namespace(v, ns) for k, v in value.items()}
     if isinstance(value, list):
-        return [fill(v, ns) for v in value]
+        return [with_namespace(v, ns) for v in value]
     return value
 
 

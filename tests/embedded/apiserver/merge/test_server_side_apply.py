@@ -10,21 +10,20 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from koord.api.merge.outcome import PatchFailed
+from koord.api.patch.merge_patch import PatchFailed
 from koord.embedded.apiserver.merge import fieldset
-from koord.embedded.apiserver.merge.apply import Applied, apply
-from koord.embedded.apiserver.merge.conflict import Conflicts
-from koord.embedded.apiserver.merge.managed import track_update
-from koord.embedded.apiserver.merge.reset import ownable
-from koord.embedded.apiserver.schema.builtin import OBJECT_META, builtin
-from koord.embedded.apiserver.schema.node import Node
+from koord.embedded.apiserver.merge.managed_fields import track_update
+from koord.embedded.apiserver.merge.reset_fields import ownable
+from koord.embedded.apiserver.merge.server_side_apply import ApplyConflicts, ApplyResult, apply_config
+from koord.embedded.apiserver.schema.builtin_types import OBJECT_META, builtin_types
+from koord.embedded.apiserver.schema.schema_node import SchemaNode
 
 Obj = dict[str, Any]
 T0, T1, T2 = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z"
 
 
-def node(group: str, version: str, kind: str) -> Node:
-    found = builtin().node_for(group, version, kind)
+def node(group: str, version: str, kind: str) -> SchemaNode:
+    found = builtin_types().node_for(group, version, kind)
     assert found is not None
     return found
 
@@ -40,7 +39,7 @@ def config_map(data: Any, **metadata: Any) -> Obj:
 
 def applied(live: Obj | None, config: Obj, manager: str, *, force: bool = False, now: str = T1) -> Any:
     before = copy.deepcopy((live, config))
-    found = apply(
+    found = apply_config(
         live, config, manager=manager, force=force, node=CONFIG_MAP, now=now, api_version="v1", kind="ConfigMap"
     )
     assert (live, config) == before
@@ -49,7 +48,7 @@ def applied(live: Obj | None, config: Obj, manager: str, *, force: bool = False,
 
 def done(live: Obj | None, config: Obj, manager: str, *, force: bool = False, now: str = T1) -> Obj:
     found = applied(live, config, manager, force=force, now=now)
-    assert isinstance(found, Applied), found
+    assert isinstance(found, ApplyResult), found
     return found.obj
 
 
@@ -97,8 +96,8 @@ def test_equal_values_are_shared_and_a_new_sharer_has_no_time() -> None:
 
 def test_one_conflict() -> None:
     found = applied(ONE, config_map({"a": "2"}), "m2")
-    assert isinstance(found, Conflicts)
-    assert found.failed() == PatchFailed(
+    assert isinstance(found, ApplyConflicts)
+    assert found.to_patch_failed() == PatchFailed(
         409,
         'Apply failed with 1 conflict: conflict with "m1": .data.a',
         "Conflict",
@@ -109,7 +108,7 @@ def test_one_conflict() -> None:
 def test_conflicts_with_several_owners() -> None:
     live = patched(done(ONE, config_map({"a": "9"}), "m2", force=True), {"b": "9", "c": "1"}, "upd")
     found = applied(live, config_map({"a": "7", "b": "2", "c": "3"}), "m1")
-    assert isinstance(found, Conflicts)
+    assert isinstance(found, ApplyConflicts)
     assert found.message == (
         'Apply failed with 3 conflicts: conflicts with "m2":\n- .data.a\n'
         'conflicts with "upd" using v1:\n- .data.b\n- .data.c'
@@ -154,7 +153,7 @@ def test_fields_that_an_updater_changed_are_not_the_appliers_to_remove() -> None
 def test_an_object_without_owners_gets_one_for_its_past() -> None:
     live = config_map({"a": "1", "b": "2"}, uid="u")
     found = applied(live, config_map({"a": "3"}), "m1")
-    assert isinstance(found, Conflicts)
+    assert isinstance(found, ApplyConflicts)
     assert found.message == 'Apply failed with 1 conflict: conflict with "before-first-apply" using v1: .data.a'
     forced = done(live, config_map({"a": "3"}), "m1", force=True)
     assert owners(forced) == {
@@ -170,12 +169,12 @@ def test_kubectl_takes_over_what_client_side_apply_left() -> None:
     live["metadata"]["managedFields"] = track_update(
         None, live, manager="kubectl-client-side-apply", node=CONFIG_MAP, api_version="v1", now=T0
     )
-    assert isinstance(applied(live, config_map({"a": "3"}), "other"), Conflicts)
+    assert isinstance(applied(live, config_map({"a": "3"}), "other"), ApplyConflicts)
     found = done(live, config_map({"a": "3"}), "kubectl")
     assert found["data"] == {"a": "3", "b": "2"}
     assert json.loads(found["metadata"]["annotations"][annotation]) == config_map({"a": "3"})
     clash = applied(live, config_map({"a": "3", "b": "3"}), "kubectl")
-    assert isinstance(clash, Conflicts)
+    assert isinstance(clash, ApplyConflicts)
     assert [c.field for c in clash.found] == [".data.b"], "b is no longer as client-side apply left it"
 
 
@@ -187,7 +186,7 @@ def deployment(containers: Any, **spec: Any) -> Obj:
 
 def apply_deployment(live: Obj | None, config: Obj, manager: str = "m1", **more: Any) -> Any:
     more = {"force": False, **more}
-    return apply(
+    return apply_config(
         live, config, manager=manager, node=DEPLOYMENT, now=T0, api_version="apps/v1", kind="Deployment", **more
     )
 
@@ -302,23 +301,23 @@ def test_a_configuration_for_something_else(config: Obj, message: str) -> None:
     assert applied(ONE, config, "m1") == PatchFailed(400, message, "BadRequest")
 
 
-TEXT = Node(kind="string")
-PART = Node(kind="object", fields={"name": TEXT, "note": TEXT, "tags": Node(kind="map", values=TEXT)})
-WIDGET = Node(
+TEXT = SchemaNode(kind="string")
+PART = SchemaNode(kind="object", fields={"name": TEXT, "note": TEXT, "tags": SchemaNode(kind="map", values=TEXT)})
+WIDGET = SchemaNode(
     kind="object",
     fields={
         "apiVersion": TEXT,
         "kind": TEXT,
-        "metadata": builtin().definition(OBJECT_META),
-        "spec": Node(
+        "metadata": builtin_types().definition_node(OBJECT_META),
+        "spec": SchemaNode(
             kind="object",
             fields={
-                "size": Node(kind="integer"),
-                "set": Node(kind="list", items=TEXT, list_type="set"),
-                "plain": Node(kind="list", items=TEXT),
-                "parts": Node(kind="list", items=PART, list_type="map", list_keys=("name",)),
-                "whole": Node(kind="map", values=TEXT, atomic=True),
-                "open": Node(kind="any"),
+                "size": SchemaNode(kind="integer"),
+                "set": SchemaNode(kind="list", items=TEXT, list_type="set"),
+                "plain": SchemaNode(kind="list", items=TEXT),
+                "parts": SchemaNode(kind="list", items=PART, list_type="map", list_keys=("name",)),
+                "whole": SchemaNode(kind="map", values=TEXT, atomic=True),
+                "open": SchemaNode(kind="any"),
             },
         ),
     },
@@ -351,7 +350,7 @@ def widget(spec: Obj) -> Obj:
 
 
 def apply_widget(live: Obj | None, spec: Obj, manager: str, *, force: bool, now: str = T0) -> Any:
-    return apply(
+    return apply_config(
         live, widget(spec), manager=manager, force=force, node=WIDGET, now=now, api_version="t/v1", kind="Widget"
     )
 
@@ -375,7 +374,7 @@ def history(steps: list[tuple[str, Obj]]) -> Obj | None:
     live: Obj | None = None
     for manager, spec in steps:
         found = apply_widget(live, spec, manager, force=True)
-        assert isinstance(found, Applied)
+        assert isinstance(found, ApplyResult)
         assume(not nulls(found.obj))
         live = found.obj
     return live
@@ -387,10 +386,10 @@ HISTORIES = st.lists(st.tuples(MANAGERS, SPECS), max_size=4)
 @given(steps=HISTORIES, manager=MANAGERS, spec=SPECS)
 def test_applying_twice_is_applying_once(steps: list[tuple[str, Obj]], manager: str, spec: Obj) -> None:
     once = apply_widget(history(steps), spec, manager, force=True)
-    assert isinstance(once, Applied)
+    assert isinstance(once, ApplyResult)
     assume(not nulls(once.obj))
     twice = apply_widget(once.obj, spec, manager, force=False, now=T2)
-    assert isinstance(twice, Applied), "what one owns cannot conflict"
+    assert isinstance(twice, ApplyResult), "what one owns cannot conflict"
     assert settled(twice.obj.get("spec") or {}) == settled(once.obj.get("spec") or {})
     assert owners(twice.obj) == owners(once.obj)
 
@@ -424,11 +423,11 @@ def test_without_force_it_either_conflicts_or_does_the_same(
     asked = apply_widget(live, spec, manager, force=False)
     forced = apply_widget(live, spec, manager, force=True)
     assert live == before
-    if isinstance(asked, Conflicts):
+    if isinstance(asked, ApplyConflicts):
         held = owners(live or {"metadata": {}})
         for conflict in asked.found:
             assert conflict.owner[0] != manager
-            assert fieldset.has(held[f"{conflict.owner[0]}/Apply"], conflict.path)
+            assert fieldset.has_path(held[f"{conflict.owner[0]}/Apply"], conflict.path)
     else:
         assert asked == forced
 
@@ -438,10 +437,10 @@ def test_when_every_applier_lets_go_nothing_is_left(steps: list[tuple[str, Obj]]
     live = history(steps)
     for manager in ("m", "n", "o"):
         config = {"apiVersion": "t/v1", "kind": "Widget", "metadata": {"name": "w"}}
-        found = apply(
+        found = apply_config(
             live, config, manager=manager, force=False, node=WIDGET, now=T0, api_version="t/v1", kind="Widget"
         )
-        assert isinstance(found, Applied)
+        assert isinstance(found, ApplyResult)
         live = found.obj
     assert live is not None
     assert settled(live.get("spec") or {}) == {}
@@ -449,10 +448,10 @@ def test_when_every_applier_lets_go_nothing_is_left(steps: list[tuple[str, Obj]]
 
 
 def test_an_empty_set_has_no_owner_so_the_next_apply_finds_a_past() -> None:
-    live = apply(
+    live = apply_config(
         None, widget({"set": []}), manager="m", force=False, node=WIDGET, now=T0, api_version="t/v1", kind="Widget"
     )
-    assert isinstance(live, Applied)
+    assert isinstance(live, ApplyResult)
     assert owners(live.obj) == {}
     live.obj["metadata"]["uid"] = "u"
     again = apply_widget(live.obj, {"size": 1}, "n", force=False)

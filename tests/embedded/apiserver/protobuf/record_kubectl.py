@@ -16,11 +16,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from koord.embedded.apiserver.inprocess import InProcessTransport
-from koord.embedded.apiserver.protobuf.envelope import MEDIA_TYPE
-from koord.embedded.apiserver.running import kubeconfig, running_server
-from koord.embedded.apiserver.server import Server
-from koord.kube.transport import Answer, Request
+from koord.embedded.apiserver.http_server import kubeconfig_document, serve_https
+from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.apiserver.protobuf.decoding import MEDIA_TYPE
+from koord.embedded.apiserver.server import ApiServer
+from koord.kube.transport.interface import ApiRequest, ApiResponse
 
 RECORD = Path(__file__).with_name("kubectl.json")
 
@@ -61,15 +61,15 @@ POD = {
 }
 
 
-class Recording(Server):
+class Recording(ApiServer):
     def __init__(self) -> None:
         super().__init__(tokens={"secret": "admin"})
-        self.heard: list[Request] = []
+        self.heard: list[ApiRequest] = []
 
-    async def handle(self, request: Request, *, tracked: bool = True) -> Answer:
+    async def handle(self, request: ApiRequest, *, track_managed_fields: bool = True) -> ApiResponse:
         if request.content_type.startswith(MEDIA_TYPE) and request.body:
             self.heard.append(request)
-        return await super().handle(request, tracked=tracked)
+        return await super().handle(request, track_managed_fields=track_managed_fields)
 
 
 async def kubectl(config: Path, command: str, *flags: str) -> str:
@@ -85,12 +85,12 @@ async def kubectl(config: Path, command: str, *flags: str) -> str:
 
 async def record(config: Path) -> dict[str, Any]:
     server, found = Recording(), {}
-    async with running_server(server) as address:
-        await asyncio.to_thread(config.write_text, json.dumps(kubeconfig(address)))
+    async with serve_https(server) as address:
+        await asyncio.to_thread(config.write_text, json.dumps(kubeconfig_document(address)))
         home = InProcessTransport(server)
-        await home.send(Request(method="POST", path="/api/v1/namespaces", body={"metadata": {"name": "default"}}))
+        await home.send(ApiRequest(method="POST", path="/api/v1/namespaces", body={"metadata": {"name": "default"}}))
         for path, body in (("/api/v1/nodes", NODE), ("/api/v1/namespaces/default/pods", POD)):
-            await home.send(Request(method="POST", path=path, body=body))
+            await home.send(ApiRequest(method="POST", path=path, body=body))
         for name, command in {**CREATED, **ASKED}.items():
             server.heard.clear()
             await kubectl(config, command)

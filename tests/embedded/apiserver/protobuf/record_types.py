@@ -10,7 +10,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from tests.embedded.apiserver.protobuf import filled
+from tests.embedded.apiserver.protobuf import filled_objects
 
 HERE = Path(__file__).parent
 RECORD = HERE / "types.json.gz"
@@ -19,7 +19,9 @@ MODULE = HERE.parents[3] / "assets/kubernetes"
 
 def main() -> None:
     objects = {
-        f"{name} {'zero' if zero else 'full'}": obj for zero in (False, True) for name, obj in filled.objects(zero=zero)
+        f"{name} {'zero' if zero else 'full'}": obj
+        for zero in (False, True)
+        for name, obj in filled_objects.objects(zero=zero)
     }
     done = subprocess.run(
         ["go", "run", "-mod=readonly", str(HERE / "encode.go")],

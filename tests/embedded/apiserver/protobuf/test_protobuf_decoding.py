@@ -10,15 +10,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from koord.embedded.apiserver.protobuf.decoding import MAX_DEPTH, decode
-from koord.embedded.apiserver.protobuf.envelope import content, open_envelope
-from koord.embedded.apiserver.protobuf.wire import Malformed
-from koord.embedded.apiserver.schema.builtin import INT_OR_STRING, JSON_SCHEMA, META, MICRO_TIME, QUANTITY, TIME
-from tests.embedded.apiserver.protobuf.handmade import MAGIC, chunk, envelope, named, number, varint
+from koord.embedded.apiserver.protobuf.decoding import MAX_DEPTH, decode_envelope, decode_message, open_envelope
+from koord.embedded.apiserver.protobuf.wire_format import MalformedProtobuf
+from koord.embedded.apiserver.schema.builtin_types import (
+    INT_OR_STRING,
+    JSON_SCHEMA,
+    META_V1,
+    MICRO_TIME,
+    QUANTITY,
+    TIME,
+)
+from tests.embedded.apiserver.protobuf.wire_builders import MAGIC, chunk, envelope, named, number, varint
 
 CORE = "io.k8s.api.core.v1."
 RAW = "io.k8s.apimachinery.pkg.runtime.RawExtension"
-DURATION = META + "Duration"
+DURATION = META_V1 + "Duration"
 JSON = JSON_SCHEMA.removesuffix("SchemaProps")
 SECURITY = CORE + "PodSecurityContext"
 
@@ -94,7 +100,7 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize(("definition", "raw", "value"), VALUES)
 def test_value(definition: str, raw: bytes, value: Any) -> None:
-    found = decode(definition, raw)
+    found = decode_message(definition, raw)
     assert found == value
     assert type(found) is type(value)
 
@@ -113,7 +119,7 @@ UNKNOWN: list[Any] = [
 def test_fields_of_newer_clients_are_skipped(extra: bytes) -> None:
     entry = extra + chunk(1, "k") + extra + chunk(2, "v") + extra
     raw = extra + named("a") + extra + chunk(2, entry) + extra
-    assert decode(CORE + "ConfigMap", raw) == {"metadata": {"name": "a"}, "data": {"k": "v"}}
+    assert decode_message(CORE + "ConfigMap", raw) == {"metadata": {"name": "a"}, "data": {"k": "v"}}
 
 
 REFUSED: list[Any] = [
@@ -145,8 +151,8 @@ REFUSED: list[Any] = [
 
 @pytest.mark.parametrize(("raw", "why"), REFUSED)
 def test_refused(raw: bytes, why: str) -> None:
-    with pytest.raises(Malformed) as refused:
-        decode(CORE + "ConfigMap", raw)
+    with pytest.raises(MalformedProtobuf) as refused:
+        decode_message(CORE + "ConfigMap", raw)
     assert str(refused.value) == why
 
 
@@ -162,8 +168,8 @@ def test_refused(raw: bytes, why: str) -> None:
     ],
 )
 def test_refused_form(definition: str, raw: bytes, why: str) -> None:
-    with pytest.raises(Malformed, match=why):
-        decode(definition, raw)
+    with pytest.raises(MalformedProtobuf, match=why):
+        decode_message(definition, raw)
 
 
 def nested(levels: int) -> bytes:
@@ -176,23 +182,30 @@ def nested(levels: int) -> bytes:
 
 
 def test_nesting_ends_where_we_say() -> None:
-    found = decode(JSON_SCHEMA, nested(MAX_DEPTH))
+    found = decode_message(JSON_SCHEMA, nested(MAX_DEPTH))
     depth = 0
     while "not" in found:
         found, depth = found["not"], depth + 1
     assert depth == MAX_DEPTH
     for levels in (MAX_DEPTH + 1, 100_000):
-        with pytest.raises(Malformed, match=f"nested deeper than {MAX_DEPTH}"):
-            decode(JSON_SCHEMA, nested(levels))
+        with pytest.raises(MalformedProtobuf, match=f"nested deeper than {MAX_DEPTH}"):
+            decode_message(JSON_SCHEMA, nested(levels))
 
 
 def test_message_given_often_is_read_once() -> None:
     """Check linear time: reading the message anew each time would take a minute instead of a moment."""
     often = b"".join(chunk(1, chunk(11, chunk(1, f"k{i}") + chunk(2, ""))) for i in range(50_000))
-    assert len(decode(CORE + "ConfigMap", often)["metadata"]["labels"]) == 50_000
+    assert len(decode_message(CORE + "ConfigMap", often)["metadata"]["labels"]) == 50_000
 
 
-DEFINITIONS = [CORE + "Pod", CORE + "Secret", JSON_SCHEMA, META + "DeleteOptions", META + "ObjectMeta", INT_OR_STRING]
+DEFINITIONS = [
+    CORE + "Pod",
+    CORE + "Secret",
+    JSON_SCHEMA,
+    META_V1 + "DeleteOptions",
+    META_V1 + "ObjectMeta",
+    INT_OR_STRING,
+]
 PIECES = st.one_of(
     st.builds(number, st.integers(1, 45), st.integers(-(1 << 63), 1 << 64)),
     st.builds(chunk, st.integers(1, 45), st.binary(max_size=12)),
@@ -208,15 +221,15 @@ PROTOBUF = st.recursive(
 @given(definition=st.sampled_from(DEFINITIONS), raw=st.one_of(st.binary(max_size=200), PROTOBUF))
 @example(definition=CORE + "Pod", raw=b"")
 def test_any_bytes_are_read_or_refused(definition: str, raw: bytes) -> None:
-    with contextlib.suppress(Malformed):
-        decode(definition, raw)
+    with contextlib.suppress(MalformedProtobuf):
+        decode_message(definition, raw)
 
 
 @given(raw=st.one_of(st.binary(max_size=200), PROTOBUF), kind=st.sampled_from(["Pod", "ConfigMap", "", "Nothing"]))
 def test_any_body_is_an_object_or_refused(raw: bytes, kind: str) -> None:
     for body in (raw, MAGIC + raw, envelope("v1", kind, raw)):
-        with contextlib.suppress(Malformed):
-            found = content(open_envelope(body, "v1", "Pod"))
+        with contextlib.suppress(MalformedProtobuf):
+            found = decode_envelope(open_envelope(body, "v1", "Pod"))
             assert found["kind"]
             assert found["apiVersion"]
 
@@ -225,9 +238,9 @@ def test_any_body_is_an_object_or_refused(raw: bytes, kind: str) -> None:
 def test_entries_of_a_map_come_in_any_order(data: dict[str, str], order: Any) -> None:
     entries = [chunk(2, chunk(1, key) + chunk(2, value)) for key, value in data.items()]
     order.shuffle(entries)
-    assert decode(CORE + "ConfigMap", b"".join(entries)).get("data", {}) == data
+    assert decode_message(CORE + "ConfigMap", b"".join(entries)).get("data", {}) == data
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1))
 def test_every_int64_comes_back(value: int) -> None:
-    assert decode(CORE + "Toleration", number(5, value)) == {"tolerationSeconds": value}
+    assert decode_message(CORE + "Toleration", number(5, value)) == {"tolerationSeconds": value}

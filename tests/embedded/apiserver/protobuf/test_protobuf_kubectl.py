@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.protobuf.envelope import MEDIA_TYPE, content, open_envelope
-from koord.embedded.apiserver.schema.builtin import builtin
-from koord.embedded.apiserver.schema.decoding import normalise
+from koord.embedded.apiserver.protobuf.decoding import MEDIA_TYPE, decode_envelope, open_envelope
+from koord.embedded.apiserver.schema.builtin_decoding import round_trip
+from koord.embedded.apiserver.schema.builtin_types import builtin_types
 from tests.embedded.apiserver.rest_harness import Api, fresh, pod
 
 SENT: dict[str, Any] = json.loads(Path(__file__).with_name("kubectl.json").read_text())
@@ -42,11 +42,11 @@ ASKED: dict[str, Any] = {
 
 def read(name: str) -> dict[str, Any]:
     """Return the object after the round trip through its type that the server gives every object."""
-    plain = content(open_envelope(base64.b64decode(SENT[name]["body"]), "", ""))
+    plain = decode_envelope(open_envelope(base64.b64decode(SENT[name]["body"]), "", ""))
     group, _, version = plain["apiVersion"].rpartition("/")
-    node = builtin().node_for(group, version, plain["kind"])
+    node = builtin_types().node_for(group, version, plain["kind"])
     assert node is not None
-    found: dict[str, Any] = normalise(plain, node)
+    found: dict[str, Any] = round_trip(plain, node)
     return found
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.protobuf.envelope import MEDIA_TYPE
-from tests.embedded.apiserver.protobuf.broken import PREFIX, REFUSED, SCHEME
-from tests.embedded.apiserver.protobuf.handmade import MAGIC, chunk, envelope, named, number
+from koord.embedded.apiserver.protobuf.decoding import MEDIA_TYPE
+from tests.embedded.apiserver.protobuf.malformed_bodies import PREFIX, REFUSED, SCHEME
+from tests.embedded.apiserver.protobuf.wire_builders import MAGIC, chunk, envelope, named, number
 from tests.embedded.apiserver.rest_harness import NS, Api, fresh, pod
 
 CONFIG = f"{NS}/configmaps"

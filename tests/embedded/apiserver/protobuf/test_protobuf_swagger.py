@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from koord.embedded.apiserver.protobuf import swagger
-from koord.kube.transport import Request
+from koord.kube.transport.interface import ApiRequest
 from tests.embedded.apiserver.rest_harness import Api, fresh
 
 FROZEN: dict[str, Any] = json.loads(Path(__file__).with_name("swagger.json").read_text())
@@ -18,13 +18,13 @@ PACKED, OLD = swagger.MEDIA_TYPES
 
 
 def test_same_bytes_as_gnostic() -> None:
-    assert swagger.encode(FROZEN["document"]) == base64.b64decode(FROZEN["protobuf"])
+    assert swagger.encode_openapi_v2(FROZEN["document"]) == base64.b64decode(FROZEN["protobuf"])
 
 
 def test_what_openapi_2_does_not_know_is_left_out() -> None:
     schema = {"type": "object", "oneOf": [{}], "nullable": True}
     known = {"definitions": {"A": {"type": "object"}}}
-    assert swagger.encode({"definitions": {"A": schema}}) == swagger.encode(known)
+    assert swagger.encode_openapi_v2({"definitions": {"A": schema}}) == swagger.encode_openapi_v2(known)
 
 
 @pytest.mark.parametrize(
@@ -80,5 +80,5 @@ async def test_new_kinds_are_in_it() -> None:
 
 async def _ask(api: Api, accept: str) -> tuple[int, bytes]:
     """Send the request without the harness, which decodes every body as text."""
-    api.last = await api.server.handle(Request(method="GET", path="/openapi/v2", accept=accept, user="tester"))
+    api.last = await api.server.handle(ApiRequest(method="GET", path="/openapi/v2", accept=accept, user="tester"))
     return api.last.status, api.last.body.raw()

@@ -6,15 +6,20 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.schema.builtin import Subresource, builtin
-from koord.embedded.apiserver.schema.openapi import document_hash, v2_document, v3_document, v3_index
-from koord.embedded.apiserver.schema.openapi_paths import Described, described
-from koord.embedded.apiserver.schema.openapi_schemas import referenced
+from koord.embedded.apiserver.schema.builtin_types import Subresource, builtin_types
+from koord.embedded.apiserver.schema.openapi import (
+    document_hash,
+    referenced_definitions,
+    v2_document,
+    v3_document,
+    v3_index,
+)
+from koord.embedded.apiserver.schema.openapi_paths import OpenApiResource, openapi_resource
 
 HERE = Path(__file__).parent
 PROBES = json.loads((HERE / "openapi_probes.json").read_text())
 SCHEMA = json.loads((HERE / "custom_probes.json").read_text())["schema"]
-CUSTOM = Described(
+CUSTOM = OpenApiResource(
     group="schema.example.com",
     version="v1",
     kind="Custom",
@@ -24,8 +29,8 @@ CUSTOM = Described(
     list_kind="CustomList",
     schema=SCHEMA,
 )
-V3 = v3_document(builtin(), [CUSTOM])
-V2 = v2_document(builtin(), [*map(described, builtin().resources()), CUSTOM])
+V3 = v3_document(builtin_types(), [CUSTOM])
+V2 = v2_document(builtin_types(), [*map(openapi_resource, builtin_types().resources()), CUSTOM])
 
 
 @pytest.mark.parametrize("kind", ["Custom", "CustomList"])
@@ -50,26 +55,26 @@ def test_custom_paths_as_the_server_publishes_them() -> None:
     assert found == PROBES["paths"]
 
 
-def groups() -> dict[str, list[Described]]:
-    found: dict[str, list[Described]] = {}
-    for resource in builtin().resources():
+def groups() -> dict[str, list[OpenApiResource]]:
+    found: dict[str, list[OpenApiResource]] = {}
+    for resource in builtin_types().resources():
         path = f"apis/{resource.group}/{resource.version}" if resource.group else f"api/{resource.version}"
-        found.setdefault(path, []).append(described(resource))
+        found.setdefault(path, []).append(openapi_resource(resource))
     return found
 
 
 @pytest.mark.parametrize("path", groups())
 def test_every_reference_leads_somewhere(path: str) -> None:
-    document = v3_document(builtin(), groups()[path])
-    assert set(referenced(document)) <= set(document["components"]["schemas"])
+    document = v3_document(builtin_types(), groups()[path])
+    assert set(referenced_definitions(document)) <= set(document["components"]["schemas"])
 
 
 def test_version_two_is_closed_as_well() -> None:
-    assert set(referenced(V2)) <= set(V2["definitions"])
+    assert set(referenced_definitions(V2)) <= set(V2["definitions"])
 
 
 def test_kubectl_finds_field_validation_on_patch() -> None:
-    pods = v3_document(builtin(), groups()["api/v1"])["paths"]["/api/v1/namespaces/{namespace}/pods/{name}"]
+    pods = v3_document(builtin_types(), groups()["api/v1"])["paths"]["/api/v1/namespaces/{namespace}/pods/{name}"]
     assert "fieldValidation" in [p["name"] for p in pods["patch"]["parameters"]]
     assert pods["patch"]["x-kubernetes-group-version-kind"] == {"group": "", "version": "v1", "kind": "Pod"}
     assert "application/strategic-merge-patch+json" in pods["patch"]["requestBody"]["content"]
@@ -82,13 +87,13 @@ def test_merge_keys_are_published() -> None:
 
 
 def test_streams_are_connections() -> None:
-    pods = v3_document(builtin(), groups()["api/v1"])["paths"]["/api/v1/namespaces/{namespace}/pods/{name}/exec"]
+    pods = v3_document(builtin_types(), groups()["api/v1"])["paths"]["/api/v1/namespaces/{namespace}/pods/{name}/exec"]
     assert pods["post"]["x-kubernetes-action"] == "connect"
     assert "requestBody" not in pods["post"]
 
 
 def test_status_of_a_custom_kind_has_a_path() -> None:
-    with_status = Described(
+    with_status = OpenApiResource(
         group="a.b",
         version="v1",
         kind="K",
@@ -99,7 +104,7 @@ def test_status_of_a_custom_kind_has_a_path() -> None:
         subresources=(Subresource("status", "K", ("get", "patch", "update")),),
         schema={"type": "object"},
     )
-    paths = v3_document(builtin(), [with_status])["paths"]
+    paths = v3_document(builtin_types(), [with_status])["paths"]
     assert set(paths) == {"/apis/a.b/v1/ks/{name}", "/apis/a.b/v1/ks/{name}/status"}
 
 

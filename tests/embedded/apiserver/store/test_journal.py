@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.store import Journal, JournalFailed, Store
-from koord.embedded.apiserver.store.store import RESTART_GAP
+from koord.embedded.apiserver.store.journal import JournalError, StoreJournal
+from koord.embedded.apiserver.store.object_store import RESTART_REVISION_GAP, ObjectStore
 
 
 def obj(value: int) -> dict[str, Any]:
@@ -18,15 +18,15 @@ def obj(value: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("durable", [True, False], ids=["durable", "normal"])
 async def test_everything_is_there_after_a_clean_restart(tmp_path: Path, durable: bool) -> None:
-    store = Store(Journal(tmp_path, durable=durable))
+    store = ObjectStore(StoreJournal(tmp_path, durable=durable))
     for i in range(1200):
         store.put("pods", "a", f"x{i}", obj(i), labels={"n": str(i)})
     store.delete("pods", "a", "x7")
     last = store.revision
-    await store.settled(last)
+    await store.wait_durable(last)
     await store.close()
 
-    again = Store(Journal(tmp_path))
+    again = ObjectStore(StoreJournal(tmp_path))
     pods = again.collection("pods")
     assert len(pods) == 1199
     assert pods.get("a", "x7") is None
@@ -34,57 +34,57 @@ async def test_everything_is_there_after_a_clean_restart(tmp_path: Path, durable
     assert kept is not None
     assert kept.plain()["value"] == 8
     assert kept.labels == {"n": "8"}
-    assert again.revision == last + RESTART_GAP
+    assert again.revision == last + RESTART_REVISION_GAP
     await again.close()
 
 
 async def test_durable_answers_wait_for_the_disk(tmp_path: Path) -> None:
-    store = Store(Journal(tmp_path, durable=True))
+    store = ObjectStore(StoreJournal(tmp_path, durable=True))
     record = store.put("pods", "a", "x", obj(1))
-    await store.settled(record.revision)
+    await store.wait_durable(record.revision)
     with sqlite3.connect(tmp_path / "koord.db") as other:
         assert other.execute("SELECT count(*) FROM objects").fetchone() == (1,)
     await store.close()
 
 
 async def test_a_second_owner_is_refused_with_the_first_ones_pid(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    with pytest.raises(JournalFailed, match=r"in use by another koord \(pid \d+\)"):
-        Journal(tmp_path)
+    journal = StoreJournal(tmp_path)
+    with pytest.raises(JournalError, match=r"in use by another koord \(pid \d+\)"):
+        StoreJournal(tmp_path)
     await journal.close()
-    await Journal(tmp_path).close()
+    await StoreJournal(tmp_path).close()
 
 
 async def test_an_unusable_directory_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(JournalFailed, match="cannot use data directory"):
-        Journal(tmp_path / "file" / "sub")
+    with pytest.raises(JournalError, match="cannot use data directory"):
+        StoreJournal(tmp_path / "file" / "sub")
 
 
 async def test_a_file_that_is_not_a_database_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "koord.db").write_bytes(b"not a database, not even nearly" * 100)
-    with pytest.raises(JournalFailed, match="cannot open"):
-        Journal(tmp_path)
+    with pytest.raises(JournalError, match="cannot open"):
+        StoreJournal(tmp_path)
 
 
 async def test_a_format_from_the_future_is_refused(tmp_path: Path) -> None:
-    await Journal(tmp_path).close()
+    await StoreJournal(tmp_path).close()
     with sqlite3.connect(tmp_path / "koord.db") as other:
         other.execute("UPDATE facts SET value = 99 WHERE name = 'format'")
     other.close()
-    with pytest.raises(JournalFailed, match="has format 99"):
-        Journal(tmp_path)
+    with pytest.raises(JournalError, match="has format 99"):
+        StoreJournal(tmp_path)
 
 
 async def test_a_failed_disk_refuses_further_writes(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, durable=True)
-    store = Store(journal)
+    journal = StoreJournal(tmp_path, durable=True)
+    store = ObjectStore(journal)
     store.put("pods", "a", "x", obj(1))
-    await store.settled(store.revision)
+    await store.wait_durable(store.revision)
     journal._db.execute("DROP TABLE objects")
     store.put("pods", "a", "y", obj(2))
-    with pytest.raises(JournalFailed, match="cannot write"):
-        await store.settled(store.revision)
-    with pytest.raises(JournalFailed, match="cannot write"):
+    with pytest.raises(JournalError, match="cannot write"):
+        await store.wait_durable(store.revision)
+    with pytest.raises(JournalError, match="cannot write"):
         store.put("pods", "a", "z", obj(3))
     await store.close()

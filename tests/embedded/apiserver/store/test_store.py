@@ -8,19 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.embedded.apiserver.store import Collection, Store, TooOld
+from koord.embedded.apiserver.store.collection import ResourceCollection, RevisionTooOldError
+from koord.embedded.apiserver.store.object_store import ObjectStore
 
 
 def obj(value: int = 0, **labels: str) -> dict[str, Any]:
     return {"metadata": {"labels": labels}, "value": value}
 
 
-def content(collection: Collection) -> dict[str, Any]:
+def content(collection: ResourceCollection) -> dict[str, Any]:
     return {f"{r.namespace}/{r.name}": r.plain() for r in collection.scan()}
 
 
 def test_put_stamps_the_revision_and_get_finds_it() -> None:
-    store = Store()
+    store = ObjectStore()
     record = store.put("pods", "a", "x", obj(1))
     found = store.collection("pods").get("a", "x")
     assert found is record
@@ -28,7 +29,7 @@ def test_put_stamps_the_revision_and_get_finds_it() -> None:
 
 
 def test_a_deleted_object_carries_the_revision_of_its_removal() -> None:
-    store = Store()
+    store = ObjectStore()
     store.put("pods", "a", "x", obj(1))
     gone = store.delete("pods", "a", "x")
     assert gone is not None
@@ -37,7 +38,7 @@ def test_a_deleted_object_carries_the_revision_of_its_removal() -> None:
 
 
 def test_keys_are_in_etcd_order_and_namespaces_do_not_leak() -> None:
-    store = Store()
+    store = ObjectStore()
     for namespace, name in (("a", "x"), ("a-b", "x"), ("a", "b"), ("b", "x")):
         store.put("pods", namespace, name, obj())
     assert [f"{r.namespace}/{r.name}" for r in store.collection("pods").scan()] == ["a-b/x", "a/b", "a/x", "b/x"]
@@ -46,14 +47,14 @@ def test_keys_are_in_etcd_order_and_namespaces_do_not_leak() -> None:
 
 
 def test_cold_records_are_read_back_from_their_bytes() -> None:
-    store = Store()
+    store = ObjectStore()
     record = store.put("pods", "a", "x", obj(7, tier="web"))
-    record.cool()
+    record.drop_decoded()
     assert record.plain()["value"] == 7
 
 
 def test_a_watch_line_is_encoded_once() -> None:
-    store = Store()
+    store = ObjectStore()
     watcher = store.collection("pods").subscribe()
     store.put("pods", "a", "x", obj(1))
     (event,) = watcher.pending() or []
@@ -62,7 +63,7 @@ def test_a_watch_line_is_encoded_once() -> None:
 
 
 async def test_wait_returns_when_something_happens_and_when_closed() -> None:
-    store = Store()
+    store = ObjectStore()
     watcher = store.collection("pods").subscribe()
     assert await watcher.wait(timeout=0) is False
     store.put("pods", "a", "x", obj(1))
@@ -73,7 +74,7 @@ async def test_wait_returns_when_something_happens_and_when_closed() -> None:
 
 
 def test_a_slow_watcher_is_told_to_list_again_and_others_are_not() -> None:
-    store = Store(history_events=8)
+    store = ObjectStore(history_events=8)
     slow, quick = store.collection("pods").subscribe(), store.collection("pods").subscribe()
     for i in range(40):
         store.put("pods", "a", f"x{i}", obj(i))
@@ -82,13 +83,13 @@ def test_a_slow_watcher_is_told_to_list_again_and_others_are_not() -> None:
 
 
 def test_an_old_revision_is_refused() -> None:
-    store = Store(history_events=4)
+    store = ObjectStore(history_events=4)
     first = store.put("pods", "a", "x", obj(0)).revision
     for i in range(20):
         store.put("pods", "a", "x", obj(i))
-    with pytest.raises(TooOld):
+    with pytest.raises(RevisionTooOldError):
         store.collection("pods").subscribe(first)
-    with pytest.raises(TooOld):
+    with pytest.raises(RevisionTooOldError):
         store.collection("pods").scan_at(first)
 
 
@@ -101,7 +102,7 @@ STEPS = st.lists(
 @given(steps=STEPS, data=st.data())
 def test_watching_from_any_revision_gives_the_present(steps: list[tuple[str, str, str]], data: st.DataObject) -> None:
     """List at a revision plus the events after it equals the list now; and the past is what it was."""
-    store = Store()
+    store = ObjectStore()
     history: dict[int, dict[str, Any]] = {store.revision: {}}
     pods = store.collection("pods")
     for i, (what, namespace, name) in enumerate(steps):

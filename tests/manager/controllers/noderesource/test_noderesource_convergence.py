@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.builtin import NODES
-from koord.api.custom import DEVICES, NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
-from koord.kube.refused import Refused
-from koord.policy.colocation.difference import decide_write
-from tests.manager.controllers.noderesource.town import ON, Town, in_town
+from koord.api.koordinator.custom_kinds import DEVICES, NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
+from koord.api.kubernetes.builtin_kinds import NODES
+from koord.kube.transport.api_error import ApiError
+from koord.policy.colocation.node_patch import decide_node_patch
+from tests.manager.controllers.noderesource.noderesource_harness import ON, NodeResourceHarness, run_in_harness
 
 NAMES = ("n0", "n1")
 RDMA = {"type": "rdma", "minor": 0, "health": True}
@@ -26,62 +26,62 @@ step = st.one_of(
 )
 
 
-async def take(town: Town, do: tuple[object, ...]) -> None:
+async def take(harness: NodeResourceHarness, do: tuple[object, ...]) -> None:
     kind, *rest = do
     name = str(rest[0]) if rest else ""
-    exists = not isinstance(await town.client.get(NODES, name), Refused) if name in NAMES else False
+    exists = not isinstance(await harness.client.get(NODES, name), ApiError) if name in NAMES else False
     match kind:
         case "node" if not exists:
-            await town.node(name)
+            await harness.node(name)
         case "no-node":
-            await town.client.delete(NODES, name)
+            await harness.client.delete(NODES, name)
         case "report" if exists:
-            await town.report(name, cpu=rest[1])
+            await harness.report(name, cpu=rest[1])
         case "no-report":
-            await town.client.delete(NODE_METRICS, name)
+            await harness.client.delete(NODE_METRICS, name)
         case "device":
-            await town.device(RDMA, name=name)
+            await harness.device(RDMA, name=name)
         case "no-device":
-            await town.client.delete(DEVICES, name)
-        case "zones" if isinstance(await town.client.get(NODE_RESOURCE_TOPOLOGIES, name), Refused):
-            await town.topology({"cpu": "100", "memory": "120G"}, name=name)
+            await harness.client.delete(DEVICES, name)
+        case "zones" if isinstance(await harness.client.get(NODE_RESOURCE_TOPOLOGIES, name), ApiError):
+            await harness.topology({"cpu": "100", "memory": "120G"}, name=name)
         case "no-zones":
-            await town.client.delete(NODE_RESOURCE_TOPOLOGIES, name)
+            await harness.client.delete(NODE_RESOURCE_TOPOLOGIES, name)
         case "wait":
-            await town.settle(float(str(rest[0])))
+            await harness.settle(float(str(rest[0])))
         case "config":
             percent = int(str(rest[0]))
-            await town.configure({**ON, "enable": percent > 0, "cpuReclaimThresholdPercent": percent})
+            await harness.configure({**ON, "enable": percent > 0, "cpuReclaimThresholdPercent": percent})
         case "restart":
-            await town.unmanage()
-            await town.manage()
+            await harness.unmanage()
+            await harness.manage()
 
 
 @settings(max_examples=25, deadline=None)
 @given(story=st.lists(step, min_size=3, max_size=14))
 def test_nodes_show_what_is_decided(story: list[tuple[object, ...]]) -> None:
-    async def main(town: Town) -> None:
-        await town.configure()
-        await town.manage()
+    async def main(harness: NodeResourceHarness) -> None:
+        await harness.configure()
+        await harness.manage()
         for do in story:
-            await take(town, do)
-        await town.settle(30)
-        living = town.controller.sight.nodes.list()
+            await take(harness, do)
+        await harness.settle(30)
+        living = harness.controller.informers.nodes.list()
         for node in living:
-            decision = town.controller.explain(node.metadata.name)
+            decision = harness.controller.explain(node.metadata.name)
             assert decision is not None
-            assert decide_write(node, decision, 0).empty
-        assert town.controller.remembered() <= len(living)
-        town.wire.requests.clear()
-        await town.settle(30)
-        assert town.wire.writes == []
+            assert decide_node_patch(node, decision, 0).is_empty
+        assert harness.controller.remembered_nodes() <= len(living)
+        harness.wire.requests.clear()
+        await harness.settle(30)
+        assert harness.wire.writes == []
         # Another manager sees nothing to correct but what was too small to be written at once.
-        await town.unmanage()
-        await town.manage()
-        await town.settle(30)
-        for node in town.controller.sight.nodes.list():
-            decision = town.controller.explain(node.metadata.name)
+        await harness.unmanage()
+        await harness.manage()
+        await harness.settle(30)
+        for node in harness.controller.informers.nodes.list():
+            decision = harness.controller.explain(node.metadata.name)
             assert decision is not None
-            assert decide_write(node, decision, None).empty
+            assert decide_node_patch(node, decision, None).is_empty
 
-    in_town(main)
+    run_in_harness(main)

@@ -6,92 +6,92 @@ from typing import Any
 
 import pytest
 
-from koord.api.builtin import NODES, PODS
-from koord.api.custom import DEVICES, NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
-from koord.kube.refused import ok
-from koord.kube.transport import Request
-from koord.manager.configuration.configuration import Configuration
-from koord.manager.controllers.noderesource import NodeResourceController
-from tests.manager.controllers.noderesource.town import ON, Town, in_town
+from koord.api.koordinator.custom_kinds import DEVICES, NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
+from koord.api.kubernetes.builtin_kinds import NODES, PODS
+from koord.kube.transport.api_error import unwrap
+from koord.kube.transport.interface import ApiRequest
+from koord.manager.configuration.watcher import SloControllerConfig
+from koord.manager.controllers.noderesource.controller import NodeResourceController
+from tests.manager.controllers.noderesource.noderesource_harness import ON, NodeResourceHarness, run_in_harness
 
 MID_CPU = "kubernetes.io/mid-cpu"
 ORIGIN = "node.koordinator.sh/originExtendedAllocatable"
 
 
-async def begun(town: Town) -> None:
-    await town.configure()
-    await town.node()
-    await town.report()
-    await town.manage()
+async def begun(harness: NodeResourceHarness) -> None:
+    await harness.configure()
+    await harness.node()
+    await harness.report()
+    await harness.manage()
 
 
 def test_a_report_becomes_batch_resources() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        shown = await town.show()
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        shown = await harness.show()
         assert shown["status"]["allocatable"]["kubernetes.io/batch-cpu"] == "58k"
         assert shown["status"]["capacity"]["kubernetes.io/batch-memory"] == "66G"
         assert shown["metadata"]["annotations"]["owner"] == "somebody"
         assert "58k" in shown["metadata"]["annotations"][ORIGIN]
-        assert [(r.method, r.path) for r in town.wire.writes] == [("PATCH", "/api/v1/nodes/n1/status")]
+        assert [(r.method, r.path) for r in harness.wire.writes] == [("PATCH", "/api/v1/nodes/n1/status")]
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_looking_again_writes_nothing() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        await town.topology({"cpu": "50", "memory": "60G"}, {"cpu": "50", "memory": "60G"})
-        await town.settle()
-        written = len(town.wire.writes)
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        await harness.topology({"cpu": "50", "memory": "60G"}, {"cpu": "50", "memory": "60G"})
+        await harness.settle()
+        written = len(harness.wire.writes)
         for _ in range(3):
-            await town.controller.reconcile("n1")
-            await town.report()
-            await town.settle(60)
-        await town.settle(600)
-        await town.report()
-        await town.settle()
-        assert len(town.wire.writes) == written
+            await harness.controller.reconcile("n1")
+            await harness.report()
+            await harness.settle(60)
+        await harness.settle(600)
+        await harness.report()
+        await harness.settle()
+        assert len(harness.wire.writes) == written
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_a_restarted_manager_changes_nothing_that_is_right() -> None:
     """It must not take a cache that is still empty for a cluster that lost its reports."""
 
-    async def main(town: Town) -> None:
-        await begun(town)
-        await town.unmanage()
-        town.wire.requests.clear()
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        await harness.unmanage()
+        harness.wire.requests.clear()
 
-        async def late(request: Request) -> None:
+        async def late(request: ApiRequest) -> None:
             if request.path.endswith("/nodemetrics"):
-                await town.clock.sleep(20)
+                await harness.clock.sleep(20)
 
-        town.wire.before = late
-        await town.manage()
-        await town.settle(60)
-        assert town.wire.writes == []
-        assert await town.lent() == "58k"
+        harness.wire.before = late
+        await harness.manage()
+        await harness.settle(60)
+        assert harness.wire.writes == []
+        assert await harness.lent() == "58k"
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_a_silent_koordlet_ends_the_loan_without_any_event_in_the_cluster() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        await town.settle(14 * 60)
-        assert await town.lent() == "58k"
-        await town.settle(2 * 60)
-        assert await town.lent() is None
-        assert await town.lent(resource=MID_CPU) is None
-        assert await town.reasons() == ["NodeMetricAbnormal"]
-        await town.report()
-        await town.settle()
-        assert await town.lent() == "58k"
-        assert sorted(await town.reasons()) == ["NodeMetricAbnormal", "NodeMetricRestored"]
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        await harness.settle(14 * 60)
+        assert await harness.lent() == "58k"
+        await harness.settle(2 * 60)
+        assert await harness.lent() is None
+        assert await harness.lent(resource=MID_CPU) is None
+        assert await harness.reasons() == ["NodeMetricAbnormal"]
+        await harness.report()
+        await harness.settle()
+        assert await harness.lent() == "58k"
+        assert sorted(await harness.reasons()) == ["NodeMetricAbnormal", "NodeMetricRestored"]
 
-    in_town(main)
+    run_in_harness(main)
 
 
 @pytest.mark.parametrize(
@@ -103,108 +103,108 @@ def test_a_silent_koordlet_ends_the_loan_without_any_event_in_the_cluster() -> N
     ],
 )
 def test_an_absurd_report_is_told_once(absurd: dict[str, Any]) -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
         for _ in range(4):
-            await town.report(**absurd)
-            await town.settle(60)
-        assert await town.lent() is None
-        assert await town.reasons() == ["NodeMetricAbnormal"]
+            await harness.report(**absurd)
+            await harness.settle(60)
+        assert await harness.lent() is None
+        assert await harness.reasons() == ["NodeMetricAbnormal"]
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_a_node_that_never_reported_is_no_news() -> None:
-    async def main(town: Town) -> None:
-        await town.configure()
-        await town.node()
-        await town.manage()
-        await town.settle(3600)
-        assert await town.lent() is None
-        assert await town.reasons() == []
+    async def main(harness: NodeResourceHarness) -> None:
+        await harness.configure()
+        await harness.node()
+        await harness.manage()
+        await harness.settle(3600)
+        assert await harness.lent() is None
+        assert await harness.reasons() == []
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_a_deleted_report_ends_the_loan() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        ok(await town.client.delete(NODE_METRICS, "n1"))
-        await town.settle()
-        assert await town.lent() is None
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        unwrap(await harness.client.delete(NODE_METRICS, "n1"))
+        await harness.settle()
+        assert await harness.lent() is None
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_small_changes_wait_and_large_ones_do_not() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        await town.report(cpu=9)
-        await town.settle()
-        assert await town.lent() == "58k"
-        await town.report(cpu=20)
-        await town.settle()
-        assert await town.lent() == "45k"
-        await town.report(cpu=19)
-        await town.settle(301)
-        await town.report(cpu=19)
-        await town.settle()
-        assert await town.lent() == "46k"
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        await harness.report(cpu=9)
+        await harness.settle()
+        assert await harness.lent() == "58k"
+        await harness.report(cpu=20)
+        await harness.settle()
+        assert await harness.lent() == "45k"
+        await harness.report(cpu=19)
+        await harness.settle(301)
+        await harness.report(cpu=19)
+        await harness.settle()
+        assert await harness.lent() == "46k"
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_settings_reach_every_node() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        await town.node("n2")
-        await town.report("n2")
-        await town.settle()
-        await town.configure({**ON, "cpuReclaimThresholdPercent": 50})
-        await town.settle()
-        assert [await town.lent("n1"), await town.lent("n2")] == ["43k", "43k"]
-        await town.configure({"enable": False})
-        await town.settle()
-        assert [await town.lent("n1"), await town.lent("n2")] == [None, None]
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        await harness.node("n2")
+        await harness.report("n2")
+        await harness.settle()
+        await harness.configure({**ON, "cpuReclaimThresholdPercent": 50})
+        await harness.settle()
+        assert [await harness.lent("n1"), await harness.lent("n2")] == ["43k", "43k"]
+        await harness.configure({"enable": False})
+        await harness.settle()
+        assert [await harness.lent("n1"), await harness.lent("n2")] == [None, None]
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_broken_settings_change_nothing() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        await town.configure('{"enable": "yes"}')
-        await town.report(cpu=20)
-        await town.settle()
-        assert await town.lent() == "45k"  # by the last good ones
-        await town.unmanage()
-        await town.manage()
-        await town.report(cpu=50)
-        await town.settle()
-        assert await town.lent() == "45k"  # none are known to this manager, so it leaves the node alone
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        await harness.configure('{"enable": "yes"}')
+        await harness.report(cpu=20)
+        await harness.settle()
+        assert await harness.lent() == "45k"  # by the last good ones
+        await harness.unmanage()
+        await harness.manage()
+        await harness.report(cpu=50)
+        await harness.settle()
+        assert await harness.lent() == "45k"  # none are known to this manager, so it leaves the node alone
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_pods_count_with_the_next_report() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        await town.pod("web")
-        await town.settle()
-        assert await town.lent() == "58k"
-        await town.report()
-        await town.settle()
-        assert await town.lent() == "38k"
-        ok(
-            await town.client.plain.patch(
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        await harness.pod("web")
+        await harness.settle()
+        assert await harness.lent() == "58k"
+        await harness.report()
+        await harness.settle()
+        assert await harness.lent() == "38k"
+        unwrap(
+            await harness.client.dynamic.patch(
                 PODS, "web", {"status": {"phase": "Succeeded"}}, "default", kind="merge", subresource="status"
             )
         )
-        await town.report()
-        await town.settle()
-        assert await town.lent() == "58k"
+        await harness.report()
+        await harness.settle()
+        assert await harness.lent() == "58k"
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_devices() -> None:
@@ -216,81 +216,81 @@ def test_devices() -> None:
         "resources": {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"},
     }
 
-    async def main(town: Town) -> None:
-        await begun(town)
-        await town.device(gpu, {**gpu, "minor": 1}, {"type": "rdma", "minor": 0, "health": True})
-        await town.settle()
-        assert await town.lent(resource="koordinator.sh/gpu") == "200"
-        assert await town.lent(resource="koordinator.sh/rdma") == "100"
-        ok(await town.client.delete(DEVICES, "n1"))
-        await town.settle()
-        assert await town.lent(resource="koordinator.sh/gpu") is None
-        assert await town.lent(resource="koordinator.sh/rdma") is None
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        await harness.device(gpu, {**gpu, "minor": 1}, {"type": "rdma", "minor": 0, "health": True})
+        await harness.settle()
+        assert await harness.lent(resource="koordinator.sh/gpu") == "200"
+        assert await harness.lent(resource="koordinator.sh/rdma") == "100"
+        unwrap(await harness.client.delete(DEVICES, "n1"))
+        await harness.settle()
+        assert await harness.lent(resource="koordinator.sh/gpu") is None
+        assert await harness.lent(resource="koordinator.sh/rdma") is None
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_the_amplification_follows_the_ratio_that_was_written_before() -> None:
-    async def main(town: Town) -> None:
-        await town.configure(ON, **{"cpu-normalization-config": {"enable": True, "defaultRatio": 1.2}})
-        await town.node()
-        await town.report()
-        await town.topology()
+    async def main(harness: NodeResourceHarness) -> None:
+        await harness.configure(ON, **{"cpu-normalization-config": {"enable": True, "defaultRatio": 1.2}})
+        await harness.node()
+        await harness.report()
+        await harness.topology()
         info = {"metadata": {"annotations": {"node.koordinator.sh/cpu-basic-info": '{"cpuModel":"X"}'}}}
-        ok(await town.client.plain.patch(NODE_RESOURCE_TOPOLOGIES, "n1", info, kind="merge"))
-        await town.manage()
-        annotations = (await town.show())["metadata"]["annotations"]
+        unwrap(await harness.client.dynamic.patch(NODE_RESOURCE_TOPOLOGIES, "n1", info, kind="merge"))
+        await harness.manage()
+        annotations = (await harness.show())["metadata"]["annotations"]
         assert annotations["node.koordinator.sh/cpu-normalization-ratio"] == "1.20"
         assert annotations["node.koordinator.sh/resource-amplification-ratio"] == '{"cpu":1.20}'
-        assert await town.lent() == "69600"
+        assert await harness.lent() == "69600"
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_parts_that_are_switched_off_write_nothing() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        assert await town.lent() == "58k"
-        assert await town.lent(resource=MID_CPU) is None
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        assert await harness.lent() == "58k"
+        assert await harness.lent(resource=MID_CPU) is None
 
-    in_town(main, plugins=("*", "-MidResource"))
+    run_in_harness(main, plugins=("*", "-MidResource"))
 
 
 def test_the_answer_to_why_has_every_term() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        decision = town.controller.explain("n1")
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        decision = harness.controller.explain("n1")
         assert decision is not None
         assert decision.messages["BatchResource"].startswith(
             "batchAllocatable[CPU(Milli-Core)]:58000 = nodeCapacity:100000 - nodeSafetyMargin:35000"
         )
-        assert town.controller.explain("n2") is None
+        assert harness.controller.explain("n2") is None
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_numbers_are_published_and_go_with_their_node() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        published = {reading.name: reading for reading in town.controller.readings()}
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        published = {reading.name: reading for reading in harness.controller.readings()}
         gauge = published["slo_controller_node_extended_resource_allocatable_internal"]
         assert (("n1", "kubernetes.io/batch-cpu", "integer"), 58.0) in gauge.values
-        ok(await town.client.delete(NODES, "n1"))
-        await town.settle()
-        gauge = {reading.name: reading for reading in town.controller.readings()}[gauge.name]
+        unwrap(await harness.client.delete(NODES, "n1"))
+        await harness.settle()
+        gauge = {reading.name: reading for reading in harness.controller.readings()}[gauge.name]
         assert gauge.values == ()
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_no_request_goes_beyond_the_declared_rights() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        await town.topology({"cpu": "100", "memory": "120G"})
-        await town.settle(3600)
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        await harness.topology({"cpu": "100", "memory": "120G"})
+        await harness.settle(3600)
         verbs = {"GET": ("get", "list", "watch"), "PATCH": ("patch",), "POST": ("create",)}
-        rights = (*NodeResourceController.rights, *Configuration.rights)
-        for request in town.wire.requests:
+        rights = (*NodeResourceController.rights, *SloControllerConfig.rights)
+        for request in harness.wire.requests:
             parts = request.path.removeprefix("/apis/").removeprefix("/api/").split("/")
             group, rest = (parts[0], parts[2:]) if request.path.startswith("/apis/") else ("", parts[1:])
             if rest[0] == "namespaces":
@@ -301,45 +301,45 @@ def test_no_request_goes_beyond_the_declared_rights() -> None:
                 for right in rights
             ), request
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_a_sync_period_looks_at_nodes_without_any_event() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        await town.pod("web")
-        await town.settle(70)
-        assert await town.lent() == "38k"
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        await harness.pod("web")
+        await harness.settle(70)
+        assert await harness.lent() == "38k"
 
-    in_town(main, sync_period_s=60.0)
+    run_in_harness(main, sync_period_s=60.0)
 
 
 def test_zones_that_grow_lend_more_at_once() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        await town.topology({"cpu": "50", "memory": "60G"}, {"cpu": "50", "memory": "60G"})
-        await town.settle()
-        zones = await town.zones()
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        await harness.topology({"cpu": "50", "memory": "60G"}, {"cpu": "50", "memory": "60G"})
+        await harness.settle()
+        zones = await harness.zones()
         assert zones[0]["resources"][1]["allocatable"] == "29k"
         for entry in zones[0]["resources"]:
             if entry["name"] == "cpu":
                 entry["allocatable"] = "70"
-        ok(await town.client.plain.patch(NODE_RESOURCE_TOPOLOGIES, "n1", {"zones": zones}, kind="merge"))
-        await town.settle()
-        assert (await town.zones())[0]["resources"][1]["allocatable"] == "42k"
+        unwrap(await harness.client.dynamic.patch(NODE_RESOURCE_TOPOLOGIES, "n1", {"zones": zones}, kind="merge"))
+        await harness.settle()
+        assert (await harness.zones())[0]["resources"][1]["allocatable"] == "42k"
 
-    in_town(main)
+    run_in_harness(main)
 
 
 def test_small_changes_of_zones_wait_too() -> None:
-    async def main(town: Town) -> None:
-        await begun(town)
-        await town.topology({"cpu": "100", "memory": "120G"})
-        await town.settle()
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        await harness.topology({"cpu": "100", "memory": "120G"})
+        await harness.settle()
         for wait_s, shown in ((2, "58k"), (301, "57k")):
-            await town.settle(wait_s)
-            await town.report(cpu=8)
-            await town.settle()
-            assert (await town.zones())[0]["resources"][1]["allocatable"] == shown
+            await harness.settle(wait_s)
+            await harness.report(cpu=8)
+            await harness.settle()
+            assert (await harness.zones())[0]["resources"][1]["allocatable"] == shown
 
-    in_town(main)
+    run_in_harness(main)

@@ -10,14 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.annotations.codec import Malformed
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator.protocol import A_QUOTA_ADMISSION, A_QUOTA_CHILD_REQUEST, A_REPLACE_RESOURCES
+from koord.api.koordinator.sigs_scheduling import ElasticQuota
+from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
-from koord.api.pod import Pod
-from koord.api.protocol import A_QUOTA_ADMISSION, A_QUOTA_CHILD_REQUEST, A_REPLACE_RESOURCES
-from koord.api.sigs_scheduling import ElasticQuota
-from koord.manager.webhooks.quota.evaluation import Exceeds, Fits, evaluate, is_limited, request_of
+from koord.manager.webhooks.quota.evaluation import (
+    QuotaExceeded,
+    QuotaFits,
+    evaluate,
+    is_limited_quota,
+    pod_quota_request,
+)
 from koord.values import resources as vector
-from tests.manager.webhooks.quota.quota_objects import quota
+from tests.manager.webhooks.quota.quota_builders import quota
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -35,7 +41,7 @@ def pod(requests: dict[str, Any], **more: Any) -> Pod:
 
 
 def asked(pod: Pod, quota: ElasticQuota, **more: Any) -> dict[str, str]:
-    return vector.to_wire(request_of(pod, quota, NOW, **more))
+    return vector.to_wire(pod_quota_request(pod, quota, NOW, **more))
 
 
 @pytest.mark.parametrize(
@@ -100,12 +106,12 @@ def test_renamed_resources_count_only_when_asked_for() -> None:
 )
 def test_verdict(quota: ElasticQuota, request_: dict[str, str], words: str | None) -> None:
     verdict = evaluate(quota, vector.parse(request_))
-    assert (verdict.message if isinstance(verdict, Exceeds) else None) == words
+    assert (verdict.message if isinstance(verdict, QuotaExceeded) else None) == words
 
 
 def test_a_spoilt_sum_is_said_and_not_taken_for_zero() -> None:
     spoilt = convert(quota("q", annotations={A_QUOTA_CHILD_REQUEST: "{"}), ElasticQuota)
-    assert isinstance(evaluate(spoilt, vector.parse({"cpu": 1})), Malformed)
+    assert isinstance(evaluate(spoilt, vector.parse({"cpu": 1})), MalformedAnnotation)
 
 
 @pytest.mark.parametrize(
@@ -113,14 +119,14 @@ def test_a_spoilt_sum_is_said_and_not_taken_for_zero() -> None:
     [("", False), ("koordinator-default-quota", False), ("koordinator-root-quota", False), ("a", True)],
 )
 def test_who_is_limited(name: str, limited: bool) -> None:
-    assert is_limited(name) is limited
+    assert is_limited_quota(name) is limited
 
 
 @given(used=st.integers(0, 12), wanted=st.integers(1, 12))
 def test_what_fits_leaves_a_sum_within_the_limit(used: int, wanted: int) -> None:
     verdict = evaluate(elastic({"cpu": used}), vector.parse({"cpu": wanted}))
     if used + wanted <= 10:
-        assert isinstance(verdict, Fits)
+        assert isinstance(verdict, QuotaFits)
         assert vector.to_wire(verdict.total or {}) == {"cpu": str(used + wanted)}
     else:
-        assert isinstance(verdict, Exceeds)
+        assert isinstance(verdict, QuotaExceeded)

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from koord.api.protocol import A_QUOTA_SHARED_WEIGHT, L_QUOTA_PARENT, L_QUOTA_TREE_ID, ROOT_QUOTA
-from koord.manager.webhooks.quota.mutating import mutate
-from koord.manager.webhooks.verdict import Allowed, Denied
-from tests.manager.webhooks.quota.quota_objects import quota, request, tree_of
+from koord.api.koordinator.protocol import A_QUOTA_SHARED_WEIGHT, L_QUOTA_PARENT, L_QUOTA_TREE_ID, ROOT_QUOTA
+from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDenied
+from koord.manager.webhooks.quota.admission import mutate_quota
+from tests.manager.webhooks.quota.quota_builders import quota, request, topology_of
 
-TREE = tree_of(quota("t", is_parent=True, tree="one"), quota("p", is_parent=True))
+TREE = topology_of(quota("t", is_parent=True, tree="one"), quota("p", is_parent=True))
 
 
 def made(obj: dict[str, Any]) -> dict[str, Any]:
-    verdict = mutate(request("CREATE", obj), TREE)
-    assert isinstance(verdict, Allowed)
+    verdict = mutate_quota(request("CREATE", obj), TREE)
+    assert isinstance(verdict, AdmissionAllowed)
     return verdict.object or obj
 
 
@@ -76,8 +76,8 @@ def test_place_in_the_tree(given: dict[str, Any], labels: dict[str, str]) -> Non
     ],
 )
 def test_refusals(obj: dict[str, Any], words: str) -> None:
-    verdict = mutate(request("CREATE", obj), TREE)
-    assert isinstance(verdict, Denied)
+    verdict = mutate_quota(request("CREATE", obj), TREE)
+    assert isinstance(verdict, AdmissionDenied)
     assert verdict.code == 400
     assert verdict.message.startswith(words)
 
@@ -91,11 +91,11 @@ def test_other_fields_stay_and_the_request_is_not_touched() -> None:
 
 def test_what_is_complete_is_left_alone() -> None:
     once = made(quota("a", parent="t"))
-    assert mutate(request("CREATE", once), TREE) == Allowed()
+    assert mutate_quota(request("CREATE", once), TREE) == AdmissionAllowed()
 
 
 @pytest.mark.parametrize(
     ("operation", "name"), [("UPDATE", "a"), ("DELETE", "a"), ("CREATE", ROOT_QUOTA)], ids=["update", "delete", "root"]
 )
 def test_nothing_is_done(operation: str, name: str) -> None:
-    assert mutate(request(operation, quota(name), quota(name)), TREE) == Allowed()
+    assert mutate_quota(request(operation, quota(name), quota(name)), TREE) == AdmissionAllowed()

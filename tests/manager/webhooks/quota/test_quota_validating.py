@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.admission import AdmissionRequest
-from koord.api.protocol import (
+from koord.api.koordinator.protocol import (
     A_QUOTA_GUARANTEED,
     A_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS,
     A_QUOTA_NAMESPACES,
@@ -18,9 +17,10 @@ from koord.api.protocol import (
     L_QUOTA_IS_PARENT,
     L_QUOTA_PARENT,
 )
-from koord.manager.webhooks.quota.topology import Admitted, Released, Topology
-from koord.manager.webhooks.verdict import Allowed, Denied
-from tests.manager.webhooks.quota.quota_objects import LARGE, Pods, info, quota, request, ruling, tree_of
+from koord.api.kubernetes.admission import AdmissionRequest
+from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDenied
+from koord.manager.webhooks.quota.topology import QuotaDeleteAdmitted, QuotaTopology, QuotaWriteAdmitted
+from tests.manager.webhooks.quota.quota_builders import LARGE, Pods, quota, quota_info, request, ruling, topology_of
 
 KEYS = "failed to check sub and parent group quotaKey, err: checkSubAndParentGroupQuotaKey failed: "
 PARENT = quota("p", min={"cpu": 10, "memory": "10Gi"}, max={"cpu": 20, "memory": "20Gi"}, is_parent=True)
@@ -29,10 +29,10 @@ STRICT = A_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS
 ROOM = {"cpu": 20, "memory": "20Gi"}
 
 
-def said(asked: AdmissionRequest, tree: Topology, pods: Pods | None = None, **gates: bool) -> str | None:
+def said(asked: AdmissionRequest, tree: QuotaTopology, pods: Pods | None = None, **gates: bool) -> str | None:
     """The refusal, or None."""
     verdict = ruling(asked, tree, pods, **gates).verdict
-    if isinstance(verdict, Denied):
+    if isinstance(verdict, AdmissionDenied):
         assert verdict.code == 400
         return verdict.message
     return None
@@ -96,16 +96,16 @@ def said(asked: AdmissionRequest, tree: Topology, pods: Pods | None = None, **ga
     ],
 )
 def test_a_quota_by_itself(obj: dict[str, Any], words: str | None) -> None:
-    assert said(request("CREATE", obj), Topology()) == words
+    assert said(request("CREATE", obj), QuotaTopology()) == words
 
 
 @pytest.mark.parametrize("text", ["{", "xx", '{"cpu":"much"}'])
 def test_weights_that_cannot_be_read(text: str) -> None:
-    assert said(request("CREATE", quota("a", annotations={A_QUOTA_SHARED_WEIGHT: text})), Topology())
+    assert said(request("CREATE", quota("a", annotations={A_QUOTA_SHARED_WEIGHT: text})), QuotaTopology())
 
 
 def test_strict_keys_that_cannot_be_read() -> None:
-    words = said(request("CREATE", quota("a", annotations={STRICT: "["})), Topology())
+    words = said(request("CREATE", quota("a", annotations={STRICT: "["})), QuotaTopology())
     assert words is not None
     assert words.startswith(f"a quota.Annotation[{STRICT}]'s value is invalid: ")
 
@@ -161,21 +161,21 @@ def test_strict_keys_that_cannot_be_read() -> None:
     ],
 )
 def test_a_new_quota_in_the_tree(obj: dict[str, Any], words: str | None) -> None:
-    tree = tree_of(
+    tree = topology_of(
         PARENT, CHILD, quota("n", namespaces=["taken"]), quota("t1", max=ROOM, is_parent=True, tree="one", is_root=True)
     )
     assert said(request("CREATE", obj), tree) == words
 
 
 def test_min_keys_are_judged_before_sums() -> None:
-    tree = tree_of(quota("p", min={"cpu": 10}, max=ROOM, is_parent=True))
+    tree = topology_of(quota("p", min={"cpu": 10}, max=ROOM, is_parent=True))
     assert said(request("CREATE", quota("a", parent="p", max=ROOM)), tree) == (
         KEYS + "a's min keys are not all included in p's"
     )
 
 
 def test_keys_may_differ_behind_the_gate() -> None:
-    tree = tree_of(PARENT)
+    tree = topology_of(PARENT)
     fewer = request("CREATE", quota("a", parent="p", min={"cpu": 1}, max={"cpu": 20}))
     more = request("CREATE", quota("a", parent="p", max={**ROOM, "x": 1}))
     assert said(fewer, tree, update_resource_key=True) is None
@@ -241,7 +241,7 @@ def test_keys_may_differ_behind_the_gate() -> None:
     ],
 )
 def test_a_changed_quota(new: dict[str, Any], old: dict[str, Any], words: str | None) -> None:
-    tree = tree_of(PARENT, CHILD, quota("a"), quota("n", namespaces=["taken"]))
+    tree = topology_of(PARENT, CHILD, quota("a"), quota("n", namespaces=["taken"]))
     assert said(request("UPDATE", new, old), tree) == words
 
 
@@ -257,7 +257,7 @@ def test_a_changed_quota(new: dict[str, Any], old: dict[str, Any], words: str | 
 )
 def test_a_quota_with_pods_does_not_become_a_parent(pods: Pods, refused: bool) -> None:
     old = quota("a", namespaces=["claimed"])
-    words = said(request("UPDATE", quota("a", is_parent=True), old), tree_of(old), pods)
+    words = said(request("UPDATE", quota("a", is_parent=True), old), topology_of(old), pods)
     expected = "quota has bound pods, isParent is forbidden to modify as true, quotaName: a"
     assert words == (expected if refused else None)
 
@@ -268,7 +268,7 @@ def test_a_quota_is_never_put_below_itself(below: str) -> None:
         quota(name, is_parent=True, parent=parent)
         for name, parent in (("top", ""), ("middle", "top"), ("bottom", "middle"))
     )
-    words = said(request("UPDATE", quota("top", is_parent=True, parent=below), top), tree_of(top, middle, bottom))
+    words = said(request("UPDATE", quota("top", is_parent=True, parent=below), top), topology_of(top, middle, bottom))
     assert words == f"top has parentName {below} but {below} is top itself or below it"
 
 
@@ -281,14 +281,18 @@ class TestGuarantee:
         return quota(name, min={"cpu": least}, max={"cpu": 1000}, tree="t", annotations=notes, **more)
 
     def said(self, wanted: int, root_guarantees: int, parent_guarantees: int) -> str | None:
-        tree = tree_of(
+        tree = topology_of(
             self.quota("root", 50, root_guarantees, is_parent=True, is_root=True),
             self.quota("parent", 50, parent_guarantees, is_parent=True, parent="root"),
             self.quota("other", 0, 10, parent="parent"),
             old := self.quota("child", 40, 40, parent="parent", force=False),
         )
         new = self.quota("child", wanted, 40, parent="parent")
-        tree.handle(Admitted(info(self.quota("parent", 100, parent_guarantees, is_parent=True, parent="root")), 0.0))
+        tree.handle(
+            QuotaWriteAdmitted(
+                quota_info(self.quota("parent", 100, parent_guarantees, is_parent=True, parent="root")), 0.0
+            )
+        )
         return said(request("UPDATE", new, old), tree, guarantee_usage=True)
 
     def test_the_parent_has_room(self) -> None:
@@ -320,14 +324,14 @@ class TestGuarantee:
     ],
 )
 def test_deleting(name: str, pods: list[str], words: str | None) -> None:
-    assert said(request("DELETE", None, quota(name)), tree_of(PARENT, CHILD), Pods({name: pods})) == words
+    assert said(request("DELETE", None, quota(name)), topology_of(PARENT, CHILD), Pods({name: pods})) == words
 
 
 def test_what_is_admitted_is_remembered() -> None:
-    made = ruling(request("CREATE", quota("a")), Topology())
-    assert made.event == Admitted(info(quota("a")), 0.0)
-    assert ruling(request("DELETE", None, CHILD), tree_of(PARENT, CHILD)).event == Released("c1", 0.0)
-    assert ruling(request("CREATE", quota("p")), tree_of(PARENT)).event is None
+    made = ruling(request("CREATE", quota("a")), QuotaTopology())
+    assert made.event == QuotaWriteAdmitted(quota_info(quota("a")), 0.0)
+    assert ruling(request("DELETE", None, CHILD), topology_of(PARENT, CHILD)).event == QuotaDeleteAdmitted("c1", 0.0)
+    assert ruling(request("CREATE", quota("p")), topology_of(PARENT)).event is None
 
 
 names = st.sampled_from(["a", "b", "p", "koordinator-root-quota"])
@@ -369,18 +373,18 @@ objects = st.one_of(
     operation=st.sampled_from(["CREATE", "UPDATE", "DELETE", "CONNECT"]), obj=objects, old=objects, gate=st.booleans()
 )
 def test_any_object_gets_a_verdict_R28(operation: str, obj: Any, old: Any, gate: bool) -> None:
-    tree = tree_of(PARENT, CHILD, quota("a", max=LARGE))
+    tree = topology_of(PARENT, CHILD, quota("a", max=LARGE))
     asked = AdmissionRequest(operation=operation, object=obj, old_object=old, namespace="team")
     made = ruling(asked, tree, guarantee_usage=gate, update_resource_key=gate)
-    assert isinstance(made.verdict, Allowed | Denied)
-    if isinstance(made.event, Admitted):
+    assert isinstance(made.verdict, AdmissionAllowed | AdmissionDenied)
+    if isinstance(made.event, QuotaWriteAdmitted):
         bounds = made.event.quota
         assert all(bounds.min[key] <= bounds.max[key] for key in bounds.min)
 
 
 @given(moves=st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["", "a", "b", "c", "d"])), max_size=12))
 def test_no_sequence_of_admitted_moves_makes_a_circle(moves: list[tuple[str, str]]) -> None:
-    tree = tree_of(*(quota(name, is_parent=True, force=True) for name in "abcd"))
+    tree = topology_of(*(quota(name, is_parent=True, force=True) for name in "abcd"))
     for name, parent in moves:
         known = tree.quotas[name]
         old = quota(name, is_parent=True, force=True, parent=known.parent)

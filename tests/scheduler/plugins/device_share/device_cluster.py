@@ -8,27 +8,27 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.scheduler.device_share import DeviceShareArgs, defaulted
-from koord.api.device import Device
-from koord.api.protocol import (
+from koord.api.config.scheduler.koordinator_args import DeviceShareArgs, defaulted_device_share
+from koord.api.koordinator.device import Device
+from koord.api.koordinator.protocol import (
     A_DEVICE_ALLOCATE_HINT,
     A_DEVICE_ALLOCATED,
     A_DEVICE_JOINT_ALLOCATE,
     A_GPU_PARTITION_SPEC,
 )
-from koord.api.resource import Resource
-from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.desk import Desk
+from koord.api.kubernetes.resource import Resource
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.framework.bind_effects import PodPatch, PreBindActions
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.handle import SchedulerActions
 from koord.scheduler.framework.verdict import Fault, Reject, Skip
-from koord.scheduler.framework.work import Errand, Mark
-from koord.scheduler.plugins.device_share import DeviceShare
-from koord.scheduler.plugins.device_share.book import Book
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.wire import Pod
-from tests.policy.device.machines import REFERENCE_GPUS, REFERENCE_RDMA, device
-from tests.scheduler.clusters import make_node, make_pod
-from tests.scheduler.handles import Listed
+from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
+from koord.scheduler.plugins.device_share.plugin import DeviceShare
+from tests.scheduler.builders import make_node, make_pod
+from tests.scheduler.fake_handles import FakeLister
+from tests.scheduler.plugins.device_share.device_builders import REFERENCE_GPUS, REFERENCE_RDMA, device
 
 NOW = 1_767_225_600.0  # 2026-01-01
 
@@ -63,32 +63,32 @@ def asking(
     return make_pod(name, more=asked, annotations=noted, **more)
 
 
-class World:
+class DeviceCluster:
     """The handle of its plugin, and the cluster around it."""
 
     def __init__(self, *machines: Device, args: DeviceShareArgs | None = None, **options: Any) -> None:
         self.state = ClusterState()
-        self.desk = Desk()
-        self.listers: dict[str, Listed] = {}
+        self.actions = SchedulerActions()
+        self.listers: dict[str, FakeLister] = {}
         for machine in machines:
             self.state.set_node(make_node(machine.metadata.name))
             self.devices.put(machine)
-        self.plugin = DeviceShare(defaulted(args or DeviceShareArgs()), self, **options)
-        self.cycle = Cycle(self.state)
+        self.plugin = DeviceShare(defaulted_device_share(args or DeviceShareArgs()), self, **options)
+        self.cycle = CycleState(self.state)
 
     @property
-    def devices(self) -> Listed:
+    def devices(self) -> FakeLister:
         return self.lister_of("Device")
 
     @property
-    def book(self) -> Book:
-        return self.plugin.book
+    def book(self) -> NodeDeviceCache:
+        return self.plugin.cache
 
     def lister(self, resource: Resource[Any]) -> Any:
         return self.lister_of(resource.kind)
 
-    def lister_of(self, kind: str) -> Listed:
-        return self.listers.setdefault(kind, Listed())
+    def lister_of(self, kind: str) -> FakeLister:
+        return self.listers.setdefault(kind, FakeLister())
 
     def now(self) -> float:
         return NOW
@@ -97,9 +97,12 @@ class World:
 
     def judged(self, pod: Pod | PodInfo, node: str = "n0") -> str:
         """Return the text of Filter's rejection of a node; "" when it takes the pod."""
-        info = pod if isinstance(pod, PodInfo) else self.state.info(pod)
-        cycle = Cycle(self.state)
-        cycle.reserved, cycle.nominated = self.cycle.reserved, self.cycle.nominated
+        info = pod if isinstance(pod, PodInfo) else self.state.pod_info(pod)
+        cycle = CycleState(self.state)
+        cycle.matched_reservations, cycle.nominated_reservations = (
+            self.cycle.matched_reservations,
+            self.cycle.nominated_reservations,
+        )
         answer = self.plugin.pre_filter(cycle, info)
         if isinstance(answer, Skip):
             return ""
@@ -110,7 +113,7 @@ class World:
 
     def reserve(self, pod: Pod, node: str = "n0") -> str:
         """Assume the pod there and let the plugin choose; undone when it refuses."""
-        info = self.state.info(pod)
+        info = self.state.pod_info(pod)
         self.state.assume(info, node)
         answer = self.plugin.reserve(self.cycle, info, self.state.table.index[node])
         if answer is None:
@@ -119,18 +122,18 @@ class World:
         return answer.text if isinstance(answer, Reject) else answer.message
 
     def undo(self, pod: Pod, node: str = "n0") -> None:
-        self.plugin.unreserve(self.cycle, self.state.info(pod), node)
+        self.plugin.unreserve(self.cycle, self.state.pod_info(pod), node)
         self.state.forget(pod.metadata.uid)
 
-    def mark(self, pod: Pod, node: str = "n0") -> Mark | Fault | Errand | None:
-        work = self.plugin.pre_bind(self.cycle, self.state.info(pod), node)
+    def mark(self, pod: Pod, node: str = "n0") -> PodPatch | Fault | PreBindActions | None:
+        work = self.plugin.pre_bind(self.cycle, self.state.pod_info(pod), node)
         assert not isinstance(work, Reject)
         return work
 
     def bound(self, pod: Pod, node: str = "n0") -> Pod:
         """The pod as the server shows it after the binding."""
         work = self.mark(pod, node)
-        mark = work.mark if isinstance(work, Errand) else work
+        mark = work.pod_patch if isinstance(work, PreBindActions) else work
         assert not isinstance(mark, Fault), mark
         carried = {**pod.metadata.annotations, **(mark.annotations if mark is not None else {})}
         seen = msgspec.structs.replace(
@@ -151,8 +154,8 @@ class World:
     def check(self) -> None:
         """Assert that the cache counts what live pods carry and what is assumed, and that no card is given twice."""
         book = self.book
-        assert {(node, uid): held for node, uid, held in book.held()} == book.rebuilt()
-        assert all(uid in {p.uid for p in self.state.pods()} for uid in book.promises)
+        assert {(node, uid): held for node, uid, held in book.iter_allocations()} == book.rebuild_allocations()
+        assert all(uid in {p.uid for p in self.state.pods()} for uid in book.assumed)
 
 
 def minors_of(pod: Pod) -> dict[str, tuple[int, ...]]:

@@ -8,22 +8,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.api.config.scheduler.args import MOST_ALLOCATED
-from koord.api.config.scheduler.device_share import DEFAULT_STRATEGY, DeviceShareArgs, UnsupportedModel
-from koord.api.core import ConfigMap
+from koord.api.config.scheduler.koordinator_args import DEVICE_SHARE_STRATEGY, DeviceShareArgs, UnsupportedGPUModel
+from koord.api.config.scheduler.plugin_args import MOST_ALLOCATED
+from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, L_GPU_ISOLATION_PROVIDER, L_GPU_MODEL, L_GPU_VENDOR
+from koord.api.kubernetes.core_v1 import ConfigMap
 from koord.api.model import convert
-from koord.api.protocol import A_DEVICE_ALLOCATED, L_GPU_ISOLATION_PROVIDER, L_GPU_MODEL, L_GPU_VENDOR
-from koord.policy.topology.hint import Hint
-from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
-from koord.scheduler.framework.reserved import Reserved
+from koord.scheduler.framework.bind_effects import PodPatch
+from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cycle_state import CycleState, MatchedReservation
+from koord.scheduler.framework.numa_hint import NumaTopologyHint
 from koord.scheduler.framework.verdict import Fault, Reject, Skip
-from koord.scheduler.framework.work import Mark
 from koord.values.bitmask import BitMask
-from tests.policy.device.machines import device, gpu, place
-from tests.scheduler.clusters import make_node, make_pod
-from tests.scheduler.plugins.device_share.device_cluster import World, asking, named, reference_machine
-from tests.scheduler.plugins.device_share.test_device_book import carrying
+from tests.scheduler.builders import make_node, make_pod
+from tests.scheduler.plugins.device_share.device_builders import device, gpu, place
+from tests.scheduler.plugins.device_share.device_cluster import DeviceCluster, asking, named, reference_machine
+from tests.scheduler.plugins.device_share.test_device_cache import carrying
 
 GPU = "koordinator.sh/gpu"
 CORE = "koordinator.sh/gpu-core"
@@ -38,8 +37,8 @@ PAIR = {"gpu": {"requiredTopologyScope": "PCIe"}}
 
 
 def test_pods_without_devices_are_none_of_its_business() -> None:
-    world = World(reference_machine())
-    plain = world.state.info(make_pod("plain", cpu="1"))
+    world = DeviceCluster(reference_machine())
+    plain = world.state.pod_info(make_pod("plain", cpu="1"))
     assert isinstance(world.plugin.pre_filter(world.cycle, plain), Skip)
     assert world.plugin.signature(plain) is None
     assert world.place(make_pod("plain", cpu="1")) == {}
@@ -66,8 +65,8 @@ def test_pods_without_devices_are_none_of_its_business() -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_any_node(requests: Any, more: Any, said: str) -> None:
-    world = World(reference_machine())
-    found = world.plugin.pre_filter(world.cycle, world.state.info(asking("p", requests, **more)))
+    world = DeviceCluster(reference_machine())
+    found = world.plugin.pre_filter(world.cycle, world.state.pod_info(asking("p", requests, **more)))
     assert isinstance(found, Reject)
     assert not found.resolvable
     assert found.text.startswith(said)
@@ -99,17 +98,17 @@ def test_what_cannot_be_meant_is_refused_before_any_node(requests: Any, more: An
     ],
 )
 def test_cards_of_an_idle_machine(requests: Any, more: Any, got: Any) -> None:
-    world = World(reference_machine())
+    world = DeviceCluster(reference_machine())
     assert world.place(asking("p", requests, **more)) == got
     world.check()
 
 
 def test_a_node_whose_devices_nobody_told_of_is_left_to_its_device_plugin() -> None:
-    world = World()
+    world = DeviceCluster()
     world.state.set_node(make_node("n0"))
     pod = asking("p", {GPU: 100})
     assert world.place(pod) == {}
-    assert list(world.book.held()) == []
+    assert list(world.book.iter_allocations()) == []
 
 
 @pytest.mark.parametrize(
@@ -125,8 +124,8 @@ def test_a_node_whose_devices_nobody_told_of_is_left_to_its_device_plugin() -> N
     ids=["not-isolated", "isolated", "not-shared"],
 )
 def test_shares_need_what_the_node_says_of_itself(labels: dict[str, str], said: str) -> None:
-    args = DeviceShareArgs(gpu_share_unsupported_models=(UnsupportedModel(vendor="v", model="m"),))
-    world = World(reference_machine(), args=args)
+    args = DeviceShareArgs(gpu_share_unsupported_models=(UnsupportedGPUModel(vendor="v", model="m"),))
+    world = DeviceCluster(reference_machine(), args=args)
     world.state.set_node(make_node("n0", labels=labels))
     isolated = {L_GPU_ISOLATION_PROVIDER: "HAMi-core"}
     assert world.judged(asking("p", {GPU: 50}, labels=isolated)) == said
@@ -134,15 +133,15 @@ def test_shares_need_what_the_node_says_of_itself(labels: dict[str, str], said: 
 
 
 def test_shared_pods_pack_or_spread_by_strategy() -> None:
-    packing = DeviceShareArgs(scoring_strategy=msgspec.structs.replace(DEFAULT_STRATEGY, type=MOST_ALLOCATED))
+    packing = DeviceShareArgs(scoring_strategy=msgspec.structs.replace(DEVICE_SHARE_STRATEGY, type=MOST_ALLOCATED))
     for args, second in ((packing, (0,)), (None, (1,))):
-        world = World(reference_machine(), args=args)
+        world = DeviceCluster(reference_machine(), args=args)
         assert world.place(asking("a", {GPU: 25})) == {"gpu": (0,)}
         assert world.place(asking("b", {GPU: 25})) == {"gpu": second}
 
 
 def test_a_card_that_fails_after_it_was_chosen_is_not_given() -> None:
-    world = World(reference_machine())
+    world = DeviceCluster(reference_machine())
     pod = asking("p", {GPU: 100})
     assert world.reserve(pod) == ""
     sick = [gpu(m, place(m // 4, str(m // 2)), health=m > 0) for m in range(8)]
@@ -170,7 +169,7 @@ def config_map(text: str) -> ConfigMap:
 def test_slices_are_as_the_config_map_lists_them_now() -> None:
     card = gpu(0, place(0, "0"))
     card["resources"] |= {NPU: "8", "huawei.com/npu-cpu": "7"}
-    world = World(named(device(card), "n0"))
+    world = DeviceCluster(named(device(card), "n0"))
     world.state.set_node(make_node("n0", labels=ASCEND))
     pod = asking("p", {SHARED: 1, **SLICE})
     assert world.judged(pod) == "no matched GPU shared resource template"
@@ -192,31 +191,35 @@ def test_slices_are_as_the_config_map_lists_them_now() -> None:
 
 
 def test_hints_tell_where_the_gpus_would_come_from() -> None:
-    world = World(reference_machine())
+    world = DeviceCluster(reference_machine())
     world.state.set_pod(carrying("old", "n0", 0))
     node = world.state.table.index["n0"]
-    pod = world.state.info(asking("p", {GPU: 400}))
-    hints = world.plugin.numa_hints(Cycle(world.state), pod, node)
+    pod = world.state.pod_info(asking("p", {GPU: 400}))
+    hints = world.plugin.numa_hints(CycleState(world.state), pod, node)
     assert hints == {
-        "gpu": (Hint(BitMask.of(1), preferred=True, score=500), Hint(BitMask.of(0, 1), preferred=False, score=500))
+        "gpu": (
+            NumaTopologyHint(BitMask.of(1), preferred=True, score=500),
+            NumaTopologyHint(BitMask.of(0, 1), preferred=False, score=500),
+        )
     }
-    assert world.plugin.numa_fits(Cycle(world.state), pod, node, BitMask.of(0)) is not None
-    assert world.plugin.numa_fits(Cycle(world.state), pod, node, BitMask.of(1)) is None
-    many = world.state.info(asking("q", {GPU: 800}))
-    assert isinstance(world.plugin.numa_hints(Cycle(world.state), many, node), Reject)
-    off = World(reference_machine(), args=DeviceShareArgs(disable_device_numa_topology_alignment=True))
+    assert world.plugin.numa_fits(CycleState(world.state), pod, node, BitMask.of(0)) is not None
+    assert world.plugin.numa_fits(CycleState(world.state), pod, node, BitMask.of(1)) is None
+    many = world.state.pod_info(asking("q", {GPU: 800}))
+    assert isinstance(world.plugin.numa_hints(CycleState(world.state), many, node), Reject)
+    off = DeviceCluster(reference_machine(), args=DeviceShareArgs(disable_device_numa_topology_alignment=True))
     assert (
-        off.plugin.numa_hints(off.cycle, off.state.info(asking("p", {GPU: 400})), off.state.table.index["n0"]) is None
+        off.plugin.numa_hints(off.cycle, off.state.pod_info(asking("p", {GPU: 400})), off.state.table.index["n0"])
+        is None
     )
 
 
 def test_the_numa_nodes_chosen_for_a_pod_bind_its_devices() -> None:
-    world = World(reference_machine())
+    world = DeviceCluster(reference_machine())
     pod = asking("p", {GPU: 200})
-    world.cycle.zones[pod.metadata.uid] = BitMask.of(1)
+    world.cycle.numa_affinity[pod.metadata.uid] = BitMask.of(1)
     assert world.place(pod) == {"gpu": (4, 5)}
     other = asking("q", {GPU: 300})
-    world.cycle.zones[other.metadata.uid] = BitMask.of(1)
+    world.cycle.numa_affinity[other.metadata.uid] = BitMask.of(1)
     assert world.place(other) == "Insufficient GPU Devices"
     world.check()
 
@@ -224,22 +227,24 @@ def test_the_numa_nodes_chosen_for_a_pod_bind_its_devices() -> None:
 # Reservations ----------------------------------------------------------------------------------------------------
 
 
-def reserved(world: World, *minors: int, policy: str = "", share: int = 100) -> Reserved:
+def reserved(world: DeviceCluster, *minors: int, policy: str = "", share: int = 100) -> MatchedReservation:
     holder = carrying("reserve", "n0", *minors, share=share, uid="r")
     world.state.set_pod(holder)
-    found = Reserved(uid="r", name="r", node_name="n0", policy=policy, holder=world.state.info(holder))
-    world.cycle.reserved = {"n0": (found,)}
+    found = MatchedReservation(
+        uid="r", name="r", node_name="n0", policy=policy, reserve_pod=world.state.pod_info(holder)
+    )
+    world.cycle.matched_reservations = {"n0": (found,)}
     return found
 
 
 def test_a_pod_takes_the_devices_of_its_reservation() -> None:
-    world = World(reference_machine())
+    world = DeviceCluster(reference_machine())
     mine = reserved(world, *range(8))
     pod = asking("p", {GPU: 100})
     assert world.judged(pod) == ""
-    world.cycle.nominated[pod.metadata.uid] = mine
+    world.cycle.nominated_reservations[pod.metadata.uid] = mine
     assert world.place(pod) == {"gpu": (0,)}
-    world.cycle.reserved = {}
+    world.cycle.matched_reservations = {}
     assert world.judged(asking("q", {GPU: 100})) == "Insufficient GPU Devices"
     world.state.drop_pod("r")
     assert world.place(asking("q", {GPU: 700})) == {"gpu": (1, 2, 3, 4, 5, 6, 7)}
@@ -247,11 +252,11 @@ def test_a_pod_takes_the_devices_of_its_reservation() -> None:
 
 
 def test_what_is_reserved_for_a_pod_counts_as_free_in_its_score() -> None:
-    world = World(reference_machine("n0"), reference_machine("n1"))
+    world = DeviceCluster(reference_machine("n0"), reference_machine("n1"))
     reserved(world, 0, 1, 2, 3)
-    pod = world.state.info(asking("p", {GPU: 100}))
-    cycle = Cycle(world.state)
-    cycle.reserved = world.cycle.reserved
+    pod = world.state.pod_info(asking("p", {GPU: 100}))
+    cycle = CycleState(world.state)
+    cycle.matched_reservations = world.cycle.matched_reservations
     world.plugin.pre_filter(cycle, pod)
     table = world.state.table
     assert len({world.plugin.score(cycle, pod, node) for node in world.state.nodes()}) == 1
@@ -259,17 +264,17 @@ def test_what_is_reserved_for_a_pod_counts_as_free_in_its_score() -> None:
         world.plugin.score(cycle, pod, table.index["n0"])
     }
     assert list(world.plugin.filter_columns(cycle, pod, table, table.live_rows())) == [0, 0]
-    assert len({world.plugin.score(Cycle(world.state), pod, node) for node in world.state.nodes()}) == 2
+    assert len({world.plugin.score(CycleState(world.state), pod, node) for node in world.state.nodes()}) == 2
 
 
 def test_a_restricted_reservation_gives_only_its_own_devices() -> None:
-    world = World(reference_machine())
+    world = DeviceCluster(reference_machine())
     mine = reserved(world, 6, policy="Restricted")
     pod = asking("p", {GPU: 200})
-    world.cycle.nominated[pod.metadata.uid] = mine
+    world.cycle.nominated_reservations[pod.metadata.uid] = mine
     assert world.reserve(pod) == "Reservation(s) Insufficient GPU Devices"
     one = asking("q", {GPU: 100})
-    world.cycle.nominated[one.metadata.uid] = mine
+    world.cycle.nominated_reservations[one.metadata.uid] = mine
     assert world.place(one) == {"gpu": (6,)}
     world.check()
 
@@ -278,11 +283,11 @@ def test_a_restricted_reservation_gives_only_its_own_devices() -> None:
 
 
 def test_a_victim_gives_up_its_devices_in_a_what_if_only() -> None:
-    world = World(reference_machine())
+    world = DeviceCluster(reference_machine())
     world.state.set_pod(carrying("low", "n0", *range(8)))
     node = world.state.table.index["n0"]
-    pod = world.state.info(asking("high", {GPU: 200}, hint=PAIR))
-    cycle = Cycle(world.state)
+    pod = world.state.pod_info(asking("high", {GPU: 200}, hint=PAIR))
+    cycle = CycleState(world.state)
     assert world.plugin.pre_filter(cycle, pod) is None
     assert world.plugin.filter(cycle, pod, node) == Reject(("Insufficient Topology Scoped GPU Devices",))
     victim = next(iter(world.state.pods()))
@@ -296,10 +301,10 @@ def test_a_victim_gives_up_its_devices_in_a_what_if_only() -> None:
 
 
 def test_one_who_is_promised_room_takes_cards_in_a_what_if() -> None:
-    world = World(reference_machine())
+    world = DeviceCluster(reference_machine())
     node = world.state.table.index["n0"]
-    pod, ahead = (world.state.info(asking(name, {GPU: 500})) for name in ("p", "ahead"))
-    cycle = Cycle(world.state)
+    pod, ahead = (world.state.pod_info(asking(name, {GPU: 500})) for name in ("p", "ahead"))
+    cycle = CycleState(world.state)
     world.plugin.pre_filter(cycle, pod)
     world.plugin.add_pod(cycle, pod, ahead, node)
     assert world.plugin.filter(cycle, pod, node) is not None
@@ -309,32 +314,32 @@ def test_one_who_is_promised_room_takes_cards_in_a_what_if() -> None:
 
 
 def test_only_news_that_help_wake_a_pod() -> None:
-    world = World(reference_machine())
+    world = DeviceCluster(reference_machine())
     world.state.set_pod(carrying("a", "n0", 0, 2, 4))
     world.state.set_pod(carrying("b", "n0", 6))
-    pair = world.state.info(asking("pair", {GPU: 800}))
-    wakes = world.plugin.might_help
-    (a, b) = (world.state.placed(f"uid-default-{name}") for name in "ab")
+    pair = world.state.pod_info(asking("pair", {GPU: 800}))
+    wakes = world.plugin.queueing_hint
+    (a, b) = (world.state.placed_pod(f"uid-default-{name}") for name in "ab")
     world.state.drop_pod("uid-default-b")
-    assert not wakes(pair, Happened(Event("Pod", DELETE), old=b))
+    assert not wakes(pair, ObjectEvent(ClusterEvent("Pod", DELETE), old=b))
     world.state.drop_pod("uid-default-a")
-    assert wakes(pair, Happened(Event("Pod", DELETE), old=a))
-    plain = world.state.info(make_pod("plain", node="n0"))
-    assert not wakes(pair, Happened(Event("Pod", DELETE), old=plain))
-    nine = world.state.info(asking("nine", {GPU: 900}))
-    assert not wakes(nine, Happened(Event("Device", UPDATE), new=reference_machine()))
+    assert wakes(pair, ObjectEvent(ClusterEvent("Pod", DELETE), old=a))
+    plain = world.state.pod_info(make_pod("plain", node="n0"))
+    assert not wakes(pair, ObjectEvent(ClusterEvent("Pod", DELETE), old=plain))
+    nine = world.state.pod_info(asking("nine", {GPU: 900}))
+    assert not wakes(nine, ObjectEvent(ClusterEvent("Device", UPDATE), new=reference_machine()))
     larger = named(device(*[gpu(m) for m in range(9)]), "n0")
     world.devices.put(larger)
-    assert wakes(nine, Happened(Event("Device", UPDATE), new=larger))
-    assert not wakes(nine, Happened(Event("Node", ADD), new=make_node("elsewhere")))
+    assert wakes(nine, ObjectEvent(ClusterEvent("Device", UPDATE), new=larger))
+    assert not wakes(nine, ObjectEvent(ClusterEvent("Node", ADD), new=make_node("elsewhere")))
 
 
 def test_what_is_written_is_what_others_read() -> None:
-    world = World(reference_machine())
+    world = DeviceCluster(reference_machine())
     pod = asking("p", {GPU: 50})
     assert world.reserve(pod) == ""
     mark = world.mark(pod)
-    assert isinstance(mark, Mark)
+    assert isinstance(mark, PodPatch)
     assert json.loads(mark.annotations["scheduling.koordinator.sh/device-allocated"]) == {
         "gpu": [{"minor": 0, "resources": {CORE: "50", MEMORY: "8Gi", RATIO: "50"}, "id": "GPU-0"}]
     }
@@ -354,7 +359,7 @@ HINT = "internal.scheduling.koordinator.sh/scheduling-hint"
     ],
 )
 def test_what_was_given_earlier_is_given_again_if_a_hint_says_so(extensions: Any, taken: Any, got: Any) -> None:
-    world = World(reference_machine())
+    world = DeviceCluster(reference_machine())
     if taken:
         world.state.set_pod(carrying("other", "n0", *taken))
     amounts = {CORE: "100", RATIO: "100", MEMORY: "16Gi"}
@@ -366,13 +371,13 @@ def test_what_was_given_earlier_is_given_again_if_a_hint_says_so(extensions: Any
 
 
 def test_promised_cards_tell_their_numa_node() -> None:
-    world = World(reference_machine())
+    world = DeviceCluster(reference_machine())
     amounts = {CORE: "100", RATIO: "100", MEMORY: "16Gi"}
     noted = {
         A_DEVICE_ALLOCATED: json.dumps({"gpu": [{"minor": 5, "resources": amounts}]}),
         HINT: json.dumps({"extensions": {"DeviceShare": {}}}),
     }
-    pod = world.state.info(asking("p", {GPU: 100}, annotations=noted))
-    found = world.plugin.numa_hints(Cycle(world.state), pod, world.state.table.index["n0"])
+    pod = world.state.pod_info(asking("p", {GPU: 100}, annotations=noted))
+    found = world.plugin.numa_hints(CycleState(world.state), pod, world.state.table.index["n0"])
     assert isinstance(found, dict)
     assert [hint.mask for hint in found["gpu"]] == [BitMask.of(1)]

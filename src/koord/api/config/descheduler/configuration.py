@@ -9,37 +9,50 @@ import ipaddress
 import msgspec
 
 from koord.api.config.component import (
-    ClientConnection,
-    LeaderElection,
+    ClientConnectionConfiguration,
+    LeaderElectionConfiguration,
     defaulted_client,
     defaulted_election,
     validate_client,
     validate_election,
 )
-from koord.api.config.descheduler.args import API_VERSION
-from koord.api.config.descheduler.catalog import CATALOG, typed_args
-from koord.api.config.field_error import FieldError, duration_at_least, required, selector_errors, unique, within
-from koord.api.config.plugin_set import PluginConfig, PluginSet, enabled, merged, validate_configs
-from koord.api.marker import Duration
-from koord.api.meta import LabelSelector
+from koord.api.config.descheduler.plugin_args import API_VERSION
+from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
+from koord.api.config.field_error import (
+    FieldError,
+    duplicate_errors,
+    duration_errors,
+    range_errors,
+    required_error,
+    selector_errors,
+)
+from koord.api.config.plugin_set import (
+    PluginConfig,
+    PluginSet,
+    enable_plugins,
+    merge_plugin_sets,
+    validate_plugin_configs,
+)
+from koord.api.koordinator.protocol import DESCHEDULER_NAME, NAMESPACE
+from koord.api.kubernetes.meta import LabelSelector
 from koord.api.model import Model
-from koord.api.protocol import DESCHEDULER_NAME, NAMESPACE
+from koord.api.schema_markers import Duration
 
 KIND = "DeschedulerConfiguration"
-PORT = 10251
-SECURE_PORT = 10258
+DESCHEDULER_PORT = 10251
+DESCHEDULER_SECURE_PORT = 10258
 
 
-class Plugins(Model, frozen=True, kw_only=True):
+class DeschedulerPlugins(Model, frozen=True, kw_only=True):
     deschedule: PluginSet = PluginSet()
     balance: PluginSet = PluginSet()
     evict: PluginSet = PluginSet()
     filter: PluginSet = PluginSet()
 
 
-class Profile(Model, frozen=True, kw_only=True):
+class DeschedulerProfile(Model, frozen=True, kw_only=True):
     name: str = ""
-    plugins: Plugins | None = None
+    plugins: DeschedulerPlugins | None = None
     plugin_config: tuple[PluginConfig, ...] = ()
     node_selector: LabelSelector | None = None
 
@@ -49,8 +62,8 @@ class DeschedulerConfiguration(Model, frozen=True, kw_only=True):
 
     api_version: str = ""
     kind: str = ""
-    leader_election: LeaderElection = LeaderElection()
-    client_connection: ClientConnection = ClientConnection()
+    leader_election: LeaderElectionConfiguration = LeaderElectionConfiguration()
+    client_connection: ClientConnectionConfiguration = ClientConnectionConfiguration()
     enable_profiling: bool | None = None
     enable_contention_profiling: bool | None = None
     healthz_bind_address: str | None = None
@@ -61,14 +74,16 @@ class DeschedulerConfiguration(Model, frozen=True, kw_only=True):
     max_no_of_pods_to_evict_per_node: int | None = None
     max_no_of_pods_to_evict_per_namespace: int | None = None
     max_no_of_pods_to_evict_total: int | None = None
-    profiles: tuple[Profile, ...] = ()
+    profiles: tuple[DeschedulerProfile, ...] = ()
 
 
-DEFAULT_PLUGINS = Plugins(evict=enabled("MigrationController"), filter=enabled("MigrationController"))
+DEFAULT_PLUGINS = DeschedulerPlugins(
+    evict=enable_plugins("MigrationController"), filter=enable_plugins("MigrationController")
+)
 
 
 def defaulted(given: DeschedulerConfiguration) -> DeschedulerConfiguration:
-    profiles = given.profiles or (Profile(),)
+    profiles = given.profiles or (DeschedulerProfile(),)
     if len(profiles) == 1 and not profiles[0].name:
         profiles = (msgspec.structs.replace(profiles[0], name=DESCHEDULER_NAME),)
     profiling = True if given.enable_profiling is None else given.enable_profiling
@@ -81,30 +96,30 @@ def defaulted(given: DeschedulerConfiguration) -> DeschedulerConfiguration:
         client_connection=defaulted_client(given.client_connection),
         enable_profiling=profiling,
         enable_contention_profiling=profiling if contention is None else contention,
-        healthz_bind_address=bind_address(given.healthz_bind_address),
-        metrics_bind_address=bind_address(given.metrics_bind_address),
+        healthz_bind_address=complete_bind_address(given.healthz_bind_address),
+        metrics_bind_address=complete_bind_address(given.metrics_bind_address),
         descheduling_interval=given.descheduling_interval or "0s",
-        profiles=tuple(_profile(p) for p in profiles),
+        profiles=tuple(_defaulted_profile(p) for p in profiles),
     )
 
 
-def bind_address(given: str | None) -> str:
+def complete_bind_address(given: str | None) -> str:
     """Complete an address with all interfaces and the usual port, where the text omits them."""
     if given is None:
-        return f"0.0.0.0:{PORT}"
+        return f"0.0.0.0:{DESCHEDULER_PORT}"
     try:
         address = ipaddress.ip_address(given)
     except ValueError:
         return f"0.0.0.0{given}" if given.startswith(":") else given
-    return f"[{given}]:{PORT}" if address.version == 6 else f"{given}:{PORT}"
+    return f"[{given}]:{DESCHEDULER_PORT}" if address.version == 6 else f"{given}:{DESCHEDULER_PORT}"
 
 
-def _profile(profile: Profile) -> Profile:
+def _defaulted_profile(profile: DeschedulerProfile) -> DeschedulerProfile:
     """Merge a profile's plugins over the defaults, and add an empty config for each enabled plugin of ours that
     has none.
     """
-    given = profile.plugins or Plugins()
-    plugins = Plugins(
+    given = profile.plugins or DeschedulerPlugins()
+    plugins = DeschedulerPlugins(
         deschedule=_merged(DEFAULT_PLUGINS.deschedule, given.deschedule),
         balance=_merged(DEFAULT_PLUGINS.balance, given.balance),
         evict=_merged(DEFAULT_PLUGINS.evict, given.evict),
@@ -112,14 +127,16 @@ def _profile(profile: Profile) -> Profile:
     )
     configured = {config.name for config in profile.plugin_config}
     points = (plugins.deschedule, plugins.balance, plugins.evict, plugins.filter)
-    missing = dict.fromkeys(p.name for s in points for p in s.enabled if p.name in CATALOG and p.name not in configured)
+    missing = dict.fromkeys(
+        p.name for s in points for p in s.enabled if p.name in DESCHEDULER_PLUGIN_CATALOG and p.name not in configured
+    )
     filled = (*profile.plugin_config, *(PluginConfig(name=name) for name in missing))
     return msgspec.structs.replace(profile, plugins=plugins, plugin_config=filled)
 
 
 def _merged(defaults: PluginSet, custom: PluginSet) -> PluginSet:
     """Merge as the scheduler does; nothing is left to be disabled afterwards."""
-    return PluginSet(enabled=merged(defaults, custom).enabled)
+    return PluginSet(enabled=merge_plugin_sets(defaults, custom).enabled)
 
 
 def validate(config: DeschedulerConfiguration) -> list[FieldError]:
@@ -127,31 +144,31 @@ def validate(config: DeschedulerConfiguration) -> list[FieldError]:
     as upstream.
     """
     errors = validate_election(config.leader_election) + validate_client(config.client_connection)
-    errors += duration_at_least("deschedulingInterval", config.descheduling_interval)
+    errors += duration_errors("deschedulingInterval", config.descheduling_interval)
     errors += selector_errors("nodeSelector", config.node_selector)
-    errors += within("maxNoOfPodsToEvictPerNode", config.max_no_of_pods_to_evict_per_node, low=0)
-    errors += within("maxNoOfPodsToEvictPerNamespace", config.max_no_of_pods_to_evict_per_namespace, low=0)
-    errors += within("maxNoOfPodsToEvictTotal", config.max_no_of_pods_to_evict_total, low=0)
-    errors += _address("healthzBindAddress", config.healthz_bind_address)
-    errors += _address("metricsBindAddress", config.metrics_bind_address)
+    errors += range_errors("maxNoOfPodsToEvictPerNode", config.max_no_of_pods_to_evict_per_node, low=0)
+    errors += range_errors("maxNoOfPodsToEvictPerNamespace", config.max_no_of_pods_to_evict_per_namespace, low=0)
+    errors += range_errors("maxNoOfPodsToEvictTotal", config.max_no_of_pods_to_evict_total, low=0)
+    errors += _address_errors("healthzBindAddress", config.healthz_bind_address)
+    errors += _address_errors("metricsBindAddress", config.metrics_bind_address)
     if not config.profiles:
-        errors.append(required("profiles"))
-    errors += unique("profiles", (profile.name for profile in config.profiles if profile.name))
+        errors.append(required_error("profiles"))
+    errors += duplicate_errors("profiles", (profile.name for profile in config.profiles if profile.name))
     for index, profile in enumerate(config.profiles):
         errors += _profile_errors(profile, f"profiles[{index}]")
     return errors
 
 
-def _profile_errors(profile: Profile, path: str) -> list[FieldError]:
-    errors = [] if profile.name else [required(f"{path}.name")]
+def _profile_errors(profile: DeschedulerProfile, path: str) -> list[FieldError]:
+    errors = [] if profile.name else [required_error(f"{path}.name")]
     errors += selector_errors(f"{path}.nodeSelector", profile.node_selector)
-    errors += validate_configs(profile.plugin_config, f"{path}.pluginConfig")
-    evictors = [plugin.name for plugin in (profile.plugins or Plugins()).evict.enabled]
+    errors += validate_plugin_configs(profile.plugin_config, f"{path}.pluginConfig")
+    evictors = [plugin.name for plugin in (profile.plugins or DeschedulerPlugins()).evict.enabled]
     if len(evictors) != 1:
         rule = "only one evict plugin can be enabled" if evictors else "no evict plugin is enabled"
         errors.append(FieldError(f"{path}.plugins.evict.enabled", evictors, rule))
     for index, config in enumerate(profile.plugin_config):
-        if config.name in CATALOG:
+        if config.name in DESCHEDULER_PLUGIN_CATALOG:
             args = typed_args(config.name, config.args)
             wrong = args if isinstance(args, list) else []
             here = f"{path}.pluginConfig[{index}].args"
@@ -159,7 +176,7 @@ def _profile_errors(profile: Profile, path: str) -> list[FieldError]:
     return errors
 
 
-def _address(field: str, given: str | None) -> list[FieldError]:
+def _address_errors(field: str, given: str | None) -> list[FieldError]:
     host, colon, port = (given or "").rpartition(":")
     if host and colon and port.isascii() and port.isdigit() and 0 <= int(port) <= 65535:
         return []

@@ -6,11 +6,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.api.config.component import LeaderElection
-from koord.api.config.descheduler.args import API_VERSION
-from koord.api.config.descheduler.configuration import KIND, DeschedulerConfiguration, Plugins, Profile
-from koord.api.config.plugin_set import ALL, Plugin, PluginConfig, PluginSet, enabled
-from koord.api.protocol import DESCHEDULER_NAME, NAMESPACE
+from koord.api.config.component import LeaderElectionConfiguration
+from koord.api.config.descheduler.configuration import (
+    KIND,
+    DeschedulerConfiguration,
+    DeschedulerPlugins,
+    DeschedulerProfile,
+)
+from koord.api.config.descheduler.plugin_args import API_VERSION
+from koord.api.config.plugin_set import ALL_PLUGINS, PluginConfig, PluginEntry, PluginSet, enable_plugins
+from koord.api.koordinator.protocol import DESCHEDULER_NAME, NAMESPACE
 
 INTERVAL = "10s"
 LOW_NODE_LOAD, MIGRATION_CONTROLLER = "LowNodeLoad", "MigrationController"
@@ -22,11 +27,11 @@ def configuration(namespace: str = NAMESPACE) -> DeschedulerConfiguration:
     """Return the configuration as a file would have it, before defaults. LowNodeLoad has arguments, so that
     enabling it is one line.
     """
-    only = PluginSet(enabled=enabled(MIGRATION_CONTROLLER).enabled, disabled=(Plugin(name=ALL),))
+    only = PluginSet(enabled=enable_plugins(MIGRATION_CONTROLLER).enabled, disabled=(PluginEntry(name=ALL_PLUGINS),))
     return DeschedulerConfiguration(
         api_version=API_VERSION,
         kind=KIND,
-        leader_election=LeaderElection(
+        leader_election=LeaderElectionConfiguration(
             leader_elect=True,
             resource_lock="leases",
             resource_name=DESCHEDULER_NAME,
@@ -34,19 +39,19 @@ def configuration(namespace: str = NAMESPACE) -> DeschedulerConfiguration:
         ),
         descheduling_interval=INTERVAL,
         profiles=(
-            Profile(
+            DeschedulerProfile(
                 name=DESCHEDULER_NAME,
-                plugins=Plugins(evict=only, filter=only),
+                plugins=DeschedulerPlugins(evict=only, filter=only),
                 plugin_config=(
                     PluginConfig(name=MIGRATION_CONTROLLER, args=_migration(namespace)),
-                    PluginConfig(name=LOW_NODE_LOAD, args=low_node_load(namespace)),
+                    PluginConfig(name=LOW_NODE_LOAD, args=low_node_load_args(namespace)),
                 ),
             ),
         ),
     )
 
 
-def low_node_load(namespace: str = NAMESPACE) -> dict[str, Any]:
+def low_node_load_args(namespace: str = NAMESPACE) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": "LowNodeLoadArgs",

@@ -7,18 +7,24 @@ from __future__ import annotations
 import msgspec
 
 from koord.api.config.component import (
-    ClientConnection,
-    LeaderElection,
+    ClientConnectionConfiguration,
+    LeaderElectionConfiguration,
     defaulted_client,
     defaulted_election,
     validate_client,
     validate_election,
 )
-from koord.api.config.field_error import FieldError, required, within
-from koord.api.config.plugin_set import PluginConfig, PluginSet, enabled, merged, validate_configs
-from koord.api.config.scheduler.args import API_VERSION
-from koord.api.config.scheduler.catalog import CATALOG, typed_args
+from koord.api.config.field_error import FieldError, range_errors, required_error
+from koord.api.config.plugin_set import (
+    PluginConfig,
+    PluginSet,
+    enable_plugins,
+    merge_plugin_sets,
+    validate_plugin_configs,
+)
 from koord.api.config.scheduler.extender import Extender, defaulted_extender, ignored_resources, validate_extenders
+from koord.api.config.scheduler.plugin_args import API_VERSION
+from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.model import Model, to_dict
 
 KIND = "KubeSchedulerConfiguration"
@@ -28,12 +34,12 @@ _LEASE = ("kube-scheduler", "kube-system")
 # Koordinator's single write before the binding.
 DEFAULT_PRE_BIND = "DefaultPreBind"
 # Older versions had these; an entry for one of them is a leftover that must not pass for a setting.
-REMOVED = ("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits")
+REMOVED_PLUGINS = ("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits")
 _INT32 = (1 << 31) - 1
 _FIT, _IGNORED = "NodeResourcesFit", "ignoredResources"
 
 
-class Plugins(Model, frozen=True, kw_only=True):
+class SchedulerPlugins(Model, frozen=True, kw_only=True):
     pre_enqueue: PluginSet = PluginSet()
     queue_sort: PluginSet = PluginSet()
     pre_filter: PluginSet = PluginSet()
@@ -49,10 +55,10 @@ class Plugins(Model, frozen=True, kw_only=True):
     multi_point: PluginSet = PluginSet()
 
 
-class Profile(Model, frozen=True, kw_only=True):
+class KubeSchedulerProfile(Model, frozen=True, kw_only=True):
     scheduler_name: str | None = None
     percentage_of_nodes_to_score: int | None = None
-    plugins: Plugins | None = None
+    plugins: SchedulerPlugins | None = None
     plugin_config: tuple[PluginConfig, ...] = ()
 
 
@@ -60,20 +66,20 @@ class KubeSchedulerConfiguration(Model, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
     parallelism: int | None = None
-    leader_election: LeaderElection = LeaderElection()
-    client_connection: ClientConnection = ClientConnection()
+    leader_election: LeaderElectionConfiguration = LeaderElectionConfiguration()
+    client_connection: ClientConnectionConfiguration = ClientConnectionConfiguration()
     enable_profiling: bool | None = None
     enable_contention_profiling: bool | None = None
     percentage_of_nodes_to_score: int | None = None
     pod_initial_backoff_seconds: int | None = None
     pod_max_backoff_seconds: int | None = None
     delay_cache_until_active: bool = False
-    profiles: tuple[Profile, ...] = ()
+    profiles: tuple[KubeSchedulerProfile, ...] = ()
     extenders: tuple[Extender, ...] = ()
 
 
 # Kubernetes 1.35, in its order; everything else about these plugins follows from the points that they implement.
-DEFAULT_MULTI_POINT = enabled(
+DEFAULT_MULTI_POINT = enable_plugins(
     "SchedulingGates",
     "PrioritySort",
     "NodeUnschedulable",
@@ -106,7 +112,7 @@ DEFAULT_MULTI_POINT = enabled(
 
 def defaulted(given: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
     """Fill in everything; each profile's plugins are merged over Kubernetes' own."""
-    profiles = given.profiles or (Profile(),)
+    profiles = given.profiles or (KubeSchedulerProfile(),)
     if len(profiles) == 1 and profiles[0].scheduler_name is None:
         profiles = (msgspec.structs.replace(profiles[0], scheduler_name=DEFAULT_SCHEDULER),)
     profiling = True if given.enable_profiling is None else given.enable_profiling
@@ -123,12 +129,12 @@ def defaulted(given: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
         percentage_of_nodes_to_score=given.percentage_of_nodes_to_score or 0,
         pod_initial_backoff_seconds=_or(given.pod_initial_backoff_seconds, 1),
         pod_max_backoff_seconds=_or(given.pod_max_backoff_seconds, 10),
-        profiles=tuple(_completed(p, ignored_resources(given.extenders)) for p in profiles),
+        profiles=tuple(_defaulted_profile(p, ignored_resources(given.extenders)) for p in profiles),
         extenders=tuple(map(defaulted_extender, given.extenders)),
     )
 
 
-def _completed(profile: Profile, ignored: tuple[str, ...]) -> Profile:
+def _defaulted_profile(profile: KubeSchedulerProfile, ignored: tuple[str, ...]) -> KubeSchedulerProfile:
     """Fill in a profile. Resources that an extender manages alone are ignored by NodeResourcesFit."""
     made = msgspec.structs.replace(profile, plugins=effective_plugins(profile))
     if not ignored:
@@ -143,61 +149,61 @@ def _completed(profile: Profile, ignored: tuple[str, ...]) -> Profile:
     return msgspec.structs.replace(made, plugin_config=others if fit in profile.plugin_config else (*others, entry))
 
 
-def effective_plugins(profile: Profile) -> Plugins:
+def effective_plugins(profile: KubeSchedulerProfile) -> SchedulerPlugins:
     """Return a profile's plugins with the defaults merged in, and DefaultPreBind unless the profile disables it.
 
     A default disabled at multiPoint is gone everywhere; the sets of single points have no defaults of their
     own.
     """
-    given = profile.plugins or Plugins()
-    made = msgspec.structs.replace(given, multi_point=merged(DEFAULT_MULTI_POINT, given.multi_point))
+    given = profile.plugins or SchedulerPlugins()
+    made = msgspec.structs.replace(given, multi_point=merge_plugin_sets(DEFAULT_MULTI_POINT, given.multi_point))
     bound = made.pre_bind
     named = any(p.name == DEFAULT_PRE_BIND for p in bound.enabled)
     if named or bound.disables(DEFAULT_PRE_BIND):
         return made
-    appended = msgspec.structs.replace(bound, enabled=(*bound.enabled, *enabled(DEFAULT_PRE_BIND).enabled))
+    appended = msgspec.structs.replace(bound, enabled=(*bound.enabled, *enable_plugins(DEFAULT_PRE_BIND).enabled))
     return msgspec.structs.replace(made, pre_bind=appended)
 
 
 def validate(config: KubeSchedulerConfiguration) -> list[FieldError]:
     """Validate a defaulted configuration."""
-    errors = within("parallelism", config.parallelism, low=1, high=_INT32)
-    errors += within("percentageOfNodesToScore", config.percentage_of_nodes_to_score, low=0, high=100)
-    errors += within("podInitialBackoffSeconds", config.pod_initial_backoff_seconds, above=0)
+    errors = range_errors("parallelism", config.parallelism, low=1, high=_INT32)
+    errors += range_errors("percentageOfNodesToScore", config.percentage_of_nodes_to_score, low=0, high=100)
+    errors += range_errors("podInitialBackoffSeconds", config.pod_initial_backoff_seconds, above=0)
     first = config.pod_initial_backoff_seconds
-    errors += within("podMaxBackoffSeconds", config.pod_max_backoff_seconds, low=first)
+    errors += range_errors("podMaxBackoffSeconds", config.pod_max_backoff_seconds, low=first)
     errors += validate_election(config.leader_election) + validate_client(config.client_connection)
     names: set[str] = set()
     for index, profile in enumerate(config.profiles):
-        errors += _profile(profile, f"profiles[{index}]")
+        errors += _profile_errors(profile, f"profiles[{index}]")
         name = profile.scheduler_name or ""
         if name in names and name:
             rule = "is a duplicate: every profile needs a name of its own"
             errors.append(FieldError(f"profiles[{index}].schedulerName", name, rule))
         names.add(name)
-    return errors + _one_queue(config) + validate_extenders(config.extenders)
+    return errors + _queue_sort_errors(config) + validate_extenders(config.extenders)
 
 
-def _profile(profile: Profile, path: str) -> list[FieldError]:
-    errors = [] if profile.scheduler_name else [required(f"{path}.schedulerName")]
-    errors += within(f"{path}.percentageOfNodesToScore", profile.percentage_of_nodes_to_score, low=0, high=100)
-    errors += validate_configs(profile.plugin_config, f"{path}.pluginConfig")
+def _profile_errors(profile: KubeSchedulerProfile, path: str) -> list[FieldError]:
+    errors = [] if profile.scheduler_name else [required_error(f"{path}.schedulerName")]
+    errors += range_errors(f"{path}.percentageOfNodesToScore", profile.percentage_of_nodes_to_score, low=0, high=100)
+    errors += validate_plugin_configs(profile.plugin_config, f"{path}.pluginConfig")
     for index, config in enumerate(profile.plugin_config):
         here = f"{path}.pluginConfig[{index}]"
-        if config.name in REMOVED:
+        if config.name in REMOVED_PLUGINS:
             errors.append(
                 FieldError(f"{here}.name", config.name, "is a plugin that Kubernetes removed: delete the entry")
             )
-        if config.name in CATALOG:
+        if config.name in SCHEDULER_PLUGIN_CATALOG:
             args = typed_args(config.name, config.args)
             wrong = args if isinstance(args, list) else []
             errors += [FieldError(f"{here}.args.{e.field}", e.value, e.rule) for e in wrong]
     return errors
 
 
-def _one_queue(config: KubeSchedulerConfiguration) -> list[FieldError]:
+def _queue_sort_errors(config: KubeSchedulerConfiguration) -> list[FieldError]:
     """Check that all profiles sort alike, because they feed one queue."""
-    sorts = [(p.plugins or Plugins()).queue_sort for p in config.profiles]
+    sorts = [(p.plugins or SchedulerPlugins()).queue_sort for p in config.profiles]
     errors = [
         FieldError(
             f"profiles[{i}].plugins.queueSort.enabled", [p.name for p in sort.enabled], "must name one plugin only"

@@ -7,9 +7,9 @@ import re
 import msgspec
 from msgspec import field
 
-from koord.api.config.field_error import FieldError, duration_at_least, within
-from koord.api.marker import Duration
+from koord.api.config.field_error import FieldError, duration_errors, range_errors
 from koord.api.model import Model
+from koord.api.schema_markers import Duration
 
 _QUALIFIED = re.compile(r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
 _NATIVE = "kubernetes.io/"
@@ -61,8 +61,8 @@ def validate_extenders(extenders: tuple[Extender, ...], path: str = "extenders")
     for index, extender in enumerate(extenders):
         here = f"{path}[{index}]"
         if extender.prioritize_verb:
-            errors += within(f"{here}.weight", extender.weight, above=0)
-        errors += duration_at_least(f"{here}.httpTimeout", extender.http_timeout)
+            errors += range_errors(f"{here}.weight", extender.weight, above=0)
+        errors += duration_errors(f"{here}.httpTimeout", extender.http_timeout)
         tls = extender.tls_config
         if tls is not None and tls.insecure and (tls.ca_file or tls.ca_data):
             errors.append(FieldError(f"{here}.tlsConfig.insecure", True, "must be false with caFile or caData"))

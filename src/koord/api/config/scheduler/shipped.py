@@ -4,29 +4,34 @@ arguments.
 
 from __future__ import annotations
 
-from koord.api.config.component import LeaderElection
-from koord.api.config.plugin_set import ALL, Plugin, PluginConfig, PluginSet, enabled
-from koord.api.config.scheduler.args import API_VERSION, LEAST_ALLOCATED
-from koord.api.config.scheduler.configuration import KIND, KubeSchedulerConfiguration, Plugins, Profile
-from koord.api.protocol import NAMESPACE, SCHEDULER
-from koord.api.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY
+from koord.api.config.component import LeaderElectionConfiguration
+from koord.api.config.plugin_set import ALL_PLUGINS, PluginConfig, PluginEntry, PluginSet, enable_plugins
+from koord.api.config.scheduler.configuration import (
+    KIND,
+    KubeSchedulerConfiguration,
+    KubeSchedulerProfile,
+    SchedulerPlugins,
+)
+from koord.api.config.scheduler.plugin_args import API_VERSION, LEAST_ALLOCATED
+from koord.api.koordinator.protocol import NAMESPACE, SCHEDULER
+from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY
 
 
 def _only(*names: str) -> PluginSet:
-    return PluginSet(enabled=enabled(*names).enabled, disabled=(Plugin(name=ALL),))
+    return PluginSet(enabled=enable_plugins(*names).enabled, disabled=(PluginEntry(name=ALL_PLUGINS),))
 
 
-def plugins() -> Plugins:
-    return Plugins(
-        pre_enqueue=enabled("Coscheduling"),
+def plugins() -> SchedulerPlugins:
+    return SchedulerPlugins(
+        pre_enqueue=enable_plugins("Coscheduling"),
         queue_sort=_only("PrioritySort"),
-        pre_filter=enabled(
+        pre_filter=enable_plugins(
             "SchedulingHint", "Reservation", "NodeNUMAResource", "DeviceShare", "Coscheduling", "ElasticQuota"
         ),
-        filter=enabled("LoadAwareScheduling", "NodeNUMAResource", "DeviceShare", "Reservation"),
+        filter=enable_plugins("LoadAwareScheduling", "NodeNUMAResource", "DeviceShare", "Reservation"),
         post_filter=_only("Reservation", "Coscheduling", "ElasticQuota", "DefaultPreemption"),
-        pre_score=enabled("Reservation", "Coscheduling"),
-        score=enabled(
+        pre_score=enable_plugins("Reservation", "Coscheduling"),
+        score=enable_plugins(
             "LoadAwareScheduling",
             "NodeNUMAResource",
             "DeviceShare",
@@ -38,13 +43,13 @@ def plugins() -> Plugins:
             Reservation=5000,
             Coscheduling=1,
         ),
-        reserve=enabled(
+        reserve=enable_plugins(
             "LoadAwareScheduling", "NodeNUMAResource", "DeviceShare", "Reservation", "Coscheduling", "ElasticQuota"
         ),
-        permit=enabled("Coscheduling"),
-        pre_bind=enabled("NodeNUMAResource", "DeviceShare", "Reservation", "Coscheduling", "DefaultPreBind"),
+        permit=enable_plugins("Coscheduling"),
+        pre_bind=enable_plugins("NodeNUMAResource", "DeviceShare", "Reservation", "Coscheduling", "DefaultPreBind"),
         bind=_only("Reservation", "DefaultBinder"),
-        post_bind=enabled("Coscheduling"),
+        post_bind=enable_plugins("Coscheduling"),
     )
 
 
@@ -54,11 +59,11 @@ def configuration() -> KubeSchedulerConfiguration:
     return KubeSchedulerConfiguration(
         api_version=API_VERSION,
         kind=KIND,
-        leader_election=LeaderElection(
+        leader_election=LeaderElectionConfiguration(
             leader_elect=True, resource_lock="leases", resource_name=SCHEDULER, resource_namespace=NAMESPACE
         ),
         profiles=(
-            Profile(
+            KubeSchedulerProfile(
                 scheduler_name=SCHEDULER,
                 plugins=plugins(),
                 plugin_config=(

@@ -4,20 +4,23 @@ measured; and the node annotation that overrides it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import field
 
+from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
 from koord.api.config.field_error import FieldError
-from koord.api.config.slo.limit import Limit, broken, percent
-from koord.api.meta import LabelSelector
+from koord.api.config.slo.limits import FieldLimit, limit_errors, percent_limit
+from koord.api.koordinator.protocol import A_COLOCATION_STRATEGY
+from koord.api.koordinator.slo import MEMORY_WITHOUT_PAGE_CACHE, AggregatePolicy
+from koord.api.kubernetes.meta import LabelSelector
 from koord.api.model import Model
-from koord.api.slo import MEMORY_WITHOUT_PAGE_CACHE, AggregatePolicy
 
-USAGE = "usage"
-REQUEST = "request"
-MAX_USAGE_REQUEST = "maxUsageRequest"
-STATIC = "static"
+CALCULATE_BY_USAGE = "usage"
+CALCULATE_BY_REQUEST = "request"
+CALCULATE_BY_MAX_USAGE_REQUEST = "maxUsageRequest"
+MID_RECLAIM_STATIC = "static"
 
 
 class ColocationStrategy(Model, frozen=True, kw_only=True):
@@ -55,16 +58,16 @@ class ColocationConfig(ColocationStrategy, frozen=True, kw_only=True):
     node_configs: tuple[NodeColocationConfig, ...] = ()
 
 
-DEFAULT = ColocationStrategy(
+DEFAULT_COLOCATION = ColocationStrategy(
     enable=False,
     metric_aggregate_duration_seconds=300,
     metric_report_interval_seconds=60,
     metric_aggregate_policy=AggregatePolicy(durations=("5m0s", "10m0s", "30m0s")),
     metric_memory_collect_policy=MEMORY_WITHOUT_PAGE_CACHE,
     cpu_reclaim_threshold_percent=60,
-    cpu_calculate_policy=USAGE,
+    cpu_calculate_policy=CALCULATE_BY_USAGE,
     memory_reclaim_threshold_percent=65,
-    memory_calculate_policy=USAGE,
+    memory_calculate_policy=CALCULATE_BY_USAGE,
     degrade_time_minutes=15,
     update_time_threshold_seconds=300,
     resource_diff_threshold=0.1,
@@ -88,37 +91,46 @@ _SHARES = (
     "batch_memory_threshold_percent",
 )
 _STATIC = ("mid_static_cpu_reserved_percent", "mid_static_memory_reserved_percent")
-_MID = percent("mid_cpu_threshold_percent", "mid_memory_threshold_percent", "mid_unallocated_percent")
+_MID = percent_limit("mid_cpu_threshold_percent", "mid_memory_threshold_percent", "mid_unallocated_percent")
 
 # The webhook's ranges: what a new ConfigMap may say.
-ADMISSION = (
-    Limit(fields=_SECONDS, low=1),
-    Limit(fields=_SHARES, low=0),
-    Limit(fields=("resource_diff_threshold",), above=0, high=1),
+ADMISSION_LIMITS = (
+    FieldLimit(fields=_SECONDS, low=1),
+    FieldLimit(fields=_SHARES, low=0),
+    FieldLimit(fields=("resource_diff_threshold",), above=0, high=1),
     _MID,
-    percent(*_STATIC),
+    percent_limit(*_STATIC),
 )
 # The controllers' ranges: what a strategy must say, or the last good one stays. Wider in two places.
-RUNTIME = (
-    Limit(fields=_SECONDS, low=1),
-    Limit(fields=_SHARES, low=0),
-    Limit(fields=("resource_diff_threshold",), above=0),
+RUNTIME_LIMITS = (
+    FieldLimit(fields=_SECONDS, low=1),
+    FieldLimit(fields=_SHARES, low=0),
+    FieldLimit(fields=("resource_diff_threshold",), above=0),
     _MID,
-    Limit(fields=_STATIC, low=0),
+    FieldLimit(fields=_STATIC, low=0),
 )
 
 
 def validate_admission(config: ColocationConfig) -> list[FieldError]:
     """Return what the ConfigMap webhook refuses in the config as written."""
-    errors = broken(config, ADMISSION)
+    errors = limit_errors(config, ADMISSION_LIMITS)
     for index, node in enumerate(config.node_configs):
-        errors += broken(node, ADMISSION, path=f"nodeConfigs[{index}].")
+        errors += limit_errors(node, ADMISSION_LIMITS, path=f"nodeConfigs[{index}].")
     return errors
 
 
 def validate_runtime(strategy: ColocationStrategy) -> list[FieldError]:
     """Return what makes a merged strategy unusable to the controllers."""
-    errors = broken(strategy, RUNTIME)
+    errors = limit_errors(strategy, RUNTIME_LIMITS)
     if strategy.metric_memory_collect_policy == "":
         errors.append(FieldError("metricMemoryCollectPolicy", "", "must not be empty"))
     return errors
+
+
+def parse_colocation_strategy(annotations: Mapping[str, str]) -> ColocationStrategy | MalformedAnnotation | None:
+    """Parse a node's override of the colocation config. Readers ignore a malformed one and keep the ConfigMap's."""
+    return parse_json(annotations, A_COLOCATION_STRATEGY, ColocationStrategy)
+
+
+def dump_colocation_strategy(value: ColocationStrategy) -> str:
+    return dump_json(value)

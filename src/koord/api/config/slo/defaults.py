@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.api.qos_class import BE, LS, LSE, LSR, SYSTEM
-from koord.api.slo_strategy import (
+from koord.api.koordinator.qos_class import BE, LS, LSE, LSR, SYSTEM
+from koord.api.koordinator.slo_strategy import (
     CPUQOS,
     BlkIOQOSConfig,
     CPUBurstStrategy,

@@ -18,7 +18,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 def overlay(old: S, new: msgspec.Struct) -> S:
     """Return `old` with everything that `new` states. Fields that only `new` has (a name, a selector) are ignored."""
-    said = {name: getattr(new, name) for name, silent in _silence(type(old)) if getattr(new, name) != silent}
+    said = {name: getattr(new, name) for name, silent in _unset_values(type(old)) if getattr(new, name) != silent}
     if not said:
         return old
     return msgspec.structs.replace(old, **{name: _value(getattr(old, name), value) for name, value in said.items()})
@@ -36,6 +36,6 @@ def _value(old: Any, new: Any) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _silence(tp: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
+def _unset_values(tp: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
     """Return each field with the value that states nothing. Fields that are never omitted always state something."""
     return tuple((f.name, f.default) for f in msgspec.structs.fields(tp))

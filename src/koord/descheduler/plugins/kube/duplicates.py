@@ -6,71 +6,71 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any, ClassVar
 
-from koord.api.config.descheduler.args import Namespaces, PluginArgs
-from koord.api.node import Node
-from koord.descheduler.framework.plugin import Plugin
-from koord.descheduler.framework.round import Hand
-from koord.descheduler.plugins.kube.args import Chosen, namespace_errors, read
-from koord.descheduler.wire import Pod
-from koord.policy.node_suitability import NO_EXECUTE, NO_SCHEDULE, selects, untolerated
+from koord.api.config.descheduler.plugin_args import DeschedulerPluginArgs, NamespaceFilter
+from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.pod import Pod
+from koord.descheduler.framework.plugin import DeschedulerPlugin
+from koord.descheduler.framework.round import EvictorHandle
+from koord.descheduler.plugins.kube.plugin_args import EvictablePodFilter, load_args, namespace_errors
+from koord.policy.node_match import NO_EXECUTE, NO_SCHEDULE, find_untolerated_taint, matches_node_affinity
 
 Owner = tuple[str, str, str]  # namespace, kind, name
-Make = tuple[tuple[str, str, str, str], ...]  # namespace, kind and name of each owner, with an image
+DuplicateKey = tuple[tuple[str, str, str, str], ...]  # namespace, kind and name of each owner, with an image
 
 
-class Args(PluginArgs, frozen=True, kw_only=True):
-    namespaces: Namespaces | None = None
+class RemoveDuplicatesArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
+    namespaces: NamespaceFilter | None = None
     exclude_owner_kinds: tuple[str, ...] = ()
 
 
-class Duplicates(Plugin):
+class RemoveDuplicates(DeschedulerPlugin):
     name: ClassVar[str] = "RemoveDuplicates"
 
-    def __init__(self, args: Args) -> None:
+    def __init__(self, args: RemoveDuplicatesArgs) -> None:
         self._args = args
-        self._chosen = Chosen(args.namespaces, None)
+        self._evictable_filter = EvictablePodFilter(args.namespaces, None)
 
-    def balance(self, nodes: Sequence[Node], hand: Hand) -> str | None:
-        crowds: dict[Make, dict[str, list[Pod]]] = {}
+    def balance(self, nodes: Sequence[Node], handle: EvictorHandle) -> str | None:
+        crowds: dict[DuplicateKey, dict[str, list[Pod]]] = {}
         for node in nodes:
-            for pod in hand.snapshot.on(node.metadata.name):
-                make = _make(pod)
-                if make and not self._excluded(pod) and self._chosen.takes(pod, hand):
+            for pod in handle.snapshot.pods_on_node(node.metadata.name):
+                make = _duplicate_key(pod)
+                if make and not self._excluded(pod) and self._evictable_filter.is_evictable(pod, handle):
                     crowds.setdefault(make, {}).setdefault(node.metadata.name, []).append(pod)
         for crowd in crowds.values():
             if any(len(pods) > 1 for pods in crowd.values()):
-                self._spread(crowd, nodes, hand)
+                self._spread(crowd, nodes, handle)
         return None
 
-    def _spread(self, crowd: dict[str, list[Pod]], nodes: Sequence[Node], hand: Hand) -> None:
+    def _spread(self, crowd: dict[str, list[Pod]], nodes: Sequence[Node], handle: EvictorHandle) -> None:
         """Evict the pods above an even share over all nodes that accept them."""
         first = next(iter(crowd.values()))[0]
-        suited = sum(1 for node in nodes if _suits(first, node))
+        suited = sum(1 for node in nodes if _accepts_pod(first, node))
         if suited < 2:
             return
         share = ceil(sum(len(pods) for pods in crowd.values()) / suited)
         for pods in crowd.values():
             for pod in pods[share:]:
-                hand.evict(pod, "")
+                handle.evict(pod, "")
 
     def _excluded(self, pod: Pod) -> bool:
         return any(owner.kind in self._args.exclude_owner_kinds for owner in pod.metadata.owner_references)
 
 
-def _make(pod: Pod) -> Make:
+def _duplicate_key(pod: Pod) -> DuplicateKey:
     images = sorted({container.image for container in pod.spec.containers})
     namespace = pod.metadata.namespace
     return tuple(sorted((namespace, o.kind, o.name, image) for o in pod.metadata.owner_references for image in images))
 
 
-def _suits(pod: Pod, node: Node) -> bool:
-    if node.spec.unschedulable or not selects(pod.spec, node):
+def _accepts_pod(pod: Pod, node: Node) -> bool:
+    if node.spec.unschedulable or not matches_node_affinity(pod.spec, node):
         return False
-    return untolerated(pod.spec.tolerations, node.spec.taints, (NO_SCHEDULE, NO_EXECUTE)) is None
+    return find_untolerated_taint(pod.spec.tolerations, node.spec.taints, (NO_SCHEDULE, NO_EXECUTE)) is None
 
 
-def duplicates(raw: Any) -> Plugin | list[str]:
-    args = read(Duplicates.name, Args, raw)
+def build_remove_duplicates(raw: Any) -> DeschedulerPlugin | list[str]:
+    args = load_args(RemoveDuplicates.name, RemoveDuplicatesArgs, raw)
     if isinstance(args, list):
         return args
-    return namespace_errors(args.namespaces) or Duplicates(args)
+    return namespace_errors(args.namespaces) or RemoveDuplicates(args)

@@ -8,32 +8,31 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from koord.api.affinity import TopologySpreadConstraint
-from koord.api.config.descheduler.args import Namespaces, PluginArgs
-from koord.api.meta import LabelSelector
-from koord.api.node import Node
-from koord.descheduler.framework.plugin import Plugin
-from koord.descheduler.framework.round import Hand
-from koord.descheduler.plugins.choice import selector_of
-from koord.descheduler.plugins.kube.anti_affinity import least_first
-from koord.descheduler.plugins.kube.args import Chosen, namespace_errors, read, selector_error
-from koord.descheduler.plugins.node_fit import Fitting
-from koord.descheduler.wire import Pod
-from koord.policy.node_suitability import NO_EXECUTE, NO_SCHEDULE, selects, untolerated
-from koord.values.requirement import Operator, Requirement
-from koord.values.selector import NOTHING, Selector
+from koord.api.config.descheduler.plugin_args import DeschedulerPluginArgs, NamespaceFilter
+from koord.api.kubernetes.affinity import TopologySpreadConstraint
+from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.pod import Pod
+from koord.descheduler.framework.node_fit import NodeFitChecker
+from koord.descheduler.framework.plugin import DeschedulerPlugin
+from koord.descheduler.framework.pod_filter import build_selector
+from koord.descheduler.framework.round import EvictorHandle
+from koord.descheduler.plugins.kube.inter_pod_anti_affinity import priority_qos_sort_key
+from koord.descheduler.plugins.kube.plugin_args import EvictablePodFilter, load_args, namespace_errors, selector_errors
+from koord.policy.node_match import NO_EXECUTE, NO_SCHEDULE, find_untolerated_taint, matches_node_affinity
+from koord.values.selector import NOTHING, Operator, Requirement, Selector
 
 DO_NOT_SCHEDULE, SCHEDULE_ANYWAY = "DoNotSchedule", "ScheduleAnyway"
 
 
-class Args(PluginArgs, frozen=True, kw_only=True):
-    namespaces: Namespaces | None = None
+class RemovePodsViolatingTopologySpreadConstraintArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
+    namespaces: NamespaceFilter | None = None
     label_selector: LabelSelector | None = None
     constraints: tuple[str, ...] = ()
     topology_balance_node_fit: bool | None = None
 
 
-class Constraint(msgspec.Struct, frozen=True):
+class SpreadConstraint(msgspec.Struct, frozen=True):
     """One constraint as one pod states it."""
 
     key: str
@@ -51,50 +50,50 @@ class Constraint(msgspec.Struct, frozen=True):
         return self.key, self.max_skew, str(self.selector), where, taints
 
 
-class Domain:
+class SpreadDomain:
     def __init__(self, value: str) -> None:
         self.value = value
         self.nodes: set[str] = set()
         self.pods: list[Pod] = []
 
 
-class ViolatedTopologySpread(Plugin):
+class RemovePodsViolatingTopologySpreadConstraint(DeschedulerPlugin):
     name: ClassVar[str] = "RemovePodsViolatingTopologySpreadConstraint"
 
-    def __init__(self, args: Args) -> None:
-        self._chosen = Chosen(args.namespaces, args.label_selector)
+    def __init__(self, args: RemovePodsViolatingTopologySpreadConstraintArgs) -> None:
+        self._evictable_filter = EvictablePodFilter(args.namespaces, args.label_selector)
         self._kinds = args.constraints or (DO_NOT_SCHEDULE,)
         self._node_fit = args.topology_balance_node_fit is not False
 
-    def balance(self, nodes: Sequence[Node], hand: Hand) -> str | None:
-        fitting = Fitting(hand.snapshot)
+    def balance(self, nodes: Sequence[Node], handle: EvictorHandle) -> str | None:
+        fit_checker = NodeFitChecker(handle.snapshot)
         by_namespace: dict[str, list[Pod]] = {}
         for node in nodes:
-            for pod in hand.snapshot.on(node.metadata.name):
+            for pod in handle.snapshot.pods_on_node(node.metadata.name):
                 by_namespace.setdefault(pod.metadata.namespace, []).append(pod)
         gone: set[str] = set()
         for namespace in sorted(by_namespace):
             pods = by_namespace[namespace]
-            rules: dict[object, Constraint] = {}
+            rules: dict[object, SpreadConstraint] = {}
             for pod in pods:
-                if pod.metadata.deletion_timestamp is None and self._chosen.of(pod):
-                    for rule in self._rules(pod):
+                if pod.metadata.deletion_timestamp is None and self._evictable_filter.matches(pod):
+                    for rule in self._constraints(pod):
                         rules.setdefault(rule.identity, rule)
             for rule in rules.values():
-                self._level(rule, pods, nodes, hand, fitting, gone)
+                self._balance_constraint(rule, pods, nodes, handle, fit_checker, gone)
         return None
 
-    def _rules(self, pod: Pod) -> list[Constraint]:
+    def _constraints(self, pod: Pod) -> list[SpreadConstraint]:
         stated = (c for c in pod.spec.topology_spread_constraints if c.when_unsatisfiable in self._kinds)
         return [_constraint(each, pod) for each in stated]
 
-    def _level(
+    def _balance_constraint(
         self,
-        rule: Constraint,
+        rule: SpreadConstraint,
         pods: Sequence[Pod],
         nodes: Sequence[Node],
-        hand: Hand,
-        fitting: Fitting,
+        handle: EvictorHandle,
+        fit_checker: NodeFitChecker,
         gone: set[str],
     ) -> None:
         domains = _domains(rule, pods, nodes, gone)
@@ -104,24 +103,24 @@ class ViolatedTopologySpread(Plugin):
         if len(ranked[-1].pods) - len(ranked[0].pods) <= rule.max_skew:
             return
         mean = sum(len(domain.pods) for domain in ranked) / len(ranked)
-        for pod in self._surplus(rule, ranked, mean, nodes, hand, fitting):
-            if hand.evict(pod, "") is None:
+        for pod in self._pods_to_evict(rule, ranked, mean, nodes, handle, fit_checker):
+            if handle.evict(pod, "") is None:
                 gone.add(pod.metadata.uid)
 
-    def _surplus(
+    def _pods_to_evict(
         self,
-        rule: Constraint,
-        ranked: list[Domain],
+        rule: SpreadConstraint,
+        ranked: list[SpreadDomain],
         mean: float,
         nodes: Sequence[Node],
-        hand: Hand,
-        fitting: Fitting,
+        handle: EvictorHandle,
+        fit_checker: NodeFitChecker,
     ) -> list[Pod]:
         """Return the pods to evict, from the fullest domains down, as many as bring both ends nearer to the mean."""
         found: list[Pod] = []
         sizes = [len(domain.pods) for domain in ranked]
         for domain in ranked:
-            domain.pods = self._in_order(domain.pods, hand)
+            domain.pods = self._sort_for_eviction(domain.pods, handle)
         below = [node for node in nodes if self._is_below(node, ranked, sizes, mean)]
         low, high = 0, len(ranked) - 1
         while low < high:
@@ -136,28 +135,30 @@ class ViolatedTopologySpread(Plugin):
             if count <= 0:
                 low += 1
                 continue
-            fitting_last = sorted(ranked[high].pods, key=lambda pod: self._fits(pod, below, fitting))
+            fitting_last = sorted(ranked[high].pods, key=lambda pod: self._fits(pod, below, fit_checker))
             taken, ranked[high].pods = fitting_last[-count:], fitting_last[:-count]
             sizes[low] += count
             sizes[high] -= count
             found += [
-                pod for pod in reversed(taken) if self._fits(pod, below, fitting) and self._chosen.takes(pod, hand)
+                pod
+                for pod in reversed(taken)
+                if self._fits(pod, below, fit_checker) and self._evictable_filter.is_evictable(pod, handle)
             ]
         return found
 
-    def _is_below(self, node: Node, ranked: list[Domain], sizes: list[int], mean: float) -> bool:
+    def _is_below(self, node: Node, ranked: list[SpreadDomain], sizes: list[int], mean: float) -> bool:
         name = node.metadata.name
         return any(name in domain.nodes and size < mean for domain, size in zip(ranked, sizes, strict=True))
 
-    def _fits(self, pod: Pod, nodes: Sequence[Node], fitting: Fitting) -> bool:
-        return not self._node_fit or fitting.elsewhere(pod, nodes) is not None
+    def _fits(self, pod: Pod, nodes: Sequence[Node], fit_checker: NodeFitChecker) -> bool:
+        return not self._node_fit or fit_checker.first_other_fit(pod, nodes) is not None
 
-    def _in_order(self, pods: list[Pod], hand: Hand) -> list[Pod]:
+    def _sort_for_eviction(self, pods: list[Pod], handle: EvictorHandle) -> list[Pod]:
         """Sort pods so that the last is evicted first: protected pods, pods bound to some nodes, then by importance."""
 
         def order(pod: Pod) -> tuple[int, int, int]:
-            priority, qos = least_first(pod)
-            if not self._chosen.takes(pod, hand):
+            priority, qos = priority_qos_sort_key(pod)
+            if not self._evictable_filter.is_evictable(pod, handle):
                 return 0, -priority, -qos
             bound = bool(pod.spec.node_selector or pod.spec.affinity is not None)
             return 1 if bound else 2, -priority, -qos
@@ -165,17 +166,17 @@ class ViolatedTopologySpread(Plugin):
         return sorted(pods, key=order)
 
 
-def _constraint(given: TopologySpreadConstraint, pod: Pod) -> Constraint:
-    selector = selector_of(given.label_selector) if given.label_selector is not None else NOTHING
+def _constraint(given: TopologySpreadConstraint, pod: Pod) -> SpreadConstraint:
+    selector = build_selector(given.label_selector) if given.label_selector is not None else NOTHING
     assert selector is not None
-    if given.match_label_keys and not selector.nothing:
+    if given.match_label_keys and not selector.matches_nothing:
         own = [
             Requirement(key, Operator.IN, (pod.metadata.labels[key],))
             for key in given.match_label_keys
             if key in pod.metadata.labels
         ]
         selector = Selector((*selector.requirements, *own))
-    return Constraint(
+    return SpreadConstraint(
         given.topology_key,
         given.max_skew,
         selector,
@@ -185,15 +186,15 @@ def _constraint(given: TopologySpreadConstraint, pod: Pod) -> Constraint:
     )
 
 
-def _domains(rule: Constraint, pods: Sequence[Pod], nodes: Sequence[Node], gone: set[str]) -> list[Domain]:
+def _domains(rule: SpreadConstraint, pods: Sequence[Pod], nodes: Sequence[Node], gone: set[str]) -> list[SpreadDomain]:
     """Return the domains by value of the topology key, empty ones included."""
-    found: dict[str, Domain] = {}
-    of_node: dict[str, Domain] = {}
+    found: dict[str, SpreadDomain] = {}
+    of_node: dict[str, SpreadDomain] = {}
     for node in nodes:
         value = node.metadata.labels.get(rule.key)
-        if value is None or not _counts(rule, node):
+        if value is None or not _is_node_counted(rule, node):
             continue
-        domain = found.setdefault(value, Domain(value))
+        domain = found.setdefault(value, SpreadDomain(value))
         domain.nodes.add(node.metadata.name)
         of_node[node.metadata.name] = domain
     for pod in pods:
@@ -204,20 +205,25 @@ def _domains(rule: Constraint, pods: Sequence[Pod], nodes: Sequence[Node], gone:
     return list(found.values())
 
 
-def _counts(rule: Constraint, node: Node) -> bool:
+def _is_node_counted(rule: SpreadConstraint, node: Node) -> bool:
     spec = rule.example.spec
-    if rule.honors_affinity and not selects(spec, node):
+    if rule.honors_affinity and not matches_node_affinity(spec, node):
         return False
-    return not rule.honors_taints or untolerated(spec.tolerations, node.spec.taints, (NO_SCHEDULE, NO_EXECUTE)) is None
+    return (
+        not rule.honors_taints
+        or find_untolerated_taint(spec.tolerations, node.spec.taints, (NO_SCHEDULE, NO_EXECUTE)) is None
+    )
 
 
-def violated_topology_spread(raw: Any) -> Plugin | list[str]:
-    args = read(ViolatedTopologySpread.name, Args, raw)
+def build_violated_topology_spread(raw: Any) -> DeschedulerPlugin | list[str]:
+    args = load_args(
+        RemovePodsViolatingTopologySpreadConstraint.name, RemovePodsViolatingTopologySpreadConstraintArgs, raw
+    )
     if isinstance(args, list):
         return args
-    errors = namespace_errors(args.namespaces) + selector_error(args.label_selector)
+    errors = namespace_errors(args.namespaces) + selector_errors(args.label_selector)
     unknown = [kind for kind in args.constraints if kind not in (DO_NOT_SCHEDULE, SCHEDULE_ANYWAY)]
     if unknown:
         known = f"{DO_NOT_SCHEDULE} and {SCHEDULE_ANYWAY}"
         errors.append(f"unknown constraint {', '.join(unknown)}; known are {known}")
-    return errors or ViolatedTopologySpread(args)
+    return errors or RemovePodsViolatingTopologySpreadConstraint(args)

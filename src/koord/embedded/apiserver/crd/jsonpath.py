@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-Step = Callable[[Any], Iterable[Any]]
+JsonPathStep = Callable[[Any], Iterable[Any]]
 
 _NAME = re.compile(r"(?:[^.\[\]\s'\"\\{}()=<>!?@,:*]|\\.)+")
 _QUOTED = re.compile(r"\[\s*(?:'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\")\s*\]")
@@ -21,12 +21,12 @@ _UNION = re.compile(r"\[\s*(-?\d+(?:\s*,\s*-?\d+)+)\s*\]")
 _FILTER = re.compile(r"\[\?\(\s*@((?:[^=!<>\])]|\[[^\]]*\])*?)\s*(?:(==|!=|<=|>=|<|>)\s*([^)]*?))?\s*\)\]")
 
 
-class BadPath(ValueError):
+class JsonPathError(ValueError):
     """This error says that the text is not a path that this server supports."""
 
 
-class Path:
-    def __init__(self, steps: tuple[Step, ...]) -> None:
+class JsonPath:
+    def __init__(self, steps: tuple[JsonPathStep, ...]) -> None:
         self._steps = steps
 
     def find(self, value: Any) -> list[Any]:
@@ -37,44 +37,44 @@ class Path:
 
 
 @functools.lru_cache(maxsize=4096)
-def parse(text: str) -> Path:
+def parse_jsonpath(text: str) -> JsonPath:
     """Parse a path that starts with a dot or a bracket, such as `.status.conditions[?(@.type=="Ready")].status`.
 
     Raises JsonPathError.
     """
-    steps: list[Step] = []
+    steps: list[JsonPathStep] = []
     at = 0
     while at < len(text):
-        at = _step(text, at, steps)
-    return Path(tuple(steps))
+        at = _parse_step(text, at, steps)
+    return JsonPath(tuple(steps))
 
 
-def _step(text: str, at: int, steps: list[Step]) -> int:
+def _parse_step(text: str, at: int, steps: list[JsonPathStep]) -> int:
     if text.startswith("..", at):
         found = _NAME.match(text, at + 2)
         if found is None:
-            raise BadPath(f"nothing to look for after .. in {text!r}")
-        steps.append(functools.partial(_anywhere, name=_unescaped(found[0])))
+            raise JsonPathError(f"nothing to look for after .. in {text!r}")
+        steps.append(functools.partial(_recursive_descent, name=_unescaped(found[0])))
         return found.end()
     if text[at] == ".":
         if text.startswith("*", at + 1):
-            steps.append(_all)
+            steps.append(_wildcard)
             return at + 2
         if text.startswith("[", at + 1) or at + 1 == len(text):  # ".[0]", and "." alone is the whole
             return at + 1
         found = _NAME.match(text, at + 1)
         if found is None:
-            raise BadPath(f"unexpected {text[at + 1]!r} in {text!r}")
+            raise JsonPathError(f"unexpected {text[at + 1]!r} in {text!r}")
         steps.append(functools.partial(_field, name=_unescaped(found[0])))
         return found.end()
     if text[at] != "[":
-        raise BadPath(f"unexpected {text[at]!r} in {text!r}")
+        raise JsonPathError(f"unexpected {text[at]!r} in {text!r}")
     for pattern, make in _BRACKETS:
         found = pattern.match(text, at)
         if found is not None:
             steps.append(make(found))
             return found.end()
-    raise BadPath(f"unterminated or unknown bracket in {text!r}")
+    raise JsonPathError(f"unterminated or unknown bracket in {text!r}")
 
 
 def _unescaped(name: str) -> str:
@@ -85,21 +85,21 @@ def _field(value: Any, name: str) -> Iterable[Any]:
     return (value[name],) if isinstance(value, dict) and name in value else ()
 
 
-def _all(value: Any) -> Iterable[Any]:
+def _wildcard(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return [value[key] for key in sorted(value)]
     return value if isinstance(value, list) else ()
 
 
-def _anywhere(value: Any, name: str) -> Iterable[Any]:
+def _recursive_descent(value: Any, name: str) -> Iterable[Any]:
     found = list(_field(value, name))
     below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return found + [hit for item in below for hit in _anywhere(item, name)]
+    return found + [hit for item in below for hit in _recursive_descent(item, name)]
 
 
-def _index(found: re.Match[str]) -> Step:
+def _index(found: re.Match[str]) -> JsonPathStep:
     if found[1] == "*":
-        return _all
+        return _wildcard
     place = int(found[1])
 
     def step(value: Any) -> Iterable[Any]:
@@ -109,7 +109,7 @@ def _index(found: re.Match[str]) -> Step:
     return step
 
 
-def _union(found: re.Match[str]) -> Step:
+def _index_union(found: re.Match[str]) -> JsonPathStep:
     places = [int(text) for text in found[1].split(",")]
 
     def step(value: Any) -> Iterable[Any]:
@@ -118,18 +118,18 @@ def _union(found: re.Match[str]) -> Step:
     return step
 
 
-def _range(found: re.Match[str]) -> Step:
+def _range(found: re.Match[str]) -> JsonPathStep:
     ends = slice(*(int(text) if text else None for text in found.groups()))
     return lambda value: value[ends] if isinstance(value, list) else ()
 
 
-def _quoted(found: re.Match[str]) -> Step:
+def _quoted(found: re.Match[str]) -> JsonPathStep:
     # kubectl reads ['a.b'] as .a.b, so that a dot that is meant needs its backslash here too.
-    return parse("." + (found[1] if found[1] is not None else found[2])).find
+    return parse_jsonpath("." + (found[1] if found[1] is not None else found[2])).find
 
 
-def _filter(found: re.Match[str]) -> Step:
-    left = parse(found[1].strip())
+def _filter(found: re.Match[str]) -> JsonPathStep:
+    left = parse_jsonpath(found[1].strip())
     operator, right = found[2], (found[3] or "").strip()
     wanted = _literal(right) if operator else None
 
@@ -150,7 +150,7 @@ def _literal(text: str) -> Any:
     try:
         return float(text)
     except ValueError:
-        raise BadPath(f"cannot compare with {text!r}") from None
+        raise JsonPathError(f"cannot compare with {text!r}") from None
 
 
 def _compare(value: Any, operator: str, wanted: Any) -> bool:
@@ -172,10 +172,10 @@ def _compare(value: Any, operator: str, wanted: Any) -> bool:
     return bool(value >= wanted)
 
 
-_BRACKETS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Step]], ...] = (
+_BRACKETS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], JsonPathStep]], ...] = (
     (_QUOTED, _quoted),
     (_INDEX, _index),
-    (_UNION, _union),
+    (_UNION, _index_union),
     (_RANGE, _range),
     (_FILTER, _filter),
 )

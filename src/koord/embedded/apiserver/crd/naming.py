@@ -14,19 +14,19 @@ Obj = dict[str, Any]
 
 NAMES_ACCEPTED = "NamesAccepted"
 ESTABLISHED = "Established"
-APPROVAL = "api-approved.kubernetes.io"
+APPROVED_ANNOTATION = "api-approved.kubernetes.io"
 APPROVAL_CONDITION = "KubernetesAPIApprovalPolicyConformant"
-_ORDER = ("plural", "singular", "shortNames", "kind", "listKind", "categories")
+_FIELD_ORDER = ("plural", "singular", "shortNames", "kind", "listKind", "categories")
 
 
-class Taken(msgspec.Struct, frozen=True):
+class NamesInUse(msgspec.Struct, frozen=True):
     """NamesInUse holds the names of the other CRDs of a group: resource names and kinds."""
 
     resources: frozenset[str] = frozenset()
     kinds: frozenset[str] = frozenset()
 
 
-def taken(others: Iterable[Obj]) -> Taken:
+def names_in_use(others: Iterable[Obj]) -> NamesInUse:
     """Collect the accepted names of `others`, the other CRDs of the same group."""
     resources: set[str] = set()
     kinds: set[str] = set()
@@ -34,38 +34,39 @@ def taken(others: Iterable[Obj]) -> Taken:
         names = (other.get("status") or {}).get("acceptedNames") or {}
         resources |= {names.get("plural", ""), names.get("singular", ""), *names.get("shortNames", ())}
         kinds |= {names.get("kind", ""), names.get("listKind", "")}
-    return Taken(frozenset(resources - {""}), frozenset(kinds - {""}))
+    return NamesInUse(frozenset(resources - {""}), frozenset(kinds - {""}))
 
 
-class Acceptance(msgspec.Struct, frozen=True):
+class NameDecision(msgspec.Struct, frozen=True):
     """A NameDecision holds the accepted names and the resulting conditions."""
+
     names: Obj
     conditions: tuple[Obj, ...]  # without times
 
 
-def decide_names(definition: Obj, held: Taken) -> Acceptance:
+def decide_names(definition: Obj, held: NamesInUse) -> NameDecision:
     """Decide the names to accept now, keeping an earlier one where the requested one is in use."""
     wanted = definition["spec"].get("names") or {}
     status = definition.get("status") or {}
     names = dict(status.get("acceptedNames") or {})
     problem: tuple[str, str] | None = None
     for field, title in (("plural", "Plural"), ("singular", "Singular")):
-        problem = _take(names, wanted, field, title, held.resources) or problem
+        problem = _accept_name(names, wanted, field, title, held.resources) or problem
     shorts = [name for name in wanted.get("shortNames", ()) if name in held.resources]
     if shorts:
         listed = ", ".join(f'"{name}" is already in use' for name in shorts)
         problem = ("ShortNamesConflict", listed if len(shorts) == 1 else f"[{listed}]")
     else:
-        _keep(names, wanted, "shortNames")
+        _accept_list(names, wanted, "shortNames")
     for field, title in (("kind", "Kind"), ("listKind", "ListKind")):
-        problem = _take(names, wanted, field, title, held.kinds) or problem
-    _keep(names, wanted, "categories")
-    ordered = {"plural": "", **{key: names[key] for key in _ORDER if names.get(key)}}
+        problem = _accept_name(names, wanted, field, title, held.kinds) or problem
+    _accept_list(names, wanted, "categories")
+    ordered = {"plural": "", **{key: names[key] for key in _FIELD_ORDER if names.get(key)}}
     ordered.setdefault("kind", "")
-    return Acceptance({key: ordered[key] for key in _ORDER if key in ordered}, _conditions(definition, problem))
+    return NameDecision({key: ordered[key] for key in _FIELD_ORDER if key in ordered}, _conditions(definition, problem))
 
 
-def _take(names: Obj, wanted: Obj, field: str, title: str, held: frozenset[str]) -> tuple[str, str] | None:
+def _accept_name(names: Obj, wanted: Obj, field: str, title: str, held: frozenset[str]) -> tuple[str, str] | None:
     name = wanted.get(field, "")
     if name in held:
         return (f"{title}Conflict", f'"{name}" is already in use')
@@ -73,7 +74,7 @@ def _take(names: Obj, wanted: Obj, field: str, title: str, held: frozenset[str])
     return None
 
 
-def _keep(names: Obj, wanted: Obj, field: str) -> None:
+def _accept_list(names: Obj, wanted: Obj, field: str) -> None:
     if wanted.get(field):
         names[field] = list(wanted[field])
     else:
@@ -89,21 +90,21 @@ def _conditions(definition: Obj, problem: tuple[str, str] | None) -> tuple[Obj, 
     if problem is None:
         established = condition(ESTABLISHED, "True", "InitialNamesAccepted", "the initial names have been accepted")
     elif is_established(definition):  # once served, a definition stays served
-        return (*_approval(definition), accepted)
+        return (*_approval_conditions(definition), accepted)
     else:
         established = condition(ESTABLISHED, "False", "NotAccepted", "not all names are accepted")
-    return (*_approval(definition), accepted, established)
+    return (*_approval_conditions(definition), accepted, established)
 
 
-def protected(group: str) -> bool:
+def is_protected_group(group: str) -> bool:
     """Return whether the group is below k8s.io or kubernetes.io, where a CRD must name its API review."""
     return group in ("k8s.io", "kubernetes.io") or group.endswith((".k8s.io", ".kubernetes.io"))
 
 
-def _approval(definition: Obj) -> tuple[Obj, ...]:
-    if not protected(definition["spec"].get("group", "")):
+def _approval_conditions(definition: Obj) -> tuple[Obj, ...]:
+    if not is_protected_group(definition["spec"].get("group", "")):
         return ()
-    value = (definition["metadata"].get("annotations") or {}).get(APPROVAL, "")
+    value = (definition["metadata"].get("annotations") or {}).get(APPROVED_ANNOTATION, "")
     if value.startswith("unapproved"):
         message = f'not approved: "{value}"'
         return (condition(APPROVAL_CONDITION, "False", "UnapprovedAnnotation", message),)

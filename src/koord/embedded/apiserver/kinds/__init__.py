@@ -10,38 +10,36 @@ from collections.abc import Mapping
 from koord.embedded.apiserver.kinds import (
     apps,
     batch,
-    config,
-    coordination,
-    daemon,
+    config_map_secret,
+    daemon_set,
+    defaults_only,
     event,
-    light,
     node,
-    policy,
-    quota,
+    persistent_volume,
     rbac,
+    resource_quota,
     service,
-    stateful,
+    stateful_set,
     storage,
-    volume,
-    webhook,
+    webhook_configuration,
 )
 from koord.embedded.apiserver.kinds.pod import POD
-from koord.embedded.apiserver.kinds.strategy import Strategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
 
 _CORE = {
-    "ConfigMap": config.CONFIG_MAP,
-    "Endpoints": light.ENDPOINTS,
+    "ConfigMap": config_map_secret.CONFIG_MAP,
+    "Endpoints": defaults_only.ENDPOINTS,
     "Event": event.CORE_EVENT,
-    "LimitRange": quota.LIMIT_RANGE,
+    "LimitRange": resource_quota.LIMIT_RANGE,
     "Namespace": node.NAMESPACE,
     "Node": node.NODE,
-    "PersistentVolume": volume.PERSISTENT_VOLUME,
+    "PersistentVolume": persistent_volume.PERSISTENT_VOLUME,
     "PersistentVolumeClaim": storage.PERSISTENT_VOLUME_CLAIM,
     "Pod": POD,
     "PodTemplate": apps.POD_TEMPLATE,
     "ReplicationController": apps.REPLICATION_CONTROLLER,
-    "ResourceQuota": quota.RESOURCE_QUOTA,
-    "Secret": config.SECRET,
+    "ResourceQuota": resource_quota.RESOURCE_QUOTA,
+    "Secret": config_map_secret.SECRET,
     "Service": service.SERVICE,
 }
 _STORAGE = {
@@ -52,10 +50,10 @@ _STORAGE = {
     "VolumeAttachment": storage.VOLUME_ATTACHMENT,
 }
 _RESOURCE = {
-    "DeviceClass": light.DEVICE_CLASS,
-    "ResourceClaim": light.RESOURCE_CLAIM,
-    "ResourceClaimTemplate": light.RESOURCE_CLAIM_TEMPLATE,
-    "ResourceSlice": light.RESOURCE_SLICE,
+    "DeviceClass": defaults_only.DEVICE_CLASS,
+    "ResourceClaim": defaults_only.RESOURCE_CLAIM,
+    "ResourceClaimTemplate": defaults_only.RESOURCE_CLAIM_TEMPLATE,
+    "ResourceSlice": defaults_only.RESOURCE_SLICE,
 }
 _RBAC = {
     "ClusterRole": rbac.CLUSTER_ROLE,
@@ -63,38 +61,38 @@ _RBAC = {
     "Role": rbac.ROLE,
     "RoleBinding": rbac.ROLE_BINDING,
 }
-_GROUPS: Mapping[str, Mapping[str, Strategy]] = {
+_GROUPS: Mapping[str, Mapping[str, KindStrategy]] = {
     "": _CORE,
     "admissionregistration.k8s.io": {
-        "MutatingWebhookConfiguration": webhook.MUTATING,
-        "ValidatingWebhookConfiguration": webhook.VALIDATING,
+        "MutatingWebhookConfiguration": webhook_configuration.MUTATING_WEBHOOK_CONFIGURATION,
+        "ValidatingWebhookConfiguration": webhook_configuration.VALIDATING_WEBHOOK_CONFIGURATION,
     },
-    "apiregistration.k8s.io": {"APIService": light.API_SERVICE},
+    "apiregistration.k8s.io": {"APIService": defaults_only.API_SERVICE},
     "apps": {
         "ControllerRevision": apps.CONTROLLER_REVISION,
-        "DaemonSet": daemon.DAEMON_SET,
+        "DaemonSet": daemon_set.DAEMON_SET,
         "Deployment": apps.DEPLOYMENT,
         "ReplicaSet": apps.REPLICA_SET,
-        "StatefulSet": stateful.STATEFUL_SET,
+        "StatefulSet": stateful_set.STATEFUL_SET,
     },
-    "autoscaling": {"HorizontalPodAutoscaler": light.AUTOSCALER},
+    "autoscaling": {"HorizontalPodAutoscaler": defaults_only.AUTOSCALER},
     "batch": {"CronJob": batch.CRON_JOB, "Job": batch.JOB},
-    "coordination.k8s.io": {"Lease": coordination.LEASE},
-    "discovery.k8s.io": {"EndpointSlice": light.ENDPOINT_SLICE},
-    "events.k8s.io": {"Event": event.NEW_EVENT},
+    "coordination.k8s.io": {"Lease": node.LEASE},
+    "discovery.k8s.io": {"EndpointSlice": defaults_only.ENDPOINT_SLICE},
+    "events.k8s.io": {"Event": event.EVENTS_V1_EVENT},
     "networking.k8s.io": {
-        "Ingress": light.INGRESS,
-        "IngressClass": light.INGRESS_CLASS,
-        "NetworkPolicy": light.NETWORK_POLICY,
+        "Ingress": defaults_only.INGRESS,
+        "IngressClass": defaults_only.INGRESS_CLASS,
+        "NetworkPolicy": defaults_only.NETWORK_POLICY,
     },
-    "node.k8s.io": {"RuntimeClass": coordination.RUNTIME_CLASS},
-    "policy": {"PodDisruptionBudget": policy.POD_DISRUPTION_BUDGET},
+    "node.k8s.io": {"RuntimeClass": node.RUNTIME_CLASS},
+    "policy": {"PodDisruptionBudget": apps.POD_DISRUPTION_BUDGET},
     "rbac.authorization.k8s.io": _RBAC,
     "resource.k8s.io": _RESOURCE,
-    "scheduling.k8s.io": {"PriorityClass": coordination.PRIORITY_CLASS},
+    "scheduling.k8s.io": {"PriorityClass": node.PRIORITY_CLASS},
     "storage.k8s.io": _STORAGE,
 }
 
-STRATEGIES: Mapping[tuple[str, str], Strategy] = {
+STRATEGIES: Mapping[tuple[str, str], KindStrategy] = {
     (group, kind): strategy for group, kinds in _GROUPS.items() for kind, strategy in kinds.items()
 }

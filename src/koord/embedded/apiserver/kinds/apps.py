@@ -6,25 +6,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.kinds import generation
-from koord.embedded.apiserver.kinds.internal import internal
-from koord.embedded.apiserver.kinds.pod.defaults import default_template
-from koord.embedded.apiserver.kinds.rule import IMMUTABLE, Errors, at_least, fields
-from koord.embedded.apiserver.kinds.strategy import Strategy
-from koord.embedded.apiserver.kinds.template import (
-    converted,
-    selected_template,
-    selector_errors,
-    shown_selector,
-    template_errors,
+from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
+from koord.embedded.apiserver.kinds import label_validation, strategy
+from koord.embedded.apiserver.kinds.internal_types import to_internal
+from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
+from koord.embedded.apiserver.kinds.pod.spec import (
+    parse_label_selector,
+    pod_template_errors,
+    required_selector_errors,
+    selected_template_errors,
+    selector_for_message,
 )
-from koord.embedded.apiserver.refusal import FieldError, forbidden_field, invalid_value, not_supported, required
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.validators import IMMUTABLE, FieldErrors, all_of, at_least, fields, one_of
 from koord.values import int_or_string
 from koord.values.selector import NOTHING, Selector
 
 Obj = dict[str, Any]
 NOT_NEGATIVE = at_least(0)
-_COUNTS = fields(
+_COUNT_RULES = fields(
     {
         "replicas": NOT_NEGATIVE,
         "minReadySeconds": NOT_NEGATIVE,
@@ -34,15 +34,15 @@ _COUNTS = fields(
 )
 
 
-def count_or_share(value: int | str, path: str) -> Errors:
+def int_or_percent_errors(value: int | str, path: str) -> FieldErrors:
     return [invalid_value(path, value, reason) for reason in int_or_string.refusals(value)]
 
 
-def at_most_all(value: int | str, path: str) -> Errors:
+def at_most_100_percent_errors(value: int | str, path: str) -> FieldErrors:
     return [invalid_value(path, value, reason) for reason in int_or_string.over_100_percent_refusals(value)]
 
 
-def is_zero(value: int | str | None) -> bool:
+def is_zero_count(value: int | str | None) -> bool:
     return value in (None, 0, "0%")
 
 
@@ -51,11 +51,11 @@ def replicas(spec: Obj) -> None:
         spec["replicas"] = 1
 
 
-def selector_changed(new: Obj, old: Obj) -> list[FieldError]:
+def selector_change_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     selector = new["spec"].get("selector")
     if selector == old["spec"].get("selector"):
         return []
-    return [invalid_value("spec.selector", shown_selector(selector), IMMUTABLE)]
+    return [invalid_value("spec.selector", selector_for_message(selector), IMMUTABLE)]
 
 
 # Deployment --------------------------------------------------------------------------------------------------------
@@ -76,10 +76,10 @@ def _default_deployment(obj: Obj) -> None:
         for key in ("maxUnavailable", "maxSurge"):
             if rolling.get(key) is None:
                 rolling[key] = "25%"
-    default_template(spec)
+    default_pod_template(spec)
 
 
-def _rollout(strategy: Obj, path: str) -> list[FieldError]:
+def _rollout_errors(strategy: Obj, path: str) -> list[ApiFieldError]:
     kind, rolling = strategy.get("type", ""), strategy.get("rollingUpdate")
     if kind == "Recreate":
         if rolling is not None:
@@ -87,24 +87,24 @@ def _rollout(strategy: Obj, path: str) -> list[FieldError]:
             return [forbidden_field(f"{path}.rollingUpdate", detail)]
         return []
     if kind != "RollingUpdate":
-        return [not_supported(path, internal("DeploymentStrategy", strategy), ("Recreate", "RollingUpdate"))]
+        return [not_supported(path, to_internal("DeploymentStrategy", strategy), ("Recreate", "RollingUpdate"))]
     if rolling is None:
         return [required(f"{path}.rollingUpdate", "this should be defaulted and never be nil")]
     at = f"{path}.rollingUpdate"
     least, most = rolling.get("maxUnavailable"), rolling.get("maxSurge")
-    errors = [*count_or_share(least, f"{at}.maxUnavailable"), *count_or_share(most, f"{at}.maxSurge")]
-    if is_zero(least) and is_zero(most):
+    errors = [*int_or_percent_errors(least, f"{at}.maxUnavailable"), *int_or_percent_errors(most, f"{at}.maxSurge")]
+    if is_zero_count(least) and is_zero_count(most):
         errors.append(invalid_value(f"{at}.maxUnavailable", least, "may not be 0 when `maxSurge` is 0"))
-    return [*errors, *at_most_all(least, f"{at}.maxUnavailable")]
+    return [*errors, *at_most_100_percent_errors(least, f"{at}.maxUnavailable")]
 
 
-def _deployment_errors(obj: Obj) -> list[FieldError]:
+def _deployment_errors(obj: Obj) -> list[ApiFieldError]:
     spec = obj["spec"]
     errors = list(fields({"replicas": NOT_NEGATIVE})(spec, "spec"))
     selector = spec.get("selector")
-    errors += selector_errors(selector, "spec.selector", "deployment")
-    errors += template_of(spec, selector, "invalid label selector")
-    errors += _rollout(spec["strategy"], "spec.strategy")
+    errors += required_selector_errors(selector, "spec.selector", "deployment")
+    errors += workload_template_errors(spec, selector, "invalid label selector")
+    errors += _rollout_errors(spec["strategy"], "spec.strategy")
     errors += fields(dict.fromkeys(("minReadySeconds", "revisionHistoryLimit"), NOT_NEGATIVE))(spec, "spec")
     deadline = spec.get("progressDeadlineSeconds")
     if deadline is not None:
@@ -115,27 +115,27 @@ def _deployment_errors(obj: Obj) -> list[FieldError]:
     return errors
 
 
-def template_of(spec: Obj, selector: Obj | None, unreadable: str) -> list[FieldError]:
+def workload_template_errors(spec: Obj, selector: Obj | None, unreadable: str) -> list[ApiFieldError]:
     """Return the errors of a workload's pod template; the workload's selector may be invalid itself."""
-    found = converted(selector) if selector is not None else NOTHING
+    found = parse_label_selector(selector) if selector is not None else NOTHING
     if found is None:
-        return [_unreadable(selector, unreadable)]
-    return selected_template(spec.get("template") or {}, found, "spec.template")
+        return [_selector_parse_error(selector, unreadable)]
+    return selected_template_errors(spec.get("template") or {}, found, "spec.template")
 
 
-def _unreadable(selector: Obj | None, detail: str) -> FieldError:
-    error = invalid_value("spec.selector", shown_selector(selector), detail)
+def _selector_parse_error(selector: Obj | None, detail: str) -> ApiFieldError:
+    error = invalid_value("spec.selector", selector_for_message(selector), detail)
     if detail:
         return error
-    return FieldError(error.field, error.reason, error.message.removesuffix(": "))
+    return ApiFieldError(error.field, error.reason, error.message.removesuffix(": "))
 
 
-DEPLOYMENT = Strategy(
+DEPLOYMENT = KindStrategy(
     default=_default_deployment,
-    prepare_create=generation.begin,
-    prepare_update=generation.bump_on("spec"),
+    prepare_create=strategy.begin_generation,
+    prepare_update=strategy.bump_generation_on("spec"),
     validate_create=_deployment_errors,
-    validate_update=lambda new, old: _deployment_errors(new) + selector_changed(new, old),
+    validate_update=lambda new, old: _deployment_errors(new) + selector_change_errors(new, old),
 )
 
 
@@ -145,57 +145,57 @@ DEPLOYMENT = Strategy(
 def _default_replica_set(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
     replicas(spec)
-    default_template(spec)
+    default_pod_template(spec)
 
 
-def _replica_set_errors(obj: Obj) -> list[FieldError]:
+def _replica_set_errors(obj: Obj) -> list[ApiFieldError]:
     spec = obj["spec"]
-    errors = list(_COUNTS(spec, "spec"))
+    errors = list(_COUNT_RULES(spec, "spec"))
     # The real server says "deployment" here as well.
-    errors += selector_errors(spec.get("selector"), "spec.selector", "deployment")
-    return errors + template_of(spec, spec.get("selector"), "invalid label selector")
+    errors += required_selector_errors(spec.get("selector"), "spec.selector", "deployment")
+    return errors + workload_template_errors(spec, spec.get("selector"), "invalid label selector")
 
 
-REPLICA_SET = Strategy(
+REPLICA_SET = KindStrategy(
     default=_default_replica_set,
-    prepare_create=generation.begin,
-    prepare_update=generation.bump_on("spec"),
+    prepare_create=strategy.begin_generation,
+    prepare_update=strategy.bump_generation_on("spec"),
     validate_create=_replica_set_errors,
-    validate_update=lambda new, old: _replica_set_errors(new) + selector_changed(new, old),
-    fields={"status.replicas": lambda obj: str(obj.get("status", {}).get("replicas", 0))},
+    validate_update=lambda new, old: _replica_set_errors(new) + selector_change_errors(new, old),
+    selectable_fields={"status.replicas": lambda obj: str(obj.get("status", {}).get("replicas", 0))},
 )
 
 
 # ControllerRevision, PodTemplate, ReplicationController --------------------------------------------------------------
 
 
-def _revision_errors(obj: Obj) -> list[FieldError]:
-    errors: list[FieldError] = [] if obj.get("data") is not None else [required("data", "data is mandatory")]
+def _revision_errors(obj: Obj) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = [] if obj.get("data") is not None else [required("data", "data is mandatory")]
     return [*errors, *NOT_NEGATIVE(obj.get("revision", 0), "revision")]
 
 
-def _revision_update(new: Obj, old: Obj) -> list[FieldError]:
+def _revision_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     errors = list(NOT_NEGATIVE(new.get("revision", 0), "revision"))
     if new.get("data") != old.get("data"):
         errors.append(invalid_value("data", new.get("data"), IMMUTABLE))
     return errors
 
 
-CONTROLLER_REVISION = Strategy(validate_create=_revision_errors, validate_update=_revision_update)
+CONTROLLER_REVISION = KindStrategy(validate_create=_revision_errors, validate_update=_revision_update_errors)
 
-POD_TEMPLATE = Strategy(
-    default=default_template,
-    prepare_create=generation.begin,
-    prepare_update=generation.bump_on("template"),
-    validate_create=lambda obj: template_errors(obj.get("template") or {}, "template"),
-    validate_update=lambda new, old: template_errors(new.get("template") or {}, "template"),
+POD_TEMPLATE = KindStrategy(
+    default=default_pod_template,
+    prepare_create=strategy.begin_generation,
+    prepare_update=strategy.bump_generation_on("template"),
+    validate_create=lambda obj: pod_template_errors(obj.get("template") or {}, "template"),
+    validate_update=lambda new, old: pod_template_errors(new.get("template") or {}, "template"),
 )
 
 
-def _default_controller(obj: Obj) -> None:
+def _default_replication_controller(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
     if spec.get("template") is not None:
-        default_template(spec)
+        default_pod_template(spec)
         labels = (spec["template"].get("metadata") or {}).get("labels")
         if labels:
             if not spec.get("selector"):
@@ -205,7 +205,7 @@ def _default_controller(obj: Obj) -> None:
     replicas(spec)
 
 
-def _controller_errors(obj: Obj) -> list[FieldError]:
+def _replication_controller_errors(obj: Obj) -> list[ApiFieldError]:
     spec = obj["spec"]
     errors = list(fields({"minReadySeconds": NOT_NEGATIVE})(spec, "spec"))
     selector = spec.get("selector")
@@ -215,14 +215,54 @@ def _controller_errors(obj: Obj) -> list[FieldError]:
     template = spec.get("template")
     if template is None:
         return [*errors, required("spec.template")]
-    return errors + selected_template(template, Selector.of_labels(selector or {}), "spec.template")
+    return errors + selected_template_errors(template, Selector.from_labels(selector or {}), "spec.template")
 
 
-REPLICATION_CONTROLLER = Strategy(
-    default=_default_controller,
-    prepare_create=generation.begin,
-    prepare_update=generation.bump_on("spec"),
-    validate_create=_controller_errors,
-    validate_update=lambda new, old: _controller_errors(new),
-    fields={"status.replicas": lambda obj: str(obj.get("status", {}).get("replicas", 0))},
+REPLICATION_CONTROLLER = KindStrategy(
+    default=_default_replication_controller,
+    prepare_create=strategy.begin_generation,
+    prepare_update=strategy.bump_generation_on("spec"),
+    validate_create=_replication_controller_errors,
+    validate_update=lambda new, old: _replication_controller_errors(new),
+    selectable_fields={"status.replicas": lambda obj: str(obj.get("status", {}).get("replicas", 0))},
+)
+
+
+_PDB_LIMIT = all_of(int_or_percent_errors, at_most_100_percent_errors)
+_PDB_SPEC = fields(
+    {
+        "minAvailable": _PDB_LIMIT,
+        "maxUnavailable": _PDB_LIMIT,
+        "selector": label_validation.label_selector_errors,
+        "unhealthyPodEvictionPolicy": one_of("AlwaysAllow", "IfHealthyBudget"),
+    }
+)
+_PDB_COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
+_PDB_STATUS = fields(dict.fromkeys(_PDB_COUNTS, at_least(0)))
+
+
+def _pdb_errors(obj: Obj) -> list[ApiFieldError]:
+    spec = obj.get("spec") or {}
+    errors: list[ApiFieldError] = []
+    if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
+        shown = {
+            "MinAvailable": spec["minAvailable"],
+            "Selector": spec.get("selector"),
+            "MaxUnavailable": spec["maxUnavailable"],
+            "UnhealthyPodEvictionPolicy": spec.get("unhealthyPodEvictionPolicy"),
+        }
+        errors.append(invalid_value("spec", shown, "minAvailable and maxUnavailable cannot be both set"))
+    return [*errors, *_PDB_SPEC(spec, "spec")]
+
+
+def _pdb_status_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
+    return list(_PDB_STATUS(new.get("status") or {}, "status"))
+
+
+POD_DISRUPTION_BUDGET = KindStrategy(
+    prepare_create=strategy.begin_generation,
+    prepare_update=strategy.bump_generation_on("spec"),
+    validate_create=_pdb_errors,
+    validate_update=lambda new, old: _pdb_errors(new),
+    validate_status=_pdb_status_errors,
 )

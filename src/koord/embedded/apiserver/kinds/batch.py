@@ -4,23 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.kinds import cron, generation, job_policy, label
-from koord.embedded.apiserver.kinds.internal import internal
-from koord.embedded.apiserver.kinds.pod.defaults import default_template
-from koord.embedded.apiserver.kinds.rule import IMMUTABLE, Errors, at_least, fields, filled, first_of, needed, one_of
-from koord.embedded.apiserver.kinds.strategy import Strategy
-from koord.embedded.apiserver.kinds.template import MISMATCH, converted, shown_selector, template_errors
-from koord.embedded.apiserver.refusal import FieldError, invalid_value, not_supported, required, too_long
+from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, not_supported, required, too_long
+from koord.embedded.apiserver.kinds import cron_schedule, job_policy, label_validation, strategy
+from koord.embedded.apiserver.kinds.internal_types import to_internal
+from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
+from koord.embedded.apiserver.kinds.pod.spec import (
+    SELECTOR_MISMATCH,
+    parse_label_selector,
+    pod_template_errors,
+    selector_for_message,
+)
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.validators import (
+    IMMUTABLE,
+    FieldErrors,
+    at_least,
+    even_if_absent,
+    fields,
+    first_of,
+    non_empty,
+    one_of,
+)
 from koord.values.selector import NOTHING
 
 Obj = dict[str, Any]
 NOT_NEGATIVE = at_least(0)
 MAX_INT32 = 2**31 - 1
-MAX_INDEXED = 100_000
+MAX_INDEXED_COMPLETIONS = 100_000
 UID_LABEL, NAME_LABEL = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
-_OLD_LABELS = ("controller-uid", "job-name")  # from before the domain was put in front
-MAX_CRON_NAME = 52
-_COUNTS = fields(
+_LEGACY_LABELS = ("controller-uid", "job-name")  # from before the domain was put in front
+MAX_CRON_JOB_NAME_CHARS = 52
+_COUNT_RULES = fields(
     dict.fromkeys(
         ("parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished"), NOT_NEGATIVE
     )
@@ -55,7 +69,7 @@ def _default_job(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
     default_job_spec(spec)
     _default_failure_policy(spec)
-    default_template(spec)
+    default_pod_template(spec)
     _labels_from_template(obj)
 
 
@@ -66,8 +80,8 @@ def _labels_from_template(obj: Obj) -> None:
         meta["labels"] = dict(labels)
 
 
-def _begin_job(obj: Obj) -> None:
-    generation.begin(obj)
+def _prepare_job_create(obj: Obj) -> None:
+    strategy.begin_generation(obj)
     spec, meta = obj["spec"], obj["metadata"]
     if not spec.get("manualSelector"):
         _generate_selector(spec, meta["uid"], meta["name"])
@@ -90,7 +104,7 @@ def _generate_selector(spec: Obj, uid: str, name: str) -> None:
     spec["selector"] = selector
 
 
-def _generated_selector(obj: Obj) -> list[FieldError]:
+def _generated_selector_errors(obj: Obj) -> list[ApiFieldError]:
     """Return errors where a user has changed the generated selector or labels."""
     spec, meta = obj["spec"], obj["metadata"]
     if spec.get("manualSelector"):
@@ -100,8 +114,8 @@ def _generated_selector(obj: Obj) -> list[FieldError]:
         return []
     labels = (spec["template"].get("metadata") or {}).get("labels") or {}
     chosen = selector.get("matchLabels") or {}
-    keys = (*_OLD_LABELS, UID_LABEL, NAME_LABEL) if UID_LABEL in chosen else _OLD_LABELS
-    errors: list[FieldError] = []
+    keys = (*_LEGACY_LABELS, UID_LABEL, NAME_LABEL) if UID_LABEL in chosen else _LEGACY_LABELS
+    errors: list[ApiFieldError] = []
     for key in keys:
         value, at = meta["uid" if key.endswith("uid") else "name"], f"spec.template.metadata.labels[{key}]"
         if key not in labels:
@@ -109,11 +123,11 @@ def _generated_selector(obj: Obj) -> list[FieldError]:
         elif labels[key] != value:
             errors.append(invalid_value(at, labels, f"must be '{value}'"))
     if chosen not in ({UID_LABEL: meta["uid"]}, {"controller-uid": meta["uid"]}) or selector.get("matchExpressions"):
-        errors.append(invalid_value("spec.selector", shown_selector(selector), "`selector` not auto-generated"))
+        errors.append(invalid_value("spec.selector", selector_for_message(selector), "`selector` not auto-generated"))
     return errors
 
 
-def _restart_policy(spec: Obj, path: str) -> list[FieldError]:
+def _restart_policy_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     template = spec.get("template") or {}
     policy, at = (template.get("spec") or {}).get("restartPolicy", ""), f"{path}.spec.restartPolicy"
     if policy in ("", "Always"):
@@ -125,10 +139,10 @@ def _restart_policy(spec: Obj, path: str) -> list[FieldError]:
     return []
 
 
-def _managed_by(value: str, path: str) -> Errors:
+def _managed_by_errors(value: str, path: str) -> FieldErrors:
     if not value:
         return [required(path)]
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     prefix, slash, tail = value.partition("/")
     if not slash or not prefix or not tail:
         errors.append(invalid_value(path, value, 'must be a domain-prefixed path (such as "acme.io/foo")'))
@@ -137,9 +151,9 @@ def _managed_by(value: str, path: str) -> Errors:
     return errors
 
 
-def _spec_errors(spec: Obj, path: str) -> list[FieldError]:
+def _job_spec_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     """Return the errors of a JobSpec, for jobs and for job templates alike."""
-    errors = list(_COUNTS(spec, path))
+    errors = list(_COUNT_RULES(spec, path))
     per_index, failed = spec.get("backoffLimitPerIndex"), spec.get("maxFailedIndexes")
     if per_index is not None:
         errors += NOT_NEGATIVE(per_index, f"{path}.backoffLimitPerIndex")
@@ -148,34 +162,34 @@ def _spec_errors(spec: Obj, path: str) -> list[FieldError]:
         if per_index is None:
             errors.append(required(f"{path}.backoffLimitPerIndex", "when maxFailedIndexes is specified"))
     if spec.get("managedBy") is not None:
-        errors += _managed_by(spec["managedBy"], f"{path}.managedBy")
+        errors += _managed_by_errors(spec["managedBy"], f"{path}.managedBy")
     mode = spec.get("completionMode")
     if mode is not None:
-        errors += _completion_mode(spec, mode, path)
+        errors += _completion_mode_errors(spec, mode, path)
     if spec.get("podFailurePolicy") is not None:
-        errors += job_policy.failure_policy(spec, f"{path}.podFailurePolicy")
+        errors += job_policy.failure_policy_errors(spec, f"{path}.podFailurePolicy")
     if spec.get("successPolicy") is not None:
         if mode != "Indexed":
-            shown = internal("SuccessPolicy", spec["successPolicy"])
+            shown = to_internal("SuccessPolicy", spec["successPolicy"])
             errors.append(invalid_value(f"{path}.successPolicy", shown, "requires indexed completion mode"))
         else:
-            errors += job_policy.success_policy(spec, f"{path}.successPolicy")
+            errors += job_policy.success_policy_errors(spec, f"{path}.successPolicy")
     if spec.get("podReplacementPolicy") is not None:
-        errors += _replacement(spec, f"{path}.podReplacementPolicy")
-    errors += template_errors(spec.get("template") or {}, f"{path}.template")
-    return errors + _restart_policy(spec, f"{path}.template")
+        errors += _replacement_policy_errors(spec, f"{path}.podReplacementPolicy")
+    errors += pod_template_errors(spec.get("template") or {}, f"{path}.template")
+    return errors + _restart_policy_errors(spec, f"{path}.template")
 
 
-def _replacement(spec: Obj, path: str) -> Errors:
+def _replacement_policy_errors(spec: Obj, path: str) -> FieldErrors:
     allowed = ("Failed",) if spec.get("podFailurePolicy") is not None else ("Failed", "TerminatingOrFailed")
     return one_of(*allowed)(spec["podReplacementPolicy"], path)
 
 
-def _completion_mode(spec: Obj, mode: str, path: str) -> list[FieldError]:
+def _completion_mode_errors(spec: Obj, mode: str, path: str) -> list[ApiFieldError]:
     completions, failed = spec.get("completions"), spec.get("maxFailedIndexes")
     if mode not in ("NonIndexed", "Indexed"):
         return [not_supported(f"{path}.completionMode", mode, ("NonIndexed", "Indexed"))]
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     if mode == "NonIndexed":
         return [
             invalid_value(f"{path}.{key}", spec[key], "requires indexed completion mode")
@@ -184,57 +198,61 @@ def _completion_mode(spec: Obj, mode: str, path: str) -> list[FieldError]:
         ]
     if completions is None:
         errors.append(required(f"{path}.completions", "when completion mode is Indexed"))
-    if spec.get("parallelism") is not None and spec["parallelism"] > MAX_INDEXED:
-        detail = f"must be less than or equal to {MAX_INDEXED} when completion mode is Indexed"
+    if spec.get("parallelism") is not None and spec["parallelism"] > MAX_INDEXED_COMPLETIONS:
+        detail = f"must be less than or equal to {MAX_INDEXED_COMPLETIONS} when completion mode is Indexed"
         errors.append(invalid_value(f"{path}.parallelism", spec["parallelism"], detail))
     if failed is not None:
         at = f"{path}.maxFailedIndexes"
         if completions is not None and failed > completions:
             errors.append(invalid_value(at, failed, "must be less than or equal to completions"))
-        if failed > MAX_INDEXED:
-            errors.append(invalid_value(at, failed, f"must be less than or equal to {MAX_INDEXED}"))
+        if failed > MAX_INDEXED_COMPLETIONS:
+            errors.append(invalid_value(at, failed, f"must be less than or equal to {MAX_INDEXED_COMPLETIONS}"))
     return errors
 
 
-def _selected(obj: Obj) -> list[FieldError]:
+def _selector_match_errors(obj: Obj) -> list[ApiFieldError]:
     spec = obj["spec"]
     selector, template = spec.get("selector"), spec.get("template") or {}
-    errors = [required("spec.selector")] if selector is None else list(label.selector(selector, "spec.selector"))
-    found = converted(selector) if selector is not None else NOTHING
+    errors = (
+        [required("spec.selector")]
+        if selector is None
+        else list(label_validation.label_selector_errors(selector, "spec.selector"))
+    )
+    found = parse_label_selector(selector) if selector is not None else NOTHING
     labels = (template.get("metadata") or {}).get("labels") or {}
     if found is not None and not found.matches(labels):
         shown = {key: labels[key] for key in sorted(labels)} or None
-        errors.append(invalid_value("spec.template.metadata.labels", shown, MISMATCH))
+        errors.append(invalid_value("spec.template.metadata.labels", shown, SELECTOR_MISMATCH))
     return errors
 
 
-def _job_errors(obj: Obj) -> list[FieldError]:
-    return _generated_selector(obj) + _spec_errors(obj["spec"], "spec") + _selected(obj)
+def _job_errors(obj: Obj) -> list[ApiFieldError]:
+    return _generated_selector_errors(obj) + _job_spec_errors(obj["spec"], "spec") + _selector_match_errors(obj)
 
 
-def _job_update(new: Obj, old: Obj) -> list[FieldError]:
+def _job_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     spec, before = new["spec"], old["spec"]
-    errors = _job_errors(new) + _spec_errors(spec, "spec") + _selected(new)
-    errors += _completions_changed(spec, before)
+    errors = _job_errors(new) + _job_spec_errors(spec, "spec") + _selector_match_errors(new)
+    errors += _completions_change_errors(spec, before)
     if spec.get("selector") != before.get("selector"):
-        errors.append(invalid_value("spec.selector", shown_selector(spec.get("selector")), IMMUTABLE))
-    errors += _template_changed(spec, before, old)
+        errors.append(invalid_value("spec.selector", selector_for_message(spec.get("selector")), IMMUTABLE))
+    errors += _template_change_errors(spec, before, old)
     for key, shown in (("completionMode", None), ("podFailurePolicy", "PodFailurePolicy")):
-        errors += _fixed(spec, before, key, shown)
+        errors += _immutable_errors(spec, before, key, shown)
     for key, shown in (("backoffLimitPerIndex", None), ("managedBy", None), ("successPolicy", "SuccessPolicy")):
-        errors += _fixed(spec, before, key, shown)
+        errors += _immutable_errors(spec, before, key, shown)
     return errors
 
 
-def _fixed(spec: Obj, before: Obj, key: str, type_name: str | None) -> list[FieldError]:
+def _immutable_errors(spec: Obj, before: Obj, key: str, type_name: str | None) -> list[ApiFieldError]:
     value = spec.get(key)
     if value == before.get(key):
         return []
-    shown = internal(type_name, value) if type_name and value is not None else value
+    shown = to_internal(type_name, value) if type_name and value is not None else value
     return [invalid_value(f"spec.{key}", shown, IMMUTABLE)]
 
 
-def _completions_changed(spec: Obj, before: Obj) -> list[FieldError]:
+def _completions_change_errors(spec: Obj, before: Obj) -> list[ApiFieldError]:
     """Return errors for a change of completions; those of an elastic indexed job may follow parallelism."""
     value, at = spec.get("completions"), "spec.completions"
     if value == before.get("completions"):
@@ -248,10 +266,10 @@ def _completions_changed(spec: Obj, before: Obj) -> list[FieldError]:
     return []
 
 
-_WHILE_SUSPENDED = ("nodeSelector", "tolerations", "schedulingGates")
+_MUTABLE_WHILE_SUSPENDED = ("nodeSelector", "tolerations", "schedulingGates")
 
 
-def _template_changed(spec: Obj, before: Obj, old: Obj) -> list[FieldError]:
+def _template_change_errors(spec: Obj, before: Obj, old: Obj) -> list[ApiFieldError]:
     """Return errors for a change of the pod template.
 
     A suspended job that has not started may change scheduling fields.
@@ -260,21 +278,21 @@ def _template_changed(spec: Obj, before: Obj, old: Obj) -> list[FieldError]:
     if template == was:
         return []
     started = old.get("status", {}).get("startTime")
-    if before.get("suspend") and not started and _scheduling_from(template, was) == was:
+    if before.get("suspend") and not started and _with_scheduling_fields_of(template, was) == was:
         return []
-    return [invalid_value("spec.template", internal("PodTemplateSpec", template), IMMUTABLE)]
+    return [invalid_value("spec.template", to_internal("PodTemplateSpec", template), IMMUTABLE)]
 
 
-def _scheduling_from(template: Obj, was: Obj) -> Obj:
+def _with_scheduling_fields_of(template: Obj, was: Obj) -> Obj:
     meta = dict(template.get("metadata") or {})
     for key in ("labels", "annotations"):
-        _take(meta, was.get("metadata") or {}, key)
+        _copy_or_drop(meta, was.get("metadata") or {}, key)
     inner = dict(template.get("spec") or {})
-    for key in _WHILE_SUSPENDED:
-        _take(inner, was.get("spec") or {}, key)
+    for key in _MUTABLE_WHILE_SUSPENDED:
+        _copy_or_drop(inner, was.get("spec") or {}, key)
     before = (was.get("spec") or {}).get("affinity")
     affinity = dict(inner.get("affinity") or {})
-    _take(affinity, before or {}, "nodeAffinity")
+    _copy_or_drop(affinity, before or {}, "nodeAffinity")
     if affinity or before is not None:
         inner["affinity"] = affinity
     else:
@@ -282,20 +300,20 @@ def _scheduling_from(template: Obj, was: Obj) -> Obj:
     return {**template, "metadata": meta, "spec": inner}
 
 
-def _take(into: Obj, source: Obj, key: str) -> None:
+def _copy_or_drop(into: Obj, source: Obj, key: str) -> None:
     if key in source:
         into[key] = source[key]
     else:
         into.pop(key, None)
 
 
-JOB = Strategy(
+JOB = KindStrategy(
     default=_default_job,
-    prepare_create=_begin_job,
-    prepare_update=generation.bump_on("spec"),
+    prepare_create=_prepare_job_create,
+    prepare_update=strategy.bump_generation_on("spec"),
     validate_create=_job_errors,
-    validate_update=_job_update,
-    fields={"status.successful": lambda obj: str(obj.get("status", {}).get("succeeded", 0))},
+    validate_update=_job_update_errors,
+    selectable_fields={"status.successful": lambda obj: str(obj.get("status", {}).get("succeeded", 0))},
 )
 
 
@@ -316,46 +334,48 @@ def _default_cron_job(obj: Obj) -> None:
     template.setdefault("metadata", {})
     inner = template.setdefault("spec", {})
     _default_failure_policy(inner)
-    default_template(inner)
+    default_pod_template(inner)
 
 
-_CRON = fields(
+_CRON_RULES = fields(
     {
         "startingDeadlineSeconds": NOT_NEGATIVE,
-        "concurrencyPolicy": needed(first_of(filled(), one_of("Allow", "Forbid", "Replace"))),
+        "concurrencyPolicy": even_if_absent(first_of(non_empty(), one_of("Allow", "Forbid", "Replace"))),
     }
 )
-_HISTORY = fields({"successfulJobsHistoryLimit": NOT_NEGATIVE, "failedJobsHistoryLimit": NOT_NEGATIVE})
+_HISTORY_RULES = fields({"successfulJobsHistoryLimit": NOT_NEGATIVE, "failedJobsHistoryLimit": NOT_NEGATIVE})
 
 
-def _cron_job_errors(obj: Obj) -> list[FieldError]:
+def _cron_job_errors(obj: Obj) -> list[ApiFieldError]:
     spec = obj["spec"]
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     schedule = spec.get("schedule", "")
     if not schedule:
         errors.append(required("spec.schedule"))
-    elif refusal := cron.schedule_refusal(schedule):
+    elif refusal := cron_schedule.cron_schedule_error(schedule):
         errors.append(invalid_value("spec.schedule", schedule, refusal))
-    errors += _CRON(spec, "spec")
+    errors += _CRON_RULES(spec, "spec")
     zone = spec.get("timeZone")
-    if zone is not None and (refusal := cron.zone_refusal(zone)):
+    if zone is not None and (refusal := cron_schedule.time_zone_error(zone)):
         errors.append(invalid_value("spec.timeZone", zone, refusal))
-    errors += _spec_errors(spec["jobTemplate"]["spec"], "spec.jobTemplate.spec")
-    return [*errors, *_HISTORY(spec, "spec")]
+    errors += _job_spec_errors(spec["jobTemplate"]["spec"], "spec.jobTemplate.spec")
+    return [*errors, *_HISTORY_RULES(spec, "spec")]
 
 
-def _cron_job_create(obj: Obj) -> list[FieldError]:
+def _cron_job_create_errors(obj: Obj) -> list[ApiFieldError]:
     errors = _cron_job_errors(obj)
     name = obj["metadata"]["name"]
-    if len(name) > MAX_CRON_NAME:  # the jobs that it makes need room for a time
-        errors.append(invalid_value("metadata.name", name, f"must be no more than {MAX_CRON_NAME} characters"))
+    if len(name) > MAX_CRON_JOB_NAME_CHARS:  # the jobs that it makes need room for a time
+        errors.append(
+            invalid_value("metadata.name", name, f"must be no more than {MAX_CRON_JOB_NAME_CHARS} characters")
+        )
     return errors
 
 
-CRON_JOB = Strategy(
+CRON_JOB = KindStrategy(
     default=_default_cron_job,
-    prepare_create=generation.begin,
-    prepare_update=generation.bump_on("spec"),
-    validate_create=_cron_job_create,
+    prepare_create=strategy.begin_generation,
+    prepare_update=strategy.bump_generation_on("spec"),
+    validate_create=_cron_job_create_errors,
     validate_update=lambda new, old: _cron_job_errors(new),
 )

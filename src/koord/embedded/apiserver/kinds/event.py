@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.kinds import label
-from koord.embedded.apiserver.kinds.internal import internal
-from koord.embedded.apiserver.kinds.rule import IMMUTABLE
-from koord.embedded.apiserver.kinds.strategy import Strategy
-from koord.embedded.apiserver.refusal import FieldError, invalid_value, required
+from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, required
+from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds.internal_types import to_internal
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.validators import IMMUTABLE
 
 Obj = dict[str, Any]
-_SHOWN = {"reportingController": "reportingController", "note": "message", "regarding": "involvedObject"}
-_MAX_NOTE = 1024
+_CORE_FIELD_NAMES = {"reportingController": "reportingController", "note": "message", "regarding": "involvedObject"}
+_MAX_NOTE_CHARS = 1024
 
 
-def _namespace_errors(obj: Obj, about: str) -> list[FieldError]:
+def _namespace_errors(obj: Obj, about: str) -> list[ApiFieldError]:
     """Return an error unless the event is in the namespace of its object (default for cluster-scoped ones)."""
     namespace = obj["metadata"].get("namespace", "")
     given = (obj.get(about) or {}).get("namespace", "")
@@ -24,7 +24,7 @@ def _namespace_errors(obj: Obj, about: str) -> list[FieldError]:
     return [invalid_value("involvedObject.namespace", given, "does not match event.namespace")]
 
 
-def _home_errors(obj: Obj) -> list[FieldError]:
+def _regarding_namespace_errors(obj: Obj) -> list[ApiFieldError]:
     """Return an error for an events.k8s.io event without a regarding namespace outside of default.
 
     The rest is accepted.
@@ -34,22 +34,26 @@ def _home_errors(obj: Obj) -> list[FieldError]:
     return [invalid_value("involvedObject.namespace", "", "does not match event.namespace")]
 
 
-def _new_errors(obj: Obj) -> list[FieldError]:
+def _events_v1_errors(obj: Obj) -> list[ApiFieldError]:
     """Return the errors of the fields that events.k8s.io requires and core does not."""
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     if obj.get("eventTime") is None:
         errors.append(required("eventTime"))
     controller = obj.get("reportingController", "")
     if not controller:
         errors.append(required("reportingController"))
-    errors += label.label_name(controller, "reportingController")
-    errors += _bounded(obj, "reportingInstance") + _bounded(obj, "action") + _bounded(obj, "reason")
-    if len(obj.get("note", "")) > _MAX_NOTE:
-        errors.append(invalid_value("message", "", f"can have at most {_MAX_NOTE} characters"))
+    errors += label_validation.qualified_name_errors(controller, "reportingController")
+    errors += (
+        _short_text_errors(obj, "reportingInstance")
+        + _short_text_errors(obj, "action")
+        + _short_text_errors(obj, "reason")
+    )
+    if len(obj.get("note", "")) > _MAX_NOTE_CHARS:
+        errors.append(invalid_value("message", "", f"can have at most {_MAX_NOTE_CHARS} characters"))
     return errors
 
 
-def _bounded(obj: Obj, key: str) -> list[FieldError]:
+def _short_text_errors(obj: Obj, key: str) -> list[ApiFieldError]:
     value = obj.get(key, "")
     if not value:
         return [required(key)]
@@ -58,11 +62,11 @@ def _bounded(obj: Obj, key: str) -> list[FieldError]:
     return []
 
 
-def _series_errors(obj: Obj) -> list[FieldError]:
+def _series_errors(obj: Obj) -> list[ApiFieldError]:
     series = obj.get("series")
     if series is None:
         return []
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     if series.get("count", 0) < 2:
         errors.append(invalid_value("series.count", "", "should be at least 2"))
     if series.get("lastObservedTime") is None:
@@ -70,8 +74,8 @@ def _series_errors(obj: Obj) -> list[FieldError]:
     return errors
 
 
-def _new_create(obj: Obj) -> list[FieldError]:
-    errors = _home_errors(obj) + _new_errors(obj) + _series_errors(obj)
+def _events_v1_create_errors(obj: Obj) -> list[ApiFieldError]:
+    errors = _regarding_namespace_errors(obj) + _events_v1_errors(obj) + _series_errors(obj)
     kind = obj.get("type", "")
     if kind not in ("Normal", "Warning"):
         errors.append(invalid_value("type", "", f"has invalid value: {kind}"))
@@ -84,30 +88,40 @@ def _new_create(obj: Obj) -> list[FieldError]:
 
 
 # The real server looks at the reason twice.
-_FIXED = ("regarding", "reason", "note", "deprecatedCount", "reason", "type", "eventTime", "action", "related")
-_FIXED_TOO = ("reportingController", "reportingInstance")
+_IMMUTABLE_FIELDS = (
+    "regarding",
+    "reason",
+    "note",
+    "deprecatedCount",
+    "reason",
+    "type",
+    "eventTime",
+    "action",
+    "related",
+)
+_IMMUTABLE_REPORTER_FIELDS = ("reportingController", "reportingInstance")
 
 
-def _new_update(new: Obj, old: Obj) -> list[FieldError]:
+def _events_v1_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     errors = [] if new.get("series") == old.get("series") else _series_errors(new)
-    errors += _home_errors(new)
+    errors += _regarding_namespace_errors(new)
     if new.get("eventTime") is not None:
-        errors += _new_errors(new)
-    for key in (*_FIXED, *_FIXED_TOO):
-        errors += _changed(new, old, key)
+        errors += _events_v1_errors(new)
+    for key in (*_IMMUTABLE_FIELDS, *_IMMUTABLE_REPORTER_FIELDS):
+        errors += _immutable_errors(new, old, key)
     return errors
 
 
-def _changed(new: Obj, old: Obj, key: str) -> list[FieldError]:
+def _immutable_errors(new: Obj, old: Obj, key: str) -> list[ApiFieldError]:
     if new.get(key) == old.get(key):
         return []
     shown = new.get(key, None if key in ("eventTime", "related") else "")
     if key in ("regarding", "related"):
-        shown = internal("ObjectReference", new.get(key) or {})
-    return [invalid_value(_SHOWN.get(key, key), shown, IMMUTABLE)]
+        shown = to_internal("ObjectReference", new.get(key) or {})
+    return [invalid_value(_CORE_FIELD_NAMES.get(key, key), shown, IMMUTABLE)]
 
 
-def _text(*path: str) -> Any:
+def _field_reader(*path: str) -> Any:
     def read(obj: Obj) -> str:
         value: Any = obj
         for part in path:
@@ -117,31 +131,31 @@ def _text(*path: str) -> Any:
     return read
 
 
-def _source(obj: Obj) -> str:
+def _source_component(obj: Obj) -> str:
     return str((obj.get("source") or {}).get("component") or obj.get("reportingComponent", ""))
 
 
-_ABOUT = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
-CORE_EVENT = Strategy(
+_REFERENCE_FIELDS = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+CORE_EVENT = KindStrategy(
     validate_create=lambda obj: _namespace_errors(obj, "involvedObject"),
     validate_update=lambda new, old: _namespace_errors(new, "involvedObject"),
     creates_on_update=True,
-    fields={
-        **{f"involvedObject.{key}": _text("involvedObject", key) for key in _ABOUT},
-        "reason": _text("reason"),
-        "reportingComponent": _text("reportingComponent"),
-        "source": _source,
-        "type": _text("type"),
+    selectable_fields={
+        **{f"involvedObject.{key}": _field_reader("involvedObject", key) for key in _REFERENCE_FIELDS},
+        "reason": _field_reader("reason"),
+        "reportingComponent": _field_reader("reportingComponent"),
+        "source": _source_component,
+        "type": _field_reader("type"),
     },
 )
-NEW_EVENT = Strategy(
-    validate_create=_new_create,
-    validate_update=_new_update,
+EVENTS_V1_EVENT = KindStrategy(
+    validate_create=_events_v1_create_errors,
+    validate_update=_events_v1_update_errors,
     creates_on_update=True,
-    fields={
-        **{f"regarding.{key}": _text("regarding", key) for key in _ABOUT},
-        "reason": _text("reason"),
-        "reportingController": _text("reportingController"),
-        "type": _text("type"),
+    selectable_fields={
+        **{f"regarding.{key}": _field_reader("regarding", key) for key in _REFERENCE_FIELDS},
+        "reason": _field_reader("reason"),
+        "reportingController": _field_reader("reportingController"),
+        "type": _field_reader("type"),
     },
 )

@@ -4,72 +4,74 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.kinds import label
-from koord.embedded.apiserver.kinds.rule import one_of
-from koord.embedded.apiserver.refusal import FieldError, duplicate, invalid_value, not_supported, required
-from koord.values.quotation import integer, quoted
+from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, not_supported, required
+from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds.validators import one_of
+from koord.values.go_format import integer, quoted
 
 Obj = dict[str, Any]
 _ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
 _OPERATORS = ("In", "NotIn")
 MAX_RULES = 20
-_PARTS = "the fragment {} violates the requirement that an index interval can have at most two parts separated by '-'"
-MAX_VALUES = 255
+_INTERVAL_PARTS = (
+    "the fragment {} violates the requirement that an index interval can have at most two parts separated by '-'"
+)
+MAX_EXIT_CODES = 255
 
 
-def _listed(values: tuple[str, ...]) -> str:
+def _go_string_list(values: tuple[str, ...]) -> str:
     return "[" + " ".join(quoted(value) for value in values) + "]"
 
 
-def _choice(value: str, path: str, allowed: tuple[str, ...]) -> list[FieldError]:
+def _choice_errors(value: str, path: str, allowed: tuple[str, ...]) -> list[ApiFieldError]:
     if not value:
-        return [required(path, f"valid values: {_listed(allowed)}")]
+        return [required(path, f"valid values: {_go_string_list(allowed)}")]
     return [] if value in allowed else [not_supported(path, value, allowed)]
 
 
-def failure_policy(spec: Obj, path: str) -> list[FieldError]:
+def failure_policy_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     template = (spec.get("template") or {}).get("spec") or {}
     known = {c.get("name", "") for key in ("containers", "initContainers") for c in template.get(key) or ()}
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     rules = spec["podFailurePolicy"].get("rules") or []
     if len(rules) > MAX_RULES:
-        errors.append(_too_many(f"{path}.rules", len(rules), MAX_RULES))
+        errors.append(_too_many_error(f"{path}.rules", len(rules), MAX_RULES))
     for i, found in enumerate(rules):
-        errors += _failure_rule(found, f"{path}.rules[{i}]", known, spec)
+        errors += _failure_rule_errors(found, f"{path}.rules[{i}]", known, spec)
     return errors
 
 
-def _too_many(path: str, count: int, limit: int) -> FieldError:
-    return FieldError(path, "FieldValueTooMany", f"Too many: {count}: must have at most {limit} items")
+def _too_many_error(path: str, count: int, limit: int) -> ApiFieldError:
+    return ApiFieldError(path, "FieldValueTooMany", f"Too many: {count}: must have at most {limit} items")
 
 
-def _failure_rule(found: Obj, path: str, known: set[str], spec: Obj) -> list[FieldError]:
+def _failure_rule_errors(found: Obj, path: str, known: set[str], spec: Obj) -> list[ApiFieldError]:
     action = found.get("action", "")
-    errors = _choice(action, f"{path}.action", _ACTIONS)
+    errors = _choice_errors(action, f"{path}.action", _ACTIONS)
     if action == "FailIndex" and spec.get("backoffLimitPerIndex") is None:
         errors.append(invalid_value(f"{path}.action", action, "requires the backoffLimitPerIndex to be set"))
     codes, conditions = found.get("onExitCodes"), found.get("onPodConditions")
     if codes is not None:
-        errors += _exit_codes(codes, f"{path}.onExitCodes", known)
+        errors += _exit_code_errors(codes, f"{path}.onExitCodes", known)
     for i, condition in enumerate(conditions or ()):
         at = f"{path}.onPodConditions[{i}]"
-        errors += label.label_name(condition.get("type", ""), f"{at}.type")
+        errors += label_validation.qualified_name_errors(condition.get("type", ""), f"{at}.type")
         errors += one_of("False", "True", "Unknown")(condition.get("status", ""), f"{at}.status")
     if codes is not None and conditions:
-        errors.append(_bare_invalid(path, "specifying both OnExitCodes and OnPodConditions is not supported"))
+        errors.append(_invalid_without_value(path, "specifying both OnExitCodes and OnPodConditions is not supported"))
     if codes is None and not conditions:
-        errors.append(_bare_invalid(path, "specifying one of OnExitCodes and OnPodConditions is required"))
+        errors.append(_invalid_without_value(path, "specifying one of OnExitCodes and OnPodConditions is required"))
     return errors
 
 
-def _bare_invalid(path: str, detail: str) -> FieldError:
+def _invalid_without_value(path: str, detail: str) -> ApiFieldError:
     """Return an invalid-value error without the value, which is how kube-apiserver reports it here."""
-    return FieldError(path, "FieldValueInvalid", f"Invalid value: {detail}")
+    return ApiFieldError(path, "FieldValueInvalid", f"Invalid value: {detail}")
 
 
-def _exit_codes(found: Obj, path: str, known: set[str]) -> list[FieldError]:
+def _exit_code_errors(found: Obj, path: str, known: set[str]) -> list[ApiFieldError]:
     operator, values = found.get("operator", ""), found.get("values") or []
-    errors = _choice(operator, f"{path}.operator", _OPERATORS)
+    errors = _choice_errors(operator, f"{path}.operator", _OPERATORS)
     name = found.get("containerName")
     if name is not None and name not in known:
         detail = "must be one of the container or initContainer names in the pod template"
@@ -77,8 +79,8 @@ def _exit_codes(found: Obj, path: str, known: set[str]) -> list[FieldError]:
     at = f"{path}.values"
     if not values:
         errors.append(invalid_value(at, values, "at least one value is required"))
-    elif len(values) > MAX_VALUES:
-        errors.append(_too_many(at, len(values), MAX_VALUES))
+    elif len(values) > MAX_EXIT_CODES:
+        errors.append(_too_many_error(at, len(values), MAX_EXIT_CODES))
     seen: set[int] = set()
     for i, value in enumerate(values):
         if operator == "In" and value == 0:
@@ -94,24 +96,24 @@ def _exit_codes(found: Obj, path: str, known: set[str]) -> list[FieldError]:
 # Success -----------------------------------------------------------------------------------------------------------
 
 
-def success_policy(spec: Obj, path: str) -> list[FieldError]:
+def success_policy_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     rules, at = spec["successPolicy"].get("rules") or [], f"{path}.rules"
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     if not rules:
         detail = "at least one rules must be specified when the successPolicy is specified"
         errors.append(required(at, detail))
     if len(rules) > MAX_RULES:
-        errors.append(_too_many(at, len(rules), MAX_RULES))
+        errors.append(_too_many_error(at, len(rules), MAX_RULES))
     for i, found in enumerate(rules):
-        errors += _success_rule(found, f"{at}[{i}]", spec.get("completions") or 0)
+        errors += _success_rule_errors(found, f"{at}[{i}]", spec.get("completions") or 0)
     return errors
 
 
-def _success_rule(found: Obj, path: str, completions: int) -> list[FieldError]:
+def _success_rule_errors(found: Obj, path: str, completions: int) -> list[ApiFieldError]:
     count, indexes = found.get("succeededCount"), found.get("succeededIndexes")
     if count is None and indexes is None:
         return [required(path, "at least one of succeededCount or succeededIndexes must be specified")]
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     total = 0
     if indexes is not None:
         total, refusal = _count_indexes(indexes, completions)
@@ -143,7 +145,7 @@ def _count_indexes(text: str, completions: int) -> tuple[int, str]:
         if len(ends) > 2:
             return (
                 0,
-                _PARTS.format(quoted(part)),
+                _INTERVAL_PARTS.format(quoted(part)),
             )
         numbers = []
         for end in ends:

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.kinds import label
-from koord.embedded.apiserver.kinds.internal import internal
-from koord.embedded.apiserver.kinds.strategy import Strategy
-from koord.embedded.apiserver.kinds.template import converted
-from koord.embedded.apiserver.refusal import FieldError, invalid_value, not_supported, required
+from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, not_supported, required
+from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds.internal_types import to_internal
+from koord.embedded.apiserver.kinds.pod.spec import parse_label_selector
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.values import names
 
 Obj = dict[str, Any]
-GROUP = "rbac.authorization.k8s.io"
-_SUBJECTS = ("ServiceAccount", "User", "Group")
+RBAC_GROUP = "rbac.authorization.k8s.io"
+_SUBJECT_KINDS = ("ServiceAccount", "User", "Group")
 
 
 def _default_binding(obj: Obj) -> None:
     ref = obj.setdefault("roleRef", {})
     if not ref.get("apiGroup"):
-        ref["apiGroup"] = GROUP
+        ref["apiGroup"] = RBAC_GROUP
     for subject in obj.get("subjects") or ():
         if not subject.get("apiGroup") and subject.get("kind") in ("User", "Group"):
-            subject["apiGroup"] = GROUP
+            subject["apiGroup"] = RBAC_GROUP
 
 
-def _rule(found: Obj, path: str, *, namespaced: bool) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _policy_rule_errors(found: Obj, path: str, *, namespaced: bool) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     if not found.get("verbs"):
         errors.append(required(f"{path}.verbs", "verbs must contain at least one value"))
     urls = found.get("nonResourceURLs")
@@ -45,13 +45,17 @@ def _rule(found: Obj, path: str, *, namespaced: bool) -> list[FieldError]:
     return errors
 
 
-def _rules(obj: Obj, *, namespaced: bool) -> list[FieldError]:
+def _policy_rules_errors(obj: Obj, *, namespaced: bool) -> list[ApiFieldError]:
     listed = obj.get("rules") or []
-    return [error for i, rule in enumerate(listed) for error in _rule(rule, f"rules[{i}]", namespaced=namespaced)]
+    return [
+        error
+        for i, rule in enumerate(listed)
+        for error in _policy_rule_errors(rule, f"rules[{i}]", namespaced=namespaced)
+    ]
 
 
-def _cluster_role(obj: Obj) -> list[FieldError]:
-    errors = _rules(obj, namespaced=False)
+def _cluster_role_errors(obj: Obj) -> list[ApiFieldError]:
+    errors = _policy_rules_errors(obj, namespaced=False)
     aggregation = obj.get("aggregationRule")
     if aggregation is None:
         return errors
@@ -61,14 +65,14 @@ def _cluster_role(obj: Obj) -> list[FieldError]:
         detail = "at least one clusterRoleSelector required if aggregationRule is non-nil"
         errors.append(required(at, detail))
     for i, selector in enumerate(selectors or ()):
-        errors += label.selector(selector, f"{at}[{i}]")
-        if converted(selector) is None:
+        errors += label_validation.label_selector_errors(selector, f"{at}[{i}]")
+        if parse_label_selector(selector) is None:
             errors.append(invalid_value(f"{at}[{i}]", {}, "invalid label selector."))
     return errors
 
 
-def _subject(found: Obj, path: str, *, namespaced: bool) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _subject_errors(found: Obj, path: str, *, namespaced: bool) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     kind, name, group = found.get("kind", ""), found.get("name", ""), found.get("apiGroup", "")
     if not name:
         errors.append(required(f"{path}.name"))
@@ -80,18 +84,18 @@ def _subject(found: Obj, path: str, *, namespaced: bool) -> list[FieldError]:
         if not namespaced and not found.get("namespace"):
             errors.append(required(f"{path}.namespace"))
     elif kind in ("User", "Group"):
-        if group != GROUP:
-            errors.append(not_supported(f"{path}.apiGroup", group, (GROUP,)))
+        if group != RBAC_GROUP:
+            errors.append(not_supported(f"{path}.apiGroup", group, (RBAC_GROUP,)))
     else:
-        errors.append(not_supported(f"{path}.kind", kind, _SUBJECTS))
+        errors.append(not_supported(f"{path}.kind", kind, _SUBJECT_KINDS))
     return errors
 
 
-def _binding(obj: Obj, *, namespaced: bool) -> list[FieldError]:
+def _binding_errors(obj: Obj, *, namespaced: bool) -> list[ApiFieldError]:
     ref = obj["roleRef"]
-    errors: list[FieldError] = []
-    if ref.get("apiGroup") != GROUP:
-        errors.append(not_supported("roleRef.apiGroup", ref.get("apiGroup", ""), (GROUP,)))
+    errors: list[ApiFieldError] = []
+    if ref.get("apiGroup") != RBAC_GROUP:
+        errors.append(not_supported("roleRef.apiGroup", ref.get("apiGroup", ""), (RBAC_GROUP,)))
     kinds = ("Role", "ClusterRole") if namespaced else ("ClusterRole",)
     if ref.get("kind") not in kinds:
         errors.append(not_supported("roleRef.kind", ref.get("kind", ""), kinds))
@@ -101,36 +105,36 @@ def _binding(obj: Obj, *, namespaced: bool) -> list[FieldError]:
     else:
         errors += [invalid_value("roleRef.name", name, f"may not contain '{bad}'") for bad in ("/", "%") if bad in name]
     for i, subject in enumerate(obj.get("subjects") or ()):
-        errors += _subject(subject, f"subjects[{i}]", namespaced=namespaced)
+        errors += _subject_errors(subject, f"subjects[{i}]", namespaced=namespaced)
     return errors
 
 
-def _binding_update(new: Obj, old: Obj, *, namespaced: bool) -> list[FieldError]:
-    errors = _binding(new, namespaced=namespaced)
+def _binding_update_errors(new: Obj, old: Obj, *, namespaced: bool) -> list[ApiFieldError]:
+    errors = _binding_errors(new, namespaced=namespaced)
     if new["roleRef"] != old["roleRef"]:
-        errors.append(invalid_value("roleRef", internal("RoleRef", new["roleRef"]), "cannot change roleRef"))
+        errors.append(invalid_value("roleRef", to_internal("RoleRef", new["roleRef"]), "cannot change roleRef"))
     return errors
 
 
-ROLE = Strategy(
-    validate_create=lambda obj: _rules(obj, namespaced=True),
-    validate_update=lambda new, old: _rules(new, namespaced=True),
+ROLE = KindStrategy(
+    validate_create=lambda obj: _policy_rules_errors(obj, namespaced=True),
+    validate_update=lambda new, old: _policy_rules_errors(new, namespaced=True),
     creates_on_update=True,
 )
-CLUSTER_ROLE = Strategy(
-    validate_create=_cluster_role,
-    validate_update=lambda new, old: _cluster_role(new),
+CLUSTER_ROLE = KindStrategy(
+    validate_create=_cluster_role_errors,
+    validate_update=lambda new, old: _cluster_role_errors(new),
     creates_on_update=True,
 )
-ROLE_BINDING = Strategy(
+ROLE_BINDING = KindStrategy(
     default=_default_binding,
-    validate_create=lambda obj: _binding(obj, namespaced=True),
-    validate_update=lambda new, old: _binding_update(new, old, namespaced=True),
+    validate_create=lambda obj: _binding_errors(obj, namespaced=True),
+    validate_update=lambda new, old: _binding_update_errors(new, old, namespaced=True),
     creates_on_update=True,
 )
-CLUSTER_ROLE_BINDING = Strategy(
+CLUSTER_ROLE_BINDING = KindStrategy(
     default=_default_binding,
-    validate_create=lambda obj: _binding(obj, namespaced=False),
-    validate_update=lambda new, old: _binding_update(new, old, namespaced=False),
+    validate_create=lambda obj: _binding_errors(obj, namespaced=False),
+    validate_update=lambda new, old: _binding_update_errors(new, old, namespaced=False),
     creates_on_update=True,
 )

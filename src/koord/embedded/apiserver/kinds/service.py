@@ -10,41 +10,41 @@ import hashlib
 import ipaddress
 from typing import Any
 
-from koord.embedded.apiserver.kinds import label
-from koord.embedded.apiserver.kinds.internal import internal
-from koord.embedded.apiserver.kinds.pod.probe import port_or_name
-from koord.embedded.apiserver.kinds.rule import PORT_NUMBER, address, each, one_of
-from koord.embedded.apiserver.kinds.strategy import Strategy
-from koord.embedded.apiserver.refusal import (
-    FieldError,
+from koord.embedded.apiserver.api_errors import (
+    ApiFieldError,
     duplicate,
     forbidden_field,
     invalid_value,
     not_supported,
     required,
 )
+from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds.internal_types import to_internal
+from koord.embedded.apiserver.kinds.pod.probe import port_or_name_errors
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.validators import PORT_NUMBER, each, ip_address_errors, one_of
 from koord.values import names
 
 Obj = dict[str, Any]
-ADDRESSES = ipaddress.ip_network("10.96.0.0/16")
-_RESERVED = 10  # the first addresses of the range are the API server's and the DNS service's
-NODE_PORTS = range(30_000, 32_768)
-AFFINITY_SECONDS = 10_800
+SERVICE_CIDR = ipaddress.ip_network("10.96.0.0/16")
+_RESERVED_ADDRESSES = 10  # the first addresses of the range are the API server's and the DNS service's
+NODE_PORT_RANGE = range(30_000, 32_768)
+SESSION_AFFINITY_TIMEOUT_S = 10_800
 _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
-_POLICIES = ("Cluster", "Local")
+_TRAFFIC_POLICIES = ("Cluster", "Local")
 _DISTRIBUTIONS = ("PreferClose", "PreferSameZone", "PreferSameNode")
-_ONLY_BALANCER = "may only be used when `type` is 'LoadBalancer'"
-_HEALTH = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
+_ONLY_LOAD_BALANCER = "may only be used when `type` is 'LoadBalancer'"
+_HEALTH_PORT_MISUSE = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
 
 
-def _chosen(text: str, count: int) -> int:
+def _hash_index(text: str, count: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % count
 
 
 # Defaults ----------------------------------------------------------------------------------------------------------
 
 
-def _default(obj: Obj) -> None:
+def _default_service(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
     if not spec.get("sessionAffinity"):
         spec["sessionAffinity"] = "None"
@@ -55,13 +55,13 @@ def _default(obj: Obj) -> None:
     elif spec["sessionAffinity"] == "ClientIP":
         client = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
         if client.get("timeoutSeconds") is None:
-            client["timeoutSeconds"] = AFFINITY_SECONDS
+            client["timeoutSeconds"] = SESSION_AFFINITY_TIMEOUT_S
     for port in spec.get("ports") or ():
         if not port.get("protocol"):
             port["protocol"] = "TCP"
         if port.get("targetPort") in (None, 0, ""):
             port["targetPort"] = port.get("port", 0)
-    if _external(spec) and not spec.get("externalTrafficPolicy"):
+    if _is_external(spec) and not spec.get("externalTrafficPolicy"):
         spec["externalTrafficPolicy"] = "Cluster"
     if spec.get("internalTrafficPolicy") is None and spec["type"] in ("ClusterIP", "NodePort", "LoadBalancer"):
         spec["internalTrafficPolicy"] = "Cluster"
@@ -69,27 +69,27 @@ def _default(obj: Obj) -> None:
         spec["allocateLoadBalancerNodePorts"] = True
 
 
-def _external(spec: Obj) -> bool:
+def _is_external(spec: Obj) -> bool:
     """Return whether the service is reachable from outside of the cluster."""
     return spec.get("type") in ("NodePort", "LoadBalancer") or (
         spec.get("type") == "ClusterIP" and bool(spec.get("externalIPs"))
     )
 
 
-def _joined_addresses(spec: Obj) -> None:
+def _fill_cluster_ips(spec: Obj) -> None:
     """Fill clusterIPs from clusterIP, which is its first entry."""
     if spec.get("clusterIP") and not spec.get("clusterIPs"):
         spec["clusterIPs"] = [spec["clusterIP"]]
 
 
-def _allocate(obj: Obj) -> None:
+def _allocate_addresses(obj: Obj) -> None:
     spec, uid = obj["spec"], obj["metadata"]["uid"]
     if spec["type"] == "ExternalName":
         return
-    _joined_addresses(spec)
+    _fill_cluster_ips(spec)
     if not spec.get("clusterIP"):
-        free = ADDRESSES.num_addresses - _RESERVED - 1
-        spec["clusterIP"] = str(ADDRESSES[_RESERVED + _chosen(uid, free)])
+        free = SERVICE_CIDR.num_addresses - _RESERVED_ADDRESSES - 1
+        spec["clusterIP"] = str(SERVICE_CIDR[_RESERVED_ADDRESSES + _hash_index(uid, free)])
         spec["clusterIPs"] = [spec["clusterIP"]]
     if spec["clusterIP"] == "None" and not spec.get("selector") and not spec.get("ipFamilyPolicy"):
         spec["ipFamilyPolicy"] = "RequireDualStack"  # its endpoints are managed elsewhere and may use both families
@@ -98,7 +98,7 @@ def _allocate(obj: Obj) -> None:
         spec["ipFamilies"] = ["IPv6" if ":" in spec["clusterIP"] else "IPv4"]
     if not spec.get("ipFamilyPolicy"):
         spec["ipFamilyPolicy"] = "SingleStack"
-    _node_ports(spec, uid)
+    _allocate_node_ports(spec, uid)
 
 
 def _needs_node_ports(spec: Obj) -> bool:
@@ -107,33 +107,35 @@ def _needs_node_ports(spec: Obj) -> bool:
     )
 
 
-def _checks_health(spec: Obj) -> bool:
+def _has_health_check_port(spec: Obj) -> bool:
     return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
 
 
-def _node_ports(spec: Obj, uid: str) -> None:
+def _allocate_node_ports(spec: Obj, uid: str) -> None:
     if _needs_node_ports(spec):
         taken = {port["nodePort"] for port in spec.get("ports") or () if port.get("nodePort")}
         for port in spec.get("ports") or ():
             if not port.get("nodePort"):
                 text, turn = f"{uid}/{port.get('protocol')}/{port.get('port')}", 0
-                while (number := NODE_PORTS[(_chosen(text, len(NODE_PORTS)) + turn) % len(NODE_PORTS)]) in taken:
+                while (
+                    number := NODE_PORT_RANGE[(_hash_index(text, len(NODE_PORT_RANGE)) + turn) % len(NODE_PORT_RANGE)]
+                ) in taken:
                     turn += 1
                 port["nodePort"] = number
                 taken.add(number)
-    if _checks_health(spec) and not spec.get("healthCheckNodePort"):
-        spec["healthCheckNodePort"] = NODE_PORTS[_chosen(f"{uid}/health", len(NODE_PORTS))]
+    if _has_health_check_port(spec) and not spec.get("healthCheckNodePort"):
+        spec["healthCheckNodePort"] = NODE_PORT_RANGE[_hash_index(f"{uid}/health", len(NODE_PORT_RANGE))]
 
 
 # Fields that only some types have: dropped when the type changes and the client did not set them anew.
-_OF_TYPE = {
+_FIELDS_OF_TYPE = {
     "LoadBalancer": ("allocateLoadBalancerNodePorts", "loadBalancerClass", "healthCheckNodePort"),
 }
 
 
-def _prepare_update(new: Obj, old: Obj) -> None:
+def _prepare_service_update(new: Obj, old: Obj) -> None:
     spec, before = new["spec"], old["spec"]
-    _drop_outgrown(spec, before)
+    _drop_fields_of_old_type(spec, before)
     if spec["type"] == "ExternalName":
         return
     if before.get("type") != "ExternalName":
@@ -151,12 +153,12 @@ def _prepare_update(new: Obj, old: Obj) -> None:
             kept = held.get((port.get("protocol"), port.get("port")))
             if not port.get("nodePort") and kept and kept not in used:
                 port["nodePort"] = kept
-    if _checks_health(spec) and _checks_health(before) and not spec.get("healthCheckNodePort"):
+    if _has_health_check_port(spec) and _has_health_check_port(before) and not spec.get("healthCheckNodePort"):
         spec["healthCheckNodePort"] = before.get("healthCheckNodePort", 0)
-    _allocate(new)
+    _allocate_addresses(new)
 
 
-def _drop_outgrown(spec: Obj, before: Obj) -> None:
+def _drop_fields_of_old_type(spec: Obj, before: Obj) -> None:
     """Drop the fields that the old type has and the new one does not, unless the client changed them."""
     kind, was = spec["type"], before.get("type")
     if was != "ExternalName" and kind == "ExternalName":
@@ -169,13 +171,13 @@ def _drop_outgrown(spec: Obj, before: Obj) -> None:
             for port in spec.get("ports") or ():
                 port.pop("nodePort", None)
     if (
-        _external(before)
-        and not _external(spec)
+        _is_external(before)
+        and not _is_external(spec)
         and spec.get("externalTrafficPolicy") == before.get("externalTrafficPolicy")
     ):
         spec.pop("externalTrafficPolicy", None)
     if was == "LoadBalancer" and kind != "LoadBalancer":
-        for key in _OF_TYPE["LoadBalancer"]:
+        for key in _FIELDS_OF_TYPE["LoadBalancer"]:
             if spec.get(key) == before.get(key):
                 spec.pop(key, None)
     elif was == "LoadBalancer" and before.get("externalTrafficPolicy") == "Local":
@@ -187,8 +189,8 @@ def _drop_outgrown(spec: Obj, before: Obj) -> None:
 # Rules -------------------------------------------------------------------------------------------------------------
 
 
-def _ports(spec: Obj, path: str) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _port_errors(spec: Obj, path: str) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     listed = spec.get("ports") or []
     seen: set[str] = set()
     for i, port in enumerate(listed):
@@ -203,14 +205,14 @@ def _ports(spec: Obj, path: str) -> list[FieldError]:
             seen.add(name)
         errors += PORT_NUMBER(port.get("port", 0), f"{at}.port")
         errors += one_of("SCTP", "TCP", "UDP")(port.get("protocol", ""), f"{at}.protocol")
-        errors += port_or_name(port.get("targetPort", 0), f"{at}.targetPort")
+        errors += port_or_name_errors(port.get("targetPort", 0), f"{at}.targetPort")
         if port.get("appProtocol") is not None:
-            errors += label.label_name(port["appProtocol"], f"{at}.appProtocol")
+            errors += label_validation.qualified_name_errors(port["appProtocol"], f"{at}.appProtocol")
     return errors
 
 
-def _port_clashes(spec: Obj, path: str) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _port_conflict_errors(spec: Obj, path: str) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     listed = spec.get("ports") or []
     if spec["type"] == "ClusterIP":
         detail = "may not be used when `type` is 'ClusterIP'"
@@ -226,13 +228,13 @@ def _port_clashes(spec: Obj, path: str) -> list[FieldError]:
     for i, port in enumerate(listed):
         pair = (port.get("protocol", ""), port.get("port", 0))
         if pair in pairs:
-            shown = internal("ServicePort", {"protocol": pair[0], "port": pair[1]})
+            shown = to_internal("ServicePort", {"protocol": pair[0], "port": pair[1]})
             errors.append(duplicate(f"{path}[{i}]", shown))
         pairs.add(pair)
     return errors
 
 
-def _affinity(spec: Obj, path: str) -> list[FieldError]:
+def _session_affinity_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     kind = spec.get("sessionAffinity", "")
     if kind not in ("ClientIP", "None"):
         return [not_supported(f"{path}.sessionAffinity", kind, ("ClientIP", "None"))]
@@ -248,7 +250,7 @@ def _affinity(spec: Obj, path: str) -> list[FieldError]:
     return []
 
 
-def _cidr(value: str, path: str) -> list[FieldError]:
+def _cidr_errors(value: str, path: str) -> list[ApiFieldError]:
     try:
         ipaddress.ip_network(value.strip(), strict=False)
     except ValueError:
@@ -260,69 +262,69 @@ def _cidr(value: str, path: str) -> list[FieldError]:
     )
 
 
-def _balancer(spec: Obj, path: str) -> list[FieldError]:
+def _load_balancer_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     """Return the errors of the fields that only load balancers may have."""
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     balances = spec["type"] == "LoadBalancer"
     ranges = spec.get("loadBalancerSourceRanges")
     if ranges:
         at = f"{path}.LoadBalancerSourceRanges"  # the real server's own capital
         if not balances:
-            errors.append(forbidden_field(at, _ONLY_BALANCER))
+            errors.append(forbidden_field(at, _ONLY_LOAD_BALANCER))
         for i, value in enumerate(ranges):
-            errors += _cidr(value, f"{at}[{i}]")
+            errors += _cidr_errors(value, f"{at}[{i}]")
     if spec.get("allocateLoadBalancerNodePorts") is not None and not balances:
-        errors.append(forbidden_field(f"{path}.allocateLoadBalancerNodePorts", _ONLY_BALANCER))
+        errors.append(forbidden_field(f"{path}.allocateLoadBalancerNodePorts", _ONLY_LOAD_BALANCER))
     if balances and spec.get("allocateLoadBalancerNodePorts") is None:
         errors.append(required(f"{path}.allocateLoadBalancerNodePorts"))
     return errors
 
 
-def _balancer_class(spec: Obj, path: str) -> list[FieldError]:
+def _load_balancer_class_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     name = spec.get("loadBalancerClass")
     if name is None:
         return []
     if spec["type"] != "LoadBalancer":
-        return [forbidden_field(f"{path}.loadBalancerClass", _ONLY_BALANCER)]
-    return list(label.label_name(name, f"{path}.loadBalancerClass"))
+        return [forbidden_field(f"{path}.loadBalancerClass", _ONLY_LOAD_BALANCER)]
+    return list(label_validation.qualified_name_errors(name, f"{path}.loadBalancerClass"))
 
 
-def _external_policy(spec: Obj, path: str) -> list[FieldError]:
+def _external_traffic_policy_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     policy, health = spec.get("externalTrafficPolicy", ""), spec.get("healthCheckNodePort", 0)
     at = f"{path}.externalTrafficPolicy"
-    errors: list[FieldError] = []
-    if not _external(spec):
+    errors: list[ApiFieldError] = []
+    if not _is_external(spec):
         if policy:
             errors.append(invalid_value(at, policy, "may only be set for externally-accessible services"))
     elif not policy:
         errors.append(required(at))
-    elif policy not in _POLICIES:
-        errors.append(not_supported(at, policy, _POLICIES))
+    elif policy not in _TRAFFIC_POLICIES:
+        errors.append(not_supported(at, policy, _TRAFFIC_POLICIES))
     if health:
         if not (spec["type"] == "LoadBalancer" and policy == "Local"):
-            errors.append(invalid_value(f"{path}.healthCheckNodePort", health, _HEALTH))
+            errors.append(invalid_value(f"{path}.healthCheckNodePort", health, _HEALTH_PORT_MISUSE))
         else:
             errors += PORT_NUMBER(health, f"{path}.healthCheckNodePort")
     return errors
 
 
-def _addresses(spec: Obj, path: str) -> list[FieldError]:
+def _cluster_ip_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     if spec["type"] == "ExternalName":
         given = [key for key in ("clusterIPs", "ipFamilies", "ipFamilyPolicy") if spec.get(key)]
         if spec.get("clusterIP") and "clusterIPs" not in given:
             given.insert(0, "clusterIPs")
         return [forbidden_field(f"{path}.{key}", "may not be set for ExternalName services") for key in given]
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     for i, value in enumerate(spec.get("clusterIPs") or ()):
         if value != "None":
-            errors += address(value, f"{path}.clusterIPs[{i}]")
+            errors += ip_address_errors(value, f"{path}.clusterIPs[{i}]")
     return errors
 
 
-def _errors(obj: Obj) -> list[FieldError]:
+def _service_errors(obj: Obj) -> list[ApiFieldError]:
     spec, path = obj["spec"], "spec"
     kind = spec["type"]
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     if not spec.get("ports") and spec.get("clusterIP") != "None" and kind != "ExternalName":
         errors.append(required(f"{path}.ports"))
     if kind == "ExternalName":
@@ -337,19 +339,19 @@ def _errors(obj: Obj) -> list[FieldError]:
     elif kind in ("LoadBalancer", "NodePort") and spec.get("clusterIP") == "None":
         detail = f"may not be set to 'None' for {kind} services"
         errors.append(invalid_value(f"{path}.clusterIPs[0]", "None", detail))
-    errors += _ports(spec, f"{path}.ports")
-    errors += label.labels(spec.get("selector") or {}, f"{path}.selector")
-    errors += _affinity(spec, path)
-    errors += _addresses(spec, path)
-    errors += each(address)(spec.get("externalIPs") or [], f"{path}.externalIPs")
+    errors += _port_errors(spec, f"{path}.ports")
+    errors += label_validation.label_errors(spec.get("selector") or {}, f"{path}.selector")
+    errors += _session_affinity_errors(spec, path)
+    errors += _cluster_ip_errors(spec, path)
+    errors += each(ip_address_errors)(spec.get("externalIPs") or [], f"{path}.externalIPs")
     if kind not in _TYPES:
         errors.append(not_supported(f"{path}.type", kind, _TYPES))
-    errors += _port_clashes(spec, f"{path}.ports")
-    errors += _balancer(spec, path)
-    errors += _balancer_class(spec, path)
-    errors += _external_policy(spec, path)
+    errors += _port_conflict_errors(spec, f"{path}.ports")
+    errors += _load_balancer_errors(spec, path)
+    errors += _load_balancer_class_errors(spec, path)
+    errors += _external_traffic_policy_errors(spec, path)
     if spec.get("internalTrafficPolicy") is not None:
-        errors += one_of(*_POLICIES)(spec["internalTrafficPolicy"], f"{path}.internalTrafficPolicy")
+        errors += one_of(*_TRAFFIC_POLICIES)(spec["internalTrafficPolicy"], f"{path}.internalTrafficPolicy")
     elif kind in ("ClusterIP", "NodePort", "LoadBalancer"):
         errors.append(required(f"{path}.internalTrafficPolicy"))
     if spec.get("trafficDistribution") is not None:
@@ -357,30 +359,30 @@ def _errors(obj: Obj) -> list[FieldError]:
     return errors
 
 
-def _update_errors(new: Obj, old: Obj) -> list[FieldError]:
+def _service_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     spec, before = new["spec"], old["spec"]
-    errors: list[FieldError] = []
-    keeps_health = _checks_health(spec) and _checks_health(before)
+    errors: list[ApiFieldError] = []
+    keeps_health = _has_health_check_port(spec) and _has_health_check_port(before)
     if keeps_health and spec.get("healthCheckNodePort", 0) != before.get("healthCheckNodePort", 0):
         errors.append(forbidden_field("spec.healthCheckNodePort", "field is immutable"))
     if "ExternalName" not in (spec["type"], before.get("type")):
         was, now = before.get("clusterIPs") or [], spec.get("clusterIPs") or []
-        if was and now and was[0] != now[0] and not _addresses(spec, "spec"):
+        if was and now and was[0] != now[0] and not _cluster_ip_errors(spec, "spec"):
             errors.append(invalid_value("spec.clusterIPs[0]", now, "may not change once set"))
     name, before_name = spec.get("loadBalancerClass"), before.get("loadBalancerClass")
     if spec["type"] == "LoadBalancer" == before.get("type") and name != before_name:
         errors.append(invalid_value("spec.loadBalancerClass", name, "may not change once set"))
-        errors += _balancer_class(spec, "spec")
-    return errors + _errors(new)
+        errors += _load_balancer_class_errors(spec, "spec")
+    return errors + _service_errors(new)
 
 
-SERVICE = Strategy(
-    default=_default,
-    prepare_create=_allocate,
-    prepare_update=_prepare_update,
-    validate_create=_errors,
-    validate_update=_update_errors,
-    fields={
+SERVICE = KindStrategy(
+    default=_default_service,
+    prepare_create=_allocate_addresses,
+    prepare_update=_prepare_service_update,
+    validate_create=_service_errors,
+    validate_update=_service_update_errors,
+    selectable_fields={
         "spec.clusterIP": lambda obj: str(obj["spec"].get("clusterIP", "")),
         "spec.type": lambda obj: str(obj["spec"].get("type", "")),
     },

@@ -7,21 +7,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.kinds import generation, label
-from koord.embedded.apiserver.kinds.claim import adopt_source, claim_spec, default_claim, drop_foreign_source
-from koord.embedded.apiserver.kinds.internal import difference, internal
-from koord.embedded.apiserver.kinds.pod.volume import csi_driver
-from koord.embedded.apiserver.kinds.rule import IMMUTABLE, at_least, fields, one_of, unchanged
-from koord.embedded.apiserver.kinds.strategy import Strategy
-from koord.embedded.apiserver.kinds.template import shown_selector
-from koord.embedded.apiserver.refusal import (
-    FieldError,
+from koord.embedded.apiserver.api_errors import (
+    ApiFieldError,
     duplicate,
     forbidden_field,
     invalid_value,
     not_supported,
     required,
 )
+from koord.embedded.apiserver.kinds import label_validation, strategy
+from koord.embedded.apiserver.kinds.internal_types import internal_diff, to_internal
+from koord.embedded.apiserver.kinds.pod.spec import selector_for_message
+from koord.embedded.apiserver.kinds.pod.volume import csi_driver_name_errors
+from koord.embedded.apiserver.kinds.pvc_spec import (
+    default_pvc_spec,
+    drop_unsupported_data_source,
+    pvc_spec_errors,
+    sync_data_source_ref,
+)
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.validators import IMMUTABLE, at_least, fields, immutable_field_errors, one_of
 from koord.values import names
 from koord.values.quantity import Quantity
 
@@ -29,55 +34,55 @@ Obj = dict[str, Any]
 
 # PersistentVolumeClaim ---------------------------------------------------------------------------------------------
 
-_CLAIM_FIXED = (
+_PVC_IMMUTABLE = (
     "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
 )
 
 
 def _default_pvc(obj: Obj) -> None:
-    default_claim(obj.setdefault("spec", {}))
+    default_pvc_spec(obj.setdefault("spec", {}))
     obj.setdefault("status", {}).setdefault("phase", "Pending")
 
 
-def _begin_pvc(obj: Obj) -> None:
+def _prepare_pvc_create(obj: Obj) -> None:
     obj["status"] = {"phase": "Pending"}
-    drop_foreign_source(obj["spec"])
-    adopt_source(obj["spec"])
+    drop_unsupported_data_source(obj["spec"])
+    sync_data_source_ref(obj["spec"])
 
 
-def _pvc_errors(obj: Obj) -> list[FieldError]:
-    return claim_spec(obj["spec"], "spec")
+def _pvc_errors(obj: Obj) -> list[ApiFieldError]:
+    return pvc_spec_errors(obj["spec"], "spec")
 
 
-def _pvc_update(new: Obj, old: Obj) -> list[FieldError]:
+def _pvc_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     spec, before = new["spec"], old["spec"]
     errors = _pvc_errors(new)
     bound = old.get("status", {}).get("phase") == "Bound"
     allowed = dict(spec)
     if bound:  # a bound claim may grow
-        _take(allowed, before, "volumeAttributesClassName")
+        _copy_or_drop(allowed, before, "volumeAttributesClassName")
         allowed["resources"] = {**spec.get("resources", {})}
-        _take(allowed["resources"], before.get("resources", {}), "requests")
+        _copy_or_drop(allowed["resources"], before.get("resources", {}), "requests")
     if not before.get("volumeName"):
-        _take(allowed, before, "volumeName")
+        _copy_or_drop(allowed, before, "volumeName")
     if not before.get("storageClassName") and before.get("storageClassName") is None and spec.get("storageClassName"):
-        _take(allowed, before, "storageClassName")
+        _copy_or_drop(allowed, before, "storageClassName")
     if allowed != before:
-        errors.append(forbidden_field("spec", f"{_CLAIM_FIXED}\n{difference('ClaimSpec', before, allowed)}"))
-    errors += _shrunk(spec, before, old)
+        errors.append(forbidden_field("spec", f"{_PVC_IMMUTABLE}\n{internal_diff('ClaimSpec', before, allowed)}"))
+    errors += _pvc_shrink_errors(spec, before, old)
     if spec.get("volumeMode") != before.get("volumeMode"):
         errors.append(invalid_value("volumeMode", spec.get("volumeMode"), IMMUTABLE))
     return errors
 
 
-def _take(into: Obj, source: Obj, key: str) -> None:
+def _copy_or_drop(into: Obj, source: Obj, key: str) -> None:
     if key in source:
         into[key] = source[key]
     else:
         into.pop(key, None)
 
 
-def _shrunk(spec: Obj, before: Obj, old: Obj) -> list[FieldError]:
+def _pvc_shrink_errors(spec: Obj, before: Obj, old: Obj) -> list[ApiFieldError]:
     now = (spec.get("resources", {}).get("requests") or {}).get("storage", "0")
     was = (before.get("resources", {}).get("requests") or {}).get("storage", "0")
     had = (old.get("status", {}).get("capacity") or {}).get("storage", "0")
@@ -86,27 +91,27 @@ def _shrunk(spec: Obj, before: Obj, old: Obj) -> list[FieldError]:
     return [forbidden_field("spec.resources.requests.storage", "field can not be less than status.capacity")]
 
 
-PERSISTENT_VOLUME_CLAIM = Strategy(
+PERSISTENT_VOLUME_CLAIM = KindStrategy(
     default=_default_pvc,
-    prepare_create=_begin_pvc,
-    prepare_update=lambda new, old: adopt_source(new["spec"]),
+    prepare_create=_prepare_pvc_create,
+    prepare_update=lambda new, old: sync_data_source_ref(new["spec"]),
     validate_create=_pvc_errors,
-    validate_update=_pvc_update,
+    validate_update=_pvc_update_errors,
 )
 
 
 # StorageClass ------------------------------------------------------------------------------------------------------
 
 
-def _default_class(obj: Obj) -> None:
+def _default_storage_class(obj: Obj) -> None:
     if obj.get("reclaimPolicy") is None:
         obj["reclaimPolicy"] = "Delete"
     if obj.get("volumeBindingMode") is None:
         obj["volumeBindingMode"] = "Immediate"
 
 
-def _topologies(terms: list[Obj]) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _allowed_topology_errors(terms: list[Obj]) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     seen: list[Obj] = []
     for i, term in enumerate(terms):
         at = f"allowedTopologies[{i}].matchLabelExpressions"
@@ -118,7 +123,7 @@ def _topologies(terms: list[Obj]) -> list[FieldError]:
             for k, value in enumerate(values):
                 if value in values[:k]:
                     errors.append(duplicate(f"{here}.values[{k}]", value))
-            errors += label.label_name(key, f"{here}.key")
+            errors += label_validation.qualified_name_errors(key, f"{here}.key")
             if key in keys:
                 errors.append(duplicate(f"{here}.key", key))
             keys[key] = sorted(set(values))
@@ -128,9 +133,9 @@ def _topologies(terms: list[Obj]) -> list[FieldError]:
     return errors
 
 
-def _class_errors(obj: Obj) -> list[FieldError]:
+def _storage_class_errors(obj: Obj) -> list[ApiFieldError]:
     provisioner = obj.get("provisioner", "")
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     if not provisioner:
         errors.append(required("provisioner"))
     else:
@@ -142,28 +147,30 @@ def _class_errors(obj: Obj) -> list[FieldError]:
     if obj["reclaimPolicy"]:
         errors += one_of("Delete", "Retain")(obj["reclaimPolicy"], "reclaimPolicy")
     errors += one_of("Immediate", "WaitForFirstConsumer")(obj["volumeBindingMode"], "volumeBindingMode")
-    return errors + _topologies(obj.get("allowedTopologies") or [])
+    return errors + _allowed_topology_errors(obj.get("allowedTopologies") or [])
 
 
-def _class_update(new: Obj, old: Obj) -> list[FieldError]:
-    errors = _class_errors(new)
+def _storage_class_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
+    errors = _storage_class_errors(new)
     errors += [
         forbidden_field(key, f"updates to {key} are forbidden.")
         for key in ("parameters", "provisioner", "reclaimPolicy")
         if (new.get(key) or None) != (old.get(key) or None)
     ]
-    return errors + unchanged(new, old, "", ("volumeBindingMode",))
+    return errors + immutable_field_errors(new, old, "", ("volumeBindingMode",))
 
 
-STORAGE_CLASS = Strategy(default=_default_class, validate_create=_class_errors, validate_update=_class_update)
+STORAGE_CLASS = KindStrategy(
+    default=_default_storage_class, validate_create=_storage_class_errors, validate_update=_storage_class_update_errors
+)
 
 
 # CSINode, CSIDriver, CSIStorageCapacity ----------------------------------------------------------------------------
 
 
-def _driver(found: Obj, path: str, taken: set[str]) -> list[FieldError]:
+def _csi_node_driver_errors(found: Obj, path: str, taken: set[str]) -> list[ApiFieldError]:
     name = found.get("name", "")
-    errors: list[FieldError] = list(csi_driver(name, f"{path}.name"))
+    errors: list[ApiFieldError] = list(csi_driver_name_errors(name, f"{path}.name"))
     node = found.get("nodeID", "")
     if not node:
         errors.append(required(f"{path}.nodeID"))
@@ -180,31 +187,33 @@ def _driver(found: Obj, path: str, taken: set[str]) -> list[FieldError]:
         if key in keys:
             errors.append(duplicate(path, key))
         keys.add(key)
-        errors += label.label_name(key, path)
+        errors += label_validation.qualified_name_errors(key, path)
     return errors
 
 
-def _csi_node_errors(obj: Obj) -> list[FieldError]:
+def _csi_node_errors(obj: Obj) -> list[ApiFieldError]:
     taken: set[str] = set()
     listed = (obj.get("spec") or {}).get("drivers") or []
-    return [error for i, found in enumerate(listed) for error in _driver(found, f"spec.drivers[{i}]", taken)]
+    return [
+        error for i, found in enumerate(listed) for error in _csi_node_driver_errors(found, f"spec.drivers[{i}]", taken)
+    ]
 
 
-def _csi_node_update(new: Obj, old: Obj) -> list[FieldError]:
+def _csi_node_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     errors = _csi_node_errors(new) * 2
     before = {found.get("name"): found for found in (old.get("spec") or {}).get("drivers") or ()}
     for found in (new.get("spec") or {}).get("drivers") or ():
         was = before.get(found.get("name"))
         fixed = {**found, "allocatable": None}  # how many volumes fit may be learned anew
         if was is not None and {**was, "allocatable": None} != fixed:
-            errors.append(invalid_value("spec.drivers", internal("Driver", fixed), IMMUTABLE))
+            errors.append(invalid_value("spec.drivers", to_internal("Driver", fixed), IMMUTABLE))
     return errors
 
 
-CSI_NODE = Strategy(validate_create=_csi_node_errors, validate_update=_csi_node_update)
+CSI_NODE = KindStrategy(validate_create=_csi_node_errors, validate_update=_csi_node_update_errors)
 
 
-_DRIVER_DEFAULTS: Obj = {
+_CSI_DRIVER_DEFAULTS: Obj = {
     "attachRequired": True,
     "podInfoOnMount": False,
     "storageCapacity": False,
@@ -215,17 +224,17 @@ _DRIVER_DEFAULTS: Obj = {
 _LIFECYCLES = ("Persistent", "Ephemeral")
 
 
-def _default_driver(obj: Obj) -> None:
+def _default_csi_driver(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
-    for key, value in _DRIVER_DEFAULTS.items():
+    for key, value in _CSI_DRIVER_DEFAULTS.items():
         if spec.get(key) is None:
             spec[key] = value
     if not spec.get("volumeLifecycleModes"):
         spec["volumeLifecycleModes"] = ["Persistent"]
 
 
-def _tokens(found: list[Obj], path: str) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _token_request_errors(found: list[Obj], path: str) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     audiences: set[str] = set()
     for i, token in enumerate(found):
         at, audience = f"{path}[{i}]", token.get("audience", "")
@@ -240,13 +249,13 @@ def _tokens(found: list[Obj], path: str) -> list[FieldError]:
     return errors
 
 
-def _driver_errors(obj: Obj) -> list[FieldError]:
+def _csi_driver_errors(obj: Obj) -> list[ApiFieldError]:
     spec, name = obj["spec"], obj["metadata"]["name"]
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     if len(name) > 63:
-        errors.append(FieldError("name", "FieldValueTooLong", "Too long: may not be more than 63 bytes"))
+        errors.append(ApiFieldError("name", "FieldValueTooLong", "Too long: may not be more than 63 bytes"))
     errors += one_of("File", "None", "ReadWriteOnceWithFSType")(spec["fsGroupPolicy"], "spec.fsGroupPolicy")
-    errors += _tokens(spec.get("tokenRequests") or [], "spec.tokenRequests")
+    errors += _token_request_errors(spec.get("tokenRequests") or [], "spec.tokenRequests")
     errors += [
         not_supported("spec.volumeLifecycleModes", mode, _LIFECYCLES)
         for mode in spec["volumeLifecycleModes"]
@@ -255,50 +264,52 @@ def _driver_errors(obj: Obj) -> list[FieldError]:
     return errors
 
 
-def _driver_update(new: Obj, old: Obj) -> list[FieldError]:
+def _csi_driver_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     spec, before = new["spec"], old["spec"]
-    errors = _driver_errors(new)
+    errors = _csi_driver_errors(new)
     if spec["attachRequired"] != before.get("attachRequired"):
         errors.append(invalid_value("spec.attachedRequired", spec["attachRequired"], IMMUTABLE))
-    return errors + unchanged(spec, before, "spec", ("volumeLifecycleModes",))
+    return errors + immutable_field_errors(spec, before, "spec", ("volumeLifecycleModes",))
 
 
-CSI_DRIVER = Strategy(
-    default=_default_driver,
-    prepare_update=generation.bump_on("spec"),
-    validate_create=_driver_errors,
-    validate_update=_driver_update,
+CSI_DRIVER = KindStrategy(
+    default=_default_csi_driver,
+    prepare_update=strategy.bump_generation_on("spec"),
+    validate_create=_csi_driver_errors,
+    validate_update=_csi_driver_update_errors,
 )
 
 
-def _capacity_errors(obj: Obj) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _storage_capacity_errors(obj: Obj) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     name = obj.get("storageClassName", "")
     errors += [invalid_value("storageClassName", name, reason) for reason in names.dns1123_subdomain(name)]
-    errors += label.selector(obj.get("nodeTopology"), "nodeTopology")
+    errors += label_validation.label_selector_errors(obj.get("nodeTopology"), "nodeTopology")
     if obj.get("capacity") is not None and Quantity.parse(obj["capacity"]).sign() < 0:
         errors.append(invalid_value("capacity", obj["capacity"], "must be greater than or equal to 0"))
     return errors
 
 
-def _capacity_update(new: Obj, old: Obj) -> list[FieldError]:
-    errors = _capacity_errors(new)
+def _storage_capacity_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
+    errors = _storage_capacity_errors(new)
     if new.get("nodeTopology") != old.get("nodeTopology"):
-        errors.append(invalid_value("nodeTopology", shown_selector(new.get("nodeTopology")), IMMUTABLE))
+        errors.append(invalid_value("nodeTopology", selector_for_message(new.get("nodeTopology")), IMMUTABLE))
     if new.get("storageClassName") != old.get("storageClassName"):
         errors.append(invalid_value("storageClassName", new.get("storageClassName", ""), IMMUTABLE))
     return errors
 
 
-CSI_STORAGE_CAPACITY = Strategy(validate_create=_capacity_errors, validate_update=_capacity_update)
+CSI_STORAGE_CAPACITY = KindStrategy(
+    validate_create=_storage_capacity_errors, validate_update=_storage_capacity_update_errors
+)
 
 
 # VolumeAttachment --------------------------------------------------------------------------------------------------
 
 
-def _attachment_errors(obj: Obj) -> list[FieldError]:
+def _attachment_errors(obj: Obj) -> list[ApiFieldError]:
     spec = obj.get("spec") or {}
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     attacher, node = spec.get("attacher", ""), spec.get("nodeName", "")
     if not attacher:
         errors.append(required("spec.attacher"))
@@ -316,10 +327,10 @@ def _attachment_errors(obj: Obj) -> list[FieldError]:
     return errors
 
 
-def _attachment_create(obj: Obj) -> list[FieldError]:
+def _attachment_create_errors(obj: Obj) -> list[ApiFieldError]:
     spec = obj.get("spec") or {}
     errors = _attachment_errors(obj)
-    errors += csi_driver(spec.get("attacher", ""), "spec.attacher")
+    errors += csi_driver_name_errors(spec.get("attacher", ""), "spec.attacher")
     name = (spec.get("source") or {}).get("persistentVolumeName")
     if name is not None:
         at = "spec.source.persistentVolumeName"
@@ -327,11 +338,11 @@ def _attachment_create(obj: Obj) -> list[FieldError]:
     return errors
 
 
-def _attachment_update(new: Obj, old: Obj) -> list[FieldError]:
+def _attachment_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     errors = _attachment_errors(new)
     if new.get("spec") != old.get("spec"):
-        errors.append(invalid_value("spec", internal("AttachmentSpec", new.get("spec") or {}), IMMUTABLE))
+        errors.append(invalid_value("spec", to_internal("AttachmentSpec", new.get("spec") or {}), IMMUTABLE))
     return errors
 
 
-VOLUME_ATTACHMENT = Strategy(validate_create=_attachment_create, validate_update=_attachment_update)
+VOLUME_ATTACHMENT = KindStrategy(validate_create=_attachment_create_errors, validate_update=_attachment_update_errors)

@@ -12,37 +12,47 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.refusal import FieldError
+from koord.embedded.apiserver.api_errors import ApiFieldError
 
 Obj = dict[str, Any]
 
 
-def _nothing(_: Obj) -> None:
+def _no_change(_: Obj) -> None:
     return None
 
 
-def _nothing_update(_new: Obj, _old: Obj) -> None:
+def _no_update(_new: Obj, _old: Obj) -> None:
     return None
 
 
-def _valid(_: Obj) -> list[FieldError]:
+def _no_errors(_: Obj) -> list[ApiFieldError]:
     return []
 
 
-def _valid_update(_new: Obj, _old: Obj) -> list[FieldError]:
+def _no_update_errors(_new: Obj, _old: Obj) -> list[ApiFieldError]:
     return []
 
 
-class Strategy(msgspec.Struct, frozen=True, kw_only=True):
-    default: Callable[[Obj], None] = _nothing  # as the versioned type's SetDefaults do, on every write
-    prepare_create: Callable[[Obj], None] = _nothing  # drop what a creator may not set (status), set first generation
-    prepare_update: Callable[[Obj, Obj], None] = (
-        _nothing_update  # (new, old): keep status, bump generation on spec change
-    )
-    prepare_status: Callable[[Obj, Obj], None] = _nothing_update  # (new, old): only status may differ
-    validate_create: Callable[[Obj], list[FieldError]] = _valid
-    validate_update: Callable[[Obj, Obj], list[FieldError]] = _valid_update
-    validate_status: Callable[[Obj, Obj], list[FieldError]] = _valid_update
+class KindStrategy(msgspec.Struct, frozen=True, kw_only=True):
+    default: Callable[[Obj], None] = _no_change  # as the versioned type's SetDefaults do, on every write
+    prepare_create: Callable[[Obj], None] = _no_change  # drop what a creator may not set (status), set first generation
+    prepare_update: Callable[[Obj, Obj], None] = _no_update  # (new, old): keep status, bump generation on spec change
+    prepare_status: Callable[[Obj, Obj], None] = _no_update  # (new, old): only status may differ
+    validate_create: Callable[[Obj], list[ApiFieldError]] = _no_errors
+    validate_update: Callable[[Obj, Obj], list[ApiFieldError]] = _no_update_errors
+    validate_status: Callable[[Obj, Obj], list[ApiFieldError]] = _no_update_errors
     # Field selectors beyond metadata.name and metadata.namespace: selector name -> value as text.
-    fields: Mapping[str, Callable[[Obj], str]] = {}
+    selectable_fields: Mapping[str, Callable[[Obj], str]] = {}
     creates_on_update: bool = False  # PUT of a missing object creates it (leases, events, ...)
+
+
+def begin_generation(obj: Obj) -> None:
+    obj["metadata"]["generation"] = 1
+
+
+def bump_generation_on(*keys: str) -> Callable[[Obj, Obj], None]:
+    def prepare(new: Obj, old: Obj) -> None:
+        if any(new.get(key) != old.get(key) for key in keys):
+            new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+
+    return prepare

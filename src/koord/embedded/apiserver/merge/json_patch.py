@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from koord.api.merge import gotext
-from koord.api.merge.outcome import Obj, PatchFailed, bad_patch, unprocessable
+from koord.api.patch import go_fmt
+from koord.api.patch.merge_patch import Obj, PatchFailed, bad_patch, unprocessable
 
 MAX_OPERATIONS = 10_000
 MAX_COPIED_BYTES = 3 * 1024 * 1024
@@ -21,47 +21,47 @@ MAX_COPIED_BYTES = 3 * 1024 * 1024
 _INDEX = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
-class _Fails(Exception):
+class _OperationFailed(Exception):
     """This exception says that the operation does not apply; the response is the same whatever the cause."""
 
 
 def json_patch(doc: Obj, patch: Any) -> Obj | PatchFailed:
     """Return the document after every operation of a decoded patch."""
-    wrong = _undecodable(patch)
+    wrong = _decode_problem(patch)
     if wrong is not None:
         return bad_patch(f"error decoding patch: json: cannot unmarshal {wrong}")
     operations: list[Obj] = [operation or {} for operation in patch or ()]
     if len(operations) > MAX_OPERATIONS:
         words = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
         return PatchFailed(413, f"Request entity too large: {words}", "RequestEntityTooLarge")
-    run = _Run(doc)
+    run = _PatchRun(doc)
     try:
         for operation in operations:
-            run.step(operation)
-    except _Fails:
+            run.run_operation(operation)
+    except _OperationFailed:
         return unprocessable()
     result = run.root["root"]
     return result if isinstance(result, dict) else unprocessable()
 
 
-def _undecodable(patch: Any) -> str | None:
+def _decode_problem(patch: Any) -> str | None:
     if patch is None:
         return None
     if not isinstance(patch, list):
-        return f"{gotext.json_kind(patch)} into Go value of type []handlers.jsonPatchOp"
+        return f"{go_fmt.json_kind_name(patch)} into Go value of type []handlers.jsonPatchOp"
     for operation in patch:
         if operation is None:
             continue
         if not isinstance(operation, dict):
-            return f"{gotext.json_kind(operation)} into Go value of type handlers.jsonPatchOp"
+            return f"{go_fmt.json_kind_name(operation)} into Go value of type handlers.jsonPatchOp"
         for name in ("op", "path", "from"):
             value = operation.get(name)
             if value is not None and not isinstance(value, str):
-                return f"{gotext.json_kind(value)} into Go struct field jsonPatchOp.{name} of type string"
+                return f"{go_fmt.json_kind_name(value)} into Go struct field jsonPatchOp.{name} of type string"
     return None
 
 
-class _Run:
+class _PatchRun:
     """A _PatchRun is one patch in progress.
 
     Containers on a changed path are copied once and then changed in place.
@@ -69,10 +69,12 @@ class _Run:
 
     def __init__(self, doc: Any) -> None:
         self.root: dict[str, Any] = {"root": doc}
-        self._mine: dict[int, Any] = {}  # id -> container copied by this run; holding it keeps the id from being used again
+        self._copied: dict[
+            int, Any
+        ] = {}  # id -> container copied by this run; holding it keeps the id from being used again
         self._copied_bytes = 0
 
-    def step(self, operation: Obj) -> None:
+    def run_operation(self, operation: Obj) -> None:
         match operation.get("op"):
             case "add":
                 self._add(self._path(operation, "path"), operation.get("value"))
@@ -91,33 +93,33 @@ class _Run:
                 value = self._get(self._path(operation, "from"))
                 self._copied_bytes += len(msgspec.json.encode(value)) if value is not None else 0
                 if self._copied_bytes > MAX_COPIED_BYTES:
-                    raise _Fails
-                self._mine.clear()  # what was copied is in two places now, so nothing may be changed in place
+                    raise _OperationFailed
+                self._copied.clear()  # what was copied is in two places now, so nothing may be changed in place
                 self._add(self._path(operation, "path"), value)
             case _:
-                raise _Fails
+                raise _OperationFailed
 
     @staticmethod
     def _path(operation: Obj, name: str) -> str:
         path = operation.get(name)
         if path is None:
-            raise _Fails
+            raise _OperationFailed
         return str(path)
 
     def _find(self, path: str, *, change: bool) -> tuple[Any, str]:
         """Return the container that holds the last step of a path, and that step."""
         parts = [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")]
         if len(parts) < 2:
-            raise _Fails
+            raise _OperationFailed
         holder: Any = self.root
         key: Any = "root"
         for part in [*parts[1:-1], None]:
             here = holder[key]
             if not isinstance(here, dict | list):
-                raise _Fails
-            if change and id(here) not in self._mine:
+                raise _OperationFailed
+            if change and id(here) not in self._copied:
                 here = here.copy()
-                self._mine[id(here)] = here
+                self._copied[id(here)] = here
                 holder[key] = here
             holder = here
             if part is not None:
@@ -127,67 +129,67 @@ class _Run:
     @staticmethod
     def _step_into(holder: Any, part: str) -> Any:
         if isinstance(holder, list):
-            return _index(part, len(holder), len(holder) - 1)
+            return _parse_index(part, len(holder), len(holder) - 1)
         if part not in holder:
-            raise _Fails
+            raise _OperationFailed
         return part
 
     def _get(self, path: str) -> Any:
         holder, key = self._find(path, change=False)
         if isinstance(holder, list):
-            return holder[_index(key, len(holder), len(holder) - 1)]
+            return holder[_parse_index(key, len(holder), len(holder) - 1)]
         return holder.get(key)
 
     def _add(self, path: str, value: Any) -> None:
         holder, key = self._find(path, change=True)
         if isinstance(holder, list):
             size = len(holder) + 1
-            holder.insert(len(holder) if key == "-" else _index(key, size, size - 1), value)
+            holder.insert(len(holder) if key == "-" else _parse_index(key, size, size - 1), value)
         else:
             holder[key] = value
 
     def _remove(self, path: str) -> None:
         holder, key = self._find(path, change=True)
         if isinstance(holder, list):
-            del holder[_index(key, len(holder), len(holder) - 1)]
+            del holder[_parse_index(key, len(holder), len(holder) - 1)]
         elif key in holder:
             del holder[key]
         else:
-            raise _Fails
+            raise _OperationFailed
 
     def _replace(self, path: str, value: Any) -> None:
         if path == "":
             if not isinstance(value, dict | list):
-                raise _Fails
+                raise _OperationFailed
             self.root["root"] = value
             return
         holder, key = self._find(path, change=True)
         if isinstance(holder, list):
-            holder[_index(key, len(holder), len(holder) - 1)] = value
+            holder[_parse_index(key, len(holder), len(holder) - 1)] = value
         else:
             holder[key] = value
 
     def _test(self, path: str, value: Any) -> None:
         found = self.root["root"] if path == "" else self._get(path)
-        if not _equal(found, value):
-            raise _Fails
+        if not _strictly_equal(found, value):
+            raise _OperationFailed
 
 
-def _index(text: str, size: int, last: int) -> int:
+def _parse_index(text: str, size: int, last: int) -> int:
     if not _INDEX.fullmatch(text):
-        raise _Fails
+        raise _OperationFailed
     index = int(text)
     if index < 0:
         index += size
     if not 0 <= index <= last:
-        raise _Fails
+        raise _OperationFailed
     return index
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _strictly_equal(a: Any, b: Any) -> bool:
     """Return whether two values are written alike: 1 is neither 1.0 nor true."""
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_equal(v, b[k]) for k, v in a.items())
+        return a.keys() == b.keys() and all(_strictly_equal(v, b[k]) for k, v in a.items())
     if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b))
+        return len(a) == len(b) and all(_strictly_equal(x, y) for x, y in zip(a, b))
     return type(a) is type(b) and bool(a == b)

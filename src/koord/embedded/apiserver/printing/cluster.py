@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from koord.embedded.apiserver.printing.sheet import NONE, UNSET, Obj, Sheet, born, name, sheet, since, spec, status
-from koord.embedded.apiserver.rest.printing import human_duration
+from koord.embedded.apiserver.printing.table_columns import (
+    NONE,
+    UNSET,
+    KindTable,
+    Obj,
+    age_cell,
+    age_since,
+    kind_table,
+    name,
+    spec,
+    status,
+)
+from koord.embedded.apiserver.rest.table_conversion import human_duration
 
 
 def _aged(obj: Obj, now: float) -> Sequence[Any]:
-    return name(obj), born(obj, now)
+    return name(obj), age_cell(obj, now)
 
 
 def _created(obj: Obj, now: float) -> Sequence[Any]:
@@ -18,15 +29,15 @@ def _created(obj: Obj, now: float) -> Sequence[Any]:
 
 
 def _namespace(obj: Obj, now: float) -> Sequence[Any]:
-    return name(obj), status(obj).get("phase", ""), born(obj, now)
+    return name(obj), status(obj).get("phase", ""), age_cell(obj, now)
 
 
 def _config_map(obj: Obj, now: float) -> Sequence[Any]:
-    return name(obj), len(obj.get("data") or ()) + len(obj.get("binaryData") or ()), born(obj, now)
+    return name(obj), len(obj.get("data") or ()) + len(obj.get("binaryData") or ()), age_cell(obj, now)
 
 
 def _secret(obj: Obj, now: float) -> Sequence[Any]:
-    return name(obj), obj.get("type", ""), len(obj.get("data") or ()), born(obj, now)
+    return name(obj), obj.get("type", ""), len(obj.get("data") or ()), age_cell(obj, now)
 
 
 def _quota(obj: Obj, now: float) -> Sequence[Any]:
@@ -35,18 +46,18 @@ def _quota(obj: Obj, now: float) -> Sequence[Any]:
     lines = [(key, f"{key}: {used.get(key, '0')}/{hard}") for key, hard in sorted((seen.get("hard") or {}).items())]
     requests = ", ".join(line for key, line in lines if not key.startswith("limits"))
     limits = ", ".join(line for key, line in lines if key.startswith("limits"))
-    return name(obj), requests, limits, born(obj, now)
+    return name(obj), requests, limits, age_cell(obj, now)
 
 
 def _event(obj: Obj, now: float) -> Sequence[Any]:
     """Return the row of a core/v1 event; events of events.k8s.io are converted to this form first."""
     happened = obj.get("eventTime")
-    first = since(obj.get("firstTimestamp") or happened, now)
-    last = since(obj.get("lastTimestamp"), now) if obj.get("lastTimestamp") else first
+    first = age_since(obj.get("firstTimestamp") or happened, now)
+    last = age_since(obj.get("lastTimestamp"), now) if obj.get("lastTimestamp") else first
     count = obj.get("count") or 1
     series = obj.get("series")
     if series:
-        last, count = since(series.get("lastObservedTime"), now), series.get("count", 0)
+        last, count = age_since(series.get("lastObservedTime"), now), series.get("count", 0)
     about = obj.get("involvedObject") or {}
     target = f"{about.get('kind', '').lower()}/{about['name']}" if about.get("name") else about.get("kind", "").lower()
     return (
@@ -79,25 +90,25 @@ def _binding(obj: Obj, now: float) -> Sequence[Any]:
 
     accounts = ", ".join(f"{s.get('namespace', '')}/{s['name']}" for s in subjects if s["kind"] == "ServiceAccount")
     role = f"{ref.get('kind', '')}/{ref.get('name', '')}"
-    return name(obj), role, born(obj, now), named("User"), named("Group"), accounts
+    return name(obj), role, age_cell(obj, now), named("User"), named("Group"), accounts
 
 
 def _webhooks(obj: Obj, now: float) -> Sequence[Any]:
-    return name(obj), len(obj.get("webhooks") or ()), born(obj, now)
+    return name(obj), len(obj.get("webhooks") or ()), age_cell(obj, now)
 
 
-def _policy(obj: Obj, now: float) -> Sequence[Any]:
+def _admission_policy(obj: Obj, now: float) -> Sequence[Any]:
     kind = spec(obj).get("paramKind")
     shown = f"{kind.get('apiVersion', '')}/{kind.get('kind', '')}" if kind else UNSET
-    return name(obj), len(spec(obj).get("validations") or ()), shown, born(obj, now)
+    return name(obj), len(spec(obj).get("validations") or ()), shown, age_cell(obj, now)
 
 
-def _policy_binding(obj: Obj, now: float) -> Sequence[Any]:
+def _admission_policy_binding(obj: Obj, now: float) -> Sequence[Any]:
     ref = spec(obj).get("paramRef")
     shown = UNSET
     if ref:
         shown = f"{ref['namespace']}/{ref.get('name', '')}" if ref.get("namespace") else ref.get("name", "")
-    return name(obj), spec(obj).get("policyName", ""), shown, born(obj, now)
+    return name(obj), spec(obj).get("policyName", ""), shown, age_cell(obj, now)
 
 
 def _api_service(obj: Obj, now: float) -> Sequence[Any]:
@@ -108,7 +119,7 @@ def _api_service(obj: Obj, now: float) -> Sequence[Any]:
     if found is not None:
         reason = found.get("reason")
         available = "True" if found["status"] == "True" else f"{found['status']} ({reason})"
-    return name(obj), place, available, born(obj, now)
+    return name(obj), place, available, age_cell(obj, now)
 
 
 def _signing_request(obj: Obj, now: float) -> Sequence[Any]:
@@ -116,7 +127,7 @@ def _signing_request(obj: Obj, now: float) -> Sequence[Any]:
     seconds = stated.get("expirationSeconds")
     return (
         name(obj),
-        born(obj, now),
+        age_cell(obj, now),
         stated.get("signerName") or NONE,
         stated.get("username", ""),
         human_duration(seconds) if seconds is not None else NONE,
@@ -148,7 +159,7 @@ def _flow_schema(obj: Obj, now: float) -> Sequence[Any]:
         (stated.get("priorityLevelConfiguration") or {}).get("name") or NONE,
         stated.get("matchingPrecedence", 0),
         (stated.get("distinguisherMethod") or {}).get("type") or NONE,
-        born(obj, now),
+        age_cell(obj, now),
         dangling["status"] if dangling else "?",
     )
 
@@ -159,11 +170,11 @@ def _priority_level(obj: Obj, now: float) -> Sequence[Any]:
     queuing = (limited.get("limitResponse") or {}).get("queuing") or {}
     cells = [limited.get("nominalConcurrencyShares", NONE)]
     cells += [queuing.get(key, NONE) for key in ("queues", "handSize", "queueLengthLimit")]
-    return name(obj), stated.get("type", ""), *cells, born(obj, now)
+    return name(obj), stated.get("type", ""), *cells, age_cell(obj, now)
 
 
-CREATED = sheet(_created, "Name", "Created At:date")  # kinds that the real server has no table for
-_EVENTS = sheet(
+DEFAULT_TABLE = kind_table(_created, "Name", "Created At:date")  # kinds that the real server has no table for
+_EVENT_TABLE = kind_table(
     _event,
     "Last Seen",
     "Type",
@@ -176,38 +187,40 @@ _EVENTS = sheet(
     "Count!",
     "Name!",
 )
-_BINDINGS = sheet(_binding, "Name", "Role", "Age", "Users!", "Groups!", "ServiceAccounts!")
-_WEBHOOKS = sheet(_webhooks, "Name", "Webhooks:integer", "Age")
-_REGISTRATION = "admissionregistration.k8s.io"
-_RBAC = "rbac.authorization.k8s.io"
+_BINDING_TABLE = kind_table(_binding, "Name", "Role", "Age", "Users!", "Groups!", "ServiceAccounts!")
+_WEBHOOK_TABLE = kind_table(_webhooks, "Name", "Webhooks:integer", "Age")
+_REGISTRATION_GROUP = "admissionregistration.k8s.io"
+_RBAC_GROUP = "rbac.authorization.k8s.io"
 
-CLUSTER: dict[str, Sheet] = {
-    "namespaces": sheet(_namespace, "Name", "Status", "Age"),
-    "configmaps": sheet(_config_map, "Name", "Data", "Age"),
-    "secrets": sheet(_secret, "Name", "Type", "Data", "Age"),
-    "serviceaccounts": sheet(_aged, "Name", "Age"),
-    "deviceclasses.resource.k8s.io": sheet(_aged, "Name", "Age"),
-    "resourceclaimtemplates.resource.k8s.io": sheet(_aged, "Name", "Age"),
-    "resourcequotas": sheet(_quota, "Name", "Request", "Limit", "Age"),
-    "events": _EVENTS,
-    "events.events.k8s.io": _EVENTS,
-    f"rolebindings.{_RBAC}": _BINDINGS,
-    f"clusterrolebindings.{_RBAC}": _BINDINGS,
-    f"mutatingwebhookconfigurations.{_REGISTRATION}": _WEBHOOKS,
-    f"validatingwebhookconfigurations.{_REGISTRATION}": _WEBHOOKS,
-    f"validatingadmissionpolicies.{_REGISTRATION}": sheet(_policy, "Name", "Validations:integer", "ParamKind", "Age"),
-    f"validatingadmissionpolicybindings.{_REGISTRATION}": sheet(
-        _policy_binding, "Name", "PolicyName", "ParamRef", "Age"
+CLUSTER_TABLES: dict[str, KindTable] = {
+    "namespaces": kind_table(_namespace, "Name", "Status", "Age"),
+    "configmaps": kind_table(_config_map, "Name", "Data", "Age"),
+    "secrets": kind_table(_secret, "Name", "Type", "Data", "Age"),
+    "serviceaccounts": kind_table(_aged, "Name", "Age"),
+    "deviceclasses.resource.k8s.io": kind_table(_aged, "Name", "Age"),
+    "resourceclaimtemplates.resource.k8s.io": kind_table(_aged, "Name", "Age"),
+    "resourcequotas": kind_table(_quota, "Name", "Request", "Limit", "Age"),
+    "events": _EVENT_TABLE,
+    "events.events.k8s.io": _EVENT_TABLE,
+    f"rolebindings.{_RBAC_GROUP}": _BINDING_TABLE,
+    f"clusterrolebindings.{_RBAC_GROUP}": _BINDING_TABLE,
+    f"mutatingwebhookconfigurations.{_REGISTRATION_GROUP}": _WEBHOOK_TABLE,
+    f"validatingwebhookconfigurations.{_REGISTRATION_GROUP}": _WEBHOOK_TABLE,
+    f"validatingadmissionpolicies.{_REGISTRATION_GROUP}": kind_table(
+        _admission_policy, "Name", "Validations:integer", "ParamKind", "Age"
     ),
-    "apiservices.apiregistration.k8s.io": sheet(_api_service, "Name", "Service", "Available", "Age"),
-    "certificatesigningrequests.certificates.k8s.io": sheet(
+    f"validatingadmissionpolicybindings.{_REGISTRATION_GROUP}": kind_table(
+        _admission_policy_binding, "Name", "PolicyName", "ParamRef", "Age"
+    ),
+    "apiservices.apiregistration.k8s.io": kind_table(_api_service, "Name", "Service", "Available", "Age"),
+    "certificatesigningrequests.certificates.k8s.io": kind_table(
         _signing_request, "Name", "Age", "SignerName", "Requestor", "RequestedDuration", "Condition"
     ),
-    "componentstatuses": sheet(_component, "Name", "Status", "Message", "Error"),
-    "flowschemas.flowcontrol.apiserver.k8s.io": sheet(
+    "componentstatuses": kind_table(_component, "Name", "Status", "Message", "Error"),
+    "flowschemas.flowcontrol.apiserver.k8s.io": kind_table(
         _flow_schema, "Name", "PriorityLevel", "MatchingPrecedence", "DistinguisherMethod", "Age", "MissingPL"
     ),
-    "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": sheet(
+    "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": kind_table(
         _priority_level,
         "Name",
         "Type",

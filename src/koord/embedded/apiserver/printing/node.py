@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from koord.embedded.apiserver.printing.sheet import NONE, UNKNOWN, Obj, Sheet, born, joined, name, sheet, spec, status
+from koord.embedded.apiserver.printing.table_columns import (
+    NONE,
+    UNKNOWN,
+    KindTable,
+    Obj,
+    age_cell,
+    joined,
+    kind_table,
+    name,
+    spec,
+    status,
+)
 
 _ROLE_PREFIX = "node-role.kubernetes.io/"
 _ROLE_LABEL = "kubernetes.io/role"
@@ -17,7 +28,7 @@ def _node(node: Obj, now: float) -> Sequence[Any]:
         name(node),
         _state(node),
         _roles(node),
-        born(node, now),
+        age_cell(node, now),
         info.get("kubeletVersion", ""),
         _address(node, "InternalIP"),
         _address(node, "ExternalIP"),
@@ -51,29 +62,29 @@ def _address(node: Obj, kind: str) -> str:
 
 
 def _lease(lease: Obj, now: float) -> Sequence[Any]:
-    return name(lease), spec(lease).get("holderIdentity") or "", born(lease, now)
+    return name(lease), spec(lease).get("holderIdentity") or "", age_cell(lease, now)
 
 
 def _runtime_class(runtime: Obj, now: float) -> Sequence[Any]:
-    return name(runtime), runtime.get("handler", ""), born(runtime, now)
+    return name(runtime), runtime.get("handler", ""), age_cell(runtime, now)
 
 
-def _slice(slice_: Obj, now: float) -> Sequence[Any]:
+def _resource_slice(slice_: Obj, now: float) -> Sequence[Any]:
     stated = spec(slice_)
-    return name(slice_), stated.get("nodeName", ""), stated["driver"], stated["pool"]["name"], born(slice_, now)
+    return name(slice_), stated.get("nodeName", ""), stated["driver"], stated["pool"]["name"], age_cell(slice_, now)
 
 
-def _claim(claim: Obj, now: float) -> Sequence[Any]:
+def _resource_claim(claim: Obj, now: float) -> Sequence[Any]:
     stated = status(claim)
     words = [] if stated.get("allocation") is None else ["allocated"]
     words += ["reserved"] if stated.get("reservedFor") else []
     words = words or ["pending"]
     words += ["deleted"] if "deletionTimestamp" in claim["metadata"] else []
-    return name(claim), ",".join(words), born(claim, now)
+    return name(claim), ",".join(words), age_cell(claim, now)
 
 
-NODES: dict[str, Sheet] = {
-    "nodes": sheet(
+NODE_TABLES: dict[str, KindTable] = {
+    "nodes": kind_table(
         _node,
         "Name",
         "Status",
@@ -86,8 +97,8 @@ NODES: dict[str, Sheet] = {
         "Kernel-Version!",
         "Container-Runtime!",
     ),
-    "leases.coordination.k8s.io": sheet(_lease, "Name", "Holder", "Age"),
-    "runtimeclasses.node.k8s.io": sheet(_runtime_class, "Name", "Handler", "Age"),
-    "resourceslices.resource.k8s.io": sheet(_slice, "Name", "Node", "Driver", "Pool", "Age"),
-    "resourceclaims.resource.k8s.io": sheet(_claim, "Name", "State", "Age"),
+    "leases.coordination.k8s.io": kind_table(_lease, "Name", "Holder", "Age"),
+    "runtimeclasses.node.k8s.io": kind_table(_runtime_class, "Name", "Handler", "Age"),
+    "resourceslices.resource.k8s.io": kind_table(_resource_slice, "Name", "Node", "Driver", "Pool", "Age"),
+    "resourceclaims.resource.k8s.io": kind_table(_resource_claim, "Name", "State", "Age"),
 }

@@ -5,31 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from koord.embedded.apiserver.printing.sheet import NONE, Obj, Sheet, born, is_dying, name, sheet, since, spec, status
+from koord.embedded.apiserver.printing.table_columns import (
+    NONE,
+    KindTable,
+    Obj,
+    age_cell,
+    age_since,
+    is_terminating,
+    kind_table,
+    name,
+    spec,
+    status,
+)
 
 _TERMINAL = ("Succeeded", "Failed")
 
 
-def _row(pod: Obj, now: float) -> Sequence[Any]:
-    seen = _look(pod)
+def _pod_row(pod: Obj, now: float) -> Sequence[Any]:
+    seen = _summarize(pod)
     address = status(pod).get("podIP") or next((ip["ip"] for ip in status(pod).get("podIPs", ())), "")
     return (
         name(pod),
         f"{seen.ready}/{seen.total}",
         seen.reason,
         seen.restarts_text(now),
-        born(pod, now),
+        age_cell(pod, now),
         address or NONE,
         spec(pod).get("nodeName") or NONE,
         status(pod).get("nominatedNodeName") or NONE,
-        _gates(pod),
+        _readiness_gates(pod),
     )
 
 
-class _Look:
+class _PodSummary:
     """A _PodSummary collects what a pass over the containers finds."""
 
-    __slots__ = ("last", "ready", "reason", "restarts", "total")
+    __slots__ = ("last_restart", "ready", "reason", "restarts", "total")
 
     def __init__(self, pod: Obj) -> None:
         stated = status(pod)
@@ -37,26 +48,30 @@ class _Look:
         self.total = len(spec(pod).get("containers", ())) + sum(1 for c in inits if _is_sidecar(c))
         self.ready = 0
         self.restarts = 0
-        self.last = ""  # when the last restart was, in a form that sorts
+        self.last_restart = ""  # when the last restart was, in a form that sorts
         self.reason = stated.get("reason") or stated.get("phase", "")
         if any(c["type"] == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in _conditions(pod)):
             self.reason = "SchedulingGated"
 
-    def count(self, container: Obj) -> None:
+    def count_restarts(self, container: Obj) -> None:
         self.restarts += container.get("restartCount", 0)
         ended = (container.get("lastState") or {}).get("terminated") or {}
-        self.last = max(self.last, ended.get("finishedAt") or "")
+        self.last_restart = max(self.last_restart, ended.get("finishedAt") or "")
 
     def restarts_text(self, now: float) -> str:
-        return f"{self.restarts} ({since(self.last, now)} ago)" if self.restarts and self.last else str(self.restarts)
+        return (
+            f"{self.restarts} ({age_since(self.last_restart, now)} ago)"
+            if self.restarts and self.last_restart
+            else str(self.restarts)
+        )
 
 
-def _look(pod: Obj) -> _Look:
-    seen = _Look(pod)
-    initializing = _look_at_inits(pod, seen)
-    if not initializing or _has(pod, "Initialized"):
-        _look_at_containers(pod, seen)
-    if is_dying(pod):
+def _summarize(pod: Obj) -> _PodSummary:
+    seen = _PodSummary(pod)
+    initializing = _summarize_init_containers(pod, seen)
+    if not initializing or _has_true_condition(pod, "Initialized"):
+        _summarize_containers(pod, seen)
+    if is_terminating(pod):
         if status(pod).get("reason") == "NodeLost":
             seen.reason = "Unknown"
         elif status(pod).get("phase") not in _TERMINAL:
@@ -64,11 +79,11 @@ def _look(pod: Obj) -> _Look:
     return seen
 
 
-def _look_at_inits(pod: Obj, seen: _Look) -> bool:
+def _summarize_init_containers(pod: Obj, seen: _PodSummary) -> bool:
     """Summarize the init containers; return True while one is not done, when it determines the pod's status."""
     inits = {c["name"]: c for c in spec(pod).get("initContainers", ())}
     for index, container in enumerate(status(pod).get("initContainerStatuses", ())):
-        seen.count(container)
+        seen.count_restarts(container)
         ended = _state(container, "terminated")
         if ended is not None and ended.get("exitCode", 0) == 0:
             continue
@@ -77,7 +92,7 @@ def _look_at_inits(pod: Obj, seen: _Look) -> bool:
             continue
         waits = (_state(container, "waiting") or {}).get("reason", "")
         if ended is not None:
-            seen.reason = f"Init:{_end(ended)}"
+            seen.reason = f"Init:{_termination_reason(ended)}"
         elif waits and waits != "PodInitializing":
             seen.reason = f"Init:{waits}"
         else:
@@ -86,30 +101,30 @@ def _look_at_inits(pod: Obj, seen: _Look) -> bool:
     return False
 
 
-def _look_at_containers(pod: Obj, seen: _Look) -> None:
+def _summarize_containers(pod: Obj, seen: _PodSummary) -> None:
     """Summarize the main containers; restarts of init containers no longer count, except those of sidecars."""
-    seen.restarts, seen.last = 0, ""
+    seen.restarts, seen.last_restart = 0, ""
     sidecars = {c["name"] for c in spec(pod).get("initContainers", ()) if _is_sidecar(c)}
     for container in status(pod).get("initContainerStatuses", ()):
         if container["name"] in sidecars:
-            seen.count(container)
+            seen.count_restarts(container)
     running = False
     for container in reversed(status(pod).get("containerStatuses", ())):  # the first container has the last word
-        seen.count(container)
+        seen.count_restarts(container)
         ended = _state(container, "terminated")
         waits = (_state(container, "waiting") or {}).get("reason", "")
         if waits:
             seen.reason = waits
         elif ended is not None:
-            seen.reason = _end(ended)
+            seen.reason = _termination_reason(ended)
         elif container.get("ready") and _state(container, "running") is not None:
             running = True
             seen.ready += 1
     if seen.reason == "Completed" and running:
-        seen.reason = "Running" if _has(pod, "Ready") else "NotReady"
+        seen.reason = "Running" if _has_true_condition(pod, "Ready") else "NotReady"
 
 
-def _end(ended: Obj) -> str:
+def _termination_reason(ended: Obj) -> str:
     if ended.get("reason"):
         return str(ended["reason"])
     return f"Signal:{ended['signal']}" if ended.get("signal") else f"ExitCode:{ended.get('exitCode', 0)}"
@@ -128,19 +143,19 @@ def _conditions(pod: Obj) -> Sequence[Obj]:
     return status(pod).get("conditions") or ()
 
 
-def _has(pod: Obj, condition: str) -> bool:
+def _has_true_condition(pod: Obj, condition: str) -> bool:
     return any(c["type"] == condition and c["status"] == "True" for c in _conditions(pod))
 
 
-def _gates(pod: Obj) -> str:
+def _readiness_gates(pod: Obj) -> str:
     gates = spec(pod).get("readinessGates") or ()
     if not gates:
         return NONE
-    return f"{sum(1 for gate in gates if _has(pod, gate['conditionType']))}/{len(gates)}"
+    return f"{sum(1 for gate in gates if _has_true_condition(pod, gate['conditionType']))}/{len(gates)}"
 
 
-PODS: dict[str, Sheet] = {
-    "pods": sheet(
-        _row, "Name", "Ready", "Status", "Restarts", "Age", "IP!", "Node!", "Nominated Node!", "Readiness Gates!"
+POD_TABLES: dict[str, KindTable] = {
+    "pods": kind_table(
+        _pod_row, "Name", "Ready", "Status", "Restarts", "Age", "IP!", "Node!", "Nominated Node!", "Readiness Gates!"
     )
 }

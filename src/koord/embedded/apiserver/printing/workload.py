@@ -5,50 +5,59 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from koord.embedded.apiserver.printing.sheet import (
+from koord.embedded.apiserver.printing.table_columns import (
     NONE,
+    UNKNOWN,
+    UNSET,
+    KindTable,
     Obj,
-    Sheet,
-    born,
-    containers,
-    is_dying,
+    age_cell,
+    age_since,
+    container_cells,
+    is_terminating,
+    kind_table,
     labels_text,
     name,
-    selector,
-    sheet,
-    since,
+    selector_cell,
     spec,
     status,
 )
-from koord.embedded.apiserver.rest.printing import human_duration
-from koord.values import instant
+from koord.embedded.apiserver.rest.table_conversion import human_duration
+from koord.values import timestamp
 
-_WIDE = ("Containers!", "Images!", "Selector!")
+_WIDE_COLUMNS = ("Containers!", "Images!", "Selector!")
 
 
-def _wide(obj: Obj) -> tuple[str, str, str]:
-    return (*containers(spec(obj).get("template")), selector(spec(obj).get("selector")))
+def _wide_cells(obj: Obj) -> tuple[str, str, str]:
+    return (*container_cells(spec(obj).get("template")), selector_cell(spec(obj).get("selector")))
 
 
 def _deployment(obj: Obj, now: float) -> Sequence[Any]:
     seen = status(obj)
     ready = f"{seen.get('readyReplicas', 0)}/{spec(obj).get('replicas', 0)}"
     updated, available = seen.get("updatedReplicas", 0), seen.get("availableReplicas", 0)
-    return name(obj), ready, updated, available, born(obj, now), *_wide(obj)
+    return name(obj), ready, updated, available, age_cell(obj, now), *_wide_cells(obj)
 
 
-def _replicas(obj: Obj, now: float) -> Sequence[Any]:
+def _replica_set(obj: Obj, now: float) -> Sequence[Any]:
     seen = status(obj)
     wanted = spec(obj).get("replicas", 0)
-    return name(obj), wanted, seen.get("replicas", 0), seen.get("readyReplicas", 0), born(obj, now), *_wide(obj)
+    return (
+        name(obj),
+        wanted,
+        seen.get("replicas", 0),
+        seen.get("readyReplicas", 0),
+        age_cell(obj, now),
+        *_wide_cells(obj),
+    )
 
 
-def _stateful(obj: Obj, now: float) -> Sequence[Any]:
+def _stateful_set(obj: Obj, now: float) -> Sequence[Any]:
     ready = f"{status(obj).get('readyReplicas', 0)}/{spec(obj).get('replicas', 0)}"
-    return name(obj), ready, born(obj, now), *containers(spec(obj).get("template"))
+    return name(obj), ready, age_cell(obj, now), *container_cells(spec(obj).get("template"))
 
 
-def _daemon(obj: Obj, now: float) -> Sequence[Any]:
+def _daemon_set(obj: Obj, now: float) -> Sequence[Any]:
     seen = status(obj)
     numbers = (
         "desiredNumberScheduled",
@@ -58,21 +67,21 @@ def _daemon(obj: Obj, now: float) -> Sequence[Any]:
         "numberAvailable",
     )
     chosen = spec(obj)["template"].get("spec", {}).get("nodeSelector")
-    return name(obj), *(seen.get(n, 0) for n in numbers), labels_text(chosen), born(obj, now), *_wide(obj)
+    return name(obj), *(seen.get(n, 0) for n in numbers), labels_text(chosen), age_cell(obj, now), *_wide_cells(obj)
 
 
-def _revision(obj: Obj, now: float) -> Sequence[Any]:
+def _controller_revision(obj: Obj, now: float) -> Sequence[Any]:
     owner = next((o for o in obj["metadata"].get("ownerReferences") or () if o.get("controller")), None)
     controller = NONE
     if owner is not None:
         group = owner["apiVersion"].rpartition("/")[0]
         controller = f"{owner['kind'].lower()}{'.' + group if group else ''}/{owner['name']}"
-    return name(obj), controller, obj.get("revision", 0), born(obj, now)
+    return name(obj), controller, obj.get("revision", 0), age_cell(obj, now)
 
 
-def _template(obj: Obj, now: float) -> Sequence[Any]:
+def _pod_template(obj: Obj, now: float) -> Sequence[Any]:
     template = obj.get("template") or {}
-    return name(obj), *containers(template), labels_text((template.get("metadata") or {}).get("labels"))
+    return name(obj), *container_cells(template), labels_text((template.get("metadata") or {}).get("labels"))
 
 
 # A job's condition that stands for its state, in order of preference.
@@ -80,7 +89,7 @@ _JOB_STATES = ("Complete", "Failed", "Suspended", "FailureTarget", "SuccessCrite
 
 
 def _job(obj: Obj, now: float) -> Sequence[Any]:
-    return name(obj), _job_state(obj), _completions(obj), _job_duration(obj, now), born(obj, now), *_wide(obj)
+    return name(obj), _job_state(obj), _completions(obj), _job_duration(obj, now), age_cell(obj, now), *_wide_cells(obj)
 
 
 def _job_state(obj: Obj) -> str:
@@ -88,7 +97,7 @@ def _job_state(obj: Obj) -> str:
     for state in _JOB_STATES[:2]:
         if state in true:
             return state
-    if is_dying(obj):
+    if is_terminating(obj):
         return "Terminating"
     return next((state for state in _JOB_STATES[2:] if state in true), "Running")
 
@@ -105,9 +114,9 @@ def _job_duration(obj: Obj, now: float) -> str:
     seen = status(obj)
     if not seen.get("startTime"):
         return ""
-    start = instant.parse(seen["startTime"]).timestamp()
+    start = timestamp.parse(seen["startTime"]).timestamp()
     end = seen.get("completionTime")
-    return human_duration((instant.parse(end).timestamp() if end else now) - start)
+    return human_duration((timestamp.parse(end).timestamp() if end else now) - start)
 
 
 def _cron_job(obj: Obj, now: float) -> Sequence[Any]:
@@ -120,38 +129,40 @@ def _cron_job(obj: Obj, now: float) -> Sequence[Any]:
         stated.get("timeZone") or NONE,
         str(bool(stated.get("suspend"))),
         len(seen.get("active") or ()),
-        since(last, now) if last else NONE,
-        born(obj, now),
-        *containers(template.get("template")),
-        selector(template.get("selector")),
+        age_since(last, now) if last else NONE,
+        age_cell(obj, now),
+        *container_cells(template.get("template")),
+        selector_cell(template.get("selector")),
     )
 
 
-def _budget(obj: Obj, now: float) -> Sequence[Any]:
+def _disruption_budget(obj: Obj, now: float) -> Sequence[Any]:
     least, most = spec(obj).get("minAvailable"), spec(obj).get("maxUnavailable")
     return (
         name(obj),
         "N/A" if least is None else str(least),
         "N/A" if most is None else str(most),
         status(obj).get("disruptionsAllowed", 0),
-        born(obj, now),
+        age_cell(obj, now),
     )
 
 
-def _priority(obj: Obj, now: float) -> Sequence[Any]:
+def _priority_class(obj: Obj, now: float) -> Sequence[Any]:
     policy = obj.get("preemptionPolicy", "")
-    return name(obj), obj.get("value", 0), bool(obj.get("globalDefault")), born(obj, now), policy
+    return name(obj), obj.get("value", 0), bool(obj.get("globalDefault")), age_cell(obj, now), policy
 
 
-WORKLOADS: dict[str, Sheet] = {
-    "deployments.apps": sheet(_deployment, "Name", "Ready", "Up-to-date", "Available", "Age", *_WIDE),
-    "replicasets.apps": sheet(_replicas, "Name", "Desired:integer", "Current:integer", "Ready:integer", "Age", *_WIDE),
-    "replicationcontrollers": sheet(
-        _replicas, "Name", "Desired:integer", "Current:integer", "Ready:integer", "Age", *_WIDE
+WORKLOAD_TABLES: dict[str, KindTable] = {
+    "deployments.apps": kind_table(_deployment, "Name", "Ready", "Up-to-date", "Available", "Age", *_WIDE_COLUMNS),
+    "replicasets.apps": kind_table(
+        _replica_set, "Name", "Desired:integer", "Current:integer", "Ready:integer", "Age", *_WIDE_COLUMNS
     ),
-    "statefulsets.apps": sheet(_stateful, "Name", "Ready", "Age", "Containers!", "Images!"),
-    "daemonsets.apps": sheet(
-        _daemon,
+    "replicationcontrollers": kind_table(
+        _replica_set, "Name", "Desired:integer", "Current:integer", "Ready:integer", "Age", *_WIDE_COLUMNS
+    ),
+    "statefulsets.apps": kind_table(_stateful_set, "Name", "Ready", "Age", "Containers!", "Images!"),
+    "daemonsets.apps": kind_table(
+        _daemon_set,
         "Name",
         "Desired:integer",
         "Current:integer",
@@ -160,12 +171,12 @@ WORKLOADS: dict[str, Sheet] = {
         "Available:integer",
         "Node Selector",
         "Age",
-        *_WIDE,
+        *_WIDE_COLUMNS,
     ),
-    "controllerrevisions.apps": sheet(_revision, "Name", "Controller", "Revision", "Age"),
-    "podtemplates": sheet(_template, "Name", "Containers", "Images", "Pod Labels"),
-    "jobs.batch": sheet(_job, "Name", "Status", "Completions", "Duration", "Age", *_WIDE),
-    "cronjobs.batch": sheet(
+    "controllerrevisions.apps": kind_table(_controller_revision, "Name", "Controller", "Revision", "Age"),
+    "podtemplates": kind_table(_pod_template, "Name", "Containers", "Images", "Pod Labels"),
+    "jobs.batch": kind_table(_job, "Name", "Status", "Completions", "Duration", "Age", *_WIDE_COLUMNS),
+    "cronjobs.batch": kind_table(
         _cron_job,
         "Name",
         "Schedule",
@@ -174,12 +185,77 @@ WORKLOADS: dict[str, Sheet] = {
         "Active:integer",
         "Last Schedule",
         "Age",
-        *_WIDE,
+        *_WIDE_COLUMNS,
     ),
-    "poddisruptionbudgets.policy": sheet(
-        _budget, "Name", "Min Available", "Max Unavailable", "Allowed Disruptions:integer", "Age"
+    "poddisruptionbudgets.policy": kind_table(
+        _disruption_budget, "Name", "Min Available", "Max Unavailable", "Allowed Disruptions:integer", "Age"
     ),
-    "priorityclasses.scheduling.k8s.io": sheet(
-        _priority, "Name", "Value:integer", "Global-Default:boolean", "Age", "PreemptionPolicy"
+    "priorityclasses.scheduling.k8s.io": kind_table(
+        _priority_class, "Name", "Value:integer", "Global-Default:boolean", "Age", "PreemptionPolicy"
     ),
+}
+
+
+_MAX_METRICS = 2
+# The metric's type on the wire -> the field that holds it.
+_METRIC_FIELDS = {
+    "Resource": "resource",
+    "ContainerResource": "containerResource",
+    "Pods": "pods",
+    "Object": "object",
+    "External": "external",
+}
+
+
+def _autoscaler(obj: Obj, now: float) -> Sequence[Any]:
+    stated = spec(obj)
+    ref = stated.get("scaleTargetRef") or {}
+    least = stated.get("minReplicas")
+    return (
+        name(obj),
+        f"{ref.get('kind', '')}/{ref.get('name', '')}",
+        _metric_targets(obj),
+        UNSET if least is None else str(least),
+        stated.get("maxReplicas", 0),
+        status(obj).get("currentReplicas", 0),
+        age_cell(obj, now),
+    )
+
+
+def _metric_targets(obj: Obj) -> str:
+    wanted = spec(obj).get("metrics") or ()
+    if not wanted:
+        return NONE
+    measured = status(obj).get("currentMetrics") or ()
+    shown = []
+    for at, metric in enumerate(wanted[:_MAX_METRICS]):
+        field = _METRIC_FIELDS.get(metric.get("type", ""), "")
+        now = (measured[at].get(field) or {}).get("current") if at < len(measured) else None
+        shown.append(_metric(field, metric.get(field) or {}, now or {}))
+    more = f" + {len(wanted) - _MAX_METRICS} more..." if len(wanted) > _MAX_METRICS else ""
+    return ", ".join(shown) + more
+
+
+def _metric(field: str, metric: Obj, now: Obj) -> str:
+    target = metric.get("target") or {}
+    if field in ("resource", "containerResource"):
+        return f"{metric.get('name', '')}: {_resource_metric(target, now)}"
+    if target.get("averageValue") is not None:
+        mark = "" if field == "pods" else " (avg)"
+        return f"{now.get('averageValue', UNKNOWN)}/{target['averageValue']}{mark}"
+    return f"{now.get('value', UNKNOWN)}/{target.get('value', UNKNOWN)}"
+
+
+def _resource_metric(target: Obj, now: Obj) -> str:
+    if target.get("averageValue") is not None:
+        return f"{now.get('averageValue', UNKNOWN)}/{target['averageValue']}"
+    used, wanted = now.get("averageUtilization"), target.get("averageUtilization")
+    left = UNKNOWN if used is None else f"{used}%"
+    return f"{left}/{'<auto>' if wanted is None else f'{wanted}%'}"
+
+
+AUTOSCALER_TABLES: dict[str, KindTable] = {
+    "horizontalpodautoscalers.autoscaling": kind_table(
+        _autoscaler, "Name", "Reference", "Targets", "MinPods", "MaxPods", "Replicas", "Age"
+    )
 }

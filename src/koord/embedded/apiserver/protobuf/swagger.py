@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.protobuf.wire import BYTES, FIXED64, VARINT
+from koord.embedded.apiserver.protobuf.wire_format import BYTES, FIXED64, VARINT
 
 MEDIA_TYPES = (
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
@@ -23,8 +23,8 @@ Document = Mapping[str, Any]
 Writer = Callable[[int, Any], bytes]
 
 
-def encode(document: Document) -> bytes:
-    return _fields(document, _DOCUMENT)
+def encode_openapi_v2(document: Document) -> bytes:
+    return _encode_message(document, _DOCUMENT)
 
 
 # Bytes -------------------------------------------------------------------------------------------------------------
@@ -39,16 +39,16 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _chunk(number: int, raw: bytes) -> bytes:
+def _length_delimited(number: int, raw: bytes) -> bytes:
     return _varint(number << 3 | BYTES) + _varint(len(raw)) + raw
 
 
 def _text(number: int, value: str) -> bytes:
-    return _chunk(number, value.encode()) if value else b""
+    return _length_delimited(number, value.encode()) if value else b""
 
 
 def _texts(number: int, values: Iterable[str]) -> bytes:
-    return b"".join(_chunk(number, value.encode()) for value in values)
+    return b"".join(_length_delimited(number, value.encode()) for value in values)
 
 
 def _integer(number: int, value: int) -> bytes:
@@ -59,37 +59,37 @@ def _double(number: int, value: float) -> bytes:
     return _varint(number << 3 | FIXED64) + struct.pack("<d", value) if value else b""
 
 
-def _free(number: int, value: Any) -> bytes:
+def _any_json(number: int, value: Any) -> bytes:
     """Encode any JSON value: gnostic keeps it as YAML, and JSON is YAML."""
-    return _chunk(number, _chunk(2, msgspec.json.encode(value) + b"\n"))
+    return _length_delimited(number, _length_delimited(2, msgspec.json.encode(value) + b"\n"))
 
 
-def _each(writer: Writer) -> Writer:
+def _repeated(writer: Writer) -> Writer:
     return lambda number, values: b"".join(writer(number, value) for value in values)
 
 
-def _named(writer: Writer, inner: int = 1) -> Writer:
+def _string_map(writer: Writer, inner: int = 1) -> Writer:
     """Return a writer for a map, which is a message of repeated pairs of a name and a value."""
 
     def write(number: int, values: Document) -> bytes:
-        pairs = (_chunk(inner, _text(1, name) + writer(2, value)) for name, value in values.items())
-        return _chunk(number, b"".join(pairs))
+        pairs = (_length_delimited(inner, _text(1, name) + writer(2, value)) for name, value in values.items())
+        return _length_delimited(number, b"".join(pairs))
 
     return write
 
 
-class _Keys(msgspec.Struct, frozen=True):
+class _MessageSpec(msgspec.Struct, frozen=True):
     """A _MessageSpec maps keys to fields; `extensions` is the field number for keys that start with `x-`."""
 
     keys: Mapping[str, tuple[int, Writer]]
     extensions: int
 
 
-def _fields(value: Document, message: _Keys) -> bytes:
+def _encode_message(value: Document, message: _MessageSpec) -> bytes:
     out = []
     for key, item in value.items():
         if key.startswith("x-"):
-            out.append(_chunk(message.extensions, _text(1, key) + _free(2, item)))
+            out.append(_length_delimited(message.extensions, _text(1, key) + _any_json(2, item)))
         elif key in message.keys:  # gnostic has no place for what OpenAPI 2 does not know
             number, writer = message.keys[key]
             out.append(writer(number, item))
@@ -100,29 +100,29 @@ def _fields(value: Document, message: _Keys) -> bytes:
 
 
 def _schema(number: int, value: Document) -> bytes:
-    return _chunk(number, _fields(value, _SCHEMA))
+    return _length_delimited(number, _encode_message(value, _SCHEMA))
 
 
 def _additional(number: int, value: Any) -> bytes:
-    return _chunk(number, _integer(2, value) if isinstance(value, bool) else _schema(1, value))
+    return _length_delimited(number, _integer(2, value) if isinstance(value, bool) else _schema(1, value))
 
 
 def _type(number: int, value: Any) -> bytes:
-    return _chunk(number, _texts(1, [value] if isinstance(value, str) else value))
+    return _length_delimited(number, _texts(1, [value] if isinstance(value, str) else value))
 
 
 def _items(number: int, value: Any) -> bytes:
-    return _chunk(number, _each(_schema)(1, [value] if isinstance(value, dict) else value))
+    return _length_delimited(number, _repeated(_schema)(1, [value] if isinstance(value, dict) else value))
 
 
-_EXTERNAL = _Keys({"description": (1, _text), "url": (2, _text)}, extensions=3)
-_SCHEMA = _Keys(
+_EXTERNAL = _MessageSpec({"description": (1, _text), "url": (2, _text)}, extensions=3)
+_SCHEMA = _MessageSpec(
     {
         "$ref": (1, _text),
         "format": (2, _text),
         "title": (3, _text),
         "description": (4, _text),
-        "default": (5, _free),
+        "default": (5, _any_json),
         "multipleOf": (6, _double),
         "maximum": (7, _double),
         "exclusiveMaximum": (8, _integer),
@@ -137,18 +137,18 @@ _SCHEMA = _Keys(
         "maxProperties": (17, _integer),
         "minProperties": (18, _integer),
         "required": (19, _texts),
-        "enum": (20, _each(_free)),
+        "enum": (20, _repeated(_any_json)),
         "additionalProperties": (21, _additional),
         "type": (22, _type),
         "items": (23, _items),
-        "allOf": (24, _each(_schema)),
-        "properties": (25, _named(_schema)),
-        "externalDocs": (29, lambda number, value: _chunk(number, _fields(value, _EXTERNAL))),
-        "example": (30, _free),
+        "allOf": (24, _repeated(_schema)),
+        "properties": (25, _string_map(_schema)),
+        "externalDocs": (29, lambda number, value: _length_delimited(number, _encode_message(value, _EXTERNAL))),
+        "example": (30, _any_json),
     },
     extensions=31,
 )
-_BODY = _Keys(
+_BODY = _MessageSpec(
     {
         "description": (1, _text),
         "name": (2, _text),
@@ -158,7 +158,7 @@ _BODY = _Keys(
     },
     extensions=6,
 )
-_QUERY = _Keys(
+_QUERY = _MessageSpec(
     {
         "required": (1, _integer),
         "in": (2, _text),
@@ -166,12 +166,12 @@ _QUERY = _Keys(
         "name": (4, _text),
         "type": (6, _text),
         "format": (7, _text),
-        "default": (10, _free),
+        "default": (10, _any_json),
         "uniqueItems": (20, _integer),
     },
     extensions=23,
 )
-_PATH = _Keys(
+_PATH = _MessageSpec(
     {
         "required": (1, _integer),
         "in": (2, _text),
@@ -179,7 +179,7 @@ _PATH = _Keys(
         "name": (4, _text),
         "type": (5, _text),
         "format": (6, _text),
-        "default": (9, _free),
+        "default": (9, _any_json),
         "uniqueItems": (19, _integer),
     },
     extensions=22,
@@ -188,20 +188,27 @@ _PATH = _Keys(
 
 def _parameter(number: int, value: Document) -> bytes:
     if value["in"] == "body":
-        return _chunk(number, _chunk(1, _fields(value, _BODY)))
-    inner = _chunk(4, _fields(value, _PATH)) if value["in"] == "path" else _chunk(3, _fields(value, _QUERY))
-    return _chunk(number, _chunk(2, inner))
+        return _length_delimited(number, _length_delimited(1, _encode_message(value, _BODY)))
+    inner = (
+        _length_delimited(4, _encode_message(value, _PATH))
+        if value["in"] == "path"
+        else _length_delimited(3, _encode_message(value, _QUERY))
+    )
+    return _length_delimited(number, _length_delimited(2, inner))
 
 
 def _parameter_or_reference(number: int, value: Document) -> bytes:
-    return _chunk(number, _chunk(2, _text(1, value["$ref"])) if "$ref" in value else _parameter(1, value))
+    return _length_delimited(
+        number, _length_delimited(2, _text(1, value["$ref"])) if "$ref" in value else _parameter(1, value)
+    )
 
 
-_RESPONSE = _Keys(
-    {"description": (1, _text), "schema": (2, lambda number, value: _chunk(number, _schema(1, value)))}, extensions=5
+_RESPONSE = _MessageSpec(
+    {"description": (1, _text), "schema": (2, lambda number, value: _length_delimited(number, _schema(1, value)))},
+    extensions=5,
 )
-_SECURITY = _each(_named(lambda number, scopes: _chunk(number, _texts(1, scopes))))
-_OPERATION = _Keys(
+_SECURITY = _repeated(_string_map(lambda number, scopes: _length_delimited(number, _texts(1, scopes))))
+_OPERATION = _MessageSpec(
     {
         "tags": (1, _texts),
         "summary": (2, _text),
@@ -209,8 +216,13 @@ _OPERATION = _Keys(
         "operationId": (5, _text),
         "produces": (6, _texts),
         "consumes": (7, _texts),
-        "parameters": (8, _each(_parameter_or_reference)),
-        "responses": (9, _named(lambda number, value: _chunk(number, _chunk(1, _fields(value, _RESPONSE))))),
+        "parameters": (8, _repeated(_parameter_or_reference)),
+        "responses": (
+            9,
+            _string_map(
+                lambda number, value: _length_delimited(number, _length_delimited(1, _encode_message(value, _RESPONSE)))
+            ),
+        ),
         "schemes": (10, _texts),
         "deprecated": (11, _integer),
         "security": (12, _SECURITY),
@@ -220,10 +232,10 @@ _OPERATION = _Keys(
 
 
 def _operation(number: int, value: Document) -> bytes:
-    return _chunk(number, _fields(value, _OPERATION))
+    return _length_delimited(number, _encode_message(value, _OPERATION))
 
 
-_PATH_ITEM = _Keys(
+_PATH_ITEM = _MessageSpec(
     {
         "get": (2, _operation),
         "put": (3, _operation),
@@ -232,22 +244,32 @@ _PATH_ITEM = _Keys(
         "options": (6, _operation),
         "head": (7, _operation),
         "patch": (8, _operation),
-        "parameters": (9, _each(_parameter_or_reference)),
+        "parameters": (9, _repeated(_parameter_or_reference)),
     },
     extensions=10,
 )
-_INFO = _Keys({"title": (1, _text), "version": (2, _text), "description": (3, _text)}, extensions=7)
-_API_KEY = _Keys({"type": (1, _text), "name": (2, _text), "in": (3, _text), "description": (4, _text)}, extensions=5)
-_DOCUMENT = _Keys(
+_INFO = _MessageSpec({"title": (1, _text), "version": (2, _text), "description": (3, _text)}, extensions=7)
+_API_KEY = _MessageSpec(
+    {"type": (1, _text), "name": (2, _text), "in": (3, _text), "description": (4, _text)}, extensions=5
+)
+_DOCUMENT = _MessageSpec(
     {
         "swagger": (1, _text),
-        "info": (2, lambda number, value: _chunk(number, _fields(value, _INFO))),
-        "paths": (8, _named(lambda number, value: _chunk(number, _fields(value, _PATH_ITEM)), inner=2)),
-        "definitions": (9, _named(_schema)),
-        "parameters": (10, _named(_parameter)),
+        "info": (2, lambda number, value: _length_delimited(number, _encode_message(value, _INFO))),
+        "paths": (
+            8,
+            _string_map(lambda number, value: _length_delimited(number, _encode_message(value, _PATH_ITEM)), inner=2),
+        ),
+        "definitions": (9, _string_map(_schema)),
+        "parameters": (10, _string_map(_parameter)),
         "security": (12, _SECURITY),
         # Bearer tokens are spelled as keys in a header; nothing else secures these servers.
-        "securityDefinitions": (13, _named(lambda number, value: _chunk(number, _chunk(2, _fields(value, _API_KEY))))),
+        "securityDefinitions": (
+            13,
+            _string_map(
+                lambda number, value: _length_delimited(number, _length_delimited(2, _encode_message(value, _API_KEY)))
+            ),
+        ),
     },
     extensions=16,
 )

@@ -12,41 +12,50 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.catalog import Catalog, ServedResource
-from koord.embedded.apiserver.refusal import no_such_path
-from koord.embedded.apiserver.rest.answering import TextBody, json_answer, text
-from koord.embedded.apiserver.rest.negotiation import aggregated_discovery
-from koord.kube.transport import Answer, Request
+from koord.embedded.apiserver.api_errors import no_such_path
+from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
+from koord.embedded.apiserver.protobuf import swagger
+from koord.embedded.apiserver.rest.responses import (
+    TextBody,
+    aggregated_discovery_version,
+    json_response,
+    parse_accept,
+    text_response,
+)
+from koord.embedded.apiserver.schema import openapi
+from koord.embedded.apiserver.schema.builtin_types import BuiltinTypes
+from koord.embedded.apiserver.schema.openapi_paths import OpenApiResource
+from koord.kube.transport.interface import JSON, ApiRequest, ApiResponse
 
 Obj = dict[str, Any]
 
 
-class Discovery:
+class DiscoveryEndpoints:
     """Serves discovery documents, which are made once per generation of the catalog."""
 
-    def __init__(self, catalog: Catalog, address: str = "") -> None:
+    def __init__(self, catalog: ResourceCatalog, address: str = "") -> None:
         self._catalog = catalog
         self._address = address
-        self._made: dict[tuple[str, str], tuple[bytes, str]] = {}
+        self._documents: dict[tuple[str, str], tuple[bytes, str]] = {}
         self._generation = -1
 
-    def answer(self, request: Request) -> Answer | None:
+    def respond(self, request: ApiRequest) -> ApiResponse | None:
         """Answer a discovery request; return None when the path is not one of discovery's."""
         parts = [part for part in request.path.split("/") if part]
         if not parts or parts[0] not in ("api", "apis") or len(parts) > 3:
             return None
         if len(parts) == 1:
-            version = aggregated_discovery(request.accept)
+            version = aggregated_discovery_version(request.accept)
             if version:
                 return self._aggregated(parts[0], version)
-            return json_answer(200, self._versions() if parts[0] == "api" else self._groups())
+            return json_response(200, self._versions() if parts[0] == "api" else self._groups())
         if parts[0] == "api":
-            return json_answer(200, self._resources("", parts[1])) if len(parts) == 2 else None
+            return json_response(200, self._resources("", parts[1])) if len(parts) == 2 else None
         if parts[1] not in self._catalog.versions():
-            return text(404, "404 page not found\n")
+            return text_response(404, "404 page not found\n")
         if len(parts) == 2:
-            return json_answer(200, {"kind": "APIGroup", "apiVersion": "v1", **self._group(parts[1])})
-        return json_answer(200, self._resources(parts[1], parts[2]))
+            return json_response(200, {"kind": "APIGroup", "apiVersion": "v1", **self._group(parts[1])})
+        return json_response(200, self._resources(parts[1], parts[2]))
 
     def paths(self) -> list[str]:
         found = ["/api", "/api/v1", "/apis", "/apis/"]
@@ -78,8 +87,8 @@ class Discovery:
         if version not in self._catalog.versions().get(group, []):
             raise no_such_path()
         rows: list[Obj] = []
-        for resource in sorted(self._catalog.of_version(group, version), key=lambda r: r.plural):
-            rows.append(_old_row(resource))
+        for resource in sorted(self._catalog.in_group_version(group, version), key=lambda r: r.plural):
+            rows.append(_resource_row(resource))
             for sub in sorted(resource.subresources.values(), key=lambda s: s.name):
                 row: Obj = {
                     "name": f"{resource.plural}/{sub.name}",
@@ -98,11 +107,11 @@ class Discovery:
             "resources": rows,
         }
 
-    def _aggregated(self, root: str, version: str) -> Answer:
+    def _aggregated(self, root: str, version: str) -> ApiResponse:
         if self._generation != self._catalog.generation:
-            self._made.clear()
+            self._documents.clear()
             self._generation = self._catalog.generation
-        if (root, version) not in self._made:
+        if (root, version) not in self._documents:
             wanted = [g for g in self._catalog.versions() if bool(g) == (root == "apis")]
             document = {
                 "kind": "APIGroupDiscoveryList",
@@ -111,9 +120,9 @@ class Discovery:
                 "items": [self._aggregated_group(group) for group in wanted],
             }
             raw = msgspec.json.encode(document)
-            self._made[(root, version)] = (raw, f'"{hashlib.sha512(raw).hexdigest().upper()}"')
-        raw, tag = self._made[(root, version)]
-        return Answer(
+            self._documents[(root, version)] = (raw, f'"{hashlib.sha512(raw).hexdigest().upper()}"')
+        raw, tag = self._documents[(root, version)]
+        return ApiResponse(
             status=200,
             body=TextBody(raw),
             headers={"ETag": tag, "Vary": "Accept"},
@@ -123,14 +132,14 @@ class Discovery:
     def _aggregated_group(self, group: str) -> Obj:
         versions = []
         for version in self._catalog.versions()[group]:
-            resources = sorted(self._catalog.of_version(group, version), key=lambda r: r.plural)
+            resources = sorted(self._catalog.in_group_version(group, version), key=lambda r: r.plural)
             versions.append(
                 {"version": version, "resources": [_aggregated_row(r) for r in resources], "freshness": "Current"}
             )
         return {"metadata": {"name": group} if group else {}, "versions": versions}
 
 
-def _old_row(resource: ServedResource) -> Obj:
+def _resource_row(resource: ServedResource) -> Obj:
     row: Obj = {
         "name": resource.plural,
         "singularName": resource.singular,
@@ -150,7 +159,7 @@ def _old_row(resource: ServedResource) -> Obj:
 def _aggregated_row(resource: ServedResource) -> Obj:
     row: Obj = {
         "resource": resource.plural,
-        "responseKind": _kind(resource, resource.kind),
+        "responseKind": _response_kind(resource, resource.kind),
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular,
         "verbs": list(resource.verbs),
@@ -165,7 +174,7 @@ def _aggregated_row(resource: ServedResource) -> Obj:
                 "subresource": sub.name,
                 "responseKind": {"group": sub.group, "version": sub.version, "kind": sub.kind}
                 if sub.group or sub.version
-                else _kind(resource, sub.kind),
+                else _response_kind(resource, sub.kind),
                 "verbs": list(sub.verbs),
             }
             for sub in sorted(resource.subresources.values(), key=lambda s: s.name)
@@ -173,10 +182,108 @@ def _aggregated_row(resource: ServedResource) -> Obj:
     return row
 
 
-def _kind(resource: ServedResource, kind: str) -> Obj:
+def _response_kind(resource: ServedResource, kind: str) -> Obj:
     """Return the kind of a row. Built-in rows leave group and version to their place in the document; custom
     rows name them.
     """
     if resource.custom:
         return {"group": resource.group, "version": resource.version, "kind": kind}
     return {"group": "", "version": "", "kind": kind}
+
+
+class OpenApiEndpoints:
+    def __init__(self, builtin: BuiltinTypes, catalog: ResourceCatalog) -> None:
+        self._builtin = builtin
+        self._catalog = catalog
+        self._generation = -1
+        self._v2: bytes | None = None
+        self._v2_protobuf_bytes: bytes | None = None
+        # path below /openapi/v3 -> what it was made of, and the document
+        self._v3: dict[str, tuple[tuple[ServedResource, ...], bytes]] = {}
+
+    def respond(self, request: ApiRequest) -> ApiResponse | None:
+        path = request.path.rstrip("/")
+        if not path.startswith("/openapi/"):
+            return None
+        if path == "/openapi/v2":
+            media = _negotiate_media_type(request.accept, (JSON, *swagger.MEDIA_TYPES))
+            if media == JSON:
+                return _document_response(self._v2_document())
+            return _document_response(self._v2_protobuf(), swagger.MEDIA_TYPES[0]) if media else _not_acceptable()
+        documents = self._v3_documents()
+        if path == "/openapi/v3":
+            raw = msgspec.json.encode(openapi.v3_index(documents))
+            return ApiResponse(status=200, body=TextBody(raw))
+        if not _negotiate_media_type(request.accept, (JSON,)):
+            return _not_acceptable()
+        found = documents.get(path.removeprefix("/openapi/v3/"))
+        return text_response(404, "404 page not found\n") if found is None else _document_response(found)
+
+    def _v2_document(self) -> bytes:
+        if self._v2 is None or self._generation != self._catalog.generation:
+            self._generation = self._catalog.generation
+            everything = [_describe(resource) for resource in self._catalog.resources()]
+            self._v2 = msgspec.json.encode(openapi.v2_document(self._builtin, everything))
+            self._v2_protobuf_bytes = None
+        return self._v2
+
+    def _v2_protobuf(self) -> bytes:
+        """Return the v2 document in protobuf, made when the first client asks for it."""
+        document = self._v2_document()
+        if self._v2_protobuf_bytes is None:
+            self._v2_protobuf_bytes = swagger.encode_openapi_v2(msgspec.json.decode(document))
+        return self._v2_protobuf_bytes
+
+    def _v3_documents(self) -> dict[str, bytes]:
+        """Return one v3 document per group-version; only those whose resources changed are written again."""
+        made: dict[str, tuple[tuple[ServedResource, ...], bytes]] = {}
+        for group, versions in self._catalog.versions().items():
+            for version in versions:
+                path = f"apis/{group}/{version}" if group else f"api/{version}"
+                resources = tuple(self._catalog.in_group_version(group, version))
+                kept = self._v3.get(path)
+                if kept is not None and kept[0] == resources:
+                    made[path] = kept
+                    continue
+                document = openapi.v3_document(self._builtin, [_describe(r) for r in resources])
+                made[path] = (resources, msgspec.json.encode(document))
+        self._v3 = made
+        return {path: raw for path, (_, raw) in made.items()}
+
+
+def _negotiate_media_type(accept: str, served: tuple[str, ...]) -> str:
+    """Return the first acceptable media type that is served, the default without a header, or "" when none is
+    acceptable.
+    """
+    if not accept:
+        return served[0]
+    for media_range in parse_accept(accept):
+        if media_range.type in served:
+            return media_range.type
+        if media_range.type in ("*/*", "application/*"):
+            return served[0]
+    return ""
+
+
+def _not_acceptable() -> ApiResponse:
+    return text_response(406, "")
+
+
+def _document_response(raw: bytes, content_type: str = JSON) -> ApiResponse:
+    tag = f'"{openapi.document_hash(raw)}"'
+    headers = {"ETag": tag, "Vary": "Accept"}
+    return ApiResponse(status=200, body=TextBody(raw), headers=headers, content_type=content_type)
+
+
+def _describe(resource: ServedResource) -> OpenApiResource:
+    return OpenApiResource(
+        group=resource.group,
+        version=resource.version,
+        kind=resource.kind,
+        plural=resource.plural,
+        namespaced=resource.namespaced,
+        verbs=resource.verbs,
+        list_kind=resource.list_kind,
+        subresources=tuple(resource.subresources.values()),
+        schema=resource.schema,
+    )

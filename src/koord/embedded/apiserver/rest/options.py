@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from koord.embedded.apiserver import refusal
-from koord.embedded.apiserver.refusal import FieldError, Refusal, bad_request
+from koord.embedded.apiserver import api_errors
+from koord.embedded.apiserver.api_errors import ApiFieldError, StatusError, bad_request
 
 FieldValidation = Literal["Ignore", "Warn", "Strict"]
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 
 
-def flag(query: Mapping[str, str], name: str) -> bool | None:
+def query_bool(query: Mapping[str, str], name: str) -> bool | None:
     """Return a boolean query parameter, None when it is absent. Anything but a spelled-out false is true, as
     in kube-apiserver.
     """
@@ -26,7 +26,7 @@ def flag(query: Mapping[str, str], name: str) -> bool | None:
     return None if value is None else value.lower() not in ("false", "0")
 
 
-def number(query: Mapping[str, str], name: str) -> int | None:
+def query_int(query: Mapping[str, str], name: str) -> int | None:
     value = query.get(name)
     if value is None or value == "":
         return None
@@ -35,16 +35,16 @@ def number(query: Mapping[str, str], name: str) -> int | None:
     return int(value)
 
 
-def _refuse(kind: str, errors: Sequence[FieldError]) -> None:
+def _raise_if_any(kind: str, errors: Sequence[ApiFieldError]) -> None:
     if errors:
-        raise refusal.invalid(kind, "meta.k8s.io", "", errors)
+        raise api_errors.invalid(kind, "meta.k8s.io", "", errors)
 
 
-def _dry_run_errors(values: Sequence[str]) -> list[FieldError]:
+def _dry_run_errors(values: Sequence[str]) -> list[ApiFieldError]:
     if all(value == "All" for value in values):
         return []
     shown = msgspec.json.encode(list(values)).decode()
-    return [FieldError("dryRun", "FieldValueNotSupported", f'Unsupported value: {shown}: supported values: "All"')]
+    return [ApiFieldError("dryRun", "FieldValueNotSupported", f'Unsupported value: {shown}: supported values: "All"')]
 
 
 class WriteOptions(msgspec.Struct, frozen=True):
@@ -63,26 +63,26 @@ def write_options(query: Mapping[str, str], kind: str) -> WriteOptions:
     """Parse the options of a write. `kind` is CreateOptions, UpdateOptions or PatchOptions."""
     if not query:
         return NO_OPTIONS
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     manager = query.get("fieldManager", "")
     if len(manager.encode()) > 128:
-        errors.append(refusal.too_long("fieldManager", 128))
+        errors.append(api_errors.too_long("fieldManager", 128))
     elif not manager.isprintable():
         bad = next(i for i, c in enumerate(manager) if not c.isprintable())
         detail = f"invalid character '\\x{ord(manager[bad]):02x}' (at position {bad})"
-        errors.append(refusal.invalid_value("fieldManager", manager, detail))
+        errors.append(api_errors.invalid_value("fieldManager", manager, detail))
     dry_run = query.get("dryRun")
     if dry_run is not None:
         errors += _dry_run_errors([dry_run])
     wanted = query.get("fieldValidation", "")
     validation = _VALIDATIONS.get(wanted)
     if validation is None:
-        errors.append(refusal.not_supported("fieldValidation", wanted, ("", "Ignore", "Strict", "Warn")))
-    _refuse(kind, errors)
-    return WriteOptions(dry_run is not None, manager, validation or "Warn", flag(query, "force"), wanted)
+        errors.append(api_errors.not_supported("fieldValidation", wanted, ("", "Ignore", "Strict", "Warn")))
+    _raise_if_any(kind, errors)
+    return WriteOptions(dry_run is not None, manager, validation or "Warn", query_bool(query, "force"), wanted)
 
 
-def wire_options(kind: str, options: WriteOptions) -> dict[str, Any]:
+def options_object(kind: str, options: WriteOptions) -> dict[str, Any]:
     """Return the options of a write as webhooks see them; to them a patch is an update."""
     body: dict[str, Any] = {"kind": kind, "apiVersion": "meta.k8s.io/v1"}
     if options.dry_run:
@@ -95,15 +95,15 @@ def wire_options(kind: str, options: WriteOptions) -> dict[str, Any]:
 
 
 class ListOptions(msgspec.Struct, frozen=True):
-    labels: str = ""
-    fields: str = ""
+    label_selector: str = ""
+    field_selector: str = ""
     limit: int = 0
-    token: str = ""
-    version: str = ""
-    match: str = ""
+    continue_token: str = ""
+    resource_version: str = ""
+    resource_version_match: str = ""
     timeout_s: int | None = None
     bookmarks: bool = False
-    initial_events: bool | None = None
+    send_initial_events: bool | None = None
 
 
 NO_LIST_OPTIONS = ListOptions()
@@ -113,57 +113,57 @@ def list_options(query: Mapping[str, str], *, watch: bool) -> ListOptions:
     if not query:
         return NO_LIST_OPTIONS
     found = ListOptions(
-        labels=query.get("labelSelector", ""),
-        fields=query.get("fieldSelector", ""),
-        limit=max(number(query, "limit") or 0, 0),
-        token=query.get("continue", ""),
-        version=query.get("resourceVersion", ""),
-        match=query.get("resourceVersionMatch", ""),
-        timeout_s=number(query, "timeoutSeconds"),
-        bookmarks=flag(query, "allowWatchBookmarks") or False,
-        initial_events=flag(query, "sendInitialEvents"),
+        label_selector=query.get("labelSelector", ""),
+        field_selector=query.get("fieldSelector", ""),
+        limit=max(query_int(query, "limit") or 0, 0),
+        continue_token=query.get("continue", ""),
+        resource_version=query.get("resourceVersion", ""),
+        resource_version_match=query.get("resourceVersionMatch", ""),
+        timeout_s=query_int(query, "timeoutSeconds"),
+        bookmarks=query_bool(query, "allowWatchBookmarks") or False,
+        send_initial_events=query_bool(query, "sendInitialEvents"),
     )
-    if found.match or found.initial_events is not None:
-        _refuse("ListOptions", _match_errors(found, watch))
+    if found.resource_version_match or found.send_initial_events is not None:
+        _raise_if_any("ListOptions", _match_errors(found, watch))
     return found
 
 
-def _match_errors(options: ListOptions, watch: bool) -> list[FieldError]:
-    errors: list[FieldError] = []
-    match = options.match
+def _match_errors(options: ListOptions, watch: bool) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
+    match = options.resource_version_match
     if watch:
-        if match and options.initial_events is None:
+        if match and options.send_initial_events is None:
             errors.append(_no_match("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"))
-        if options.initial_events is not None and match != "NotOlderThan":
+        if options.send_initial_events is not None and match != "NotOlderThan":
             errors.append(_no_match("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"))
-        if options.token:
-            errors.append(refusal.forbidden_field("continue", "continue is forbidden for watch"))
+        if options.continue_token:
+            errors.append(api_errors.forbidden_field("continue", "continue is forbidden for watch"))
         return errors
-    if options.initial_events is not None:
-        return [refusal.forbidden_field("sendInitialEvents", "sendInitialEvents is forbidden for list")]
-    if not options.version:
+    if options.send_initial_events is not None:
+        return [api_errors.forbidden_field("sendInitialEvents", "sendInitialEvents is forbidden for list")]
+    if not options.resource_version:
         errors.append(_no_match("resourceVersionMatch is forbidden unless resourceVersion is provided"))
-    if options.token:
+    if options.continue_token:
         errors.append(_no_match("resourceVersionMatch is forbidden when continue is provided"))
     if match not in ("Exact", "NotOlderThan"):
-        errors.append(refusal.not_supported("resourceVersionMatch", match, ("Exact", "NotOlderThan", "")))
-    if match == "Exact" and options.version == "0":
+        errors.append(api_errors.not_supported("resourceVersionMatch", match, ("Exact", "NotOlderThan", "")))
+    if match == "Exact" and options.resource_version == "0":
         errors.append(_no_match('resourceVersionMatch "exact" is forbidden for resourceVersion "0"'))
     return errors
 
 
-def _no_match(detail: str) -> FieldError:
-    return refusal.forbidden_field("resourceVersionMatch", detail)
+def _no_match(detail: str) -> ApiFieldError:
+    return api_errors.forbidden_field("resourceVersionMatch", detail)
 
 
-class Preconditions(msgspec.Struct, frozen=True, rename="camel"):
+class RequestPreconditions(msgspec.Struct, frozen=True, rename="camel"):
     uid: str | None = None
     resource_version: str | None = None
 
 
-class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
+class DeleteRequestOptions(msgspec.Struct, frozen=True, rename="camel"):
     grace_period_seconds: int | None = None
-    preconditions: Preconditions | None = None
+    preconditions: RequestPreconditions | None = None
     orphan_dependents: bool | None = None
     propagation_policy: str | None = None
     dry_run: list[str] = []
@@ -173,18 +173,18 @@ class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
         return bool(self.dry_run)
 
 
-NO_DELETE_OPTIONS = DeleteOptions()
+NO_DELETE_OPTIONS = DeleteRequestOptions()
 _POLICIES = ("Foreground", "Background", "Orphan")
 
 
-def delete_options(query: Mapping[str, str], body: Any) -> DeleteOptions:
+def delete_options(query: Mapping[str, str], body: Any) -> DeleteRequestOptions:
     """Parse DeleteOptions. `body` is the decoded object or None; a body wins over the query."""
     if body is None and not query:
         return NO_DELETE_OPTIONS
     if body is None:
-        found = DeleteOptions(
-            grace_period_seconds=number(query, "gracePeriodSeconds"),
-            orphan_dependents=flag(query, "orphanDependents"),
+        found = DeleteRequestOptions(
+            grace_period_seconds=query_int(query, "gracePeriodSeconds"),
+            orphan_dependents=query_bool(query, "orphanDependents"),
             propagation_policy=query.get("propagationPolicy"),
             dry_run=[query["dryRun"]] if "dryRun" in query else [],
         )
@@ -194,14 +194,14 @@ def delete_options(query: Mapping[str, str], body: Any) -> DeleteOptions:
     policy = found.propagation_policy
     if policy is not None and found.orphan_dependents is not None:
         detail = "orphanDependents and deletionPropagation cannot be both set"
-        errors.append(refusal.invalid_value("propagationPolicy", policy, detail))
+        errors.append(api_errors.invalid_value("propagationPolicy", policy, detail))
     elif policy is not None and policy not in _POLICIES:
-        errors.append(refusal.not_supported("propagationPolicy", policy, (*_POLICIES, "nil")))
-    _refuse("DeleteOptions", errors)
+        errors.append(api_errors.not_supported("propagationPolicy", policy, (*_POLICIES, "nil")))
+    _raise_if_any("DeleteOptions", errors)
     return found
 
 
-def _from_body(body: Any) -> DeleteOptions:
+def _from_body(body: Any) -> DeleteRequestOptions:
     if not isinstance(body, dict):
         raise bad_request("couldn't get version/kind; json parse error: the body is not an object")
     kind = body.get("kind", "")
@@ -211,12 +211,12 @@ def _from_body(body: Any) -> DeleteOptions:
             f'no kind "{kind}" is registered for version "{version}" in scheme "pkg/runtime/scheme.go:111"'
         )
     try:
-        return msgspec.convert({k: v for k, v in body.items() if v is not None}, DeleteOptions)
+        return msgspec.convert({k: v for k, v in body.items() if v is not None}, DeleteRequestOptions)
     except msgspec.ValidationError as error:
         raise bad_request(f"cannot read DeleteOptions: {error}") from None
 
 
-def revision_of(version: str, *, invalid: Literal["list", "other"] = "other") -> int:
+def parse_resource_version(version: str, *, invalid: Literal["list", "other"] = "other") -> int:
     """Parse a resourceVersion; 0 when it is empty. The error for a bad one depends on the verb."""
     if not version:
         return 0
@@ -225,15 +225,15 @@ def revision_of(version: str, *, invalid: Literal["list", "other"] = "other") ->
     why = f'resourceVersion: Invalid value: "{version}": strconv.ParseUint: parsing "{version}": invalid syntax'
     if invalid == "list":
         raise bad_request(f"invalid resource version: {why}")
-    raise Refusal(500, "", why)
+    raise StatusError(500, "", why)
 
 
-def too_large(asked: int, current: int) -> Refusal:
+def resource_version_too_large(asked: int, current: int) -> StatusError:
     """Return the error for a revision in the future: the client has talked to a server that knows more than
     this one.
     """
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-    return Refusal(
+    return StatusError(
         504,
         "Timeout",
         f"Timeout: Too large resource version: {asked}, current: {current}",

@@ -1,55 +1,217 @@
-"""These functions build the OpenAPI documents that the server publishes."""
+"""This module builds the OpenAPI documents that the server publishes, in versions 2 and 3.
+
+Built-in schemas come from the generated table, custom ones from their CRD. Version 3 documents are what the
+real server publishes without descriptions. Version 2 cannot express everything, and the server leaves out
+there what old clients would misread. Encoding the documents, as JSON or protobuf, is left to others.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from koord.embedded.apiserver.schema.builtin import META, Builtin
-from koord.embedded.apiserver.schema.openapi_paths import Described, Naming, operations
-from koord.embedded.apiserver.schema.openapi_schemas import (
-    Dialect,
-    closure,
-    custom_list,
-    custom_name,
-    custom_schema,
-    referenced,
-)
+from koord.embedded.apiserver.schema.builtin_types import INT_OR_STRING, META_V1, OBJECT_META, QUANTITY, BuiltinTypes
+from koord.embedded.apiserver.schema.custom_decoding import TYPE_AND_METADATA as META_FIELDS
+from koord.embedded.apiserver.schema.openapi_paths import DefinitionNames, OpenApiResource, operations
 
 Document = dict[str, Any]
+LIST_META = META_V1 + "ListMeta"
 
-_MEDIA = ("application/json", "application/yaml")
-_TOKEN = {"type": "apiKey", "name": "authorization", "in": "header"}
+_KEYWORDS = ("type", "format", "default", "enum", "required", "oneOf")
+_EXTENSION_KEYWORDS = (
+    "group-version-kind",
+    "list-map-keys",
+    "list-type",
+    "map-type",
+    "patch-merge-key",
+    "patch-strategy",
+)
+_V2_SCALARS: dict[str, Document] = {
+    QUANTITY: {"type": "string"},
+    INT_OR_STRING: {"type": "string", "format": "int-or-string"},
+}
+
+
+class OpenApiDialect:
+    """An OpenApiDialect knows how a version writes references and what it can express."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self._root = "#/components/schemas/" if version == 3 else "#/definitions/"
+
+    def ref(self, name: str) -> Document:
+        return {"$ref": self._root + name}
+
+    def ref_with(self, name: str, more: Document) -> Document:
+        """Return a reference with keywords beside it; version 3 needs an allOf wrapper for that."""
+        if not more or self.version == 2:
+            return {**self.ref(name), **more}
+        return {**more, "allOf": [self.ref(name)]}
+
+
+def builtin_schema(builtin: BuiltinTypes, name: str, dialect: OpenApiDialect) -> Document:
+    entry = builtin.definition_entry(name)
+    if dialect.version == 2 and name in _V2_SCALARS:
+        return dict(_V2_SCALARS[name])
+    out = _schema_keywords(entry, dialect)
+    if "fields" in entry:
+        out["properties"] = {key: _field_schema(entry["fields"][key], dialect) for key in sorted(entry["fields"])}
+    if "gvk" in entry:
+        out["x-kubernetes-group-version-kind"] = [
+            {"group": group, "kind": kind, "version": version} for group, version, kind in entry["gvk"]
+        ]
+    if "unions" in entry:
+        out["x-kubernetes-unions"] = entry["unions"]
+    return out
+
+
+def _schema_keywords(entry: Mapping[str, Any], dialect: OpenApiDialect) -> Document:
+    out = {key: entry[key] for key in _KEYWORDS if key in entry}
+    out |= {f"x-kubernetes-{key}": entry[key] for key in _EXTENSION_KEYWORDS if key in entry}
+    if dialect.version == 2:
+        out.pop("default", None)
+        out.pop("oneOf", None)
+    return out
+
+
+def _field_schema(entry: Mapping[str, Any], dialect: OpenApiDialect) -> Document:
+    out = _schema_keywords(entry, dialect)
+    if "ref" in entry:
+        return dialect.ref_with(entry["ref"], out)
+    if "items" in entry:
+        out["items"] = _field_schema(entry["items"], dialect)
+    if "values" in entry:
+        out["additionalProperties"] = _field_schema(entry["values"], dialect)
+    return out
+
+
+def referenced_definitions(schema: Any) -> Iterator[str]:
+    """Yield the names of the definitions that a schema refers to."""
+    if isinstance(schema, dict):
+        for key, value in schema.items():
+            if key == "$ref" and isinstance(value, str):
+                yield value.rpartition("/")[2]
+            else:
+                yield from referenced_definitions(value)
+    elif isinstance(schema, list):
+        for item in schema:
+            yield from referenced_definitions(item)
+
+
+def definition_closure(builtin: BuiltinTypes, names: Iterable[str], dialect: OpenApiDialect) -> Document:
+    """Return the schemas of these definitions and of all definitions that they refer to."""
+    out: Document = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in out:
+            out[name] = builtin_schema(builtin, name, dialect)
+            waiting += referenced_definitions(out[name])
+    return out
+
+
+def custom_definition_name(group: str, version: str, kind: str) -> str:
+    """Return the definition name of a custom kind: reversed group, version and kind, as in Go packages."""
+    return ".".join([*reversed(group.split(".")), version, kind])
+
+
+def custom_schema(schema: Mapping[str, Any], group: str, version: str, kind: str, dialect: OpenApiDialect) -> Document:
+    out = _translate_schema(schema, dialect)
+    out.setdefault("type", "object")
+    if out.get("x-kubernetes-preserve-unknown-fields") and dialect.version == 2:
+        out = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    known = out.get("properties", {})
+    out["properties"] = {
+        **_type_and_metadata_properties(dialect),
+        **{k: v for k, v in known.items() if k not in META_FIELDS},
+    }
+    out["x-kubernetes-group-version-kind"] = [{"group": group, "kind": kind, "version": version}]
+    return out
+
+
+def custom_list_schema(group: str, version: str, kind: str, list_kind: str, dialect: OpenApiDialect) -> Document:
+    return {
+        "type": "object",
+        "required": ["items"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "items": {"type": "array", "items": dialect.ref(custom_definition_name(group, version, kind))},
+            "kind": {"type": "string"},
+            "metadata": dialect.ref(LIST_META),
+        },
+        "x-kubernetes-group-version-kind": [{"group": group, "kind": list_kind, "version": version}],
+    }
+
+
+_COMBINATORS = ("allOf", "anyOf", "oneOf")
+_V3_ONLY_KEYWORDS = ("default", "nullable", "not", *_COMBINATORS)
+
+
+def _translate_schema(schema: Mapping[str, Any], dialect: OpenApiDialect) -> Document:
+    old = dialect.version == 2
+    out: Document = {}
+    for key, value in schema.items():
+        if old and key in _V3_ONLY_KEYWORDS:
+            continue
+        if key == "properties":
+            out[key] = {name: _translate_schema(sub, dialect) for name, sub in value.items()}
+        elif key in ("items", "additionalProperties", "not") and isinstance(value, dict):
+            out[key] = _translate_schema(value, dialect)
+        elif key in _COMBINATORS:
+            out[key] = [_translate_schema(sub, dialect) for sub in value]
+        else:
+            out[key] = value
+    if old and (schema.get("nullable") or schema.get("x-kubernetes-preserve-unknown-fields")):
+        # Old clients would refuse a null, or prune what they do not know: say less.
+        for key in ("type", "properties", "items", "additionalProperties", "required", "enum", "format"):
+            out.pop(key, None)
+    elif schema.get("x-kubernetes-embedded-resource"):
+        out["properties"] = {
+            **_type_and_metadata_properties(dialect),
+            **{k: v for k, v in out.get("properties", {}).items() if k not in META_FIELDS},
+        }
+        stated = out.get("required", [])
+        out["required"] = [*stated, *(key for key in ("kind", "apiVersion") if key not in stated)]
+    return out
+
+
+def _type_and_metadata_properties(dialect: OpenApiDialect) -> Document:
+    """Return the properties that every resource has, embedded ones too."""
+    return {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": dialect.ref(OBJECT_META)}
+
+
+_MEDIA_TYPES = ("application/json", "application/yaml")
+_BEARER_TOKEN = {"type": "apiKey", "name": "authorization", "in": "header"}
 # Every document speaks of these, whatever its kinds are.
-_ALWAYS = (META + "DeleteOptions", META + "Patch", META + "Status")
+_COMMON_DEFINITIONS = (META_V1 + "DeleteOptions", META_V1 + "Patch", META_V1 + "Status")
 
 
-def v3_document(builtin: Builtin, resources: Sequence[Described]) -> Document:
+def v3_document(builtin: BuiltinTypes, resources: Sequence[OpenApiResource]) -> Document:
     """Build the OpenAPI 3 document of one group-version from the resources served in it."""
-    dialect = Dialect(3)
-    paths = _paths(builtin, resources, _v3_operation)
+    dialect = OpenApiDialect(3)
+    paths = _path_items(builtin, resources, _v3_operation)
     return {
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": builtin.release},
         "paths": paths,
         "components": {
-            "schemas": _schemas(builtin, resources, paths, dialect),
-            "securitySchemes": {"BearerToken": _TOKEN},
+            "schemas": _definitions(builtin, resources, paths, dialect),
+            "securitySchemes": {"BearerToken": _BEARER_TOKEN},
         },
     }
 
 
-def v2_document(builtin: Builtin, resources: Sequence[Described]) -> Document:
+def v2_document(builtin: BuiltinTypes, resources: Sequence[OpenApiResource]) -> Document:
     """Build the one OpenAPI 2 document of all resources."""
-    dialect = Dialect(2)
-    paths = _paths(builtin, resources, _v2_operation)
+    dialect = OpenApiDialect(2)
+    paths = _path_items(builtin, resources, _v2_operation)
     return {
         "swagger": "2.0",
         "info": {"title": "Kubernetes", "version": builtin.release},
         "paths": paths,
-        "definitions": _schemas(builtin, resources, paths, dialect),
-        "securityDefinitions": {"BearerToken": _TOKEN},
+        "definitions": _definitions(builtin, resources, paths, dialect),
+        "securityDefinitions": {"BearerToken": _BEARER_TOKEN},
         "security": [{"BearerToken": []}],
     }
 
@@ -72,19 +234,22 @@ def document_hash(raw: bytes) -> str:
     return hashlib.sha512(raw).hexdigest().upper()
 
 
-def _naming(builtin: Builtin, resources: Sequence[Described]) -> Naming:
+def _definition_names(builtin: BuiltinTypes, resources: Sequence[OpenApiResource]) -> DefinitionNames:
     names: dict[tuple[str, str, str], str] = {
-        gvk: name for name in builtin.names() if not name.startswith(META) for gvk in builtin.kinds_of(name)
+        gvk: name
+        for name in builtin.definition_names()
+        if not name.startswith(META_V1)
+        for gvk in builtin.kinds_of(name)
     }
     for found in resources:
         if found.schema is not None:
             for kind in (found.kind, found.list_kind):
-                names[found.group, found.version, kind] = custom_name(found.group, found.version, kind)
-    return Naming(names)
+                names[found.group, found.version, kind] = custom_definition_name(found.group, found.version, kind)
+    return DefinitionNames(names)
 
 
-def _paths(builtin: Builtin, resources: Sequence[Described], spelled: Any) -> Document:
-    naming = _naming(builtin, resources)
+def _path_items(builtin: BuiltinTypes, resources: Sequence[OpenApiResource], spelled: Any) -> Document:
+    naming = _definition_names(builtin, resources)
     paths: Document = {}
     for resource in resources:
         for path, method, operation in operations(resource, naming):
@@ -92,19 +257,23 @@ def _paths(builtin: Builtin, resources: Sequence[Described], spelled: Any) -> Do
     return dict(sorted(paths.items()))
 
 
-def _schemas(builtin: Builtin, resources: Sequence[Described], paths: Document, dialect: Dialect) -> Document:
+def _definitions(
+    builtin: BuiltinTypes, resources: Sequence[OpenApiResource], paths: Document, dialect: OpenApiDialect
+) -> Document:
     out: Document = {}
     for found in resources:
         if found.schema is not None:
             where = (found.group, found.version)
-            out[custom_name(*where, found.kind)] = custom_schema(found.schema, *where, found.kind, dialect)
-            out[custom_name(*where, found.list_kind)] = custom_list(*where, found.kind, found.list_kind, dialect)
-    needed = {*_ALWAYS, *referenced(paths), *referenced(out)} - out.keys()
-    return dict(sorted({**closure(builtin, needed, dialect), **out}.items()))
+            out[custom_definition_name(*where, found.kind)] = custom_schema(found.schema, *where, found.kind, dialect)
+            out[custom_definition_name(*where, found.list_kind)] = custom_list_schema(
+                *where, found.kind, found.list_kind, dialect
+            )
+    needed = {*_COMMON_DEFINITIONS, *referenced_definitions(paths), *referenced_definitions(out)} - out.keys()
+    return dict(sorted({**definition_closure(builtin, needed, dialect), **out}.items()))
 
 
 def _v3_operation(operation: Document) -> Document:
-    ref = Dialect(3).ref
+    ref = OpenApiDialect(3).ref
     out = {k: v for k, v in operation.items() if k not in ("body", "responses", "parameters")}
     out["parameters"] = [
         {**{k: v for k, v in p.items() if k != "type"}, "schema": {"type": p["type"]}} for p in operation["parameters"]
@@ -119,15 +288,15 @@ def _v3_operation(operation: Document) -> Document:
         out["responses"][code] = {"description": answer["description"]}
         if code != "401":
             schema = ref(answer["schema"]) if answer["schema"] else {"type": "string"}
-            out["responses"][code]["content"] = {kind: {"schema": schema} for kind in _MEDIA}
+            out["responses"][code]["content"] = {kind: {"schema": schema} for kind in _MEDIA_TYPES}
     return out
 
 
 def _v2_operation(operation: Document) -> Document:
-    ref = Dialect(2).ref
+    ref = OpenApiDialect(2).ref
     out = {k: v for k, v in operation.items() if k not in ("body", "responses", "parameters")}
     out["consumes"] = list(operation["body"][1]) if "body" in operation else ["*/*"]
-    out["produces"] = list(_MEDIA)
+    out["produces"] = list(_MEDIA_TYPES)
     out["schemes"] = ["https"]
     out["parameters"] = list(operation["parameters"])
     if "body" in operation:

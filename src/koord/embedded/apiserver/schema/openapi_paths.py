@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.schema.builtin import META, BuiltinResource, Subresource
+from koord.embedded.apiserver.schema.builtin_types import META_V1, BuiltinResource, Subresource
 
 Document = dict[str, Any]
 
-_WRITE = ("dryRun", "fieldManager", "fieldValidation")
-_LIST = (
+_WRITE_QUERY = ("dryRun", "fieldManager", "fieldValidation")
+_LIST_QUERY = (
     "allowWatchBookmarks",
     "continue",
     "fieldSelector",
@@ -28,15 +28,18 @@ _LIST = (
     "timeoutSeconds",
     "watch",
 )
-_DELETE = (
+_DELETE_QUERY = (
     "dryRun",
     "gracePeriodSeconds",
     "ignoreStoreReadErrorWithClusterBreakingPotential",
     "orphanDependents",
     "propagationPolicy",
 )
-_DELETE_ALL = (*_DELETE, *(name for name in _LIST if name not in ("allowWatchBookmarks", "watch")))
-_LOG = (
+_DELETE_COLLECTION_QUERY = (
+    *_DELETE_QUERY,
+    *(name for name in _LIST_QUERY if name not in ("allowWatchBookmarks", "watch")),
+)
+_LOG_QUERY = (
     "container",
     "follow",
     "insecureSkipTLSVerifyBackend",
@@ -47,31 +50,31 @@ _LOG = (
     "tailLines",
     "timestamps",
 )
-_TYPES = {
+_QUERY_TYPES = {
     **dict.fromkeys(("allowWatchBookmarks", "force", "sendInitialEvents", "watch", "orphanDependents"), "boolean"),
     **dict.fromkeys(("follow", "insecureSkipTLSVerifyBackend", "previous", "timestamps"), "boolean"),
     "ignoreStoreReadErrorWithClusterBreakingPotential": "boolean",
     **dict.fromkeys(("gracePeriodSeconds", "limit", "timeoutSeconds"), "integer"),
     **dict.fromkeys(("limitBytes", "sinceSeconds", "tailLines"), "integer"),
 }
-_PATCHES = ("application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json")
-_STRATEGIC = "application/strategic-merge-patch+json"
+_PATCH_MEDIA_TYPES = ("application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json")
+_STRATEGIC_MEDIA_TYPE = "application/strategic-merge-patch+json"
 # verb -> (method, x-kubernetes-action, word in the operation's id, query parameters, answers)
 _VERBS: Mapping[str, tuple[str, str, str, tuple[str, ...], tuple[str, ...]]] = {
-    "list": ("get", "list", "list", _LIST, ("200",)),
-    "create": ("post", "post", "create", _WRITE, ("200", "201", "202")),
-    "deletecollection": ("delete", "deletecollection", "delete", _DELETE_ALL, ("200",)),
+    "list": ("get", "list", "list", _LIST_QUERY, ("200",)),
+    "create": ("post", "post", "create", _WRITE_QUERY, ("200", "201", "202")),
+    "deletecollection": ("delete", "deletecollection", "delete", _DELETE_COLLECTION_QUERY, ("200",)),
     "get": ("get", "get", "read", (), ("200",)),
-    "update": ("put", "put", "replace", _WRITE, ("200", "201")),
-    "patch": ("patch", "patch", "patch", (*_WRITE, "force"), ("200", "201")),
-    "delete": ("delete", "delete", "delete", _DELETE, ("200", "202")),
+    "update": ("put", "put", "replace", _WRITE_QUERY, ("200", "201")),
+    "patch": ("patch", "patch", "patch", (*_WRITE_QUERY, "force"), ("200", "201")),
+    "delete": ("delete", "delete", "delete", _DELETE_QUERY, ("200", "202")),
 }
 # The real server describes some requests for custom kinds otherwise, although it takes the same.
-_CUSTOM_QUERY = {"get": ("resourceVersion",), "deletecollection": _LIST}
-_ANSWERS = {"200": "OK", "201": "Created", "202": "Accepted", "401": "Unauthorized"}
+_CUSTOM_QUERY = {"get": ("resourceVersion",), "deletecollection": _LIST_QUERY}
+_RESPONSE_DESCRIPTIONS = {"200": "OK", "201": "Created", "202": "Accepted", "401": "Unauthorized"}
 
 
-class Described(msgspec.Struct, frozen=True, kw_only=True):
+class OpenApiResource(msgspec.Struct, frozen=True, kw_only=True):
     """An OpenApiResource describes one resource; `schema` is the CRD's openAPIV3Schema, None for a built-in kind."""
 
     group: str
@@ -85,8 +88,8 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
     schema: Mapping[str, Any] | None = None
 
 
-def described(resource: BuiltinResource) -> Described:
-    return Described(
+def openapi_resource(resource: BuiltinResource) -> OpenApiResource:
+    return OpenApiResource(
         group=resource.group,
         version=resource.version,
         kind=resource.kind,
@@ -98,7 +101,7 @@ def described(resource: BuiltinResource) -> Described:
     )
 
 
-class Naming:
+class DefinitionNames:
     """DefinitionNames maps kinds to the names of their schemas.
 
     Kinds such as the options of exec and proxy have none.
@@ -107,11 +110,11 @@ class Naming:
     def __init__(self, names: Mapping[tuple[str, str, str], str]) -> None:
         self._names = names
 
-    def of(self, group: str, version: str, kind: str) -> str | None:
+    def definition_name(self, group: str, version: str, kind: str) -> str | None:
         return self._names.get((group, version, kind))
 
 
-def operations(resource: Described, naming: Naming) -> Iterator[tuple[str, str, Document]]:
+def operations(resource: OpenApiResource, naming: DefinitionNames) -> Iterator[tuple[str, str, Document]]:
     """Yield (path, method, operation), with schemas as plain names under `schema` keys.
 
     The dialect turns them into refs.
@@ -133,44 +136,48 @@ def operations(resource: Described, naming: Naming) -> Iterator[tuple[str, str, 
 
 
 def _operation(
-    path: str, verb: str, resource: Described, naming: Naming, sub: Subresource | None = None
+    path: str, verb: str, resource: OpenApiResource, naming: DefinitionNames, sub: Subresource | None = None
 ) -> tuple[str, str, Document]:
     method, action, word, query, answers = _VERBS[verb]
     kind = sub.kind if sub else resource.kind
     group = (sub.group if sub else "") or resource.group
     version = (sub.version if sub else "") or resource.version
-    body = naming.of(group, version, kind)
+    body = naming.definition_name(group, version, kind)
     answer = body
     custom = resource.schema is not None
     if custom:
         query = _CUSTOM_QUERY.get(verb, query)
     if sub and sub.name == "log":
-        query, answer = _LOG, None
+        query, answer = _LOG_QUERY, None
     if body is None and sub:  # a stream or a relay: what goes through it is no object
         action, word, query, answers = "connect", f"connect {method.capitalize()}", (), ("200",)
     if verb == "list":
-        answer = naming.of(resource.group, resource.version, resource.list_kind)
+        answer = naming.definition_name(resource.group, resource.version, resource.list_kind)
     elif verb in ("delete", "deletecollection") and sub is None:
-        body, answer = META + "DeleteOptions", META + "Status"
+        body, answer = META_V1 + "DeleteOptions", META_V1 + "Status"
     operation: Document = {
-        "operationId": _identity(word, verb, path, resource, sub),
-        "parameters": [*_path_parameters(path), *(_parameter(name) for name in query)],
-        "responses": {code: {"description": _ANSWERS[code], "schema": answer} for code in answers}
-        | {"401": {"description": _ANSWERS["401"], "schema": None}},
+        "operationId": _operation_id(word, verb, path, resource, sub),
+        "parameters": [*_path_parameters(path), *(_query_parameter(name) for name in query)],
+        "responses": {code: {"description": _RESPONSE_DESCRIPTIONS[code], "schema": answer} for code in answers}
+        | {"401": {"description": _RESPONSE_DESCRIPTIONS["401"], "schema": None}},
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
     }
     if action == "connect":
         return path, method, operation
     if verb == "patch":
-        operation["body"] = (META + "Patch", _PATCHES if custom else (*_PATCHES, _STRATEGIC), True)
+        operation["body"] = (
+            META_V1 + "Patch",
+            _PATCH_MEDIA_TYPES if custom else (*_PATCH_MEDIA_TYPES, _STRATEGIC_MEDIA_TYPE),
+            True,
+        )
     elif body and (verb in ("create", "update", "delete") or (verb == "deletecollection" and not custom)):
         media = ("application/json", "application/yaml") if custom else ("*/*",)
         operation["body"] = (body, media, verb in ("create", "update"))
     return path, method, operation
 
 
-def _identity(word: str, verb: str, path: str, resource: Described, sub: Subresource | None) -> str:
+def _operation_id(word: str, verb: str, path: str, resource: OpenApiResource, sub: Subresource | None) -> str:
     group = resource.group.removesuffix(".k8s.io") or "core"
     title = "".join(part[:1].upper() + part[1:] for part in group.replace("-", ".").split("."))
     version = resource.version[:1].upper() + resource.version[1:]
@@ -192,5 +199,5 @@ def _path_parameters(path: str) -> list[Document]:
     ]
 
 
-def _parameter(name: str) -> Document:
-    return {"name": name, "in": "query", "type": _TYPES.get(name, "string")}
+def _query_parameter(name: str) -> Document:
+    return {"name": name, "in": "query", "type": _QUERY_TYPES.get(name, "string")}

@@ -6,10 +6,18 @@ so a verb that reads, decides and writes in one go needs no lock. Only the journ
 own.
 """
 
-from koord.embedded.apiserver.store.collection import Collection, TooOld
-from koord.embedded.apiserver.store.journal import Journal, JournalFailed
-from koord.embedded.apiserver.store.record import Event, Record
-from koord.embedded.apiserver.store.store import Store
-from koord.embedded.apiserver.store.watcher import Watcher
+from koord.embedded.apiserver.store.collection import EventCursor, ResourceCollection, RevisionTooOldError
+from koord.embedded.apiserver.store.journal import JournalError, StoreJournal
+from koord.embedded.apiserver.store.object_store import ObjectStore
+from koord.embedded.apiserver.store.record import StoreEvent, StoreRecord
 
-__all__ = ["Collection", "Event", "Journal", "JournalFailed", "Record", "Store", "TooOld", "Watcher"]
+__all__ = [
+    "EventCursor",
+    "JournalError",
+    "ObjectStore",
+    "ResourceCollection",
+    "RevisionTooOldError",
+    "StoreEvent",
+    "StoreJournal",
+    "StoreRecord",
+]

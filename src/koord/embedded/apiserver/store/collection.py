@@ -6,19 +6,19 @@ A cursor holds no events of its own, so a slow watcher costs nothing to others.
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 import itertools
 from collections.abc import Iterator
 
-from koord.embedded.apiserver.store.record import Event, Record
-from koord.embedded.apiserver.store.watcher import Watcher
+from koord.embedded.apiserver.store.record import StoreEvent, StoreRecord
 
 # Enough for a watcher that is away for a few seconds at full speed; a longer absence costs it a new list.
 HISTORY_EVENTS = 16_384
 HISTORY_BYTES = 96 << 20
 
 
-class TooOld(Exception):
+class RevisionTooOldError(Exception):
     """Raised when the requested revision is older than the history that is kept."""
 
     def __init__(self, asked: int, oldest: int) -> None:
@@ -27,40 +27,44 @@ class TooOld(Exception):
         self.oldest = oldest
 
 
-def key_of(namespace: str, name: str) -> str:
+def collection_key(namespace: str, name: str) -> str:
     """Return the key of an object. The order of keys is the order on the wire, as etcd sorts them."""
     return f"{namespace}/{name}"
 
 
-class Collection:
+class ResourceCollection:
     def __init__(
-        self, resource: str, born: int, history_events: int = HISTORY_EVENTS, history_bytes: int = HISTORY_BYTES
+        self,
+        resource: str,
+        created_revision: int,
+        history_events: int = HISTORY_EVENTS,
+        history_bytes: int = HISTORY_BYTES,
     ) -> None:
         self.resource = resource
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, StoreRecord] = {}
         self._keys: list[str] = []
-        self._events: list[Event] = []
-        self._first = 0  # sequence number of _events[0]
+        self._events: list[StoreEvent] = []
+        self._first_position = 0  # sequence number of _events[0]
         self._bytes = 0
-        self._floor = born  # revisions up to here cannot be replayed
+        self._compacted_revision = created_revision  # revisions up to here cannot be replayed
         self._history_events = history_events
         self._history_bytes = history_bytes
-        self._watchers: dict[Watcher, None] = {}  # in the order they came: wake-ups must not depend on addresses
+        self._watchers: dict[EventCursor, None] = {}  # in the order they came: wake-ups must not depend on addresses
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def get(self, namespace: str, name: str) -> Record | None:
-        return self._records.get(key_of(namespace, name))
+    def get(self, namespace: str, name: str) -> StoreRecord | None:
+        return self._records.get(collection_key(namespace, name))
 
-    def load(self, records: list[Record]) -> None:
+    def load(self, records: list[StoreRecord]) -> None:
         """Fill an empty collection from disk, without events."""
-        self._records = {key_of(r.namespace, r.name): r for r in records}
+        self._records = {collection_key(r.namespace, r.name): r for r in records}
         self._keys = sorted(self._records)
 
     # Reading -----------------------------------------------------------------------------------------------------
 
-    def scan(self, namespace: str = "", after: str = "") -> Iterator[Record]:
+    def scan(self, namespace: str = "", after: str = "") -> Iterator[StoreRecord]:
         """Yield records in key order, in one namespace or all, from the first key greater than `after`."""
         keys = self._keys
         prefix = f"{namespace}/" if namespace else ""
@@ -71,36 +75,36 @@ class Collection:
                 return
             yield records[key]
 
-    def scan_at(self, revision: int, namespace: str = "", after: str = "") -> list[Record]:
+    def scan_at(self, revision: int, namespace: str = "", after: str = "") -> list[StoreRecord]:
         """Return what `scan` would have returned at an earlier revision. Raises RevisionTooOldError when that is
         compacted.
         """
-        changed = self._changed_since(revision)
+        changed = self._records_before(revision)
         if not changed:
             return list(self.scan(namespace, after))
         past = {key: record for key, record in changed.items() if record is not None}
         prefix = f"{namespace}/" if namespace else ""
-        now = [(key_of(r.namespace, r.name), r) for r in self.scan(namespace, after)]
+        now = [(collection_key(r.namespace, r.name), r) for r in self.scan(namespace, after)]
         kept = [(key, r) for key, r in now if key not in changed]
         kept += [(key, r) for key, r in past.items() if key > after and key.startswith(prefix)]
         kept.sort(key=lambda pair: pair[0])
         return [r for _, r in kept]
 
-    def _changed_since(self, revision: int) -> dict[str, Record | None]:
+    def _records_before(self, revision: int) -> dict[str, StoreRecord | None]:
         """Return every key touched after `revision` with the record that it had then (None: it did not exist)."""
-        if revision < self._floor:
-            raise TooOld(revision, self._floor)
-        was: dict[str, Record | None] = {}
+        if revision < self._compacted_revision:
+            raise RevisionTooOldError(revision, self._compacted_revision)
+        was: dict[str, StoreRecord | None] = {}
         for event in reversed(self._events):
             if event.revision <= revision:
                 break
-            was[key_of(event.record.namespace, event.record.name)] = event.previous
+            was[collection_key(event.record.namespace, event.record.name)] = event.previous
         return was
 
     # Writing (by the Store only) ---------------------------------------------------------------------------------
 
-    def apply(self, event: Event) -> None:
-        key = key_of(event.record.namespace, event.record.name)
+    def apply(self, event: StoreEvent) -> None:
+        key = collection_key(event.record.namespace, event.record.name)
         if event.type == "DELETED":
             del self._records[key]
             del self._keys[bisect.bisect_left(self._keys, key)]
@@ -114,63 +118,130 @@ class Collection:
         self._events.append(event)
         self._bytes += len(event.record.raw)
         if len(self._events) > self._history_events or self._bytes > self._history_bytes:
-            self._shrink()
+            self._drop_older_half()
         for watcher in self._watchers:
-            watcher.wake()
+            watcher.notify()
 
     def compact(self, revision: int) -> None:
         """Drop events up to and including `revision`. Records stay, and so does a younger history."""
         drop = bisect.bisect_right(self._events, revision, key=lambda event: event.revision)
         if drop:
-            self._forget(drop)
+            self._drop_events(drop)
 
-    def _shrink(self) -> None:
+    def _drop_older_half(self) -> None:
         """Drop the older half of the history at once: trimming one event per write would move the whole list each
         time.
         """
-        self._forget(max(1, len(self._events) // 2))
+        self._drop_events(max(1, len(self._events) // 2))
 
-    def _forget(self, drop: int) -> None:
-        self._floor = self._events[drop - 1].revision
+    def _drop_events(self, drop: int) -> None:
+        self._compacted_revision = self._events[drop - 1].revision
         self._bytes -= sum(len(e.record.raw) for e in self._events[:drop])
         del self._events[:drop]
-        self._first += drop
+        self._first_position += drop
         for watcher in self._watchers:
-            if watcher.position < self._first:
-                watcher.wake()  # it finds out that it was too slow
+            if watcher.position < self._first_position:
+                watcher.notify()  # it finds out that it was too slow
 
     # Watching ----------------------------------------------------------------------------------------------------
 
-    def subscribe(self, revision: int | None = None) -> Watcher:
+    def subscribe(self, revision: int | None = None) -> EventCursor:
         """Return a cursor over the events after `revision` (None: from now on). Raises RevisionTooOldError when
         they are compacted.
         """
-        end = self._first + len(self._events)
+        end = self._first_position + len(self._events)
         if revision is None:
             position = end
-        elif revision < self._floor:
-            raise TooOld(revision, self._floor)
+        elif revision < self._compacted_revision:
+            raise RevisionTooOldError(revision, self._compacted_revision)
         else:
-            position = self._first + bisect.bisect_right(self._events, revision, key=lambda e: e.revision)
-        watcher = Watcher(self, position)
+            position = self._first_position + bisect.bisect_right(self._events, revision, key=lambda e: e.revision)
+        watcher = EventCursor(self, position)
         self._watchers[watcher] = None
         return watcher
 
-    def unsubscribe(self, watcher: Watcher) -> None:
+    def unsubscribe(self, watcher: EventCursor) -> None:
         self._watchers.pop(watcher, None)
 
-    def events_from(self, position: int) -> list[Event] | None:
+    def events_from(self, position: int) -> list[StoreEvent] | None:
         """Return the events at and after a position; None when the position is older than the history that is
         kept.
         """
-        if position < self._first:
+        if position < self._first_position:
             return None
-        return self._events[position - self._first :]
+        return self._events[position - self._first_position :]
 
     @property
-    def end(self) -> int:
-        return self._first + len(self._events)
+    def end_position(self) -> int:
+        return self._first_position + len(self._events)
 
     @property
     def watcher_count(self) -> int:
         return len(self._watchers)
+
+
+class EventCursor:
+    __slots__ = ("_collection", "_timer", "_waiting", "closed", "position")
+
+    def __init__(self, collection: ResourceCollection, position: int) -> None:
+        self._collection = collection
+        self.position = position
+        self._waiting: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.closed = False
+
+    def notify(self) -> None:
+        waiting = self._waiting
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    def pending(self) -> list[StoreEvent] | None:
+        """Return the events since the last call without waiting; None when the reader was too slow and must list
+        again.
+        """
+        events = self._collection.events_from(self.position)
+        if events:
+            self.position += len(events)
+        return events
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait for an event and return True; return False when the cursor is closed or `timeout` seconds have
+        passed.
+        """
+        loop = asyncio.get_running_loop()
+        due = None if timeout is None else loop.time() + timeout
+        while True:
+            if self.closed:
+                return False
+            if self.position != self._collection.end_position:
+                return True
+            if due is not None:
+                if loop.time() >= due:
+                    return False
+                self._arm_timer(loop, due)
+            self._waiting = loop.create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+
+    def _arm_timer(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        """Set the timer, unless one is set for an earlier moment: events come often, the ends of waits seldom."""
+        timer = self._timer
+        if timer is not None:
+            if timer.when() <= due:
+                return
+            timer.cancel()
+        self._timer = loop.call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.notify()
+
+    def close(self) -> None:
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._collection.unsubscribe(self)
+        self.notify()

@@ -19,33 +19,33 @@ from pathlib import Path
 
 import msgspec
 
-from koord.embedded.apiserver.store.record import NO_LABELS, Record
+from koord.embedded.apiserver.store.record import NO_STRINGS, StoreRecord
 
-FORMAT = 1
+JOURNAL_FORMAT = 1
 MAX_BATCH = 500
 
 # revision, resource, namespace, name, object (None: removed), labels and selectable fields as JSON
 _Row = tuple[int, str, str, str, bytes | None, bytes]
 
 
-class JournalFailed(Exception):
+class JournalError(Exception):
     """Raised when the data directory cannot be opened, read or written."""
 
 
-class Journal:
+class StoreJournal:
     """Opens (or creates) a data directory and owns it until `close`; a second owner is refused."""
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
         self._path = folder / "koord.db"
         self._durable = durable
-        self._lock_fd = _take(folder)
+        self._lock_fd = _lock_directory(folder)
         try:
             self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            self._prepare()
+            self._create_tables()
         except sqlite3.Error as error:
             os.close(self._lock_fd)
-            raise JournalFailed(f"cannot open {self._path}: {error}") from error
-        except JournalFailed:
+            raise JournalError(f"cannot open {self._path}: {error}") from error
+        except JournalError:
             self._db.close()
             os.close(self._lock_fd)
             raise
@@ -53,12 +53,12 @@ class Journal:
         self._wake = threading.Event()
         self._closing = False
         self._failure: str | None = None
-        self._safe_revision = 0
+        self._durable_revision = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
 
-    def _prepare(self) -> None:
+    def _create_tables(self) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         self._db.execute("CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
@@ -68,40 +68,40 @@ class Journal:
         )
         found = self._db.execute("SELECT value FROM facts WHERE name = 'format'").fetchone()
         if found is None:
-            self._db.execute("INSERT INTO facts VALUES ('format', ?)", (FORMAT,))
-        elif found[0] != FORMAT:
-            raise JournalFailed(
-                f"{self._path} has format {found[0]}, this version writes {FORMAT}; use another --data-dir"
+            self._db.execute("INSERT INTO facts VALUES ('format', ?)", (JOURNAL_FORMAT,))
+        elif found[0] != JOURNAL_FORMAT:
+            raise JournalError(
+                f"{self._path} has format {found[0]}, this version writes {JOURNAL_FORMAT}; use another --data-dir"
             )
 
-    def load(self) -> tuple[int, Mapping[str, list[Record]]]:
+    def load(self) -> tuple[int, Mapping[str, list[StoreRecord]]]:
         """Return the last committed revision and everything stored, by resource. Call it once, before the first
         write.
         """
-        found: dict[str, list[Record]] = {}
+        found: dict[str, list[StoreRecord]] = {}
         try:
             rows = self._db.execute("SELECT resource, namespace, name, revision, object, selectable FROM objects")
             for resource, namespace, name, revision, raw, selectable in rows:
                 labels, fields = msgspec.json.decode(selectable)
-                record = Record(namespace, name, revision, raw, labels or NO_LABELS, fields or NO_LABELS)
+                record = StoreRecord(namespace, name, revision, raw, labels or NO_STRINGS, fields or NO_STRINGS)
                 found.setdefault(resource, []).append(record)
             last = self._db.execute("SELECT value FROM facts WHERE name = 'revision'").fetchone()
         except (sqlite3.Error, msgspec.DecodeError) as error:
-            raise JournalFailed(f"cannot read {self._path}: {error}") from error
+            raise JournalError(f"cannot read {self._path}: {error}") from error
         return (last[0] if last else 0), found
 
     # From the event loop -----------------------------------------------------------------------------------------
 
-    def check(self) -> None:
+    def raise_if_failed(self) -> None:
         """Raise JournalError if an earlier write could not be stored: from then on nothing may be acknowledged."""
         if self._failure is not None:
-            raise JournalFailed(self._failure)
+            raise JournalError(self._failure)
 
-    def write(self, resource: str, record: Record) -> None:
+    def write(self, resource: str, record: StoreRecord) -> None:
         selectable = msgspec.json.encode((record.labels, record.fields))
         self._append((record.revision, resource, record.namespace, record.name, record.raw, selectable))
 
-    def remove(self, resource: str, record: Record) -> None:
+    def remove(self, resource: str, record: StoreRecord) -> None:
         self._append((record.revision, resource, record.namespace, record.name, None, b""))
 
     def _append(self, row: _Row) -> None:
@@ -112,9 +112,9 @@ class Journal:
         if not self._wake.is_set():
             self._wake.set()
 
-    async def settled(self, revision: int) -> None:
-        self.check()
-        if not self._durable or revision <= self._safe_revision or self._loop is None:
+    async def wait_durable(self, revision: int) -> None:
+        self.raise_if_failed()
+        if not self._durable or revision <= self._durable_revision or self._loop is None:
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append((revision, waiter))
@@ -129,8 +129,8 @@ class Journal:
         self._db.close()
         os.close(self._lock_fd)
 
-    def _on_safe(self, revision: int) -> None:
-        self._safe_revision = revision
+    def _on_durable(self, revision: int) -> None:
+        self._durable_revision = revision
         while self._waiters and self._waiters[0][0] <= revision:
             waiter = self._waiters.popleft()[1]
             if not waiter.done():
@@ -140,7 +140,7 @@ class Journal:
         while self._waiters:
             waiter = self._waiters.popleft()[1]
             if not waiter.done():
-                waiter.set_exception(JournalFailed(why))
+                waiter.set_exception(JournalError(why))
 
     # On the writer thread ----------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class Journal:
                     self._loop.call_soon_threadsafe(self._on_failure, self._failure)
                     return
                 if self._durable:
-                    self._loop.call_soon_threadsafe(self._on_safe, batch[-1][0])
+                    self._loop.call_soon_threadsafe(self._on_durable, batch[-1][0])
             if self._closing and not self._queue:
                 return
 
@@ -179,19 +179,19 @@ class Journal:
         db.execute("COMMIT")
 
 
-def _take(folder: Path) -> int:
+def _lock_directory(folder: Path) -> int:
     """Lock the data directory for this process; the kernel frees the lock however the process ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise JournalFailed(f"cannot use data directory {folder}: {error.strerror}") from error
+        raise JournalError(f"cannot use data directory {folder}: {error.strerror}") from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         owner = os.read(fd, 32).decode(errors="replace").strip() or "unknown"
         os.close(fd)
-        raise JournalFailed(f"data directory {folder} is in use by another koord (pid {owner})") from error
+        raise JournalError(f"data directory {folder} is in use by another koord (pid {owner})") from error
     os.ftruncate(fd, 0)
     os.pwrite(fd, str(os.getpid()).encode(), 0)
     return fd

@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
-NO_LABELS: Mapping[str, str] = {}
+NO_STRINGS: Mapping[str, str] = {}
 
 
-class Record:
+class StoreRecord:
     """An object at a revision. It is encoded once; its decoded forms are kept only while the record is
     recently used.
     """
@@ -31,8 +31,8 @@ class Record:
         name: str,
         revision: int,
         raw: bytes,
-        labels: Mapping[str, str] = NO_LABELS,
-        fields: Mapping[str, str] = NO_LABELS,
+        labels: Mapping[str, str] = NO_STRINGS,
+        fields: Mapping[str, str] = NO_STRINGS,
     ) -> None:
         self.namespace = namespace
         self.name = name
@@ -59,22 +59,22 @@ class Record:
         self._typed = made
         return made
 
-    def warm(self, plain: dict[str, Any]) -> None:
+    def keep_decoded(self, plain: dict[str, Any]) -> None:
         self._plain = plain
 
-    def cool(self) -> None:
+    def drop_decoded(self) -> None:
         self._plain = None
         self._typed = None
 
 
-class Event:
+class StoreEvent:
     """One change at one revision. `previous` is the record that it replaced, for selectors and for lists of
     the past.
     """
 
     __slots__ = ("_line", "previous", "record", "type")
 
-    def __init__(self, type: EventType, record: Record, previous: Record | None) -> None:
+    def __init__(self, type: EventType, record: StoreRecord, previous: StoreRecord | None) -> None:
         self.type: EventType = type
         self.record = record
         self.previous = previous

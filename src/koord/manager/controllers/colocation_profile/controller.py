@@ -13,42 +13,47 @@ from typing import ClassVar
 
 import msgspec
 
-from koord.api.annotations.colocation_profile import covers_running_pods
-from koord.api.builtin import NAMESPACES, PODS
-from koord.api.colocation import ClusterColocationProfile
-from koord.api.custom import CLUSTER_COLOCATION_PROFILES
+from koord.api.annotations.pod_codecs import is_controller_managed
+from koord.api.koordinator.colocation_profile import ClusterColocationProfile
+from koord.api.koordinator.custom_kinds import CLUSTER_COLOCATION_PROFILES
+from koord.api.kubernetes.builtin_kinds import NAMESPACES, PODS
+from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import to_dict
-from koord.api.pod import Pod
-from koord.api.right import READ, Right
-from koord.kube.cache import Change
-from koord.kube.controller import Controller, Done, Outcome, Retry
-from koord.kube.noise import QuietLog
-from koord.kube.refused import Refused
-from koord.kube.subscription import Subscription
-from koord.kube.workqueue import WorkQueue
-from koord.manager.controllers.colocation_profile.overlay import Coverage, coverage, covers, merge_patch, overlaid
-from koord.manager.webhooks.exclusion import excluded
-from koord.manager.webhooks.verdict import Denied
-from koord.manager.world import World
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, RequeueAfter
+from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.informer.cache import ObjectChange
+from koord.kube.informer.informer import HandlerRegistration
+from koord.kube.rate_limit import RateLimitedLog
+from koord.kube.transport.api_error import ApiError
+from koord.manager.context import ManagerContext
+from koord.manager.controllers.colocation_profile.pod_overlay import (
+    ProfileCoverage,
+    compile_coverage,
+    is_covered,
+    merge_patch,
+    overlay_profile,
+)
+from koord.manager.webhooks.admission import AdmissionDenied, excluded_namespaces
 
 _LOG = logging.getLogger(__name__)
 
-_UNPLACED = "unplaced"
-_TRIES = 4
+_BY_UNSCHEDULED = "unplaced"
+_MAX_TRIES = 4
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class ProfileControllerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The flags of the controller."""
 
-    by_default: bool = False  # also profiles that do not carry the label
-    round_s: float = 30.0
-    remember_s: float = 300.0  # how long a pod that was looked at is left alone
-    forget_s: float = 600.0  # how often the memory is swept
-    rate: float = 10.0  # pods a second
+    all_profiles: bool = False  # also profiles that do not carry the label
+    resync_s: float = 30.0
+    pod_cooldown_s: float = 300.0  # how long a pod that was looked at is left alone
+    sweep_period_s: float = 600.0  # how often the memory is swept
+    pods_per_second: float = 10.0  # pods a second
     burst: int = 100
 
 
-class _Allowance:
+class _RateLimiter:
     """A token bucket that refuses instead of making its caller wait."""
 
     def __init__(self, rate: float, burst: int, now: float) -> None:
@@ -67,39 +72,39 @@ class _Allowance:
 class ColocationProfileController:
     name: ClassVar[str] = "colocationprofile"
     gate: ClassVar[str] = "ColocationProfileController"
-    rights: ClassVar[tuple[Right, ...]] = (
-        Right("config.koordinator.sh", ("clustercolocationprofiles",), READ),
-        Right("", ("pods",), (*READ, "patch")),
-        Right("", ("namespaces",), READ),
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("config.koordinator.sh", ("clustercolocationprofiles",), READ_VERBS),
+        RbacRule("", ("pods",), (*READ_VERBS, "patch")),
+        RbacRule("", ("namespaces",), READ_VERBS),
     )
 
-    def __init__(self, world: World, pace: Pace = Pace()) -> None:  # noqa: B008 - a frozen value
-        self._client = world.client
-        self._clock = world.clock
-        self._pace = pace
-        self._spared = excluded(world.settings.namespace)
-        self._profiles = world.informers.of(CLUSTER_COLOCATION_PROFILES)
-        self._pods = world.informers.of(PODS)
-        self._namespaces = world.informers.of(NAMESPACES)
-        if not self._pods.has_index(_UNPLACED):
-            self._pods.add_index(_UNPLACED, _unplaced)
-        self._allowance = _Allowance(pace.rate, pace.burst, world.clock.monotonic())
-        self._done: dict[tuple[str, str], float] = {}  # version of a profile and pod -> until when
-        self._swept = world.clock.monotonic()
-        self._quiet = QuietLog(_LOG, world.clock)
-        self._queue: WorkQueue[str] = WorkQueue(world.clock, name=self.name)
-        self._subscription: Subscription[ClusterColocationProfile] | None = None
+    def __init__(self, context: ManagerContext, options: ProfileControllerOptions = ProfileControllerOptions()) -> None:  # noqa: B008 - a frozen value
+        self._client = context.client
+        self._clock = context.clock
+        self._options = options
+        self._excluded_namespaces = excluded_namespaces(context.settings.namespace)
+        self._profiles = context.informers.for_resource(CLUSTER_COLOCATION_PROFILES)
+        self._pods = context.informers.for_resource(PODS)
+        self._namespaces = context.informers.for_resource(NAMESPACES)
+        if not self._pods.has_index(_BY_UNSCHEDULED):
+            self._pods.add_index(_BY_UNSCHEDULED, _unscheduled_key)
+        self._rate_limiter = _RateLimiter(options.pods_per_second, options.burst, context.clock.monotonic())
+        self._cooldown_until_s: dict[tuple[str, str], float] = {}  # version of a profile and pod -> until when
+        self._swept_at_s = context.clock.monotonic()
+        self._quiet = RateLimitedLog(_LOG, context.clock)
+        self._queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
+        self._subscription: HandlerRegistration[ClusterColocationProfile] | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start the controller, also after `stop`: a replica may lead more than once."""
         self._queue = WorkQueue(self._clock, name=self.name)
-        self._subscription = self._profiles.on(self._on_profile)
+        self._subscription = self._profiles.add_event_handler(self._on_profile)
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
         if self._subscription is not None:
-            self._profiles.off(self._subscription)
+            self._profiles.remove_event_handler(self._subscription)
             self._subscription = None
         self._queue.shutdown(drain=False)
         if self._task is not None:
@@ -107,56 +112,56 @@ class ColocationProfileController:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def reconcile(self, key: str) -> Outcome:
+    async def reconcile(self, key: str) -> ReconcileResult:
         profile = self._profiles.get("", key)
         if profile is None or not self._is_managed(profile):
             return Done()
         self._sweep()
-        ready = coverage(profile, self._spared)
+        ready = compile_coverage(profile, self._excluded_namespaces)
         if isinstance(ready, str):
             self._quiet.warning("profile %s is not applied to waiting pods: %s", key, ready)
-            return Retry(self._pace.round_s)
+            return RequeueAfter(self._options.resync_s)
         version = profile.metadata.resource_version
-        for pod in sorted(self._pods.by_index(_UNPLACED, ""), key=lambda one: one.metadata.uid):
+        for pod in sorted(self._pods.by_index(_BY_UNSCHEDULED, ""), key=lambda one: one.metadata.uid):
             known = version, pod.metadata.uid
-            if self._done.get(known, 0.0) > self._clock.monotonic() or not self._covers(ready, pod):
+            if self._cooldown_until_s.get(known, 0.0) > self._clock.monotonic() or not self._is_covered(ready, pod):
                 continue
-            if not await self._bring_in_line(ready, pod):
+            if not await self._apply_to_pod(ready, pod):
                 break  # the limit is used up: the others wait for the next round
-            self._done[known] = self._clock.monotonic() + self._pace.remember_s
-        return Retry(self._pace.round_s)
+            self._cooldown_until_s[known] = self._clock.monotonic() + self._options.pod_cooldown_s
+        return RequeueAfter(self._options.resync_s)
 
     async def _run(self) -> None:
         for informer in (self._profiles, self._pods, self._namespaces):
-            await informer.wait_synced()
+            await informer.wait_for_sync()
         await Controller(self.name, self._queue, self.reconcile).run()
 
     def _is_managed(self, profile: ClusterColocationProfile) -> bool:
         if profile.metadata.deletion_timestamp is not None:
             return False
-        return self._pace.by_default or covers_running_pods(profile.metadata.labels)
+        return self._options.all_profiles or is_controller_managed(profile.metadata.labels)
 
-    def _covers(self, ready: Coverage, pod: Pod) -> bool:
+    def _is_covered(self, ready: ProfileCoverage, pod: Pod) -> bool:
         around = self._namespaces.get("", pod.metadata.namespace)
-        return covers(ready, pod, around.metadata.labels if around is not None else None)
+        return is_covered(ready, pod, around.metadata.labels if around is not None else None)
 
-    async def _bring_in_line(self, ready: Coverage, pod: Pod) -> bool:
+    async def _apply_to_pod(self, ready: ProfileCoverage, pod: Pod) -> bool:
         """Apply the profile to the pod. Return False when the rate limit forbids it for now."""
         meta = pod.metadata
         # Our view lacks fields that it does not know, so it can only say that nothing is to be done, not what.
         seen = to_dict(pod)
-        if overlaid(seen, ready.profile) == seen:
+        if overlay_profile(seen, ready.profile) == seen:
             return True
-        if not self._allowance.take(self._clock.monotonic()):
+        if not self._rate_limiter.take(self._clock.monotonic()):
             return False
-        for _ in range(_TRIES):
-            whole = await self._client.plain.get(PODS, meta.name, meta.namespace)
-            if isinstance(whole, Refused):
+        for _ in range(_MAX_TRIES):
+            whole = await self._client.dynamic.get(PODS, meta.name, meta.namespace)
+            if isinstance(whole, ApiError):
                 return True  # it has gone
             if whole["metadata"].get("uid") != meta.uid or (whole.get("spec") or {}).get("nodeName"):
                 return True
-            made = overlaid(whole, ready.profile)
-            if isinstance(made, Denied):
+            made = overlay_profile(whole, ready.profile)
+            if isinstance(made, AdmissionDenied):
                 self._quiet.warning(
                     "profile %s on pod %s/%s: %s", ready.profile.name, meta.namespace, meta.name, made.message
                 )
@@ -173,7 +178,7 @@ class ColocationProfileController:
                 uid=meta.uid,
                 resource_version=whole["metadata"].get("resourceVersion"),
             )
-            if not isinstance(answer, Refused) or answer.not_found:
+            if not isinstance(answer, ApiError) or answer.not_found:
                 return True
             if not answer.conflict:
                 self._quiet.warning(
@@ -184,11 +189,11 @@ class ColocationProfileController:
 
     def _sweep(self) -> None:
         now = self._clock.monotonic()
-        if now - self._swept >= self._pace.forget_s:
-            self._swept = now
-            self._done = {known: until for known, until in self._done.items() if until > now}
+        if now - self._swept_at_s >= self._options.sweep_period_s:
+            self._swept_at_s = now
+            self._cooldown_until_s = {known: until for known, until in self._cooldown_until_s.items() if until > now}
 
-    def _on_profile(self, change: Change[ClusterColocationProfile]) -> None:
+    def _on_profile(self, change: ObjectChange[ClusterColocationProfile]) -> None:
         old = change.old
         if change.kind != "deleted" and (
             old is None or old.metadata.resource_version != change.object.metadata.resource_version
@@ -196,5 +201,5 @@ class ColocationProfileController:
             self._queue.add(change.object.metadata.name)
 
 
-def _unplaced(pod: Pod) -> tuple[str, ...]:
+def _unscheduled_key(pod: Pod) -> tuple[str, ...]:
     return ("",) if not pod.spec.node_name else ()

@@ -8,22 +8,27 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import ClassVar
 
-from koord.api.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
-from koord.api.right import READ, Right
-from koord.kube.controller import Controller, Done, Outcome, Requeue, Retry
-from koord.kube.workqueue import WorkQueue
-from koord.manager.configuration.configuration import Configuration
-from koord.manager.controllers.noderesource.news import News
-from koord.manager.controllers.noderesource.pen import Pen
-from koord.manager.controllers.noderesource.sight import Sight
-from koord.manager.controllers.tally import FAILED, SUCCEEDED, Tally
-from koord.manager.explain.history import History
-from koord.manager.world import World
-from koord.policy.colocation.decision import Decision, NodeView, Settings, decide, enabled_parts
-from koord.policy.colocation.difference import decide_write
-from koord.policy.colocation.zone import decide_zones
+from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
+from koord.kube.controller.workqueue import WorkQueue
+from koord.manager.configuration.watcher import SloControllerConfig
+from koord.manager.context import ManagerContext
+from koord.manager.controllers.noderesource.informers import NodeResourceInformers
+from koord.manager.controllers.noderesource.writer import MetricEventReporter, NodeResourceWriter
+from koord.manager.controllers.reconcile_counter import FAILED, SUCCEEDED, ReconcileCounter
+from koord.manager.explain.lending_history import NodeLendingHistory
+from koord.policy.colocation.decision import (
+    ColocationDecision,
+    ColocationNodeView,
+    ColocationSettings,
+    decide_colocation,
+    enabled_plugins,
+)
+from koord.policy.colocation.node_patch import decide_node_patch
+from koord.policy.colocation.numa_zones import should_write_zones
 from koord.telemetry.clock import now
-from koord.telemetry.metrics.registry import Reading
+from koord.telemetry.metrics.registry import MetricReading
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,42 +38,44 @@ GPU_SHARED_GATE = "EnableSyncGPUSharedResource"
 
 class NodeResourceController:
     name: ClassVar[str] = "noderesource"
-    rights: ClassVar[tuple[Right, ...]] = (
-        Right("", ("nodes", "pods"), READ),
-        Right("", ("nodes/status",), ("patch",)),
-        Right("slo.koordinator.sh", ("nodemetrics",), READ),
-        Right("scheduling.koordinator.sh", ("devices",), READ),
-        Right("topology.node.k8s.io", ("noderesourcetopologies",), (*READ, "patch")),
-        Right("events.k8s.io", ("events",), ("create", "patch")),
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("nodes", "pods"), READ_VERBS),
+        RbacRule("", ("nodes/status",), ("patch",)),
+        RbacRule("slo.koordinator.sh", ("nodemetrics",), READ_VERBS),
+        RbacRule("scheduling.koordinator.sh", ("devices",), READ_VERBS),
+        RbacRule("topology.node.k8s.io", ("noderesourcetopologies",), (*READ_VERBS, "patch")),
+        RbacRule("events.k8s.io", ("events",), ("create", "patch")),
     )
 
-    def __init__(self, world: World, configuration: Configuration) -> None:
-        self._clock = world.clock
+    def __init__(self, context: ManagerContext, configuration: SloControllerConfig) -> None:
+        self._clock = context.clock
         self._configuration = configuration
-        self._parts = enabled_parts(world.settings.plugins)
-        self._gpu_shared = world.settings.gate(GPU_SHARED_GATE)
-        self.tally = Tally("slo_controller_node_resource_reconcile_count", "The count of reconciling node resource")
-        self._runs: Counter[tuple[str, str, str]] = Counter()
-        self.sight = Sight(world.informers, world.settings.sync_period_s)
-        self.queue: WorkQueue[str] = WorkQueue(world.clock, name=self.name)
-        self._pen = Pen(world.client, world.clock, self.tally)
-        self._news = News(world.recorder)
+        self._parts = enabled_plugins(context.settings.plugins)
+        self._gpu_shared = context.settings.is_gate_enabled(GPU_SHARED_GATE)
+        self.counter = ReconcileCounter(
+            "slo_controller_node_resource_reconcile_count", "The count of reconciling node resource"
+        )
+        self._plugin_runs: Counter[tuple[str, str, str]] = Counter()
+        self.informers = NodeResourceInformers(context.informers, context.settings.sync_period_s)
+        self.queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
+        self._writer = NodeResourceWriter(context.client, context.clock, self.counter)
+        self._event_reporter = MetricEventReporter(context.recorder)
         self._controller = Controller(self.name, self.queue, self.reconcile, workers=WORKERS)
         self._synced_at: dict[str, float] = {}  # when each node's resources were last brought in line
         self._zones_synced_at: dict[str, float] = {}
-        self._lent: dict[str, Decision] = {}
-        self.history = History()
+        self._decisions: dict[str, ColocationDecision] = {}
+        self.history = NodeLendingHistory()
         self._task: asyncio.Task[None] | None = None
-        self._configured = (
+        self._documents = (
             configuration.colocation,
             configuration.cpu_normalization,
             configuration.resource_amplification,
         )
-        for kept in self._configured:
-            kept.on_change(self._look_at_all)
+        for kept in self._documents:
+            kept.on_change(self._enqueue_all)
 
     async def start(self) -> None:
-        self.sight.listen(
+        self.informers.subscribe(
             self.queue.add,
             node_gone=self._forget,
             metric_gone=self._forget_sync,
@@ -77,41 +84,41 @@ class NodeResourceController:
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
-        self.sight.ignore()
+        self.informers.unsubscribe()
         self.queue.shutdown(drain=False)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def reconcile(self, key: str) -> Outcome:
+    async def reconcile(self, key: str) -> ReconcileResult:
         if not self._configuration.colocation.available:
             return Done()
-        node = self.sight.nodes.get("", key)
+        node = self.informers.nodes.get("", key)
         if node is None:
             self._forget(key)
-            self.tally.failed("reconcileNodeNotFound")
+            self.counter.failed("reconcileNodeNotFound")
             return Done()
-        view = self.sight.view(node, now(self._clock))
-        decision = decide(view, self.settings())
-        self._lent[key] = decision
-        self._count(decision)
-        self._news.tell(node, decision.degraded)
+        view = self.informers.node_view(node, now(self._clock))
+        decision = decide_colocation(view, self.settings())
+        self._decisions[key] = decision
+        self._count_plugin_runs(decision)
+        self._event_reporter.report(node, decision.degraded)
         refused = [why for why in (await self._write_zones(view, decision), await self._write(view, decision)) if why]
         if refused:
             return Requeue("; ".join(refused))
-        return self._until_expiry(view, decision)
+        return self._requeue_at_expiry(view, decision)
 
-    def explain(self, name: str) -> Decision | None:
+    def explain(self, name: str) -> ColocationDecision | None:
         """Return what would be decided now, with all its terms; None without such a node or a configuration."""
-        node = self.sight.nodes.get("", name)
+        node = self.informers.nodes.get("", name)
         if node is None or not self._configuration.colocation.available:
             return None
-        return decide(self.sight.view(node, now(self._clock)), self.settings())
+        return decide_colocation(self.informers.node_view(node, now(self._clock)), self.settings())
 
-    def settings(self) -> Settings:
-        colocation, normalization, amplification = self._configured
-        return Settings(
+    def settings(self) -> ColocationSettings:
+        colocation, normalization, amplification = self._documents
+        return ColocationSettings(
             colocation=colocation.value,
             # One that was never readable says nothing about any node, so it must not undo what is written there.
             normalization=normalization.value if normalization.available else None,
@@ -120,21 +127,21 @@ class NodeResourceController:
             gpu_shared=self._gpu_shared,
         )
 
-    def readings(self) -> Iterable[Reading]:
+    def readings(self) -> Iterable[MetricReading]:
         values = tuple(
             (labels, amount)
-            for name, decision in sorted(self._lent.items())
+            for name, decision in sorted(self._decisions.items())
             for labels, amount in _allocatable(name, decision)
         )
-        yield self.tally.reading()
-        yield Reading(
+        yield self.counter.reading()
+        yield MetricReading(
             "slo_controller_node_resource_run_plugin_status",
             "the status of running plugins of the node resource controller",
             "counter",
             ("plugin", "status", "reason"),
-            tuple((labels, float(count)) for labels, count in sorted(self._runs.items())),
+            tuple((labels, float(count)) for labels, count in sorted(self._plugin_runs.items())),
         )
-        yield Reading(
+        yield MetricReading(
             "slo_controller_node_extended_resource_allocatable_internal",
             "the internal allocatable of extended resources which is updated by koord-manager",
             "gauge",
@@ -142,43 +149,45 @@ class NodeResourceController:
             values,
         )
 
-    def _count(self, decision: Decision) -> None:
+    def _count_plugin_runs(self, decision: ColocationDecision) -> None:
         step = "ResourceCalculate" if decision.enabled else "ResourceReset"
         for part, fine in decision.outcomes.items():
-            self._runs[part, SUCCEEDED if fine else FAILED, step] += 1
+            self._plugin_runs[part, SUCCEEDED if fine else FAILED, step] += 1
 
-    def remembered(self) -> int:
+    def remembered_nodes(self) -> int:
         """Return the number of nodes that some state is kept of."""
-        return len({*self._synced_at, *self._zones_synced_at, *self._lent, *self._news.told, *self.history})
+        return len(
+            {*self._synced_at, *self._zones_synced_at, *self._decisions, *self._event_reporter.reported, *self.history}
+        )
 
     async def _run(self) -> None:
-        await self.sight.wait_synced()
+        await self.informers.wait_synced()
         await self._controller.run()
 
-    async def _write(self, view: NodeView, decision: Decision) -> str:
+    async def _write(self, view: ColocationNodeView, decision: ColocationDecision) -> str:
         node, key = view.node, view.node.metadata.name
-        write = decide_write(node, decision, self._since(self._synced_at, key))
-        if not write.empty:
-            refused = await self._pen.node(node, write)
+        write = decide_node_patch(node, decision, self._seconds_since(self._synced_at, key))
+        if not write.is_empty:
+            refused = await self._writer.patch_node(node, write)
             if refused is not None:
                 return str(refused)
             _LOG.debug("node %s: written because of %s", key, ", ".join(write.reasons))
             if write.allocatable:
-                self.history.note(view.now, node, decision, write.allocatable, write.reasons)
+                self.history.record(view.now, node, decision, write.allocatable, write.reasons)
         if write.status_due:
             self._synced_at[key] = self._clock.monotonic()
         return ""
 
-    async def _write_zones(self, view: NodeView, decision: Decision) -> str:
+    async def _write_zones(self, view: ColocationNodeView, decision: ColocationDecision) -> str:
         if decision.batch is None or not decision.batch.zones:
             return ""
         key = view.node.metadata.name
-        since = self._since(self._zones_synced_at, key)
+        since = self._seconds_since(self._zones_synced_at, key)
         overdue = since is not None and since > decision.rules.update_seconds
         ratio = None if decision.normalization is None else decision.normalization.ratio
         threshold = decision.rules.diff_threshold
-        if decide_zones(view.topology, decision.batch.zones, ratio, threshold, overdue=overdue):
-            refused = await self._pen.zones(key, decision, overdue=overdue)
+        if should_write_zones(view.topology, decision.batch.zones, ratio, threshold, overdue=overdue):
+            refused = await self._writer.patch_zones(key, decision, overdue=overdue)
             if refused is not None:
                 return str(refused)
         elif since is not None and not overdue:
@@ -186,20 +195,20 @@ class NodeResourceController:
         self._zones_synced_at[key] = self._clock.monotonic()
         return ""
 
-    def _until_expiry(self, view: NodeView, decision: Decision) -> Outcome:
+    def _requeue_at_expiry(self, view: ColocationNodeView, decision: ColocationDecision) -> ReconcileResult:
         """Requeue when the NodeMetric expires: a koordlet that falls silent sends no event."""
         metric = view.metric
         if not decision.enabled or decision.degraded is not None or metric is None or metric.status.update_time is None:
             return Done()
         age_s = (view.now - metric.status.update_time).total_seconds()
-        return Retry(max(1.0, decision.rules.degrade_minutes * 60 - age_s + 1.0))
+        return RequeueAfter(max(1.0, decision.rules.degrade_minutes * 60 - age_s + 1.0))
 
-    def _since(self, times: dict[str, float], key: str) -> float | None:
+    def _seconds_since(self, times: dict[str, float], key: str) -> float | None:
         at = times.get(key)
         return None if at is None else self._clock.monotonic() - at
 
-    def _look_at_all(self) -> None:
-        for node in self.sight.nodes.list():
+    def _enqueue_all(self) -> None:
+        for node in self.informers.nodes.list():
             self.queue.add(node.metadata.name)
 
     def _forget_sync(self, name: str) -> None:
@@ -211,12 +220,12 @@ class NodeResourceController:
     def _forget(self, name: str) -> None:
         self._forget_sync(name)
         self._forget_zones(name)
-        self._lent.pop(name, None)
+        self._decisions.pop(name, None)
         self.history.forget(name)
-        self._news.forget(name)
+        self._event_reporter.forget(name)
 
 
-def _allocatable(name: str, decision: Decision) -> Iterable[tuple[tuple[str, str, str], float]]:
+def _allocatable(name: str, decision: ColocationDecision) -> Iterable[tuple[tuple[str, str, str], float]]:
     """Yield the allocatable in upstream's units: batch-cpu in cores, mid-cpu in milli-cores."""
     batch, mid = decision.batch, decision.mid
     if batch is not None and batch.cpu_milli is not None and batch.memory is not None:

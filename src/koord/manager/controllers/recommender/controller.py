@@ -13,82 +13,89 @@ from typing import ClassVar
 
 import msgspec
 
-from koord.api.analysis import Recommendation
-from koord.api.builtin import PODS
-from koord.api.custom import NODE_METRICS, RECOMMENDATIONS
+from koord.api.koordinator.analysis import Recommendation
+from koord.api.koordinator.custom_kinds import NODE_METRICS, RECOMMENDATIONS
+from koord.api.koordinator.slo import NodeMetric
+from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import decode, encode
-from koord.api.pod import Pod
-from koord.api.right import READ, Right
-from koord.api.slo import NodeMetric
-from koord.kube.cache import Change, Key, key_of
-from koord.kube.controller import Controller, Done, Outcome, Requeue, Retry
-from koord.kube.refused import Refused
-from koord.kube.subscription import Subscription
-from koord.kube.workqueue import WorkQueue
-from koord.manager.controllers.recommender import status
-from koord.manager.controllers.recommender.target import Directory, Unsupported, target_of
-from koord.manager.world import World
-from koord.policy.prediction.workload import Checkpoint, Estimate, Model, Sample, Settings
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
+from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
+from koord.kube.informer.informer import HandlerRegistration
+from koord.kube.transport.api_error import ApiError
+from koord.manager.context import ManagerContext
+from koord.manager.controllers.recommender import status_patch
+from koord.manager.controllers.recommender.target_index import TargetIndex, UnsupportedTarget, parse_target
+from koord.policy.prediction.workload import (
+    UsageSample,
+    WorkloadCheckpoint,
+    WorkloadEstimate,
+    WorkloadModel,
+    WorkloadModelSettings,
+)
 from koord.telemetry.clock import now
 from koord.values import resources as vector
-from koord.values.quantity import ZERO, QuantityError
+from koord.values.quantity import ZERO
+from koord.values.quantity_syntax import QuantityError
 from koord.values.resources import CPU, MEMORY
 
 _LOG = logging.getLogger(__name__)
 
-A_HISTORY = "analysis.koordinator.sh/history"
-ROUND_S = 60.0
-KEEP_S = 600.0
+A_RECOMMENDATION_HISTORY = "analysis.koordinator.sh/history"
+STATUS_PERIOD_S = 60.0
+CHECKPOINT_PERIOD_S = 600.0
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class RecommendationCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The checkpoint annotation. A checkpoint of another target is discarded."""
 
     target: str
-    checkpoint: Checkpoint
+    checkpoint: WorkloadCheckpoint
 
 
-class _Known(msgspec.Struct):
+class _RecommendationState(msgspec.Struct):
     target: str
-    model: Model
+    model: WorkloadModel
     pod: Pod | None = None  # the last pod that was sampled: its containers are the ones to speak of
-    kept_at: float = 0.0
-    kept_sample_s: float = 0.0
+    checkpointed_at_s: float = 0.0
+    checkpointed_sample_s: float = 0.0
 
 
 class RecommenderController:
     name: ClassVar[str] = "recommender"
-    rights: ClassVar[tuple[Right, ...]] = (
-        Right("analysis.koordinator.sh", ("recommendations",), (*READ, "patch")),
-        Right("analysis.koordinator.sh", ("recommendations/status",), ("patch",)),
-        Right("slo.koordinator.sh", ("nodemetrics",), READ),
-        Right("", ("pods",), READ),
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("analysis.koordinator.sh", ("recommendations",), (*READ_VERBS, "patch")),
+        RbacRule("analysis.koordinator.sh", ("recommendations/status",), ("patch",)),
+        RbacRule("slo.koordinator.sh", ("nodemetrics",), READ_VERBS),
+        RbacRule("", ("pods",), READ_VERBS),
     )
 
-    def __init__(self, world: World, settings: Settings = Settings()) -> None:  # noqa: B008 - a frozen value
-        self._client = world.client
-        self._clock = world.clock
+    def __init__(self, context: ManagerContext, settings: WorkloadModelSettings = WorkloadModelSettings()) -> None:  # noqa: B008 - a frozen value
+        self._client = context.client
+        self._clock = context.clock
         self._settings = settings
-        self._recommendations = world.informers.of(RECOMMENDATIONS)
-        self._metrics = world.informers.of(NODE_METRICS)
-        self._pods = world.informers.of(PODS)
-        self._directory = Directory()
-        self._known: dict[Key, _Known] = {}
-        self._queue: WorkQueue[Key] = WorkQueue(world.clock, name=self.name)
-        self._subscriptions: tuple[Subscription[Recommendation], Subscription[NodeMetric]] | None = None
+        self._recommendations = context.informers.for_resource(RECOMMENDATIONS)
+        self._metrics = context.informers.for_resource(NODE_METRICS)
+        self._pods = context.informers.for_resource(PODS)
+        self._target_index = TargetIndex()
+        self._states: dict[ObjectKey, _RecommendationState] = {}
+        self._queue: WorkQueue[ObjectKey] = WorkQueue(context.clock, name=self.name)
+        self._subscriptions: tuple[HandlerRegistration[Recommendation], HandlerRegistration[NodeMetric]] | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start the controller, also after `stop`: another replica may have learnt in between."""
         self._queue = WorkQueue(self._clock, name=self.name)
-        self._directory, self._known = Directory(), {}
+        self._target_index, self._states = TargetIndex(), {}
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
         if self._subscriptions is not None:
             recommendations, metrics = self._subscriptions
-            self._recommendations.off(recommendations)
-            self._metrics.off(metrics)
+            self._recommendations.remove_event_handler(recommendations)
+            self._metrics.remove_event_handler(metrics)
             self._subscriptions = None
         self._queue.shutdown(drain=False)
         if self._task is not None:
@@ -99,65 +106,71 @@ class RecommenderController:
     async def _run(self) -> None:
         # Samples need the pods and the Recommendations that they belong to.
         for informer in (self._recommendations, self._pods, self._metrics):
-            await informer.wait_synced()
-        self._subscriptions = self._recommendations.on(self._on_recommendation), self._metrics.on(self._on_metric)
+            await informer.wait_for_sync()
+        self._subscriptions = (
+            self._recommendations.add_event_handler(self._on_recommendation),
+            self._metrics.add_event_handler(self._on_metric),
+        )
         await Controller(self.name, self._queue, self.reconcile).run()
 
-    async def reconcile(self, key: Key) -> Outcome:
-        recommendation, known = self._recommendations.get(*key), self._known.get(key)
+    async def reconcile(self, key: ObjectKey) -> ReconcileResult:
+        recommendation, known = self._recommendations.get(*key), self._states.get(key)
         if recommendation is None or known is None or recommendation.metadata.deletion_timestamp is not None:
             return Done()
-        for write in (self._tell, self._keep):
+        for write in (self._write_status, self._write_checkpoint):
             refused = await write(recommendation, known)
             if refused is not None:
                 return Done() if refused.not_found else Requeue(str(refused))
-        return Retry(ROUND_S)
+        return RequeueAfter(STATUS_PERIOD_S)
 
-    def explain(self, key: Key) -> Estimate | None:
+    def explain(self, key: ObjectKey) -> WorkloadEstimate | None:
         """Return the numbers behind the status."""
-        known = self._known.get(key)
+        known = self._states.get(key)
         return known.model.estimate() if known is not None else None
 
-    async def _tell(self, recommendation: Recommendation, known: _Known) -> Refused | None:
-        target, estimate = target_of(recommendation), known.model.estimate()
+    async def _write_status(self, recommendation: Recommendation, known: _RecommendationState) -> ApiError | None:
+        target, estimate = parse_target(recommendation), known.model.estimate()
         moment = now(self._clock)
-        unsupported = target.why if isinstance(target, Unsupported) else ""
-        told = status.conditions(estimate, unsupported, recommendation.status, moment)
-        statuses = status.container_statuses(estimate, known.pod) if estimate is not None and known.pod else None
-        patch = status.change(recommendation.status, statuses, told, moment)
+        unsupported = target.why if isinstance(target, UnsupportedTarget) else ""
+        told = status_patch.build_conditions(estimate, unsupported, recommendation.status, moment)
+        statuses = status_patch.container_statuses(estimate, known.pod) if estimate is not None and known.pod else None
+        patch = status_patch.build_status_patch(recommendation.status, statuses, told, moment)
         if patch is None:
             return None
         meta = recommendation.metadata
         answer = await self._client.patch(
             RECOMMENDATIONS, meta.name, patch, meta.namespace, kind="merge", subresource="status", uid=meta.uid
         )
-        return answer if isinstance(answer, Refused) else None
+        return answer if isinstance(answer, ApiError) else None
 
-    async def _keep(self, recommendation: Recommendation, known: _Known) -> Refused | None:
-        if known.model.last_s <= known.kept_sample_s or self._clock.monotonic() - known.kept_at < KEEP_S:
+    async def _write_checkpoint(self, recommendation: Recommendation, known: _RecommendationState) -> ApiError | None:
+        if (
+            known.model.last_s <= known.checkpointed_sample_s
+            or self._clock.monotonic() - known.checkpointed_at_s < CHECKPOINT_PERIOD_S
+        ):
             return None
-        text = encode(Kept(target=known.target, checkpoint=known.model.save())).decode()
+        text = encode(RecommendationCheckpoint(target=known.target, checkpoint=known.model.save())).decode()
         meta, kept_sample_s = recommendation.metadata, known.model.last_s
         answer = await self._client.patch(
             RECOMMENDATIONS,
             meta.name,
-            {"metadata": {"annotations": {A_HISTORY: text}}},
+            {"metadata": {"annotations": {A_RECOMMENDATION_HISTORY: text}}},
             meta.namespace,
             kind="merge",
             uid=meta.uid,
         )
-        if isinstance(answer, Refused):
+        if isinstance(answer, ApiError):
             return answer
-        known.kept_at, known.kept_sample_s = self._clock.monotonic(), kept_sample_s
+        known.checkpointed_at_s, known.checkpointed_sample_s = self._clock.monotonic(), kept_sample_s
         return None
 
     # -- news
 
-    def _on_recommendation(self, change: Change[Recommendation]) -> None:
-        key = key_of(change.object)
+    def _on_recommendation(self, change: ObjectChange[Recommendation]) -> None:
+        key = object_key(change.object)
         if change.kind == "deleted":
-            self._directory.drop(key)
-            self._known.pop(key, None)
+            self._target_index.drop(key)
+            self._states.pop(key, None)
             return
         old = change.old
         if old is not None and (old.metadata.uid, old.metadata.generation) == (
@@ -165,46 +178,50 @@ class RecommenderController:
             change.object.metadata.generation,
         ):
             return  # our own writes
-        self._directory.put(key, target_of(change.object))
+        self._target_index.put(key, parse_target(change.object))
         target = encode(change.object.spec.target).decode()
-        known = self._known.get(key)
+        known = self._states.get(key)
         if (
             known is None
             or known.target != target
             or (old is not None and old.metadata.uid != change.object.metadata.uid)
         ):
-            self._known[key] = self._restored(change.object, target)
+            self._states[key] = self._restore_state(change.object, target)
         self._queue.add(key)
 
-    def _restored(self, recommendation: Recommendation, target: str) -> _Known:
-        text = recommendation.metadata.annotations.get(A_HISTORY)
+    def _restore_state(self, recommendation: Recommendation, target: str) -> _RecommendationState:
+        text = recommendation.metadata.annotations.get(A_RECOMMENDATION_HISTORY)
         if text is None:
-            return _Known(target, Model(self._settings), kept_at=self._clock.monotonic())
+            return _RecommendationState(
+                target, WorkloadModel(self._settings), checkpointed_at_s=self._clock.monotonic()
+            )
         try:
-            kept = decode(text.encode(), Kept)
+            kept = decode(text.encode(), RecommendationCheckpoint)
         except msgspec.DecodeError as error:
-            _LOG.warning("recommendation %s/%s begins anew: %s", *key_of(recommendation), error)
-            return _Known(target, Model(self._settings))
+            _LOG.warning("recommendation %s/%s begins anew: %s", *object_key(recommendation), error)
+            return _RecommendationState(target, WorkloadModel(self._settings))
         if kept.target != target:
-            return _Known(target, Model(self._settings))
-        model = Model.restored(kept.checkpoint, self._settings)
-        return _Known(target, model, kept_at=self._clock.monotonic(), kept_sample_s=model.last_s)
+            return _RecommendationState(target, WorkloadModel(self._settings))
+        model = WorkloadModel.from_checkpoint(kept.checkpoint, self._settings)
+        return _RecommendationState(
+            target, model, checkpointed_at_s=self._clock.monotonic(), checkpointed_sample_s=model.last_s
+        )
 
-    def _on_metric(self, change: Change[NodeMetric]) -> None:
+    def _on_metric(self, change: ObjectChange[NodeMetric]) -> None:
         report = change.object.status
-        if change.kind == "deleted" or report.update_time is None or not len(self._directory):
+        if change.kind == "deleted" or report.update_time is None or not len(self._target_index):
             return
         if change.old is not None and change.old.status.update_time == report.update_time:
             return
         node, at = change.object.metadata.name, report.update_time.timestamp()
-        samples: dict[Key, list[Sample]] = {}
+        samples: dict[ObjectKey, list[UsageSample]] = {}
         for metric in report.pods_metric:
             pod = self._pods.get(metric.namespace, metric.name)
             if pod is None:
                 continue
-            for key in self._directory.of(pod):
-                known = self._known[key]
-                if known.model.knows(node, at):
+            for key in self._target_index.recommendations_of_pod(pod):
+                known = self._states[key]
+                if known.model.has_seen_report(node, at):
                     continue
                 try:
                     used = vector.parse(metric.pod_usage.resources)
@@ -212,7 +229,7 @@ class RecommenderController:
                     _LOG.warning("node %s reports an unreadable use of pod %s: %s", node, metric.name, error)
                     break
                 cpu, memory = float(used.get(CPU, ZERO)), float(used.get(MEMORY, ZERO))
-                samples.setdefault(key, []).append(Sample(node=node, cpu_cores=cpu, memory_bytes=memory, at=at))
+                samples.setdefault(key, []).append(UsageSample(node=node, cpu_cores=cpu, memory_bytes=memory, at=at))
                 known.pod = pod
         for key, taken in samples.items():
-            self._known[key].model.feed(node, taken)
+            self._states[key].model.add_samples(node, taken)

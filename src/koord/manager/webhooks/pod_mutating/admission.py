@@ -1,4 +1,4 @@
-"""The mutating admission of pods: profiles first, then what follows from the resources that the pod ends up with.
+"""The mutating admission of pods: profiles first, then what follows from the resulting resources.
 
 Only CREATE changes anything. The first step that fails ends the request.
 """
@@ -7,74 +7,124 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.admission import AdmissionRequest
-from koord.api.merge.pod_shape import POD
+from koord.api.koordinator.protocol import L_QUOTA_NAME
+from koord.api.kubernetes.admission import AdmissionRequest
+from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.pod_resources import recorded_qos_class
 from koord.api.model import convert
-from koord.api.pod import Pod
-from koord.api.pod_qos import pod_qos
-from koord.manager.webhooks.draft import Obj, part, read, verdict
-from koord.manager.webhooks.pod_mutating.device import with_device_shapes
-from koord.manager.webhooks.pod_mutating.extended_spec import with_extended_spec
-from koord.manager.webhooks.pod_mutating.pool import with_pool_affinity
-from koord.manager.webhooks.pod_mutating.translation import translated
-from koord.manager.webhooks.profile.application import Target, applied
-from koord.manager.webhooks.profile.match import is_left_out, matching
-from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
-from koord.manager.webhooks.world import View
+from koord.api.patch.merge_schema import POD_MERGE_SCHEMA
+from koord.manager.webhooks.admission import (
+    AdmissionAllowed,
+    AdmissionContext,
+    AdmissionDecision,
+    AdmissionDenied,
+    QuotaLookup,
+)
+from koord.manager.webhooks.colocation_profile.application import ObjectLayout, apply_profile
+from koord.manager.webhooks.colocation_profile.compiled import is_skipped_by_probability, matching_profiles
+from koord.manager.webhooks.copy_on_write import PlainObject, allow_with_changes, decode_object, readable, writable
+from koord.manager.webhooks.pod_mutating.resources import (
+    normalize_gpu_requests,
+    sync_extended_resource_spec,
+    translate_resources,
+)
 from koord.policy.qos.classes import priority_class_raw, priority_class_with_default, qos_raw
-from koord.values.quantity import QuantityError
+from koord.values.quantity_syntax import QuantityError
 
-TARGET = Target(model=Pod, shape=POD, pod_spec=("spec",))
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def admit(request: AdmissionRequest, view: View) -> Verdict:
+def add_quota_tree_affinity(obj: PlainObject, namespace: str, context: AdmissionContext) -> PlainObject:
+    """Keep pods of a quota tree on its nodes: add the tree's node selector as required node affinity."""
+    tree = _quota_tree_id(readable(obj, "metadata", "labels").get(L_QUOTA_NAME) or namespace, namespace, context.quotas)
+    selector = context.node_selector_of_tree(tree) if tree else None
+    if selector is None:
+        return obj
+    wanted = _selector_requirements(selector)
+    if not wanted:  # a term without requirements would match no node at all
+        return obj
+    required = writable(obj, "spec", "affinity", "nodeAffinity", _REQUIRED)
+    terms = required.get("nodeSelectorTerms") or [{}]
+    required["nodeSelectorTerms"] = [
+        {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *wanted]} for term in terms
+    ]
+    return obj
+
+
+def _quota_tree_id(quota: str, namespace: str, quotas: QuotaLookup) -> str:
+    """Return the tree of the quota; one that is known by name decides, even when it is in no tree."""
+    if quotas.get(quota) is not None:
+        return quotas.tree_id(quota)
+    owner = quotas.owner_of(namespace)
+    return quotas.tree_id(owner) if owner else ""
+
+
+def _selector_requirements(selector: LabelSelector) -> list[PlainObject]:
+    made: list[PlainObject] = [
+        {"key": key, "operator": "In", "values": [value]} for key, value in sorted(selector.match_labels.items())
+    ]
+    for expression in selector.match_expressions:
+        one: PlainObject = {"key": expression.key, "operator": expression.operator}
+        if expression.values:
+            one["values"] = list(expression.values)
+        made.append(one)
+    return made
+
+
+POD_LAYOUT = ObjectLayout(model=Pod, merge_shape=POD_MERGE_SCHEMA, pod_spec=("spec",))
+
+
+def mutate_pod(request: AdmissionRequest, context: AdmissionContext) -> AdmissionDecision:
     given = request.object
     if request.resource.resource != "pods" or request.sub_resource or request.operation != "CREATE" or given is None:
-        return Allowed()
+        return AdmissionAllowed()
     try:
-        given, pod = read(given, Pod)
+        given, pod = decode_object(given, Pod)
     except msgspec.ValidationError as error:
-        return Denied(400, str(error))
+        return AdmissionDenied(400, str(error))
     namespace = pod.metadata.namespace or request.namespace
-    if namespace in view.excluded:
-        return Allowed()
+    if namespace in context.excluded:
+        return AdmissionAllowed()
     try:
-        made = _profiled(dict(given), pod, namespace, view)
-        if isinstance(made, dict) and not view.gates["DisableExtendedResourceSpec"]:
-            made = with_extended_spec(made)
-        if isinstance(made, dict) and view.gates["MultiQuotaTree"]:
-            made = with_pool_affinity(made, namespace, view)
-        if isinstance(made, dict) and not view.gates["DisableDeviceResourceSpec"]:
-            made = with_device_shapes(made)
+        made = _apply_profiles(dict(given), pod, namespace, context)
+        if isinstance(made, dict) and not context.gates["DisableExtendedResourceSpec"]:
+            made = sync_extended_resource_spec(made)
+        if isinstance(made, dict) and context.gates["MultiQuotaTree"]:
+            made = add_quota_tree_affinity(made, namespace, context)
+        if isinstance(made, dict) and not context.gates["DisableDeviceResourceSpec"]:
+            made = normalize_gpu_requests(made)
     except QuantityError as error:
-        return Denied(400, str(error))
-    return made if isinstance(made, Denied) else verdict(given, made)
+        return AdmissionDenied(400, str(error))
+    return made if isinstance(made, AdmissionDenied) else allow_with_changes(given, made)
 
 
-def _profiled(obj: Obj, pod: Pod, namespace: str, view: View) -> Obj | Denied:
+def _apply_profiles(
+    obj: PlainObject, pod: Pod, namespace: str, context: AdmissionContext
+) -> PlainObject | AdmissionDenied:
     """Apply the matching profiles. Selectors see the pod as it was sent.
 
     One match is enough for translation, even if the probability skips the pod.
     """
-    found = matching(view.profiles, pod.metadata.labels, namespace, view.namespace_labels)
+    found = matching_profiles(context.profiles, pod.metadata.labels, namespace, context.namespace_labels)
     for profile in found:
         if profile.bad_probability:
-            return Denied(500, profile.bad_probability)
-        if is_left_out(profile, view.draw):
+            return AdmissionDenied(500, profile.bad_probability)
+        if is_skipped_by_probability(profile, context.draw):
             continue
-        made = applied(obj, profile, TARGET, view.priority_class)
-        if isinstance(made, Denied):
+        made = apply_profile(obj, profile, POD_LAYOUT, context.priority_class)
+        if isinstance(made, AdmissionDenied):
             return made
         obj = made
-    kept = view.gates["ColocationProfileSkipMutatingResources"] or any(profile.keeps_resources for profile in found)
-    return obj if kept or not found else translated(obj, _priority_class(obj))
+    kept = context.gates["ColocationProfileSkipMutatingResources"] or any(profile.keeps_resources for profile in found)
+    return obj if kept or not found else translate_resources(obj, _priority_class(obj))
 
 
-def _priority_class(obj: Obj) -> str:
-    labels, spec = part(obj, "metadata", "labels"), part(obj, "spec")
+def _priority_class(obj: PlainObject) -> str:
+    labels, spec = readable(obj, "metadata", "labels"), readable(obj, "spec")
     stated = priority_class_raw(labels, spec.get("priority"))
     if stated:
         return stated
     # Kubernetes' own class is looked at last, because it takes a typed pod.
-    kube_qos = "" if qos_raw(labels) else pod_qos(convert(obj, Pod))
+    kube_qos = "" if qos_raw(labels) else recorded_qos_class(convert(obj, Pod))
     return priority_class_with_default(labels, spec.get("priority"), kube_qos)

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.admission import AdmissionRequest
+from koord.api.koordinator.protocol import A_RESERVE_POD
+from koord.api.kubernetes.admission import AdmissionRequest
+from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
-from koord.api.pod import Pod
-from koord.api.protocol import A_RESERVE_POD
-from koord.manager.webhooks.pod_validating import colocation, device, quota, required_label
-from koord.manager.webhooks.pod_validating.complaint import forbidden, joined
-from koord.manager.webhooks.verdict import Allowed, Denied, Verdict
-from koord.manager.webhooks.world import View
-from koord.values.quantity import QuantityError
+from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionContext, AdmissionDecision, AdmissionDenied
+from koord.manager.webhooks.pod_validating import required_labels, rules
+from koord.manager.webhooks.pod_validating.rules import forbidden_field, join_errors
+from koord.values.quantity_syntax import QuantityError
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
+class PodReviewSubject(msgspec.Struct, frozen=True, kw_only=True):
     """The decoded pods of a request."""
 
     pod: Pod
@@ -28,41 +27,43 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
 
 
-def subject(request: AdmissionRequest, view: View) -> Subject | Verdict:
+def decode_subject(request: AdmissionRequest, context: AdmissionContext) -> PodReviewSubject | AdmissionDecision:
     """Decode the request, or return the decision on one that is not checked or cannot be decoded."""
     if request.resource.resource != "pods" or request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
-        return Allowed()
+        return AdmissionAllowed()
     try:
         pod = convert(request.object or {}, Pod)
         old = convert(request.old_object or {}, Pod) if request.operation == "UPDATE" else None
     except msgspec.ValidationError as error:
-        return Denied(400, str(error))
+        return AdmissionDenied(400, str(error))
     namespace = pod.metadata.namespace or request.namespace
-    return Allowed() if namespace in view.excluded else Subject(pod=pod, old=old, namespace=namespace)
+    return (
+        AdmissionAllowed() if namespace in context.excluded else PodReviewSubject(pod=pod, old=old, namespace=namespace)
+    )
 
 
-def admit(request: AdmissionRequest, view: View) -> Verdict:
-    about = subject(request, view)
-    if not isinstance(about, Subject):
+def validate_pod(request: AdmissionRequest, context: AdmissionContext) -> AdmissionDecision:
+    about = decode_subject(request, context)
+    if not isinstance(about, PodReviewSubject):
         return about
     try:
-        why = _complaint(about, view)
+        why = _first_error(about, context)
     except QuantityError as error:
         why = str(error)
-    return Denied(400, why) if why else Allowed()
+    return AdmissionDenied(400, why) if why else AdmissionAllowed()
 
 
-def _complaint(about: Subject, view: View) -> str | None:
-    pod, old, gates = about.pod, about.old, view.gates
+def _first_error(about: PodReviewSubject, context: AdmissionContext) -> str | None:
+    pod, old, gates = about.pod, about.old, context.gates
     if A_RESERVE_POD in pod.metadata.annotations:
-        return forbidden(f"annotations.{A_RESERVE_POD}", "cannot set in annotations")
+        return forbidden_field(f"annotations.{A_RESERVE_POD}", "cannot set in annotations")
     movable = gates["ColocationProfileSkipValidatingPriority"]
-    if wrong := colocation.complaints(pod, old, sub_priority_may_change=movable):
-        return joined(wrong)
-    if linked := quota.complaint(pod, old, about.namespace, view.quotas, gates):
+    if wrong := rules.colocation_errors(pod, old, sub_priority_may_change=movable):
+        return join_errors(wrong)
+    if linked := rules.quota_error(pod, old, about.namespace, context.quotas, gates):
         return linked
-    if gates["ValidatePodDeviceResource"] and (wrong := device.complaints(pod.spec)):
-        return joined(wrong)
+    if gates["ValidatePodDeviceResource"] and (wrong := rules.gpu_errors(pod.spec)):
+        return join_errors(wrong)
     if gates["EnablePodEnhancedValidator"]:
-        return required_label.complaint(pod.metadata.labels, about.namespace, view.rules)
+        return required_labels.missing_label_error(pod.metadata.labels, about.namespace, context.rules)
     return None

@@ -8,20 +8,16 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from koord.api.annotations import quota_resources, replace_resources
-from koord.api.annotations.codec import Malformed
-from koord.api.container import Container
-from koord.api.part import ResourceList
-from koord.api.pod import Pod
-from koord.api.pod_resources import pod_requests
-from koord.api.protocol import (
+from koord.api.annotations import pod_codecs, quota_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator.protocol import (
     A_QUOTA_ADMISSION,
     A_QUOTA_CHILD_REQUEST,
     DEFAULT_QUOTA,
     ROOT_QUOTA,
     SYSTEM_QUOTA,
 )
-from koord.api.resource_name import (
+from koord.api.koordinator.resource_name import (
     BATCH_CPU,
     BATCH_MEMORY,
     CPU,
@@ -34,13 +30,17 @@ from koord.api.resource_name import (
     MID_MEMORY,
     NVIDIA_GPU,
 )
-from koord.api.sigs_scheduling import ElasticQuota
+from koord.api.koordinator.sigs_scheduling import ElasticQuota
+from koord.api.kubernetes.container import Container
+from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.pod_resources import pod_requests
+from koord.api.model import ResourceList
 from koord.values import resources as vector
 from koord.values.quantity import ZERO, Quantity
 from koord.values.resources import Resources
 
-_UNLIMITED = frozenset({"", DEFAULT_QUOTA, SYSTEM_QUOTA, ROOT_QUOTA})
-_COUNTED = frozenset(
+_UNLIMITED_QUOTAS = frozenset({"", DEFAULT_QUOTA, SYSTEM_QUOTA, ROOT_QUOTA})
+_COUNTED_RESOURCES = frozenset(
     {
         CPU,
         MEMORY,
@@ -57,71 +57,71 @@ _COUNTED = frozenset(
 )
 
 
-class Fits(msgspec.Struct, frozen=True):
+class QuotaFits(msgspec.Struct, frozen=True):
     """The pod fits. `total` is the sum of the quota's requests with this pod; None when it adds nothing."""
 
     total: Resources | None
 
 
-class Exceeds(msgspec.Struct, frozen=True):
+class QuotaExceeded(msgspec.Struct, frozen=True):
     message: str
 
 
-def is_limited(quota_name: str) -> bool:
+def is_limited_quota(quota_name: str) -> bool:
     """Return whether the quota limits pods; pods without a quota and of the built-in quotas are never denied."""
-    return quota_name not in _UNLIMITED
+    return quota_name not in _UNLIMITED_QUOTAS
 
 
-def request_of(pod: Pod, quota: ElasticQuota, now: datetime, *, transform: bool = False) -> Resources:
+def pod_quota_request(pod: Pod, quota: ElasticQuota, now: datetime, *, transform: bool = False) -> Resources:
     """Return what the pod takes of the quota; nothing once it has ended. `transform` honours renamed resources."""
-    if pod.status.phase in ("Failed", "Succeeded") or _past_grace(pod, now):
+    if pod.status.phase in ("Failed", "Succeeded") or _is_past_grace_period(pod, now):
         return {}
     if transform:
-        pod = _renamed(pod)
+        pod = _rename_resources(pod)
     counted = vector.materialise(pod_requests(pod.spec))
     return vector.remove_zeros(vector.mask(counted, quota.spec.max.keys()))
 
 
-def evaluate(quota: ElasticQuota, request: Resources) -> Fits | Exceeds | Malformed:
-    if not request or not any(name in _COUNTED or name.startswith("requests.") for name in quota.spec.max):
-        return Fits(None)
-    stated, used = _amounts(quota, A_QUOTA_ADMISSION), _amounts(quota, A_QUOTA_CHILD_REQUEST)
-    if isinstance(stated, Malformed):
+def evaluate(quota: ElasticQuota, request: Resources) -> QuotaFits | QuotaExceeded | MalformedAnnotation:
+    if not request or not any(name in _COUNTED_RESOURCES or name.startswith("requests.") for name in quota.spec.max):
+        return QuotaFits(None)
+    stated, used = _parse_amounts(quota, A_QUOTA_ADMISSION), _parse_amounts(quota, A_QUOTA_CHILD_REQUEST)
+    if isinstance(stated, MalformedAnnotation):
         return stated
-    if isinstance(used, Malformed):
+    if isinstance(used, MalformedAnnotation):
         return used
     limit = stated or vector.parse(quota.spec.max)
     total = vector.add(used, request)
     over = sorted(name for name in request if name in limit and total[name] > limit[name])
     if not over:
-        return Fits(total)
+        return QuotaFits(total)
     meta = quota.metadata
-    return Exceeds(
-        f"exceeded quota: {meta.namespace}/{meta.name}, requested: {_listed(request, over)},"
-        f" used: {_listed(used, over)}, limited: {_listed(limit, over)}"
+    return QuotaExceeded(
+        f"exceeded quota: {meta.namespace}/{meta.name}, requested: {_format_amounts(request, over)},"
+        f" used: {_format_amounts(used, over)}, limited: {_format_amounts(limit, over)}"
     )
 
 
-def _amounts(quota: ElasticQuota, key: str) -> Resources | Malformed:
+def _parse_amounts(quota: ElasticQuota, key: str) -> Resources | MalformedAnnotation:
     """Parse the amounts of an annotation; empty text counts as none."""
     annotations = quota.metadata.annotations
-    found = quota_resources.parse(annotations, key) if annotations.get(key) else None
-    return found if isinstance(found, Malformed) else vector.parse(found or {})
+    found = quota_codecs.parse_quota_resources(annotations, key) if annotations.get(key) else None
+    return found if isinstance(found, MalformedAnnotation) else vector.parse(found or {})
 
 
-def _listed(amounts: Resources, names: list[str]) -> str:
+def _format_amounts(amounts: Resources, names: list[str]) -> str:
     return ",".join(f"{name}={amounts.get(name, ZERO)}" for name in names)
 
 
-def _past_grace(pod: Pod, now: datetime) -> bool:
+def _is_past_grace_period(pod: Pod, now: datetime) -> bool:
     meta = pod.metadata
     if meta.deletion_timestamp is None or meta.deletion_grace_period_seconds is None:
         return False
     return now > meta.deletion_timestamp + timedelta(seconds=meta.deletion_grace_period_seconds)
 
 
-def _renamed(pod: Pod) -> Pod:
-    names = replace_resources.parse(pod.metadata.annotations)
+def _rename_resources(pod: Pod) -> Pod:
+    names = pod_codecs.parse_replace_resources(pod.metadata.annotations)
     if not names:
         return pod
 
@@ -129,7 +129,7 @@ def _renamed(pod: Pod) -> Pod:
         requests: dict[str, Quantity] = {}
         for name, amount in vector.parse(container.resources.requests).items():
             target = names.get(name, name)
-            if target != replace_resources.ERASED:
+            if target != pod_codecs.ERASED:
                 requests = vector.add(requests, {target: amount})
         listed: ResourceList = {**vector.to_wire(requests)}
         resources = msgspec.structs.replace(container.resources, requests=listed)

@@ -1,79 +1,144 @@
-"""Which quotas exist, who is whose child, and which namespace belongs to whom.
+"""The quota topology: which quotas exist, their parents and children, and the namespaces that they claim.
 
-The state is a function of two things only: the live objects, and the writes that were admitted and are not yet seen.
-`handle` is the one way to change it, and leaves at every step what a rebuild from those two would give. An admitted
-write hides the live object until that object shows it, or until its time is up: it may have failed after admission.
+The state is a function of two things only: the live objects, and the admitted writes that are not yet
+observed.
+`handle` is the only mutator, and leaves at every step what a rebuild from those two would give. An admitted
+write
+hides the live object until that object shows it, or until it expires: it may have failed after admission.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from koord.api.annotations.quota_tree import quota_of_pod
-from koord.api.protocol import DEFAULT_QUOTA, ROOT_QUOTA
-from koord.manager.webhooks.quota.info import QuotaInfo
+from koord.api.annotations import quota_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.quota_codecs import pod_quota_name
+from koord.api.koordinator.protocol import A_QUOTA_ALLOCATED, A_QUOTA_GUARANTEED, DEFAULT_QUOTA, ROOT_QUOTA
+from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.values import resources as vector
+from koord.values.resources import Resources
+
+_NOT_CREATED = datetime.max.replace(tzinfo=UTC)
+
+
+class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One ElasticQuota in the topology. Names are global: a tree knows a quota by name, wherever its object lives."""
+
+    name: str
+    namespace: str = ""
+    created: datetime = _NOT_CREATED  # an object that is being created is younger than all that exist
+    parent: str = ROOT_QUOTA  # "" for the root quota alone
+    is_parent: bool = False
+    allow_lent_resource: bool = True
+    allow_force_update: bool = False
+    tree_id: str = ""
+    is_tree_root: bool = False
+    min: Resources = {}
+    max: Resources = {}
+    guaranteed: Resources = {}
+    allocated: Resources = {}
+    namespaces: tuple[str, ...] = ()
+
+    @staticmethod
+    def from_quota(quota: ElasticQuota) -> QuotaInfo:
+        """Build it from the object. Raise QuantityError when min or max holds no quantity."""
+        meta = quota.metadata
+        labels = quota_codecs.parse_quota_labels(meta.labels)
+        return QuotaInfo(
+            name=meta.name,
+            namespace=meta.namespace,
+            created=meta.creation_timestamp or _NOT_CREATED,
+            parent="" if meta.name == ROOT_QUOTA else labels.parent,
+            is_parent=labels.is_parent,
+            allow_lent_resource=labels.allow_lent_resource,
+            allow_force_update=labels.allow_force_update,
+            tree_id=labels.tree_id,
+            is_tree_root=labels.is_tree_root,
+            min=vector.parse(quota.spec.min),
+            max=vector.parse(quota.spec.max),
+            guaranteed=_parse_published(quota, A_QUOTA_GUARANTEED),
+            allocated=_parse_published(quota, A_QUOTA_ALLOCATED),
+            namespaces=quota_codecs.quota_namespaces(meta.annotations),
+        )
+
+    def has_same_spec(self, other: QuotaInfo) -> bool:
+        """Return whether users asked for the same: the scheduler's figures and the object's age do not count."""
+        return self._spec_only() == other._spec_only()
+
+    def _spec_only(self) -> QuotaInfo:
+        return msgspec.structs.replace(self, created=_NOT_CREATED, guaranteed={}, allocated={})
+
+
+def _parse_published(quota: ElasticQuota, key: str) -> Resources:
+    """Parse the scheduler's figures; unwritten or unreadable ones are empty."""
+    found = quota_codecs.parse_quota_resources(quota.metadata.annotations, key)
+    return {} if found is None or isinstance(found, MalformedAnnotation) else vector.parse(found)
+
 
 # Long enough for a slow watch, short enough that a write that failed elsewhere does not block a name for good.
-ADMITTED_FOR_S = 30.0
+PENDING_WRITE_TTL_S = 30.0
 
 
-class Seen(msgspec.Struct, frozen=True):
+class QuotaObserved(msgspec.Struct, frozen=True):
     """The informer shows this object."""
 
     quota: QuotaInfo
 
 
-class Gone(msgspec.Struct, frozen=True):
+class QuotaObjectDeleted(msgspec.Struct, frozen=True):
     namespace: str
     name: str
 
 
-class Admitted(msgspec.Struct, frozen=True):
+class QuotaWriteAdmitted(msgspec.Struct, frozen=True):
     """A create or update passed validation at this time."""
 
     quota: QuotaInfo
     at: float
 
 
-class Released(msgspec.Struct, frozen=True):
+class QuotaDeleteAdmitted(msgspec.Struct, frozen=True):
     """A delete passed validation at this time."""
 
     name: str
     at: float
 
 
-class Elapsed(msgspec.Struct, frozen=True):
+class TimeElapsed(msgspec.Struct, frozen=True):
     """Time has advanced to `now`."""
 
     now: float
 
 
-Event = Seen | Gone | Admitted | Released | Elapsed
+TopologyEvent = QuotaObserved | QuotaObjectDeleted | QuotaWriteAdmitted | QuotaDeleteAdmitted | TimeElapsed
 
 
-class _Pending(msgspec.Struct, frozen=True):
+class _PendingWrite(msgspec.Struct, frozen=True):
     quota: QuotaInfo | None  # None: to be deleted
     until: float
 
 
-class Topology:
+class QuotaTopology:
     def __init__(self) -> None:
         self._live: dict[str, dict[str, QuotaInfo]] = {}  # name -> namespace of the object -> quota
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, _PendingWrite] = {}
         self._quotas: dict[str, QuotaInfo] = {}
         self._children: dict[str, set[str]] = {}
         self._claims: dict[str, set[str]] = {}  # namespace -> quotas that list it
 
     @staticmethod
-    def of(live: Iterable[QuotaInfo], admitted: Iterable[Admitted | Released] = ()) -> Topology:
+    def build(
+        live: Iterable[QuotaInfo], admitted: Iterable[QuotaWriteAdmitted | QuotaDeleteAdmitted] = ()
+    ) -> QuotaTopology:
         """Build the state from these objects and these open admissions."""
-        topology = Topology()
+        topology = QuotaTopology()
         for quota in live:
-            topology.handle(Seen(quota))
+            topology.handle(QuotaObserved(quota))
         for event in admitted:
             topology.handle(event)
         return topology
@@ -108,7 +173,7 @@ class Topology:
 
     def quota_of(self, labels: Mapping[str, str], namespace: str, *, default: bool = True) -> str:
         """Return the name of a pod's quota, which need not exist. Without `default` only the label counts."""
-        named = quota_of_pod(labels)
+        named = pod_quota_name(labels)
         if named or not default:
             return named or ""
         return self.quota_of_namespace(namespace) or DEFAULT_QUOTA
@@ -132,21 +197,21 @@ class Topology:
         """Return what GET /elasticQuota answers."""
         known = sorted({ROOT_QUOTA, *self._quotas, *self._children})
         return {
-            "quotaInfoMap": {name: _shown(self._quotas[name]) for name in sorted(self._quotas)},
+            "quotaInfoMap": {name: _quota_json(self._quotas[name]) for name in sorted(self._quotas)},
             "quotaHierarchyInfo": {name: sorted(self._children.get(name, ())) for name in known},
         }
 
     # -- changing
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: TopologyEvent) -> None:
         match event:
-            case Seen(quota):
+            case QuotaObserved(quota):
                 self._live.setdefault(quota.name, {})[quota.namespace] = quota
                 pending = self._pending.get(quota.name)
-                if pending is not None and pending.quota is not None and pending.quota.says_the_same_as(quota):
+                if pending is not None and pending.quota is not None and pending.quota.has_same_spec(quota):
                     del self._pending[quota.name]
-                self._settle(quota.name)
-            case Gone(namespace, name):
+                self._refresh(quota.name)
+            case QuotaObjectDeleted(namespace, name):
                 objects = self._live.get(name, {})
                 objects.pop(namespace, None)
                 if not objects:
@@ -154,21 +219,21 @@ class Topology:
                     pending = self._pending.get(name)
                     if pending is not None and pending.quota is None:
                         del self._pending[name]
-                self._settle(name)
-            case Admitted(quota, at):
-                self._pending[quota.name] = _Pending(quota, at + ADMITTED_FOR_S)
-                self._settle(quota.name)
-            case Released(name, at):
-                self._pending[name] = _Pending(None, at + ADMITTED_FOR_S)
-                self._settle(name)
-            case Elapsed(now):
+                self._refresh(name)
+            case QuotaWriteAdmitted(quota, at):
+                self._pending[quota.name] = _PendingWrite(quota, at + PENDING_WRITE_TTL_S)
+                self._refresh(quota.name)
+            case QuotaDeleteAdmitted(name, at):
+                self._pending[name] = _PendingWrite(None, at + PENDING_WRITE_TTL_S)
+                self._refresh(name)
+            case TimeElapsed(now):
                 for name in [name for name, pending in self._pending.items() if pending.until <= now]:
                     del self._pending[name]
-                    self._settle(name)
+                    self._refresh(name)
 
-    def _settle(self, name: str) -> None:
+    def _refresh(self, name: str) -> None:
         """Update what is derived from one quota."""
-        before, after = self._quotas.get(name), self._decide(name)
+        before, after = self._quotas.get(name), self._effective_quota(name)
         if before is not None:
             _discard(self._children, before.parent, name)
             for namespace in before.namespaces:
@@ -181,7 +246,7 @@ class Topology:
             for namespace in after.namespaces:
                 self._claims.setdefault(namespace, set()).add(name)
 
-    def _decide(self, name: str) -> QuotaInfo | None:
+    def _effective_quota(self, name: str) -> QuotaInfo | None:
         pending = self._pending.get(name)
         if pending is not None:
             return pending.quota
@@ -200,7 +265,7 @@ def _discard(sets: dict[str, set[str]], key: str, name: str) -> None:
             del sets[key]
 
 
-def _shown(quota: QuotaInfo) -> dict[str, Any]:
+def _quota_json(quota: QuotaInfo) -> dict[str, Any]:
     return {
         "name": quota.name,
         "parentName": quota.parent,

@@ -19,195 +19,219 @@ from itertools import groupby
 import msgspec
 import numpy as np
 
-from koord.api.annotations.network_topology import NetworkTopologySpec
-from koord.api.protocol import L_DISABLE_PREEMPTIBLE, L_QUESTIONED_OBJECT_KEY, L_QUOTA_PREEMPTIBLE
-from koord.scheduler.framework.decision import Futile, Preempt, Search
-from koord.scheduler.framework.profile import Profile
-from koord.scheduler.framework.refused import Refused
-from koord.scheduler.framework.trial import Said, Trials
-from koord.scheduler.plugins.coscheduling.crew import Crew, kind_of
-from koord.scheduler.plugins.coscheduling.crowded import Load
-from koord.scheduler.plugins.coscheduling.offers import Kind, Offers
-from koord.scheduler.plugins.coscheduling.planner import Planner
-from koord.scheduler.preemption.budget import Budgets
-from koord.scheduler.preemption.candidate import pick
-from koord.scheduler.preemption.finder import Enough, find
-from koord.scheduler.preemption.plan import NEVER, NOT_HELPFUL, TERMINATING, plan
-from koord.scheduler.preemption.relief import Reliefs, Relieved
-from koord.scheduler.preemption.rules import Rules
-from koord.scheduler.state.node import NodeInfo
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import Bools, NodeTable, RowList
+from koord.api.annotations.gang_codecs import NetworkTopologySpec
+from koord.api.koordinator.protocol import L_DISABLE_PREEMPTIBLE, L_QUESTIONED_OBJECT_KEY, L_QUOTA_PREEMPTIBLE
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.node_table import Bools, NodeTable, RowList
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan, VictimSearch
+from koord.scheduler.framework.dry_run import DryRuns, RejectedBy
+from koord.scheduler.framework.post_filter import PostFilterContext
+from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.plugins.coscheduling.group_trial import GroupTrial, pod_class_of
+from koord.scheduler.plugins.coscheduling.network_planner import NetworkPlanner
+from koord.scheduler.plugins.coscheduling.node_capacity import NodeCapacity, PodClassCapacity, ProjectedLoad
+from koord.scheduler.preemption.disruption_budgets import DisruptionBudgets
+from koord.scheduler.preemption.evaluator import (
+    NEVER,
+    NOT_HELPFUL,
+    TERMINATING,
+    CandidateLimit,
+    find_candidates,
+    make_preemption_plan,
+)
+from koord.scheduler.preemption.reclaimable import ReclaimableResources, ReclaimedTable
+from koord.scheduler.preemption.victims import VictimRules, pick_candidate
 
 NO_VICTIMS = "no potential victims"
 
-Kinds = Mapping[Hashable, Trials]
+TrialsByClass = Mapping[Hashable, DryRuns]
 
 
-class JobReliefs(Reliefs):
-    def takes(self, pod: PodInfo) -> bool:
-        return not pod.reserve and not _is_protected(pod)
+class JobReclaimable(ReclaimableResources):
+    def may_evict(self, pod: PodInfo) -> bool:
+        return not pod.is_reserve_pod and not _is_protected(pod)
 
 
-class JobRules(Rules):
+class JobPreemptionRules(VictimRules):
     """Allow victims of lower priority unless their labels protect them. Disruption budgets are not considered."""
 
-    def may_take(self, pod: PodInfo, victim: PodInfo) -> bool:
-        return not _is_protected(victim) and super().may_take(pod, victim)
+    def may_preempt(self, pod: PodInfo, victim: PodInfo) -> bool:
+        return not _is_protected(victim) and super().may_preempt(pod, victim)
 
     @property
-    def reliefs(self) -> type[Reliefs]:
-        return JobReliefs
+    def reclaimable(self) -> type[ReclaimableResources]:
+        return JobReclaimable
 
 
-class Room(msgspec.Struct, frozen=True):
+class JobPreemption(msgspec.Struct, frozen=True):
     """The result of a search: `nodes` by uid of the member, and the victims, most important first."""
 
     nodes: Mapping[str, str]
     victims: tuple[PodInfo, ...]
 
 
-class _Site:
+class _NodeWithoutVictims:
     """One node without its possible victims, and with the members placed there. A dry run is made only if needed."""
 
-    __slots__ = ("_crew", "_profile", "_trials", "node", "placed", "victims")
+    __slots__ = ("_group_trial", "_profile", "_trials", "node", "placed", "victims")
 
-    def __init__(self, profile: Profile, node: NodeInfo, victims: list[PodInfo], trials: Kinds) -> None:
+    def __init__(
+        self, profile: SchedulerProfile, node: NodeInfo, victims: list[PodInfo], trials: TrialsByClass
+    ) -> None:
         self._profile = profile
         self._trials = trials
-        self._crew: Crew | None = None
+        self._group_trial: GroupTrial | None = None
         self.node = node
         self.victims = victims
         self.placed: list[PodInfo] = []
 
-    def emptied(self) -> Crew:
+    def empty_trial(self) -> GroupTrial:
         """Return a trial on the node without victims and without placed members."""
-        crew = Crew(self._profile, self.node, self._trials)
+        group_trial = GroupTrial(self._profile, self.node, self._trials)
         for victim in self.victims:
-            crew.remove(victim)
-        return crew
+            group_trial.remove(victim)
+        return group_trial
 
-    def refusal(self, member: PodInfo) -> Said | None:
-        if self._crew is None:
-            self._crew = self.emptied()
+    def rejection(self, member: PodInfo) -> RejectedBy | None:
+        if self._group_trial is None:
+            self._group_trial = self.empty_trial()
             for other in self.placed:
-                self._crew.add(other)
-        return self._crew.refusal(member)
+                self._group_trial.add(other)
+        return self._group_trial.run_filters(member)
 
-    def take(self, member: PodInfo) -> None:
+    def place(self, member: PodInfo) -> None:
         self.placed.append(member)
-        if self._crew is not None:
-            self._crew.add(member)
+        if self._group_trial is not None:
+            self._group_trial.add(member)
 
 
-class Yard:
+class JobPreemptionSearch:
     """All nodes on which evictions could help, as they would be without the possible victims."""
 
-    def __init__(self, profile: Profile, refused: Refused, trials: Kinds, rules: JobRules) -> None:
+    def __init__(
+        self, profile: SchedulerProfile, refused: PostFilterContext, trials: TrialsByClass, rules: JobPreemptionRules
+    ) -> None:
         self._profile = profile
         self._refused = refused
         self._trials = trials
         self._rules = rules
         table, priority = refused.table, refused.pod.priority
-        below = refused.cycle.state.derived(JobReliefs).below(priority)
+        below = refused.cycle.state.derived(JobReclaimable).below(priority)
         self.rows = refused.resolvable_rows()
-        self.table = Relieved(table, below)
-        self.among: Bools = np.zeros(table.size, np.bool_)
-        self.among[self.rows] = True
-        self._nobody: Bools = below.count == 0
+        self.table = ReclaimedTable(table, below)
+        self.helpful: Bools = np.zeros(table.size, np.bool_)
+        self.helpful[self.rows] = True
+        self._without_victims: Bools = below.count == 0
         self.costs = _costs(table, self.rows, priority)
-        self._sites: dict[int, _Site] = {}
+        self._nodes: dict[int, _NodeWithoutVictims] = {}
 
-    def site(self, row: int) -> _Site:
-        known = self._sites.get(row)
+    def node_without_victims(self, row: int) -> _NodeWithoutVictims:
+        known = self._nodes.get(row)
         if known is None:
             node = self._refused.table.nodes[row]
             assert node is not None
-            victims = [victim for victim in node.pods.values() if self._rules.may_take(self._refused.pod, victim)]
-            known = self._sites[row] = _Site(self._profile, node, victims, self._trials)
+            victims = [victim for victim in node.pods.values() if self._rules.may_preempt(self._refused.pod, victim)]
+            known = self._nodes[row] = _NodeWithoutVictims(self._profile, node, victims, self._trials)
         return known
 
-    def crew(self, node: NodeInfo) -> Crew:
+    def empty_trial(self, node: NodeInfo) -> GroupTrial:
         """Return a trial on the node without victims and without placed members."""
-        return self.site(node.row).emptied()
+        return self.node_without_victims(node.row).empty_trial()
 
-    def by_cost(self) -> list[int]:
+    def rows_by_cost(self) -> list[int]:
         names = self._refused.table.nodes
         return sorted(self.rows.tolist(), key=lambda row: (self.costs[row], node.name if (node := names[row]) else ""))
 
-    def untakeable(self, told: Callable[[RowList], Counter[str]]) -> str:
+    def failure_message(self, told: Callable[[RowList], Counter[str]]) -> str:
         """Return why the members do not fit; `told` counts the rejections of rows that have victims."""
         nodes = self._refused.decision.node_count
-        nobody = self._nobody[self.rows]
+        nobody = self._without_victims[self.rows]
         reasons = told(self.rows[~nobody])
         reasons[NOT_HELPFUL] += nodes - len(self.rows)
         reasons[NO_VICTIMS] += int(np.count_nonzero(nobody))
         listed = sorted(f"{count} {reason}" for reason, count in (+reasons).items())
         return f"0/{nodes} nodes are available: {', '.join(listed)}."
 
-    def room(self) -> Room:
-        used = [site for site in self._sites.values() if site.placed]
-        victims = [victim for site in used for victim in _reprieved(site)]
-        return Room(
-            {member.uid: site.node.name for site in used for member in site.placed},
+    def result(self) -> JobPreemption:
+        used = [candidate for candidate in self._nodes.values() if candidate.placed]
+        victims = [victim for candidate in used for victim in _victims_after_reprieve(candidate)]
+        return JobPreemption(
+            {member.uid: candidate.node.name for candidate in used for member in candidate.placed},
             tuple(sorted(victims, key=self._rules.importance)),
         )
 
 
-def room_for(
-    profile: Profile, refused: Refused, members: Sequence[PodInfo], trials: Kinds, rules: JobRules
-) -> Room | str:
+def find_job_preemption(
+    profile: SchedulerProfile,
+    refused: PostFilterContext,
+    members: Sequence[PodInfo],
+    trials: TrialsByClass,
+    rules: JobPreemptionRules,
+) -> JobPreemption | str:
     """Place the members one by one where that costs least; return the result, or the message why they do not fit."""
-    yard = Yard(profile, refused, trials, rules)
-    order = yard.by_cost()
-    load = Load(refused.table.size)
-    for key, run in groupby(members, key=lambda member: kind_of(profile, member)):
-        kind, line = Kind(profile, trials[key], emptied=True), deque(run)
-        room = kind.room(yard.table, load, len(line), yard.among)
+    search = JobPreemptionSearch(profile, refused, trials, rules)
+    order = search.rows_by_cost()
+    load = ProjectedLoad(refused.table.size)
+    for key, run in groupby(members, key=lambda member: pod_class_of(profile, member)):
+        kind, line = PodClassCapacity(profile, trials[key], emptied=True), deque(run)
+        room = kind.pods_per_row(search.table, load, len(line), search.helpful)
         came = np.zeros(len(room), np.int64)
         for row in order:
             if not line:
                 break
             for _ in range(min(int(room[row]), len(line))):
-                site = yard.site(row)
-                if not kind.exact and site.refusal(line[0]) is not None:
+                candidate = search.node_without_victims(row)
+                if not kind.exact and candidate.rejection(line[0]) is not None:
                     break
-                site.take(line.popleft())
+                candidate.place(line.popleft())
                 came[row] += 1
-        load = load.plus(kind.pod, came)
+        load = load.with_pods(kind.pod, came)
         if line:
-            return yard.untakeable(partial(_told, kind, yard, load, line[0]))
-    return yard.room()
+            return search.failure_message(partial(_count_rejections, kind, search, load, line[0]))
+    return search.result()
 
 
-def planned_room(
-    profile: Profile,
-    refused: Refused,
+def find_network_job_preemption(
+    profile: SchedulerProfile,
+    refused: PostFilterContext,
     members: Sequence[PodInfo],
-    trials: Kinds,
-    rules: JobRules,
-    planner: Planner,
-    wish: NetworkTopologySpec,
-) -> Room | str:
+    trials: TrialsByClass,
+    rules: JobPreemptionRules,
+    planner: NetworkPlanner,
+    topology_spec: NetworkTopologySpec,
+) -> JobPreemption | str:
     """Do the same for members that must be near each other: of domains that serve them equally well, take the
     cheapest.
     """
-    yard = Yard(profile, refused, trials, rules)
-    offers = Offers(profile, trials, members, yard.table, yard.crew, emptied=True)
-    offers.count[~yard.among] = 0
-    costs = {row: -cost for row, cost in yard.costs.items()}
-    found = planner.placed(members, wish, offers, lambda: yard.untakeable(lambda rows: offers.refusals(rows)[0]), costs)
+    search = JobPreemptionSearch(profile, refused, trials, rules)
+    capacity = NodeCapacity(profile, trials, members, search.table, search.empty_trial, emptied=True)
+    capacity.count[~search.helpful] = 0
+    costs = {row: -cost for row, cost in search.costs.items()}
+    found = planner.place_members(
+        members,
+        topology_spec,
+        capacity,
+        lambda: search.failure_message(lambda rows: capacity.count_rejections(rows)[0]),
+        costs,
+    )
     if isinstance(found, str):
         return found
     index = refused.table.index
     for member, node in found:
-        yard.site(index[node].row).take(member)
-    return yard.room()
+        search.node_without_victims(index[node].row).place(member)
+    return search.result()
 
 
-def _told(kind: Kind, yard: Yard, load: Load, member: PodInfo, rows: RowList) -> Counter[str]:
-    told, unknown = kind.refusals(yard.table, load, rows)
-    told += [(said, 1) for row in unknown.tolist() if (said := yard.site(row).refusal(member)) is not None]
+def _count_rejections(
+    kind: PodClassCapacity, search: JobPreemptionSearch, load: ProjectedLoad, member: PodInfo, rows: RowList
+) -> Counter[str]:
+    told, unknown = kind.count_rejections(search.table, load, rows)
+    told += [
+        (said, 1)
+        for row in unknown.tolist()
+        if (said := search.node_without_victims(row).rejection(member)) is not None
+    ]
     reasons: Counter[str] = Counter()
     for (_, verdict), times in told:
         for reason in verdict.reasons:
@@ -215,51 +239,53 @@ def _told(kind: Kind, yard: Yard, load: Load, member: PodInfo, rows: RowList) ->
     return reasons
 
 
-def alone(plugin: str, refused: Refused, rules: JobRules) -> Preempt | Futile:
+def preempt_for_single_pod(
+    plugin: str, refused: PostFilterContext, rules: JobPreemptionRules
+) -> PreemptionPlan | PostFilterRejection:
     """Preempt for a pod of no gang in the usual way, with the rules of this plugin."""
     pod = refused.pod
     if pod.shape.spec.preemption_policy == "Never":
-        return Futile((f"preemption: {NEVER}",))
+        return PostFilterRejection((f"preemption: {NEVER}",))
     node = refused.cycle.state.node(refused.nominated_node())
-    if node is not None and any(other.preempted and rules.may_take(pod, other) for other in node.pods.values()):
-        return Futile((f"preemption: {TERMINATING}",))
-    found = find(refused, rules, Budgets(), Enough())
-    search = Search(plugin, found.nodes, len(found.candidates), found.without, found.nearest)
+    if node is not None and any(other.preempted and rules.may_preempt(pod, other) for other in node.pods.values()):
+        return PostFilterRejection((f"preemption: {TERMINATING}",))
+    found = find_candidates(refused, rules, DisruptionBudgets(), CandidateLimit())
+    search = VictimSearch(plugin, found.nodes, len(found.candidates), found.without, found.nearest)
     if found.candidates:
-        return plan(refused, plugin, pick(found.candidates), search)
+        return make_preemption_plan(refused, plugin, pick_candidate(found.candidates), search)
     counts = Counter(found.without)
     counts[NOT_HELPFUL] += refused.decision.node_count - found.nodes
     listed = sorted(f"{count} {reason}" for reason, count in (+counts).items())
     told = f"preemption: 0/{refused.decision.node_count} nodes are available: {', '.join(listed)}."
-    return Futile((told,), nominate="", search=search)
+    return PostFilterRejection((told,), nominate="", search=search)
 
 
-def _reprieved(site: _Site) -> list[PodInfo]:
+def _victims_after_reprieve(candidate: _NodeWithoutVictims) -> list[PodInfo]:
     """Return who must be evicted: a victim is reprieved if all members placed here still fit beside it."""
-    crew = site.emptied()
+    group_trial = candidate.empty_trial()
     going = []
-    for victim in sorted(site.victims, key=lambda v: (-v.priority, _job(v), v.name)):
-        crew.add(victim)
-        if not _all_fit(crew, site.placed):
-            crew.remove(victim)
+    for victim in sorted(candidate.victims, key=lambda v: (-v.priority, _job_key(v), v.name)):
+        group_trial.add(victim)
+        if not _all_fit(group_trial, candidate.placed):
+            group_trial.remove(victim)
             going.append(victim)
     return going
 
 
-def _all_fit(crew: Crew, members: Sequence[PodInfo]) -> bool:
+def _all_fit(group_trial: GroupTrial, members: Sequence[PodInfo]) -> bool:
     """Return whether the members fit one after another; the trial is left unchanged."""
     there: list[PodInfo] = []
     for member in members:
-        if crew.refusal(member, again=True) is not None:
+        if group_trial.run_filters(member, again=True) is not None:
             break
-        crew.add(member)
+        group_trial.add(member)
         there.append(member)
     for member in reversed(there):
-        crew.remove(member)
+        group_trial.remove(member)
     return len(there) == len(members)
 
 
-def _job(pod: PodInfo) -> str:
+def _job_key(pod: PodInfo) -> str:
     return pod.labels.get(L_QUESTIONED_OBJECT_KEY, "")
 
 
@@ -285,5 +311,5 @@ def _costs(table: NodeTable, rows: RowList, priority: int) -> dict[int, int]:
 
 
 def _jobs_on(node: NodeInfo) -> tuple[tuple[str, int], ...]:
-    takeable = (pod for pod in node.pods.values() if not pod.reserve and not _is_protected(pod))
-    return tuple({(_job(pod), pod.priority) for pod in takeable})
+    takeable = (pod for pod in node.pods.values() if not pod.is_reserve_pod and not _is_protected(pod))
+    return tuple({(_job_key(pod), pod.priority) for pod in takeable})

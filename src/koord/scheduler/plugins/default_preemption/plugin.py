@@ -7,29 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from koord.api.builtin import POD_DISRUPTION_BUDGETS
-from koord.api.config.scheduler.in_tree import DefaultPreemptionArgs
-from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.decision import Futile, Preempt
-from koord.scheduler.framework.event import DELETE, Event, Happened
+from koord.api.config.scheduler.in_tree_args import DefaultPreemptionArgs
+from koord.api.kubernetes.builtin_kinds import POD_DISRUPTION_BUDGETS
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.cluster_event import DELETE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.framework.refused import Refused
+from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
-from koord.scheduler.preemption.budget import ListedBudgets
-from koord.scheduler.preemption.finder import Enough, Found, find
-from koord.scheduler.preemption.plan import NOT_HELPFUL, barred, concluded
-from koord.scheduler.preemption.rules import Rules
-from koord.scheduler.preemption.under_way import UnderWay
-from koord.scheduler.state.pod import PodInfo
+from koord.scheduler.preemption.disruption_budgets import DisruptionBudgetLister
+from koord.scheduler.preemption.evaluator import (
+    NOT_HELPFUL,
+    CandidateLimit,
+    CandidateSearchResult,
+    PreemptionsInProgress,
+    conclude_search,
+    find_candidates,
+    not_eligible_reason,
+)
+from koord.scheduler.preemption.victims import VictimRules
 
-_WAITS = unresolvable("waiting for the preemption for this pod to be finished")
+_WAITING_FOR_PREEMPTION = unresolvable("waiting for the preemption for this pod to be finished")
 
 
 class DefaultPreemption(Plugin):
     name = "DefaultPreemption"
     # A pod that is held back while its victims go wakes by the plugins that refused it: see `might_help`.
-    wakes_on = (Event("Pod", DELETE),)
+    wakes_on = (ClusterEvent("Pod", DELETE),)
 
     def __init__(
         self, args: DefaultPreemptionArgs, handle: Handle, may_evict: Callable[[PodInfo], bool] | None = None
@@ -38,31 +44,33 @@ class DefaultPreemption(Plugin):
         percent, at_least = args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute
         if percent is None or at_least is None:
             raise ValueError("how many candidate nodes to look for is not specified")
-        self._enough = Enough(percent, at_least)
-        self._budgets = ListedBudgets(handle.lister(POD_DISRUPTION_BUDGETS))
-        self._rules = Rules(may_evict)
-        self._under_way = handle.state.derived(UnderWay)
+        self._enough = CandidateLimit(percent, at_least)
+        self._budgets = DisruptionBudgetLister(handle.lister(POD_DISRUPTION_BUDGETS))
+        self._rules = VictimRules(may_evict)
+        self._under_way = handle.state.derived(PreemptionsInProgress)
 
     # Queue -------------------------------------------------------------------------------------------------------
 
     def pre_enqueue(self, pod: PodInfo) -> Reject | None:
-        return _WAITS if self._under_way.holds(pod.uid) else None
+        return _WAITING_FOR_PREEMPTION if self._under_way.is_waiting(pod.uid) else None
 
-    def might_help(self, pod: PodInfo, happened: Happened) -> bool:
+    def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
         """Return False: the pod was rejected by other plugins too, and they know whether a deletion makes room."""
         return False
 
     # Making room -------------------------------------------------------------------------------------------------
 
-    def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Preempt | Futile | Fault | None:
-        against = barred(refused, lambda other: other.preempted and self._rules.may_take(pod, other))
+    def post_filter(
+        self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext
+    ) -> PreemptionPlan | PostFilterRejection | Fault | None:
+        against = not_eligible_reason(refused, lambda other: other.preempted and self._rules.may_preempt(pod, other))
         if against:
-            return Futile((f"preemption: {against}",))
-        found = find(refused, self._rules, self._budgets.current(), self._enough)
-        return concluded(refused, self.name, found, lambda: _message(refused, found))
+            return PostFilterRejection((f"preemption: {against}",))
+        found = find_candidates(refused, self._rules, self._budgets.current(), self._enough)
+        return conclude_search(refused, self.name, found, lambda: _failure_message(refused, found))
 
 
-def _message(refused: Refused, found: Found) -> str:
+def _failure_message(refused: PostFilterContext, found: CandidateSearchResult) -> str:
     """Return Kubernetes' message, which accounts for every node of the cluster."""
     total = refused.decision.node_count
     counts = dict(found.without)

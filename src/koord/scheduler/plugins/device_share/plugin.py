@@ -14,73 +14,84 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from koord.api.config.scheduler.device_share import DeviceShareArgs
-from koord.api.custom import DEVICES
-from koord.api.protocol import A_RESERVATION_ALLOCATED
-from koord.policy.device.allocator import Options
-from koord.policy.device.holding import NOTHING, Holdings, plus
-from koord.policy.device.numa_hint import designated_hints, device_hints
-from koord.policy.device.refusal import Refusal
-from koord.policy.device.score import scorer_of
-from koord.policy.topology.hint import Hint, Hints
-from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
+from koord.api.config.scheduler.koordinator_args import DeviceShareArgs
+from koord.api.koordinator.custom_kinds import DEVICES
+from koord.api.koordinator.protocol import A_RESERVATION_ALLOCATED
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.bind_effects import BindEffect, PodPatch
+from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.framework.normaliser import Normaliser
+from koord.scheduler.framework.normaliser import ScoreNormaliser
+from koord.scheduler.framework.numa_hint import NumaTopologyHint, NumaTopologyHints
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Reject, Skip
-from koord.scheduler.framework.work import Mark, Work
-from koord.scheduler.plugins.device_share.asking import MEMO, Asking, Askings, rejection
-from koord.scheduler.plugins.device_share.book import Book, Promise
-from koord.scheduler.plugins.device_share.cards import Fleet
-from koord.scheduler.plugins.device_share.grade import Grade
-from koord.scheduler.plugins.device_share.judge import Judge
-from koord.scheduler.plugins.device_share.marking import Vendors, given, mark_of, resized
-from koord.scheduler.plugins.device_share.site import Site
-from koord.scheduler.plugins.device_share.slices import Slices
-from koord.scheduler.plugins.device_share.trial import RESTRICTED, Trial
-from koord.scheduler.state.node import NodeInfo
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import NodeTable, RowList, Rows
+from koord.scheduler.plugins.device_share.allocator import DeviceAllocateOptions
+from koord.scheduler.plugins.device_share.bind_annotations import (
+    VendorAdapter,
+    allocation_annotation,
+    device_allocated_patch,
+    resize_annotations,
+)
+from koord.scheduler.plugins.device_share.cache import AssumedDevices, NodeDeviceCache
+from koord.scheduler.plugins.device_share.device_amounts import NO_DEVICE_AMOUNTS, DeviceAmounts, add
+from koord.scheduler.plugins.device_share.device_columns import DeviceColumns
+from koord.scheduler.plugins.device_share.device_score import build_scorer
+from koord.scheduler.plugins.device_share.node_devices import NodeDevices
+from koord.scheduler.plugins.device_share.node_evaluator import NodeDeviceFilter, NodeDeviceScorer
+from koord.scheduler.plugins.device_share.numa_hints import designated_hints, device_hints
+from koord.scheduler.plugins.device_share.refusal import DeviceRefusal
+from koord.scheduler.plugins.device_share.request_cache import (
+    PLUGIN_NAME,
+    GpuTemplateWatcher,
+    PodDeviceRequest,
+    PodDeviceRequestCache,
+    to_reject,
+)
+from koord.scheduler.plugins.device_share.trial import RESTRICTED, DeviceTrial
 from koord.values.bitmask import BitMask
 
 
 @runtime_checkable
-class ChoosesCards(Protocol):
+class CardSelector(Protocol):
     """Another plugin of the profile that prefers the card from which a GPU share is taken."""
 
-    def best_card(self, pod: PodInfo, site: Site, node: NodeInfo) -> int | None:
+    def best_card(self, pod: PodInfo, node_devices: NodeDevices, node: NodeInfo) -> int | None:
         """Return the minor of a GPU; None leaves the choice to the scores of cards."""
 
 
-class Kept:
+class DeviceCycleState:
     """The state of one class of pods in a cycle; `nodes` are the devices of nodes as changed by a dry run."""
 
-    __slots__ = ("asking", "sites", "theirs")
+    __slots__ = ("device_request", "nodes", "taken_over")
 
-    def __init__(self, asking: Asking, sites: dict[str, Site] | None = None) -> None:
-        self.asking = asking
-        self.sites: dict[str, Site] = {} if sites is None else sites
-        self.theirs: dict[str, Holdings] = {}  # by node: of running pods that a reservation would take over there
+    def __init__(self, device_request: PodDeviceRequest, sites: dict[str, NodeDevices] | None = None) -> None:
+        self.device_request = device_request
+        self.nodes: dict[str, NodeDevices] = {} if sites is None else sites
+        self.taken_over: dict[
+            str, DeviceAmounts
+        ] = {}  # by node: of running pods that a reservation would take over there
 
-    def copy(self) -> Kept:
-        other = Kept(self.asking, dict(self.sites))
-        other.theirs = dict(self.theirs)
+    def copy(self) -> DeviceCycleState:
+        other = DeviceCycleState(self.device_request, dict(self.nodes))
+        other.taken_over = dict(self.taken_over)
         return other
 
 
 class DeviceShare(Plugin):
-    name = MEMO
+    name = PLUGIN_NAME
     scope = ROW  # the cache marks the rows whose devices changed
-    normaliser = Normaliser()
+    normaliser = ScoreNormaliser()
     scores_as_it_filters = True
     reserves_as_it_filters = True
     wakes_on = (
-        Event("Device", ADD),
-        Event("Device", UPDATE),
-        Event("Pod", DELETE),
-        Event("Node", ADD),
-        Event("Node", UPDATE, "labels"),
+        ClusterEvent("Device", ADD),
+        ClusterEvent("Device", UPDATE),
+        ClusterEvent("Pod", DELETE),
+        ClusterEvent("Node", ADD),
+        ClusterEvent("Node", UPDATE, "labels"),
     )
 
     def __init__(self, args: DeviceShareArgs, handle: Handle, *, adapts: bool = False, resizes: bool = False) -> None:
@@ -90,40 +101,42 @@ class DeviceShare(Plugin):
         if args.scoring_strategy is None or args.gpu_shared_resource_templates_config is None:
             raise ValueError("scoring strategy or template config not specified")
         self._state = handle.state
-        scorer = scorer_of(args.scoring_strategy)
+        scorer = build_scorer(args.scoring_strategy)
         self._aligns = not args.disable_device_numa_topology_alignment
         unsupported = frozenset((one.vendor, one.model) for one in args.gpu_share_unsupported_models)
-        self._askings = Askings()
-        self._slices = Slices(args.gpu_shared_resource_templates_config, handle, self._askings.cut_by)
+        self._request_cache = PodDeviceRequestCache()
+        self._template_watcher = GpuTemplateWatcher(
+            args.gpu_shared_resource_templates_config, handle, self._request_cache.set_templates
+        )
         self._resizes = resizes
-        self._vendors = Vendors(handle) if adapts else None
-        self.book = handle.state.derived(Book)
-        handle.lister(DEVICES).on_change(self.book.device_changed)
-        fleet = Fleet(handle.state.table, self.book, scorer)
-        self._judge = Judge(handle.state.table, fleet, unsupported)
-        self._grade = Grade(fleet, scorer)
-        self._cards: ChoosesCards | None = None
-        self._final = Options(scorer=scorer, final=True)
+        self._vendor_adapter = VendorAdapter(handle) if adapts else None
+        self.cache = handle.state.derived(NodeDeviceCache)
+        handle.lister(DEVICES).on_change(self.cache.device_changed)
+        columns = DeviceColumns(handle.state.table, self.cache, scorer)
+        self._node_filter = NodeDeviceFilter(handle.state.table, columns, unsupported)
+        self._node_scorer = NodeDeviceScorer(columns, scorer)
+        self._card_selector: CardSelector | None = None
+        self._final_options = DeviceAllocateOptions(scorer=scorer, final=True)
 
-    def meet(self, plugins: Sequence[Plugin]) -> None:
-        self._cards = next((plugin for plugin in plugins if isinstance(plugin, ChoosesCards)), None)
+    def set_plugins(self, plugins: Sequence[Plugin]) -> None:
+        self._card_selector = next((plugin for plugin in plugins if isinstance(plugin, CardSelector)), None)
 
     def signature(self, pod: PodInfo) -> Hashable:
-        if pod.shape.memo.get(MEMO) == ():  # it is known to ask for none
+        if pod.shape.memo.get(PLUGIN_NAME) == ():  # it is known to ask for none
             return None
-        asking = self._askings.of(pod)
-        return asking.number if isinstance(asking, Asking) else asking
+        device_request = self._request_cache.for_pod(pod)
+        return device_request.id if isinstance(device_request, PodDeviceRequest) else device_request
 
     # Waking ------------------------------------------------------------------------------------------------------
 
-    def might_help(self, pod: PodInfo, happened: Happened) -> bool:
+    def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
         """Return whether the devices of the node that the event is about would fit the pod now."""
-        asking = self._askings.of(pod)
-        if not isinstance(asking, Asking):
+        device_request = self._request_cache.for_pod(pod)
+        if not isinstance(device_request, PodDeviceRequest):
             return False
-        kind, old, new = happened.event.kind, happened.old, happened.new
+        kind, old, new = object_event.event.kind, object_event.old, object_event.new
         if kind == "Pod":
-            if self._askings.of(old) is None:
+            if self._request_cache.for_pod(old) is None:
                 return False
             if A_RESERVATION_ALLOCATED in old.annotations:  # a reservation that it may use has more left
                 return True
@@ -133,250 +146,283 @@ class DeviceShare(Plugin):
         node = self._state.node(name) if name else None
         if node is None:
             return False
-        site, facts = self.book.of(node), self._judge.facts(node)
-        if self._judge.unfit(asking, facts) is not None:
+        node_devices, gpu_labels = self.cache.for_node(node), self._node_filter.gpu_labels(node)
+        if self._node_filter.check_eligibility(device_request, gpu_labels) is not None:
             return False
-        return site is None or bool(site.tenants) or self._judge.verdict(asking, site, facts) is None
+        return (
+            node_devices is None
+            or bool(node_devices.reservation_of_owner)
+            or self._node_filter.verdict(device_request, node_devices, gpu_labels) is None
+        )
 
     # Filter ------------------------------------------------------------------------------------------------------
 
-    def pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Skip | None:
-        asking = self._askings.of(pod)
-        if asking is None:
+    def pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject | Skip | None:
+        device_request = self._request_cache.for_pod(pod)
+        if device_request is None:
             return SKIP
-        if isinstance(asking, Reject):
-            return asking
-        cycle.keep(self.name, Kept(asking))
+        if isinstance(device_request, Reject):
+            return device_request
+        cycle.write(self.name, DeviceCycleState(device_request))
         return None
 
-    def _kept(self, cycle: Cycle, pod: PodInfo) -> Kept | Reject | None:
+    def _cycle_state(self, cycle: CycleState, pod: PodInfo) -> DeviceCycleState | Reject | None:
         """Return the cycle state, and make it where PreFilter is not enabled."""
-        known = cycle.kept.get(self.name)
-        if isinstance(known, Kept):
+        known = cycle.plugin_data.get(self.name)
+        if isinstance(known, DeviceCycleState):
             return known
-        asking = self._askings.of(pod)
-        if not isinstance(asking, Asking):
-            return asking
-        kept = Kept(asking)
-        cycle.keep(self.name, kept)
-        return kept
+        device_request = self._request_cache.for_pod(pod)
+        if not isinstance(device_request, PodDeviceRequest):
+            return device_request
+        device_state = DeviceCycleState(device_request)
+        cycle.write(self.name, device_state)
+        return device_state
 
-    def add_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
+    def add_pod(self, cycle: CycleState, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
         """Add a pod in a dry run with the devices that it holds, or those that it would be given if it is only
         nominated.
         """
-        kept = self._kept(cycle, pod)
-        site = self._site(kept, node) if isinstance(kept, Kept) else None
-        if site is None or not isinstance(kept, Kept):
+        device_state = self._cycle_state(cycle, pod)
+        node_devices = self._node_devices(device_state, node) if isinstance(device_state, DeviceCycleState) else None
+        if node_devices is None or not isinstance(device_state, DeviceCycleState):
             return
-        live = self.book.of(node)
-        held = live.held(other.uid) if live is not None else None
-        inside = live.tenants.get(other.uid, "") if live is not None else ""
+        live = self.cache.for_node(node)
+        held = live.allocated_to(other.uid) if live is not None else None
+        inside = live.reservation_of_owner.get(other.uid, "") if live is not None else ""
         if held is None:
-            asking = self._askings.of(other)
-            if not isinstance(asking, Asking):
+            device_request = self._request_cache.for_pod(other)
+            if not isinstance(device_request, PodDeviceRequest):
                 return
-            found = Trial(site=site, asking=asking, facts=self._judge.facts(node)).allocation()
-            if isinstance(found, Refusal):
+            found = DeviceTrial(
+                node_devices=node_devices, device_request=device_request, gpu_labels=self._node_filter.gpu_labels(node)
+            ).try_allocation()
+            if isinstance(found, DeviceRefusal):
                 return
-            held = found.holdings
-        kept.sites[node.name] = site.taken(other.uid, held, inside)
+            held = found.device_amounts
+        device_state.nodes[node.name] = node_devices.with_allocation(other.uid, held, inside)
 
-    def remove_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
-        kept = self._kept(cycle, pod)
-        site = self._site(kept, node) if isinstance(kept, Kept) else None
-        held = site.held(other.uid) if site is not None else None
-        if isinstance(kept, Kept) and site is not None and held is not None:
-            if pod.reserve and cycle.takes_over(other, node.name):
-                kept.theirs[node.name] = plus(kept.theirs.get(node.name, NOTHING), held)
-            kept.sites[node.name] = site.freed(other.uid)
+    def remove_pod(self, cycle: CycleState, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
+        device_state = self._cycle_state(cycle, pod)
+        node_devices = self._node_devices(device_state, node) if isinstance(device_state, DeviceCycleState) else None
+        held = node_devices.allocated_to(other.uid) if node_devices is not None else None
+        if isinstance(device_state, DeviceCycleState) and node_devices is not None and held is not None:
+            if pod.is_reserve_pod and cycle.pre_allocates(other, node.name):
+                device_state.taken_over[node.name] = add(
+                    device_state.taken_over.get(node.name, NO_DEVICE_AMOUNTS), held
+                )
+            device_state.nodes[node.name] = node_devices.without_allocation(other.uid)
 
-    def _site(self, kept: Kept, node: NodeInfo) -> Site | None:
-        return kept.sites.get(node.name) or self.book.of(node)
+    def _node_devices(self, device_state: DeviceCycleState, node: NodeInfo) -> NodeDevices | None:
+        return device_state.nodes.get(node.name) or self.cache.for_node(node)
 
-    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
-        kept = self._kept(cycle, pod)
-        if not isinstance(kept, Kept):
-            return kept
-        asking, facts = kept.asking, self._judge.facts(node)
-        unfit = self._judge.unfit(asking, facts)
+    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
+        device_state = self._cycle_state(cycle, pod)
+        if not isinstance(device_state, DeviceCycleState):
+            return device_state
+        device_request, gpu_labels = device_state.device_request, self._node_filter.gpu_labels(node)
+        unfit = self._node_filter.check_eligibility(device_request, gpu_labels)
         if unfit is not None:
             return unfit
-        site = self._site(kept, node)
-        if site is None:  # no Device object: the node's own device plugin allocates
+        node_devices = self._node_devices(device_state, node)
+        if node_devices is None:  # no Device object: the node's own device plugin allocates
             return None
-        theirs, live = kept.theirs.get(node.name), self.book.of(node)
-        if theirs and live is not None:
-            covered = Trial(site=live, asking=asking, facts=facts, taken_over=theirs).placed()
-            return rejection(covered) if isinstance(covered, Refusal) else None
-        reserved = cycle.reserved.get(node.name, ())
+        taken_over, live = device_state.taken_over.get(node.name), self.cache.for_node(node)
+        if taken_over and live is not None:
+            covered = DeviceTrial(
+                node_devices=live, device_request=device_request, gpu_labels=gpu_labels, taken_over=taken_over
+            ).try_placement()
+            return to_reject(covered) if isinstance(covered, DeviceRefusal) else None
+        reserved = cycle.matched_reservations.get(node.name, ())
         if not reserved:
-            return self._judge.verdict(asking, site, facts)
-        found = Trial(site=site, asking=asking, facts=facts, reserved=reserved, required=asking.required).placed()
-        return rejection(found) if isinstance(found, Refusal) else None
+            return self._node_filter.verdict(device_request, node_devices, gpu_labels)
+        found = DeviceTrial(
+            node_devices=node_devices,
+            device_request=device_request,
+            gpu_labels=gpu_labels,
+            reserved=reserved,
+            needs_reservation=device_request.needs_reservation,
+        ).try_placement()
+        return to_reject(found) if isinstance(found, DeviceRefusal) else None
 
-    def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
-        kept = self._kept(cycle, pod)
+    def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
+        device_state = self._cycle_state(cycle, pod)
         size = len(table.alive[rows])
-        if not isinstance(kept, Kept):
-            return np.full(size, 0 if kept is None else 1, np.int32)
+        if not isinstance(device_state, DeviceCycleState):
+            return np.full(size, 0 if device_state is None else 1, np.int32)
         numbers = np.arange(table.size)[rows]
-        codes = self._judge.codes(kept.asking, rows, numbers)
-        for place, node in self._seen_otherwise(cycle, kept, table, numbers):
-            codes[place] = kept.asking.code(self.filter(cycle, pod, node))
+        codes = self._node_filter.codes(device_state.device_request, rows, numbers)
+        for place, node in self._nodes_unlike_columns(cycle, device_state, table, numbers):
+            codes[place] = device_state.device_request.code(self.filter(cycle, pod, node))
         return codes
 
-    def _seen_otherwise(
-        self, cycle: Cycle, kept: Kept, table: NodeTable, rows: RowList
+    def _nodes_unlike_columns(
+        self, cycle: CycleState, device_state: DeviceCycleState, table: NodeTable, rows: RowList
     ) -> Iterator[tuple[int, NodeInfo]]:
         """Yield the nodes that columns do not describe, with their positions among the rows.
 
         These have reservations for such pods, or are changed by a dry run.
         """
-        if not cycle.reserved and not kept.sites:
+        if not cycle.matched_reservations and not device_state.nodes:
             return
         places = {int(row): place for place, row in enumerate(rows)}
-        for name in {*cycle.reserved, *kept.sites}:
+        for name in {*cycle.matched_reservations, *device_state.nodes}:
             node = table.index.get(name)
             if node is not None and node.node is not None and node.row in places:
                 yield places[node.row], node
 
-    def near_miss(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> tuple[float, str] | None:
+    def near_miss(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> tuple[float, str] | None:
         trial = self._trial(cycle, pod, node)
-        if not isinstance(trial, Trial) or trial.reserved:
+        if not isinstance(trial, DeviceTrial) or trial.reserved:
             return None
-        nearest = trial.site.once(("near miss", trial.asking.number, trial.facts), trial.nearest)
+        nearest = trial.node_devices.memoized(("near miss", trial.device_request.id, trial.gpu_labels), trial.near_miss)
         return None if nearest is None else (nearest.missing, nearest.sentence)
 
-    def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
-        kept = self._kept(cycle, pod)
-        assert kept is not None
-        return kept if isinstance(kept, Reject) else kept.asking.word(code)
+    def explain_code(self, cycle: CycleState, pod: PodInfo, code: int) -> Reject:
+        device_state = self._cycle_state(cycle, pod)
+        assert device_state is not None
+        return device_state if isinstance(device_state, Reject) else device_state.device_request.rejection_of_code(code)
 
     # Score -------------------------------------------------------------------------------------------------------
 
-    def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
-        kept = self._kept(cycle, pod)
-        if not isinstance(kept, Kept):
+    def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        device_state = self._cycle_state(cycle, pod)
+        if not isinstance(device_state, DeviceCycleState):
             return 0
-        site = self._site(kept, node)
-        if site is None:
+        node_devices = self._node_devices(device_state, node)
+        if node_devices is None:
             return 0
-        if node.name not in cycle.reserved:
-            return self._grade.of(kept.asking, site)
+        if node.name not in cycle.matched_reservations:
+            return self._node_scorer.score(device_state.device_request, node_devices)
         trial = self._trial(cycle, pod, node)
-        assert isinstance(trial, Trial)
-        return self._grade.with_reusable(kept.asking, site, trial.reusable())
+        assert isinstance(trial, DeviceTrial)
+        return self._node_scorer.score_with_reusable(device_state.device_request, node_devices, trial.reusable())
 
-    def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
-        kept = self._kept(cycle, pod)
+    def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
+        device_state = self._cycle_state(cycle, pod)
         size = len(table.alive[rows])
-        if not isinstance(kept, Kept):
+        if not isinstance(device_state, DeviceCycleState):
             return np.zeros(size, np.int64)
         numbers = np.arange(table.size)[rows]
-        scores = self._grade.column(kept.asking, rows, numbers, self._judge.told())
-        for place, node in self._seen_otherwise(cycle, kept, table, numbers):
+        scores = self._node_scorer.score_column(
+            device_state.device_request, rows, numbers, self._node_filter.gpu_labels_column()
+        )
+        for place, node in self._nodes_unlike_columns(cycle, device_state, table, numbers):
             scores[place] = self.score(cycle, pod, node)
         return scores
 
     # After the choice --------------------------------------------------------------------------------------------
 
-    def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
-        asking = self._askings.of(pod)
-        site = self.book.of(node) if asking is not None else None
-        if site is None or asking is None:
+    def reserve(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        device_request = self._request_cache.for_pod(pod)
+        node_devices = self.cache.for_node(node) if device_request is not None else None
+        if node_devices is None or device_request is None:
             return None
-        if isinstance(asking, Reject):
-            return asking
-        nominated = cycle.nominated.get(pod.uid)
-        guests = cycle.taken_over.get(pod.uid, ())
-        trial = Trial(
-            site=site,
-            asking=asking,
-            facts=self._judge.facts(node),
+        if isinstance(device_request, Reject):
+            return device_request
+        nominated = cycle.nominated_reservations.get(pod.uid)
+        owners = cycle.pre_allocated_pods.get(pod.uid, ())
+        trial = DeviceTrial(
+            node_devices=node_devices,
+            device_request=device_request,
+            gpu_labels=self._node_filter.gpu_labels(node),
             reserved=() if nominated is None else (nominated,),
-            required=nominated is not None and (asking.required or nominated.policy == RESTRICTED),
-            taken_over=reduce(plus, (site.held(guest) or NOTHING for guest in guests), NOTHING),
-            options=self._final,
+            needs_reservation=nominated is not None
+            and (device_request.needs_reservation or nominated.policy == RESTRICTED),
+            taken_over=reduce(
+                add, (node_devices.allocated_to(owner) or NO_DEVICE_AMOUNTS for owner in owners), NO_DEVICE_AMOUNTS
+            ),
+            options=self._final_options,
         )
-        zones = cycle.zones.get(pod.uid) if self._aligns else None
-        free = self._cards is not None and nominated is None and asking.promised is None
-        card = self._cards.best_card(pod, site, node) if self._cards is not None and free else None
-        found = trial.allocation(zones, card)
-        if isinstance(found, Refusal) and card is not None:
-            found = trial.allocation(zones)
-        if isinstance(found, Refusal):
-            return rejection(found)
-        self.book.promise(pod.uid, Promise(node.name, found, "" if nominated is None else nominated.uid, guests))
+        zones = cycle.numa_affinity.get(pod.uid) if self._aligns else None
+        free = self._card_selector is not None and nominated is None and device_request.designated is None
+        card = (
+            self._card_selector.best_card(pod, node_devices, node) if self._card_selector is not None and free else None
+        )
+        found = trial.try_allocation(zones, card)
+        if isinstance(found, DeviceRefusal) and card is not None:
+            found = trial.try_allocation(zones)
+        if isinstance(found, DeviceRefusal):
+            return to_reject(found)
+        self.cache.assume(pod.uid, AssumedDevices(node.name, found, "" if nominated is None else nominated.uid, owners))
         return None
 
-    def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
-        self.book.withdraw(pod.uid)
+    def unreserve(self, cycle: CycleState, pod: PodInfo, node_name: str) -> None:
+        self.cache.forget(pod.uid)
 
-    def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Reject | Fault | None:
-        promise = self.book.promises.get(pod.uid)
-        if promise is None:
-            if self._askings.of(pod) is not None and node_name not in self.book.sites:
-                self.book.bound_blindly(pod, node_name)
+    def pre_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> BindEffect | Reject | Fault | None:
+        assumed_devices = self.cache.assumed.get(pod.uid)
+        if assumed_devices is None:
+            if self._request_cache.for_pod(pod) is not None and node_name not in self.cache.nodes:
+                self.cache.note_bound_without_device(pod, node_name)
             return None
-        site, node = self.book.sites.get(node_name), self._state.node(node_name)
-        allocations = given(promise.allocation, None if site is None else site.inventory, node_name)
+        node_devices, node = self.cache.nodes.get(node_name), self._state.node(node_name)
+        allocations = allocation_annotation(
+            assumed_devices.allocation, None if node_devices is None else node_devices.inventory, node_name
+        )
         if isinstance(allocations, Fault):
             return allocations
-        if pod.reserve and self._resizes:
-            return Mark({**mark_of(allocations).annotations, **resized(promise.allocation)})
-        if self._vendors is None or site is None or node is None:
-            return mark_of(allocations)
-        return self._vendors.work(allocations, site.inventory, pod, node)
+        if pod.is_reserve_pod and self._resizes:
+            return PodPatch(
+                {**device_allocated_patch(allocations).annotations, **resize_annotations(assumed_devices.allocation)}
+            )
+        if self._vendor_adapter is None or node_devices is None or node is None:
+            return device_allocated_patch(allocations)
+        return self._vendor_adapter.pre_bind_effect(allocations, node_devices.inventory, pod, node)
 
     # Among plugins -----------------------------------------------------------------------------------------------
 
-    def numa_hints(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Hints | Reject | None:
+    def numa_hints(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> NumaTopologyHints | Reject | None:
         trial = self._trial(cycle, pod, node) if self._aligns else None
-        if not isinstance(trial, Trial):
+        if not isinstance(trial, DeviceTrial):
             return trial
         if trial.reserved:
-            return _hints(trial)
-        return trial.asking.once(("hints", trial.site.situation, trial.facts), lambda: _hints(trial))
+            return _numa_hints(trial)
+        return trial.device_request.numa_answer(
+            ("hints", trial.node_devices.situation, trial.gpu_labels), lambda: _numa_hints(trial)
+        )
 
-    def numa_fits(self, cycle: Cycle, pod: PodInfo, node: NodeInfo, zones: BitMask | None) -> Reject | None:
+    def numa_fits(self, cycle: CycleState, pod: PodInfo, node: NodeInfo, zones: BitMask | None) -> Reject | None:
         trial = self._trial(cycle, pod, node) if self._aligns else None
-        if not isinstance(trial, Trial):
+        if not isinstance(trial, DeviceTrial):
             return trial
         if trial.reserved:
-            return _fits(trial, zones)
-        return trial.asking.once((zones, trial.site.situation, trial.facts), lambda: _fits(trial, zones))
+            return _check_numa_fit(trial, zones)
+        return trial.device_request.numa_answer(
+            (zones, trial.node_devices.situation, trial.gpu_labels), lambda: _check_numa_fit(trial, zones)
+        )
 
-    def _trial(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Trial | Reject | None:
-        kept = self._kept(cycle, pod)
-        if not isinstance(kept, Kept):
-            return kept
-        site = self._site(kept, node)
-        if site is None:
+    def _trial(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> DeviceTrial | Reject | None:
+        device_state = self._cycle_state(cycle, pod)
+        if not isinstance(device_state, DeviceCycleState):
+            return device_state
+        node_devices = self._node_devices(device_state, node)
+        if node_devices is None:
             return None
-        asking = kept.asking
-        return Trial(
-            site=site,
-            asking=asking,
-            facts=self._judge.facts(node),
-            reserved=cycle.reserved.get(node.name, ()),
-            required=asking.required,
+        device_request = device_state.device_request
+        return DeviceTrial(
+            node_devices=node_devices,
+            device_request=device_request,
+            gpu_labels=self._node_filter.gpu_labels(node),
+            reserved=cycle.matched_reservations.get(node.name, ()),
+            needs_reservation=device_request.needs_reservation,
         )
 
 
-def _fits(trial: Trial, zones: BitMask | None) -> Reject | None:
-    found = trial.placed(zones)
-    return rejection(found) if isinstance(found, Refusal) else None
+def _check_numa_fit(trial: DeviceTrial, zones: BitMask | None) -> Reject | None:
+    found = trial.try_placement(zones)
+    return to_reject(found) if isinstance(found, DeviceRefusal) else None
 
 
-def _hints(trial: Trial) -> Hints | Reject | None:
-    inventory, promised = trial.site.inventory, trial.asking.promised
+def _numa_hints(trial: DeviceTrial) -> NumaTopologyHints | Reject | None:
+    inventory, promised = trial.node_devices.inventory, trial.device_request.designated
     if promised is not None:
         found = designated_hints(inventory, promised)
     else:
-        found = device_hints(trial.asking.demand, inventory, trial.allocation)
-    if isinstance(found, Refusal):
-        return rejection(found)
+        found = device_hints(trial.device_request.demand, inventory, trial.try_allocation)
+    if isinstance(found, DeviceRefusal):
+        return to_reject(found)
     if not found:
         return None
-    return {kind: tuple(Hint(h.zones, h.preferred, h.score) for h in hints) for kind, hints in found.items()}
+    return {
+        kind: tuple(NumaTopologyHint(h.zones, h.preferred, h.score) for h in hints) for kind, hints in found.items()
+    }

@@ -1,5 +1,5 @@
 """ElasticQuota admits pods only within their quota, and lets pods of one quota preempt each other."""
 
-from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuota
+from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 
-__all__ = ["ElasticQuota"]
+__all__ = ["ElasticQuotaPlugin"]

@@ -12,47 +12,45 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from koord.api.builtin import POD_DISRUPTION_BUDGETS
-from koord.api.config.scheduler.elastic_quota import ElasticQuotaArgs
-from koord.api.protocol import L_QUOTA_NAME, L_QUOTA_PREEMPTIBLE
-from koord.policy.quota.definition import Rules
-from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.decision import Futile, Preempt
-from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
+from koord.api.config.scheduler.elastic_quota_args import ElasticQuotaArgs
+from koord.api.koordinator.protocol import L_QUOTA_NAME, L_QUOTA_PREEMPTIBLE
+from koord.api.kubernetes.builtin_kinds import POD_DISRUPTION_BUDGETS
+from koord.policy.quota.definition import QuotaRules
+from koord.scheduler.cache.node_table import RowList
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.framework.refused import Refused
+from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.verdict import ROW, Fault, Reject, reject, unresolvable
-from koord.scheduler.plugins.elastic_quota.ledger import Ledger, Ledgers
-from koord.scheduler.plugins.elastic_quota.message import futile
-from koord.scheduler.plugins.elastic_quota.rules import WithinQuota
-from koord.scheduler.preemption.budget import ListedBudgets
-from koord.scheduler.preemption.finder import Enough, find
-from koord.scheduler.preemption.plan import barred, concluded
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import RowList
+from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache, ElasticQuotaCaches
+from koord.scheduler.plugins.elastic_quota.preemption_rules import QuotaPreemptionRules, preemption_failure_message
+from koord.scheduler.preemption.disruption_budgets import DisruptionBudgetLister
+from koord.scheduler.preemption.evaluator import CandidateLimit, conclude_search, find_candidates, not_eligible_reason
 
 # Of every node that could be freed the best is taken.
-_ALL = Enough(percent=100, at_least=0)
+_ALL_CANDIDATES = CandidateLimit(percent=100, at_least=0)
 # Quota released without a cluster event: a pending pod is gone, or requests less.
-_EASED = Event("ElasticQuota", UPDATE)
+_QUOTA_RELEASED = ClusterEvent("ElasticQuota", UPDATE)
 
 
-class ElasticQuota(Plugin):
+class ElasticQuotaPlugin(Plugin):
     name = "ElasticQuota"
     scope = ROW  # admission is never cached; but equal pods of one quota get equal verdicts
     wakes_on = (
-        Event("ElasticQuota", ADD),
-        _EASED,
-        Event("ElasticQuota", DELETE),
-        Event("Pod", DELETE),
-        Event("Pod", UPDATE, "labels"),
-        Event("Pod", UPDATE, "scale-down"),
-        Event("Node", ADD),
-        Event("Node", UPDATE, "allocatable"),
-        Event("Node", UPDATE, "annotations"),
-        Event("Node", UPDATE, "taints"),
-        Event("Node", UPDATE, "unschedulable"),
+        ClusterEvent("ElasticQuota", ADD),
+        _QUOTA_RELEASED,
+        ClusterEvent("ElasticQuota", DELETE),
+        ClusterEvent("Pod", DELETE),
+        ClusterEvent("Pod", UPDATE, "labels"),
+        ClusterEvent("Pod", UPDATE, "scale-down"),
+        ClusterEvent("Node", ADD),
+        ClusterEvent("Node", UPDATE, "allocatable"),
+        ClusterEvent("Node", UPDATE, "annotations"),
+        ClusterEvent("Node", UPDATE, "taints"),
+        ClusterEvent("Node", UPDATE, "unschedulable"),
     )
 
     def __init__(
@@ -70,17 +68,21 @@ class ElasticQuota(Plugin):
             key = args.hook_plugins[0].factory_key
             raise ValueError(f"failed to initialize index-0 hook plugin: factory {key} not found")
         self.args = args
-        rules = Rules.of(
+        rules = QuotaRules.from_args(
             args,
             disable_default_quota=disable_default_quota,
             multi_quota_tree=multi_quota_tree,
             guarantee_usage=guarantee_usage,
         )
         self._handle = handle
-        self.ledger: Ledger = handle.state.derived(Ledgers).of(rules, handle, with_overhead=not ignore_overhead)
-        self.ledger.on_eased = self._eased
-        self._rules = WithinQuota(self.ledger, spare_default=args.disable_default_quota_preemption is not False)
-        self._budgets = ListedBudgets(handle.lister(POD_DISRUPTION_BUDGETS))
+        self.quota_cache: ElasticQuotaCache = handle.state.derived(ElasticQuotaCaches).get_or_create(
+            rules, handle, with_overhead=not ignore_overhead
+        )
+        self.quota_cache.on_quota_released = self._announce_released_quota
+        self._rules = QuotaPreemptionRules(
+            self.quota_cache, spare_default=args.disable_default_quota_preemption is not False
+        )
+        self._budgets = DisruptionBudgetLister(handle.lister(POD_DISRUPTION_BUDGETS))
 
     def signature(self, pod: PodInfo) -> Hashable:
         labels = pod.labels
@@ -88,45 +90,56 @@ class ElasticQuota(Plugin):
 
     # Letting in --------------------------------------------------------------------------------------------------
 
-    def admit(self, cycle: Cycle, pod: PodInfo) -> Reject | Fault | None:
-        refusal = self.ledger.check(pod)
+    def admit(self, cycle: CycleState, pod: PodInfo) -> Reject | Fault | None:
+        refusal = self.quota_cache.check_admission(pod)
         if refusal is None:
             return None
-        self.ledger.refused(pod, refusal, self._handle.now())
+        self.quota_cache.record_refusal(pod, refusal, self._handle.now())
         # No eviction gives room to a quota that does not exist or is not part of a tree.
-        return unresolvable(refusal.text) if refusal.kind in ("unknown", "adrift") else reject(refusal.text)
+        return unresolvable(refusal.message) if refusal.kind in ("unknown", "adrift") else reject(refusal.message)
 
     # Waking ------------------------------------------------------------------------------------------------------
 
-    def might_help(self, pod: PodInfo, happened: Happened) -> bool:
+    def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
         """Return whether the pod is admitted now, or its rejection message is outdated because its quota was added or
         deleted.
         """
-        if happened.event.kind == "ElasticQuota" and happened.event.action != UPDATE:
-            quota = happened.old if happened.new is None else happened.new
+        if object_event.event.kind == "ElasticQuota" and object_event.event.action != UPDATE:
+            quota = object_event.old if object_event.new is None else object_event.new
             if quota.metadata.name == pod.labels.get(L_QUOTA_NAME):
                 return True
-        return self.ledger.check(pod) is None
+        return self.quota_cache.check_admission(pod) is None
 
-    def _eased(self) -> None:
-        self._handle.desk.tell(Happened(_EASED))
+    def _announce_released_quota(self) -> None:
+        self._handle.actions.publish_event(ObjectEvent(_QUOTA_RELEASED))
 
     # Making room -------------------------------------------------------------------------------------------------
 
-    def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Preempt | Futile | Fault | None:
-        against = barred(refused, lambda other: other.deleting and self._rules.may_take(pod, other))
+    def post_filter(
+        self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext
+    ) -> PreemptionPlan | PostFilterRejection | Fault | None:
+        against = not_eligible_reason(refused, lambda other: other.deleting and self._rules.may_preempt(pod, other))
         if against:
-            return Futile((f"preemption: {against}",))
+            return PostFilterRejection((f"preemption: {against}",))
         rows = refused.resolvable_rows()
-        hosts = self._hosts(pod, refused, rows)
-        found = find(refused, self._rules, self._budgets.current(), _ALL, hosts)
-        return concluded(refused, self.name, found, lambda: futile(refused, rows, hosts, found.without))
+        rows_with_victims = self._rows_with_victims(pod, refused, rows)
+        found = find_candidates(refused, self._rules, self._budgets.current(), _ALL_CANDIDATES, rows_with_victims)
+        return conclude_search(
+            refused,
+            self.name,
+            found,
+            lambda: preemption_failure_message(refused, rows, rows_with_victims, found.without),
+        )
 
-    def _hosts(self, pod: PodInfo, refused: Refused, rows: RowList) -> RowList:
+    def _rows_with_victims(self, pod: PodInfo, refused: PostFilterContext, rows: RowList) -> RowList:
         """Return the rows with possible victims: a quota knows its few pods among those of all nodes."""
-        quota = self.ledger.book.quota_of(self.ledger.claim(pod))
-        if quota is None or self._rules.spares(quota):
+        quota = self.quota_cache.manager.quota_of_pod(self.quota_cache.quota_pod(pod))
+        if quota is None or self._rules.is_spared(quota):
             return rows[:0]
         index = refused.table.index
-        hosts = {index[other.node_name].row for other in self.ledger.members(quota) if self._rules.may_take(pod, other)}
-        return rows[np.isin(rows, list(hosts))] if hosts else rows[:0]
+        rows_with_victims = {
+            index[other.node_name].row
+            for other in self.quota_cache.pods_in_quota(quota)
+            if self._rules.may_preempt(pod, other)
+        }
+        return rows[np.isin(rows, list(rows_with_victims))] if rows_with_victims else rows[:0]

@@ -16,35 +16,39 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from koord.scheduler.cache.node_table import Ints, RowList, Rows
+from koord.scheduler.cache.pod_info import LabelGroup
+from koord.scheduler.cache.selector_counts import SelectorCounts
+from koord.scheduler.cache.topology_domains import TopologyDomainIndex
 from koord.scheduler.framework.plugin import Codes
 from koord.scheduler.framework.verdict import reject, unresolvable
-from koord.scheduler.plugins.inter_pod_affinity.holders import Held, Holders
-from koord.scheduler.plugins.inter_pod_affinity.places import Places
-from koord.scheduler.plugins.inter_pod_affinity.source import Holding, Matching, Source
-from koord.scheduler.plugins.inter_pod_affinity.wish import Wish
-from koord.scheduler.state.domain import Atlas
-from koord.scheduler.state.peers import Peers
-from koord.scheduler.state.table import Ints, RowList, Rows
-from koord.scheduler.state.tally import Tallies
+from koord.scheduler.plugins.inter_pod_affinity.existing_terms import ExistingTerm, ExistingTerms
+from koord.scheduler.plugins.inter_pod_affinity.term_counts import (
+    ExistingTermCounts,
+    MatchingPodCounts,
+    NodeDomains,
+    RowCountSource,
+)
+from koord.scheduler.plugins.inter_pod_affinity.terms import IncomingTerms
 
 AFFINITY: Final = 1
-ANTI: Final = 2
-EXISTING: Final = 3
+ANTI_AFFINITY: Final = 2
+EXISTING_ANTI_AFFINITY: Final = 3
 _PASSES: Final = 4  # larger than any refusal, so that the least over all keys is the verdict
 _MASK: Final = 3  # and 0 once the highest bit is cut off
-VERDICTS: Final = {
+REJECTIONS: Final = {
     AFFINITY: unresolvable("node(s) didn't match pod affinity rules"),
-    ANTI: reject("node(s) didn't match pod anti-affinity rules"),
-    EXISTING: reject("node(s) didn't satisfy existing pods anti-affinity rules"),
+    ANTI_AFFINITY: reject("node(s) didn't match pod anti-affinity rules"),
+    EXISTING_ANTI_AFFINITY: reject("node(s) didn't satisfy existing pods anti-affinity rules"),
 }
 
 # With more changed domains than this it is cheaper to judge all rows than to find theirs.
-_FEW_DOMAINS: Final = 4
+_MAX_CHANGED_DOMAINS: Final = 4
 
-Rule = Literal["affinity", "anti", "existing"]
+AffinityRule = Literal["affinity", "anti", "existing"]
 
 
-class Verdicts:
+class DomainVerdicts:
     """The counts and verdicts of one topology key by domain. Domain 0 stands for nodes without the label."""
 
     __slots__ = ("affinity", "anti", "existing", "needed", "verdicts")
@@ -60,179 +64,188 @@ class Verdicts:
     def size(self) -> int:
         return len(self.verdicts)
 
-    def settle(self, *, opens: bool) -> None:
-        verdicts = np.where(self.existing > 0, np.int32(EXISTING), np.int32(_PASSES))
-        verdicts[self.anti > 0] = ANTI
-        if self.needed and not opens:
+    def recompute(self, *, may_open_group: bool) -> None:
+        verdicts = np.where(self.existing > 0, np.int32(EXISTING_ANTI_AFFINITY), np.int32(_PASSES))
+        verdicts[self.anti > 0] = ANTI_AFFINITY
+        if self.needed and not may_open_group:
             verdicts[self.affinity <= 0] = AFFINITY
         verdicts[0] = AFFINITY if self.needed else _PASSES
         self.verdicts = verdicts
 
-    def settle_one(self, domain: int, *, opens: bool) -> bool:
+    def recompute_domain(self, domain: int, *, may_open_group: bool) -> bool:
         """Recompute the verdict of one domain; return whether it changed."""
         verdict = _PASSES
-        if self.needed and not opens and self.affinity[domain] <= 0:
+        if self.needed and not may_open_group and self.affinity[domain] <= 0:
             verdict = AFFINITY
         elif self.anti[domain] > 0:
-            verdict = ANTI
+            verdict = ANTI_AFFINITY
         elif self.existing[domain] > 0:
-            verdict = EXISTING
+            verdict = EXISTING_ANTI_AFFINITY
         if self.verdicts[domain] == verdict:
             return False
         self.verdicts[domain] = verdict
         return True
 
-    def copy(self) -> Verdicts:
-        other = object.__new__(Verdicts)
+    def copy(self) -> DomainVerdicts:
+        other = object.__new__(DomainVerdicts)
         other.needed = self.needed
         other.affinity, other.anti, other.existing = self.affinity.copy(), self.anti.copy(), self.existing.copy()
         other.verdicts = self.verdicts.copy()
         return other
 
 
-class Rules:
+class AffinityFilterState:
     """The required rules of one class of pods. A copy is a dry run: it follows `update_count` and no longer the
     cluster.
     """
 
     def __init__(
-        self, wish: Wish | None, existing: tuple[Held, ...], atlas: Atlas, tallies: Tallies, holders: Holders
+        self,
+        incoming: IncomingTerms | None,
+        existing: tuple[ExistingTerm, ...],
+        atlas: TopologyDomainIndex,
+        tallies: SelectorCounts,
+        existing_terms: ExistingTerms,
     ) -> None:
-        self.wish = wish
+        self.incoming = incoming
         self.version = 0
         self._tallies = tallies
-        self._holders = holders
-        self._follows = True
-        self._wanted: WeakKeyDictionary[Peers, tuple[bool, tuple[bool, ...]]] = WeakKeyDictionary()
+        self._existing_terms = existing_terms
+        self._is_live = True
+        self._matched_terms: WeakKeyDictionary[LabelGroup, tuple[bool, tuple[bool, ...]]] = WeakKeyDictionary()
         # Where counts come from, the rule that they belong to and the keys that they are summed up by.
-        self._sources: list[tuple[Source, Rule, tuple[str, ...]]] = []
+        self._sources: list[tuple[RowCountSource, AffinityRule, tuple[str, ...]]] = []
         keys: list[str] = []
-        if wish is not None:
-            keys += wish.affinity_keys
-            if wish.affinity is not None:
-                self._sources.append((Matching(wish.affinity, tallies), "affinity", wish.affinity_keys))
-            for ask in wish.anti_affinity:
-                keys.append(ask.topology_key)
-                self._sources.append((Matching(ask.question, tallies), "anti", (ask.topology_key,)))
+        if incoming is not None:
+            keys += incoming.affinity_keys
+            if incoming.affinity is not None:
+                self._sources.append(
+                    (MatchingPodCounts(incoming.affinity, tallies), "affinity", incoming.affinity_keys)
+                )
+            for query in incoming.anti_affinity:
+                keys.append(query.topology_key)
+                self._sources.append((MatchingPodCounts(query.question, tallies), "anti", (query.topology_key,)))
         for held in existing:
             keys.append(held.term.topology_key)
-            self._sources.append((Holding(held), "existing", (held.term.topology_key,)))
-        self._places = Places(atlas, keys)
-        self._by_key: dict[str, Verdicts] = {}
+            self._sources.append((ExistingTermCounts(held), "existing", (held.term.topology_key,)))
+        self._node_domains = NodeDomains(atlas, keys)
+        self._by_key: dict[str, DomainVerdicts] = {}
         self._matched = 0  # pods in any domain that satisfy all affinity terms, once for each key
         self._seen = (-1, -1)
-        self._moved: set[tuple[str, int]] | None = None  # domains whose verdict changed; None for any
+        self._changed_domains: set[tuple[str, int]] | None = None  # domains whose verdict changed; None for any
         self._recount()
 
     @property
-    def _opens(self) -> bool:
-        return self.wish is not None and self.wish.is_first and not self._matched
+    def _may_open_group(self) -> bool:
+        return self.incoming is not None and self.incoming.matches_itself and not self._matched
 
     def _recount(self) -> None:
-        places = self._places
-        needed = self.wish.affinity_keys if self.wish is not None else ()
-        self._by_key = {key: Verdicts(size, needed=key in needed) for key, size in places.sizes().items()}
+        node_domains = self._node_domains
+        needed = self.incoming.affinity_keys if self.incoming is not None else ()
+        self._by_key = {key: DomainVerdicts(size, needed=key in needed) for key, size in node_domains.sizes().items()}
         self._matched = 0
         for source, rule, keys in self._sources:
-            rows, amounts = source.whole()
+            rows, amounts = source.read_all()
             for key in keys:
-                counts = np.bincount(places.ids(key)[rows], weights=amounts, minlength=self._by_key[key].size)
+                counts = np.bincount(node_domains.ids(key)[rows], weights=amounts, minlength=self._by_key[key].size)
                 counts[0] = 0
                 total: Ints = getattr(self._by_key[key], rule)
                 total += counts.astype(np.int64)
                 if rule == "affinity":
                     self._matched += int(counts.sum())
         for domains in self._by_key.values():
-            domains.settle(opens=self._opens)
-        self._seen = (self._tallies.moves, self._holders.moves)
-        self._moved = None
+            domains.recompute(may_open_group=self._may_open_group)
+        self._seen = (self._tallies.version, self._existing_terms.moves)
+        self._changed_domains = None
         self.version += 1
 
     def refresh(self) -> None:
-        if not self._follows:
+        if not self._is_live:
             return
-        if self._places.moved():
+        if self._node_domains.refresh():
             self._recount()
             return
-        seen = (self._tallies.moves, self._holders.moves)
+        seen = (self._tallies.version, self._existing_terms.moves)
         if seen == self._seen:
             return
         self._seen = seen
         changed = False
         for source, rule, keys in self._sources:
-            news = source.news()
+            news = source.read_changes()
             if news is None:
                 self._recount()
                 return
             for row, by in news:
                 for key in keys:
-                    changed |= self.shift(rule, key, row, by)
+                    changed |= self.update_count(rule, key, row, by)
         self.version += changed
 
-    def shift(self, rule: Rule, key: str, row: int, by: int) -> bool:
+    def update_count(self, rule: AffinityRule, key: str, row: int, by: int) -> bool:
         """Count one pod more or less under a rule; return whether a verdict changed."""
         if key not in self._by_key:
-            self._places.learn(key)
-            self._by_key[key] = Verdicts(self._places.sizes()[key], needed=False)
-            self._by_key[key].settle(opens=False)
-        domain = int(self._places.ids(key)[row])
+            self._node_domains.add_key(key)
+            self._by_key[key] = DomainVerdicts(self._node_domains.sizes()[key], needed=False)
+            self._by_key[key].recompute(may_open_group=False)
+        domain = int(self._node_domains.ids(key)[row])
         if not domain:
             return False
         domains = self._by_key[key]
         counts: Ints = getattr(domains, rule)
         counts[domain] += by
         if rule == "affinity":
-            opened = self._opens
+            opened = self._may_open_group
             self._matched += by
-            if opened != self._opens:
+            if opened != self._may_open_group:
                 for each in self._by_key.values():
-                    each.settle(opens=self._opens)
-                self._moved = None
+                    each.recompute(may_open_group=self._may_open_group)
+                self._changed_domains = None
                 return True
-        changed = domains.settle_one(domain, opens=self._opens)
-        if changed and self._moved is not None:
-            self._moved.add((key, domain))
+        changed = domains.recompute_domain(domain, may_open_group=self._may_open_group)
+        if changed and self._changed_domains is not None:
+            self._changed_domains.add((key, domain))
         return changed
 
-    def wants(self, peers: Peers) -> tuple[bool, tuple[bool, ...]]:
+    def matched_terms(self, peers: LabelGroup) -> tuple[bool, tuple[bool, ...]]:
         """Return whether such pods match the pod's affinity, and which of its anti-affinity terms they match."""
-        known = self._wanted.get(peers)
+        known = self._matched_terms.get(peers)
         if known is None:
-            wish = self.wish
-            if wish is None:
+            incoming = self.incoming
+            if incoming is None:
                 known = (False, ())
             else:
-                near = wish.affinity is not None and wish.affinity.matches(peers)
-                known = (near, tuple(ask.question.matches(peers) for ask in wish.anti_affinity))
-            self._wanted[peers] = known
+                near = incoming.affinity is not None and incoming.affinity.matches(peers)
+                known = (near, tuple(query.question.matches(peers) for query in incoming.anti_affinity))
+            self._matched_terms[peers] = known
         return known
 
     def moved_rows(self) -> RowList | None:
         """Return the rows whose verdict may have changed since the last call; None for any."""
-        moved, self._moved = self._moved, set()
-        if moved is None or len(moved) > _FEW_DOMAINS:
+        moved, self._changed_domains = self._changed_domains, set()
+        if moved is None or len(moved) > _MAX_CHANGED_DOMAINS:
             return None
-        found = [np.flatnonzero(self._places.ids(key) == domain) for key, domain in moved]
+        found = [np.flatnonzero(self._node_domains.ids(key) == domain) for key, domain in moved]
         return found[0] if len(found) == 1 else np.concatenate((np.zeros(0, np.intp), *found))
 
     def code(self, row: int) -> int:
-        ids = self._places.ids
+        ids = self._node_domains.ids
         return min((int(v.verdicts[ids(key)[row]]) for key, v in self._by_key.items()), default=0) & _MASK
 
     def codes(self, rows: Rows) -> Codes:
         codes: Codes | None = None
         for key, domains in self._by_key.items():
-            mine = domains.verdicts.take(self._places.ids(key)[rows])
+            mine = domains.verdicts.take(self._node_domains.ids(key)[rows])
             codes = mine if codes is None else np.minimum(codes, mine)
         assert codes is not None
         codes &= _MASK
         return codes
 
-    def copy(self) -> Rules:
-        other = object.__new__(Rules)
+    def copy(self) -> AffinityFilterState:
+        other = object.__new__(AffinityFilterState)
         other.__dict__.update(self.__dict__)
-        other._follows = False
-        other._moved = None  # a dry run is never asked for changed rows, and must not change those of the original
-        other._places = self._places.copy()
+        other._is_live = False
+        other._changed_domains = (
+            None  # a dry run is never asked for changed rows, and must not change those of the original
+        )
+        other._node_domains = self._node_domains.copy()
         other._by_key = {key: domains.copy() for key, domains in self._by_key.items()}
         return other

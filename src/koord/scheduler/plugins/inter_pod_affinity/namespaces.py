@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from koord.api.kubernetes.builtin_kinds import NAMESPACES
+from koord.scheduler.framework.handle import Handle
 from koord.values.selector import Selector
 
 _NO_LABELS: Mapping[str, str] = {}
 
 
-class Namespaces(Protocol):
+class NamespaceLabels(Protocol):
     @property
     def version(self) -> int:
         """Return a number that changes when an answer may have changed."""
@@ -42,3 +44,22 @@ class NamespaceIndex:
     def drop(self, name: str) -> None:
         if self._labels.pop(name, None) is not None:
             self.version += 1
+
+
+class NamespaceLister:
+    """The namespace labels of the scheduler's lister."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._lister = handle.lister(NAMESPACES)
+
+    @property
+    def version(self) -> int:
+        return self._lister.version
+
+    def labels(self, name: str) -> Mapping[str, str]:
+        found = self._lister.get("", name)
+        return found.metadata.labels if found is not None else _NO_LABELS
+
+    def selected(self, selector: Selector) -> frozenset[str]:
+        listed = self._lister.list()
+        return frozenset(each.metadata.name for each in listed if selector.matches(each.metadata.labels))

@@ -1,4 +1,9 @@
-"""InterPodAffinity places pods near pods that they require and away from pods that they or others exclude."""
+"""InterPodAffinity places pods near pods that they require and away from pods that they or others exclude.
+
+Its queueing hints look closer where Kubernetes overlooks a cause and leaves the pod to its five-minute
+timer: a namespace selector is matched with the namespace's labels, any of several anti-affinity terms
+counts, and so does the end of a pod that kept others away.
+"""
 
 from __future__ import annotations
 
@@ -7,178 +12,243 @@ from collections.abc import Hashable, Sequence
 import msgspec
 import numpy as np
 
-from koord.api.config.scheduler.in_tree import InterPodAffinityArgs
-from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
+from koord.api.config.scheduler.in_tree_args import InterPodAffinityArgs
+from koord.api.kubernetes.node import Node
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.selector_counts import SelectorCounts
+from koord.scheduler.cache.topology_domains import TopologyDomainIndex
+from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
-from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, Only, Reject, Skip, unresolvable
-from koord.scheduler.plugins.inter_pod_affinity.filter import VERDICTS, Rules
-from koord.scheduler.plugins.inter_pod_affinity.hint import node_helps, pod_helps
-from koord.scheduler.plugins.inter_pod_affinity.holders import NO_CONCERN, Concern, Holders
-from koord.scheduler.plugins.inter_pod_affinity.namespaces import Namespaces
-from koord.scheduler.plugins.inter_pod_affinity.score import Leaning, Leanings, Range
-from koord.scheduler.plugins.inter_pod_affinity.source import Holding, Matching
-from koord.scheduler.plugins.inter_pod_affinity.term import terms_of
-from koord.scheduler.plugins.inter_pod_affinity.wish import Wish, Wishes
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.domain import Atlas
-from koord.scheduler.state.node import NodeInfo
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import NodeTable, RowList, Rows
-from koord.scheduler.state.tally import Tallies
+from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, PreFilterResult, Reject, Skip, unresolvable
+from koord.scheduler.plugins.inter_pod_affinity.existing_terms import (
+    NO_MATCHING_TERMS,
+    ExistingTerms,
+    MatchingExistingTerms,
+)
+from koord.scheduler.plugins.inter_pod_affinity.filter import REJECTIONS, AffinityFilterState
+from koord.scheduler.plugins.inter_pod_affinity.namespaces import NamespaceLabels
+from koord.scheduler.plugins.inter_pod_affinity.score import AffinityScoreNormaliser, AffinityScoreState, WeightedSource
+from koord.scheduler.plugins.inter_pod_affinity.term_counts import ExistingTermCounts, MatchingPodCounts
+from koord.scheduler.plugins.inter_pod_affinity.terms import (
+    IncomingTerms,
+    IncomingTermsCache,
+    PodAffinityTerms,
+    affinity_terms_of,
+)
 
 
-class _Kept:
+def pod_event_helps(incoming: IncomingTerms | None, object_event: ObjectEvent) -> bool:
+    """Return whether a pod event can make the waiting pod schedulable."""
+    old: PodInfo | None = object_event.old
+    new: PodInfo | None = object_event.new
+    if any(pod is not None and not pod.node_name for pod in (old, new)):
+        return False
+    if _attracts(incoming, new) and not _attracts(incoming, old):
+        return True
+    if _repels(incoming, old) and not _repels(incoming, new):
+        return True
+    # A pod whose labels change holds the terms that it held.
+    return old is not None and new is None and bool((affinity_terms_of(old) or PodAffinityTerms()).anti_affinity)
+
+
+def _attracts(incoming: IncomingTerms | None, pod: PodInfo | None) -> bool:
+    return bool(
+        incoming is not None
+        and pod is not None
+        and incoming.affinity is not None
+        and incoming.affinity.matches(pod.label_group)
+    )
+
+
+def _repels(incoming: IncomingTerms | None, pod: PodInfo | None) -> bool:
+    if incoming is None or pod is None:
+        return False
+    return any(query.question.matches(pod.label_group) for query in incoming.anti_affinity)
+
+
+def node_event_helps(
+    incoming: IncomingTerms | None, existing: MatchingExistingTerms, object_event: ObjectEvent
+) -> bool:
+    """Return whether a node event can make the waiting pod schedulable."""
+    old: Node | None = object_event.old
+    new: Node | None = object_event.new
+    if new is None:
+        return False
+    after = new.metadata.labels
+    near = incoming.affinity_keys if incoming is not None else ()
+    if old is None:
+        return not near or any(key in after for key in near)
+    before = old.metadata.labels
+    if any(key in after and before.get(key) != after[key] for key in near):
+        return True
+    far = {held.term.topology_key for held in existing.required_anti_affinity}
+    if incoming is not None:
+        far.update(query.topology_key for query in incoming.anti_affinity)
+    return any(key in before and before[key] != after.get(key) for key in far)
+
+
+class _AffinityCycleState:
     """The state of one class of pods. Either part is None when no term applies."""
 
     __slots__ = ("hard", "soft")
 
-    def __init__(self, hard: Rules | None, soft: Leanings | None) -> None:
+    def __init__(self, hard: AffinityFilterState | None, soft: AffinityScoreState | None) -> None:
         self.hard = hard
         self.soft = soft
 
-    def copy(self) -> _Kept:
-        return _Kept(self.hard.copy() if self.hard is not None else None, self.soft)
+    def copy(self) -> _AffinityCycleState:
+        return _AffinityCycleState(self.hard.copy() if self.hard is not None else None, self.soft)
 
 
 class InterPodAffinity(Plugin):
     name = "InterPodAffinity"
     scope = CLUSTER
-    normaliser = Range()
+    normaliser = AffinityScoreNormaliser()
     wakes_on = (
-        Event("Pod", ADD),
-        Event("Pod", UPDATE, "labels"),
-        Event("Pod", DELETE),
-        Event("Node", ADD),
-        Event("Node", UPDATE, "labels"),
+        ClusterEvent("Pod", ADD),
+        ClusterEvent("Pod", UPDATE, "labels"),
+        ClusterEvent("Pod", DELETE),
+        ClusterEvent("Node", ADD),
+        ClusterEvent("Node", UPDATE, "labels"),
     )
 
-    def __init__(self, args: InterPodAffinityArgs, state: ClusterState, namespaces: Namespaces) -> None:
+    def __init__(self, args: InterPodAffinityArgs, state: ClusterState, namespaces: NamespaceLabels) -> None:
         """Take arguments that are already defaulted."""
         self._hard_weight = args.hard_pod_affinity_weight or 0
         self._ignores_preferred = args.ignore_preferred_terms_of_existing_pods
         self._namespaces = namespaces
-        self._wishes = Wishes(namespaces)
-        self._atlas = state.derived(Atlas)
-        self._tallies = state.derived(Tallies)
-        self._holders = state.derived(Holders)
+        self._incoming_terms_cache = IncomingTermsCache(namespaces)
+        self._atlas = state.derived(TopologyDomainIndex)
+        self._tallies = state.derived(SelectorCounts)
+        self._existing_terms = state.derived(ExistingTerms)
 
     def signature(self, pod: PodInfo) -> Hashable:
         """Return the pod's own terms, and the terms of placed pods that match it."""
-        wish, concern = self._wish(pod), self._concern(pod)
-        return None if wish is None and concern is NO_CONCERN else (wish, concern)
+        incoming, existing = self._incoming_terms(pod), self._matching_existing_terms(pod)
+        return None if incoming is None and existing is NO_MATCHING_TERMS else (incoming, existing)
 
-    def _wish(self, pod: PodInfo) -> Wish | None:
-        terms = terms_of(pod)
-        return None if terms is None else self._wishes.of(pod, terms)
+    def _incoming_terms(self, pod: PodInfo) -> IncomingTerms | None:
+        terms = affinity_terms_of(pod)
+        return None if terms is None else self._incoming_terms_cache.get(pod, terms)
 
-    def _concern(self, pod: PodInfo) -> Concern:
-        concern = self._holders.concern(pod.peers, self._namespaces)
-        if concern is NO_CONCERN:
-            return concern
+    def _matching_existing_terms(self, pod: PodInfo) -> MatchingExistingTerms:
+        existing = self._existing_terms.matching(pod.label_group, self._namespaces)
+        if existing is NO_MATCHING_TERMS:
+            return existing
         if self._ignores_preferred:
-            wish = self._wish(pod)
-            if wish is None or not wish.preferred:
-                concern = msgspec.structs.replace(concern, draws=(), leans=())
-        if not self._hard_weight and concern.draws:
-            concern = msgspec.structs.replace(concern, draws=())
-        return NO_CONCERN if concern == NO_CONCERN else concern
+            incoming = self._incoming_terms(pod)
+            if incoming is None or not incoming.preferred:
+                existing = msgspec.structs.replace(existing, required_affinity=(), preferred_terms=())
+        if not self._hard_weight and existing.required_affinity:
+            existing = msgspec.structs.replace(existing, required_affinity=())
+        return NO_MATCHING_TERMS if existing == NO_MATCHING_TERMS else existing
 
-    def epoch(self, cycle: Cycle) -> Hashable:
-        hard = cycle.of(self.name, _Kept).hard
+    def epoch(self, cycle: CycleState) -> Hashable:
+        hard = cycle.read(self.name, _AffinityCycleState).hard
         if hard is None:
             return 0
         hard.refresh()
         return hard.version
 
-    def moved_rows(self, cycle: Cycle) -> RowList | None:
-        hard = cycle.of(self.name, _Kept).hard
+    def moved_rows(self, cycle: CycleState) -> RowList | None:
+        hard = cycle.read(self.name, _AffinityCycleState).hard
         return hard.moved_rows() if hard is not None else None
 
-    def score_epoch(self, cycle: Cycle) -> Hashable:
-        soft = cycle.of(self.name, _Kept).soft
+    def score_epoch(self, cycle: CycleState) -> Hashable:
+        soft = cycle.read(self.name, _AffinityCycleState).soft
         if soft is None:
             return 0
         soft.refresh()
         return soft.version
 
-    def might_help(self, pod: PodInfo, happened: Happened) -> bool:
-        wish = self._wish(pod)
-        if happened.event.kind == "Pod":
-            return pod_helps(wish, happened)
-        return node_helps(wish, self._concern(pod), happened)
+    def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
+        incoming = self._incoming_terms(pod)
+        if object_event.event.kind == "Pod":
+            return pod_event_helps(incoming, object_event)
+        return node_event_helps(incoming, self._matching_existing_terms(pod), object_event)
 
     # Filter ------------------------------------------------------------------------------------------------------
 
-    def pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Skip | Only | Fault | None:
-        terms = terms_of(pod)
+    def pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject | Skip | PreFilterResult | Fault | None:
+        terms = affinity_terms_of(pod)
         if terms is not None and terms.error:
             return unresolvable(f"parsing pod: {terms.error}")
-        wish, concern = self._wish(pod), self._concern(pod)
-        atlas, tallies, holders = self._atlas, self._tallies, self._holders
+        incoming, existing = self._incoming_terms(pod), self._matching_existing_terms(pod)
+        atlas, tallies, existing_terms = self._atlas, self._tallies, self._existing_terms
         hard = None
-        if concern.keeps_away or (wish is not None and (wish.affinity is not None or wish.anti_affinity)):
-            hard = Rules(wish, concern.keeps_away, atlas, tallies, holders)
-        leanings = self._leanings(wish, concern)
-        soft = Leanings(leanings, atlas, tallies, holders) if leanings else None
-        cycle.keep(self.name, _Kept(hard, soft))
+        if existing.required_anti_affinity or (
+            incoming is not None and (incoming.affinity is not None or incoming.anti_affinity)
+        ):
+            hard = AffinityFilterState(incoming, existing.required_anti_affinity, atlas, tallies, existing_terms)
+        weighted_sources = self._weighted_sources(incoming, existing)
+        soft = AffinityScoreState(weighted_sources, atlas, tallies, existing_terms) if weighted_sources else None
+        cycle.write(self.name, _AffinityCycleState(hard, soft))
         return None if hard is not None else SKIP
 
-    def _leanings(self, wish: Wish | None, concern: Concern) -> tuple[Leaning, ...]:
-        own = wish.preferred if wish is not None else ()
+    def _weighted_sources(
+        self, incoming: IncomingTerms | None, existing: MatchingExistingTerms
+    ) -> tuple[WeightedSource, ...]:
+        own = incoming.preferred if incoming is not None else ()
         return (
-            *((Matching(ask.question, self._tallies), ask.topology_key, ask.weight) for ask in own),
-            *((Holding(held), held.term.topology_key, self._hard_weight) for held in concern.draws),
-            *((Holding(held), held.term.topology_key, 1) for held in concern.leans),
+            *((MatchingPodCounts(query.question, self._tallies), query.topology_key, query.weight) for query in own),
+            *(
+                (ExistingTermCounts(held), held.term.topology_key, self._hard_weight)
+                for held in existing.required_affinity
+            ),
+            *((ExistingTermCounts(held), held.term.topology_key, 1) for held in existing.preferred_terms),
         )
 
-    def add_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
-        self._what_if(cycle, pod, other, node, 1)
+    def add_pod(self, cycle: CycleState, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
+        self._update_cycle(cycle, pod, other, node, 1)
 
-    def remove_pod(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
-        self._what_if(cycle, pod, other, node, -1)
+    def remove_pod(self, cycle: CycleState, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
+        self._update_cycle(cycle, pod, other, node, -1)
 
-    def _what_if(self, cycle: Cycle, pod: PodInfo, other: PodInfo, node: NodeInfo, by: int) -> None:
-        rules = cycle.of(self.name, _Kept).hard
+    def _update_cycle(self, cycle: CycleState, pod: PodInfo, other: PodInfo, node: NodeInfo, by: int) -> None:
+        rules = cycle.read(self.name, _AffinityCycleState).hard
         if rules is None:
             return
-        theirs = terms_of(other)
+        theirs = affinity_terms_of(other)
         if theirs is not None:
             labels = self._namespaces.labels(pod.namespace)
             for term in theirs.anti_affinity:
                 if term.matches(pod.namespace, pod.labels, labels):
-                    rules.shift("existing", term.topology_key, node.row, by)
-        wish = rules.wish
-        if wish is None:
+                    rules.update_count("existing", term.topology_key, node.row, by)
+        incoming = rules.incoming
+        if incoming is None:
             return
-        near, apart = rules.wants(other.peers)
+        near, apart = rules.matched_terms(other.label_group)
         if near:
-            for key in wish.affinity_keys:
-                rules.shift("affinity", key, node.row, by)
-        for ask, is_meant in zip(wish.anti_affinity, apart, strict=True):
+            for key in incoming.affinity_keys:
+                rules.update_count("affinity", key, node.row, by)
+        for query, is_meant in zip(incoming.anti_affinity, apart, strict=True):
             if is_meant:
-                rules.shift("anti", ask.topology_key, node.row, by)
+                rules.update_count("anti", query.topology_key, node.row, by)
 
-    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
-        hard = cycle.of(self.name, _Kept).hard
-        return VERDICTS.get(hard.code(node.row)) if hard is not None else None
+    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
+        hard = cycle.read(self.name, _AffinityCycleState).hard
+        return REJECTIONS.get(hard.code(node.row)) if hard is not None else None
 
-    def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
-        hard = cycle.of(self.name, _Kept).hard
+    def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
+        hard = cycle.read(self.name, _AffinityCycleState).hard
         return hard.codes(rows) if hard is not None else np.zeros(len(table.alive[rows]), np.int32)
 
-    def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
-        return VERDICTS[code]
+    def explain_code(self, cycle: CycleState, pod: PodInfo, code: int) -> Reject:
+        return REJECTIONS[code]
 
     # Score -------------------------------------------------------------------------------------------------------
 
-    def pre_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
-        return SKIP if cycle.of(self.name, _Kept).soft is None else None
+    def pre_score(self, cycle: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
+        return SKIP if cycle.read(self.name, _AffinityCycleState).soft is None else None
 
-    def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
-        soft = cycle.of(self.name, _Kept).soft
+    def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        soft = cycle.read(self.name, _AffinityCycleState).soft
         return soft.score(node.row) if soft is not None else 0
 
-    def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
-        soft = cycle.of(self.name, _Kept).soft
+    def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
+        soft = cycle.read(self.name, _AffinityCycleState).soft
         return soft.scores(rows) if soft is not None else np.zeros(len(table.alive[rows]), np.int64)

@@ -1,6 +1,5 @@
 """LoadAwareScheduling places pods by what nodes really use."""
 
-from koord.scheduler.plugins.load_aware.least_loaded import load_aware
-from koord.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
+from koord.scheduler.plugins.load_aware.plugin import LoadAwareScheduling, new_load_aware
 
-__all__ = ["LoadAwareScheduling", "load_aware"]
+__all__ = ["LoadAwareScheduling", "new_load_aware"]

@@ -1,5 +1,7 @@
-"""LoadAwareScheduling rejects nodes whose measured load would exceed a threshold, and prefers nodes that are
-used least.
+"""LoadAwareScheduling rejects nodes whose measured load would exceed a threshold with the pod, and prefers
+idle nodes.
+
+It reads NodeMetric. What pending pods will add is in the cache; what follows from it is in `evaluation`.
 """
 
 from __future__ import annotations
@@ -9,24 +11,115 @@ from typing import Any
 
 import numpy as np
 
-from koord.api.config.scheduler.load_aware import LoadAwareSchedulingArgs
-from koord.policy.load.axes import Axes
-from koord.policy.load.wire import NODE_METRICS
-from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
+from koord.api.config.scheduler.load_aware_args import LEAST_LOADED, LoadAwareSchedulingArgs
+from koord.api.kubernetes.node import Node
+from koord.policy.load.thresholds import ResourceAxes
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.verdict import ROW, Reject
-from koord.scheduler.plugins.load_aware.columns import Rooms, Spares
-from koord.scheduler.plugins.load_aware.guess import Guess, Guesses
-from koord.scheduler.plugins.load_aware.hint import Hint
-from koord.scheduler.plugins.load_aware.ledger import Ledger
-from koord.scheduler.plugins.load_aware.rules import Outlook, Rules
-from koord.scheduler.plugins.load_aware.site import Sites
-from koord.scheduler.plugins.load_aware.summary import summary_of
-from koord.scheduler.state.node import NodeInfo
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import NodeTable, Rows
+from koord.scheduler.plugins.load_aware.cache import LoadAwareCache
+from koord.scheduler.plugins.load_aware.columns import FreeColumns, HeadroomColumns
+from koord.scheduler.plugins.load_aware.estimator import PodEstimate, PodEstimator
+from koord.scheduler.plugins.load_aware.evaluation import (
+    PASSES,
+    LoadEvaluator,
+    LoadExplanation,
+    NodeLoadProfile,
+    NodeLoadProfiles,
+)
+from koord.scheduler.plugins.load_aware.node_load import NodeLoadEstimate, load_summary
+from koord.scheduler.plugins.load_aware.node_metric import NODE_METRICS, LoadNodeMetric
+
+
+class LoadQueueingHint:
+    """The queueing hints: decide whether an event turns a rejection for load.
+
+    All caches show the event already, so the state before it has to be reconstructed.
+    """
+
+    def __init__(
+        self,
+        evaluator: LoadEvaluator,
+        estimator: PodEstimator,
+        load_cache: LoadAwareCache,
+        profiles: NodeLoadProfiles,
+        state: ClusterState,
+    ) -> None:
+        self._evaluator = evaluator
+        self._estimator = estimator
+        self._load_cache = load_cache
+        self._profiles = profiles
+        self._state = state
+        # The account before the last report that was asked about: many sorts of pods ask about one report.
+        self._before: tuple[tuple[str, int], LoadNodeMetric | None, NodeLoadEstimate] | None = None
+
+    def should_queue(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
+        kind = object_event.event.kind
+        if kind == "NodeMetric":
+            return self._report_helps(pod, object_event.old, object_event.new)
+        if kind == "Node":
+            return self._node_helps(pod, object_event.old, object_event.new)
+        before: PodInfo | None = object_event.old
+        now: PodInfo | None = object_event.new
+        if now is not None and now.uid == pod.uid:
+            return before is None or self._estimator.estimate(before) != self._estimator.estimate(now)
+        return before is not None and self._other_helps(pod, before, now)
+
+    def _report_helps(self, pod: PodInfo, old: LoadNodeMetric | None, new: LoadNodeMetric | None) -> bool:
+        metric = new if new is not None else old
+        node = self._state.node(metric.metadata.name) if metric is not None else None
+        return (
+            node is not None and self._accepts(pod, node) and not self._accepts(pod, node, self._load_before(node, old))
+        )
+
+    def _load_before(self, node: NodeInfo, metric: LoadNodeMetric | None) -> NodeLoadEstimate:
+        here = (node.name, self._state.table.position)
+        kept = self._before
+        if kept is None or kept[0] != here or kept[1] is not metric:
+            node_load = self._load_cache.with_report(self._load_cache.node_loads.get(node.name), metric)
+            kept = self._before = (here, metric, node_load)
+        return kept[2]
+
+    def _other_helps(self, pod: PodInfo, before: PodInfo, now: PodInfo | None) -> bool:
+        """Return whether another pod's leaving or shrinking makes its node accept the pod."""
+        node = self._state.node(before.node_name) if before.node_name else None
+        if node is None or not self._accepts(pod, node):
+            return False
+        known = self._load_cache.node_loads.get(node.name)
+        if known is None or known.report is None:
+            return False  # it rejected no pod
+        node_load = known.copy()
+        if now is not None:
+            node_load.remove(now.uid)
+        self._load_cache.assign_pod(before, node_load)
+        return not self._accepts(pod, node, node_load)
+
+    def _node_helps(self, pod: PodInfo, old: Node | None, new: Node) -> bool:
+        node = self._state.node(new.metadata.name)
+        if node is None or not self._accepts(pod, node):
+            return False
+        if old is None:
+            return True
+        before = NodeInfo(node.name, node.row)
+        before.set_node(old)
+        profile = NodeLoadProfile(before, self._evaluator.thresholds, self._evaluator.axes)
+        node_load = self._load_cache.node_loads.get(node.name)
+        return self._evaluator.code(self._estimator.estimate(pod), node_load, profile, self._load_cache.now) != PASSES
+
+    def _accepts(self, pod: PodInfo, node: NodeInfo, node_load: NodeLoadEstimate | None = None) -> bool:
+        node_load = node_load if node_load is not None else self._load_cache.node_loads.get(node.name)
+        return (
+            self._evaluator.code(
+                self._estimator.estimate(pod), node_load, self._profiles.for_node(node), self._load_cache.now
+            )
+            == PASSES
+        )
 
 
 class LoadAwareScheduling(Plugin):
@@ -34,123 +127,131 @@ class LoadAwareScheduling(Plugin):
     scope = ROW  # the cache marks the rows whose load changed
     reads_pods = "nothing"  # pods that a dry run removes do not change the measured load
     wakes_on = (
-        Event("NodeMetric", ADD),
-        Event("NodeMetric", UPDATE),
-        Event("NodeMetric", DELETE),
-        Event("Pod", DELETE),
-        Event("Pod", UPDATE, "scale-down"),
-        Event("Pod", UPDATE, "labels"),
-        Event("Node", ADD),
-        Event("Node", UPDATE, "allocatable"),
-        Event("Node", UPDATE, "annotations"),
+        ClusterEvent("NodeMetric", ADD),
+        ClusterEvent("NodeMetric", UPDATE),
+        ClusterEvent("NodeMetric", DELETE),
+        ClusterEvent("Pod", DELETE),
+        ClusterEvent("Pod", UPDATE, "scale-down"),
+        ClusterEvent("Pod", UPDATE, "labels"),
+        ClusterEvent("Node", ADD),
+        ClusterEvent("Node", UPDATE, "allocatable"),
+        ClusterEvent("Node", UPDATE, "annotations"),
     )
 
     def __init__(self, args: LoadAwareSchedulingArgs, handle: Handle) -> None:
         """Take arguments that are already defaulted."""
         table = handle.state.table
         axes = _axes(args)
-        self._rules = Rules(args, axes)
-        self._guesses = Guesses(args, axes)
-        self._ledger = Ledger(args, axes, self._guesses, handle.state, handle.now)
-        handle.lister(NODE_METRICS).on_change(self._ledger.reported)
-        self._sites = Sites(self._rules.ceilings, axes, table)
-        self._hint = Hint(self._rules, self._guesses, self._ledger, self._sites, handle.state)
+        self._evaluator = LoadEvaluator(args, axes)
+        self._estimator = PodEstimator(args, axes)
+        self._load_cache = LoadAwareCache(args, axes, self._estimator, handle.state, handle.now)
+        handle.lister(NODE_METRICS).on_change(self._load_cache.on_node_metric)
+        self._profiles = NodeLoadProfiles(self._evaluator.thresholds, axes, table)
+        self._hint = LoadQueueingHint(self._evaluator, self._estimator, self._load_cache, self._profiles, handle.state)
         # Of pods that are not prod and of those that are.
         width = len(axes.names)
-        self._rooms = tuple(Rooms(table, width, self._standing_of(prod)) for prod in (False, True))
-        self._spares = tuple(Spares(table, width, self._free_of(prod)) for prod in (False, True))
+        self._headroom_columns = tuple(HeadroomColumns(table, width, self._headroom_of(prod)) for prod in (False, True))
+        self._free_columns = tuple(FreeColumns(table, width, self._free_of(prod)) for prod in (False, True))
 
     def signature(self, pod: PodInfo) -> Hashable:
-        return self._guesses.signature(pod)
+        return self._estimator.signature(pod)
 
-    def catch_up(self) -> None:
-        self._ledger.tick()
+    def note_expired_rows(self) -> None:
+        self._load_cache.advance_clock()
 
-    def might_help(self, pod: PodInfo, happened: Happened) -> bool:
-        self._ledger.tick()
-        return self._hint.sees_hope(pod, happened)
+    def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
+        self._load_cache.advance_clock()
+        return self._hint.should_queue(pod, object_event)
 
     # Filter ------------------------------------------------------------------------------------------------------
 
-    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
-        if pod.daemon:
+    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
+        if pod.is_daemon_pod:
             return None
-        ledger, rules, name = self._ledger, self._rules, node.name
-        guess = cycle.kept.get(self.name) or self._guess(cycle, pod)
-        site = self._sites.known.get(name)
-        if site is None or site.node is not node.node:
-            site = self._sites.of(node)
-        return rules.words[rules.code(guess, ledger.accounts.get(name), site, ledger.now)]
+        load_cache, evaluator, name = self._load_cache, self._evaluator, node.name
+        estimate = cycle.plugin_data.get(self.name) or self._pod_estimate(cycle, pod)
+        profile = self._profiles.by_node.get(name)
+        if profile is None or profile.node is not node.node:
+            profile = self._profiles.for_node(node)
+        return evaluator.rejections[evaluator.code(estimate, load_cache.node_loads.get(name), profile, load_cache.now)]
 
-    def _guess(self, cycle: Cycle, pod: PodInfo) -> Guess:
-        known: Guess | None = cycle.kept.get(self.name)
+    def _pod_estimate(self, cycle: CycleState, pod: PodInfo) -> PodEstimate:
+        known: PodEstimate | None = cycle.plugin_data.get(self.name)
         if known is None:
-            known = self._guesses.of(pod)
-            cycle.keep(self.name, known)
+            known = self._estimator.estimate(pod)
+            cycle.write(self.name, known)
         return known
 
-    def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
-        if pod.daemon:
+    def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
+        if pod.is_daemon_pod:
             return np.zeros(len(table.alive[rows]), np.int32)
-        guess = self._guess(cycle, pod)
-        return self._rooms[guess.prod].codes(rows, guess.usage)
+        estimate = self._pod_estimate(cycle, pod)
+        return self._headroom_columns[estimate.prod].codes(rows, estimate.usage)
 
-    def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
-        found = self._rules.words[code]
+    def explain_code(self, cycle: CycleState, pod: PodInfo, code: int) -> Reject:
+        found = self._evaluator.rejections[code]
         assert found is not None
         return found
 
     # Score -------------------------------------------------------------------------------------------------------
 
-    def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
-        ledger, name = self._ledger, node.name
-        guess = cycle.kept.get(self.name) or self._guess(cycle, pod)
-        site = self._sites.known.get(name)
-        if site is None or site.node is not node.node:
-            site = self._sites.of(node)
-        return self._rules.score(guess, ledger.accounts.get(name), site, ledger.now)
+    def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        load_cache, name = self._load_cache, node.name
+        estimate = cycle.plugin_data.get(self.name) or self._pod_estimate(cycle, pod)
+        profile = self._profiles.by_node.get(name)
+        if profile is None or profile.node is not node.node:
+            profile = self._profiles.for_node(node)
+        return self._evaluator.score(estimate, load_cache.node_loads.get(name), profile, load_cache.now)
 
-    def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
-        guess = self._guess(cycle, pod)
-        return self._spares[self._rules.by_prod(guess)].scores(rows, guess.usage, self._rules.weights)
+    def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
+        estimate = self._pod_estimate(cycle, pod)
+        return self._free_columns[self._evaluator.scores_by_prod(estimate)].scores(
+            rows, estimate.usage, self._evaluator.weights
+        )
 
     @property
     def stale_code(self) -> int:
         """Return the code of a node whose report is expired; smaller codes are of load."""
-        return self._rules.expired
+        return self._evaluator.expired_code
 
     # For those who ask -------------------------------------------------------------------------------------------
 
     def summary(self, node_name: str) -> dict[str, Any]:
         """Return a node's load as Koordinator shows it over HTTP."""
-        return summary_of(self._ledger.accounts.get(node_name), self._rules.axes)
+        return load_summary(self._load_cache.node_loads.get(node_name), self._evaluator.axes)
 
-    def outlook(self, pod: PodInfo, node: NodeInfo) -> Outlook:
+    def explain(self, pod: PodInfo, node: NodeInfo) -> LoadExplanation:
         """Explain with numbers why load lets the node take the pod or not."""
-        ledger = self._ledger
-        ledger.tick()
-        account = ledger.accounts.get(node.name)
-        return self._rules.outlook(self._guesses.of(pod), account, self._sites.of(node), ledger.now)
+        load_cache = self._load_cache
+        load_cache.advance_clock()
+        node_load = load_cache.node_loads.get(node.name)
+        return self._evaluator.explain(
+            self._estimator.estimate(pod), node_load, self._profiles.for_node(node), load_cache.now
+        )
 
-    def excess(self, pod: PodInfo, node: NodeInfo) -> float:
+    def excess_percent(self, pod: PodInfo, node: NodeInfo) -> float:
         """Return by how many percent the pod would bring a node that load rejects above a threshold."""
-        account = self._ledger.accounts[node.name]
-        return self._rules.excess(self._guesses.of(pod), account, self._sites.of(node))
+        node_load = self._load_cache.node_loads[node.name]
+        return self._evaluator.excess(self._estimator.estimate(pod), node_load, self._profiles.for_node(node))
 
     # Rows --------------------------------------------------------------------------------------------------------
 
-    def _standing_of(self, prod: bool) -> Any:
-        ledger, rules, sites = self._ledger, self._rules, self._sites
-        return lambda node: rules.standing(ledger.accounts.get(node.name), sites.of(node), ledger.now, prod=prod)
+    def _headroom_of(self, prod: bool) -> Any:
+        load_cache, evaluator, profiles = self._load_cache, self._evaluator, self._profiles
+        return lambda node: evaluator.headroom(
+            load_cache.node_loads.get(node.name), profiles.for_node(node), load_cache.now, prod=prod
+        )
 
     def _free_of(self, prod: bool) -> Any:
-        ledger, rules, sites = self._ledger, self._rules, self._sites
-        return lambda node: rules.free(ledger.accounts.get(node.name), sites.of(node), ledger.now, prod=prod)
+        load_cache, evaluator, profiles = self._load_cache, self._evaluator, self._profiles
+        return lambda node: evaluator.free(
+            load_cache.node_loads.get(node.name), profiles.for_node(node), load_cache.now, prod=prod
+        )
 
 
-def _axes(args: LoadAwareSchedulingArgs) -> Axes:
+def _axes(args: LoadAwareSchedulingArgs) -> ResourceAxes:
     aggregated = args.aggregated.usage_thresholds if args.aggregated is not None else {}
-    return Axes.over(
+    return ResourceAxes.including(
         args.usage_thresholds,
         args.prod_usage_thresholds,
         aggregated,
@@ -158,3 +259,30 @@ def _axes(args: LoadAwareSchedulingArgs) -> Axes:
         args.estimated_scaling_factors,
         args.supported_resources,
     )
+
+
+_FALLBACK_REASON = f"AllNodesAboveLoadThreshold(policy={LEAST_LOADED})"
+
+
+class LeastLoadedFallback(LoadAwareScheduling):
+    """Takes the least loaded node when all are above a threshold.
+
+    Nodes whose report is expired are never taken this way: nobody knows how loaded they are.
+    """
+
+    def fallback_node(self, cycle: CycleState, pod: PodInfo, rows: RowList) -> tuple[int, str] | None:
+        table = cycle.state.table
+        codes = self.filter_columns(cycle, pod, table, rows)
+        hot = rows[(codes > 0) & (codes < self.stale_code)]
+        if not len(hot):
+            return None
+        scores = self.score_columns(cycle, pod, table, hot)
+        best = hot[scores == scores.max()]
+        nodes = [node for row in best if (node := table.nodes[row]) is not None]
+        # Nodes with nothing left all score 0: there it counts how far above its ceiling each would be.
+        return min(nodes, key=lambda node: (self.excess_percent(pod, node), node.name)).row, _FALLBACK_REASON
+
+
+def new_load_aware(args: LoadAwareSchedulingArgs, handle: Handle) -> LoadAwareScheduling:
+    """Build the plugin that defaulted arguments ask for."""
+    return LeastLoadedFallback(args, handle) if args.when_all_hot == LEAST_LOADED else LoadAwareScheduling(args, handle)

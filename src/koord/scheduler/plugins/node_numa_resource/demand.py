@@ -6,9 +6,9 @@ from collections.abc import Hashable
 
 import msgspec
 
-from koord.api.annotations import numa_topology_spec, resource_spec, scheduling_hint
-from koord.api.annotations.codec import Malformed
-from koord.api.protocol import (
+from koord.api.annotations import numa_codecs, pod_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator.protocol import (
     A_NUMA_TOPOLOGY_SPEC,
     A_RESERVATION_AFFINITY,
     A_RESERVE_POD,
@@ -21,18 +21,17 @@ from koord.api.protocol import (
     L_RESERVATION_IGNORED,
     TRUE,
 )
-from koord.api.qos_class import LSE, LSR
-from koord.policy.topology.admission import resolve_exclusive
-from koord.policy.topology.binding import Wish, decide_wish, may_bind
-from koord.policy.topology.ledger import Allocation, Amounts
-from koord.policy.topology.refusal import Short
-from koord.policy.topology.status import read_allocation
-from koord.scheduler.state.pod import PodInfo
+from koord.api.koordinator.qos_class import LSE, LSR
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.plugins.node_numa_resource.cpu_binding import CpuBindRequest, decide_bind_request, is_bind_eligible
+from koord.scheduler.plugins.node_numa_resource.ledger import Amounts, NumaAllocation, parse_allocation
+from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
+from koord.scheduler.plugins.node_numa_resource.topology_manager import resolve_exclusive_policy
 from koord.values.resources import CPU
 
-NAME = "NodeNUMAResource"
+PLUGIN_NAME = "NodeNUMAResource"
 
-_READ = (
+_READ_ANNOTATIONS = (
     A_RESOURCE_SPEC,
     A_NUMA_TOPOLOGY_SPEC,
     A_RESERVATION_AFFINITY,
@@ -40,10 +39,10 @@ _READ = (
     A_SCHEDULING_HINT_DEPRECATED,
     A_RESERVE_POD,
 )
-_POLICIES = ", ".join(policy for policy in numa_topology_spec.POLICIES if policy)
+_POLICIES = ", ".join(policy for policy in numa_codecs.NUMA_TOPOLOGY_POLICIES if policy)
 
 
-class Demand(msgspec.Struct, frozen=True, kw_only=True):
+class NumaDemand(msgspec.Struct, frozen=True, kw_only=True):
     """What pods of one class demand. `policy` is the pod's own NUMA policy.
 
     `needs_reservation`: it must be placed in a matching one; `ignores_reservations`: it may use what
@@ -52,19 +51,19 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     amounts: Amounts
-    wish: Wish
-    spec: resource_spec.ResourceSpec | None = None
+    wish: CpuBindRequest
+    spec: numa_codecs.ResourceSpec | None = None
     policy: str = ""
     exclusive: str = ""
     needs_reservation: bool = False
-    ignores: bool = False
-    reserves: bool = False  # it is a reserve pod
-    promised: Allocation | None = None
+    ignores_reservations: bool = False
+    is_reserve_pod: bool = False  # it is a reserve pod
+    designated: NumaAllocation | None = None
 
     @property
-    def plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Return whether the plugin has nothing to do, unless the node has a policy for all pods."""
-        return not self.wish.binds and not self.policy and self.promised is None
+        return not self.wish.binds and not self.policy and self.designated is None
 
 
 def signature(pod: PodInfo) -> Hashable:
@@ -73,75 +72,77 @@ def signature(pod: PodInfo) -> Hashable:
     if not annotations and L_QOS_CLASS not in labels and L_RESERVATION_IGNORED not in labels:
         return None
     qos = labels.get(L_QOS_CLASS)
-    marked = bool(annotations) and not annotations.keys().isdisjoint(_READ)
+    marked = bool(annotations) and not annotations.keys().isdisjoint(_READ_ANNOTATIONS)
     if qos not in (LSE, LSR) and not marked and L_RESERVATION_IGNORED not in labels:
         return None
-    own = tuple(annotations.get(key) for key in _READ) if marked else ()
+    own = tuple(annotations.get(key) for key in _READ_ANNOTATIONS) if marked else ()
     # What was given earlier counts only together with a hint that says so.
     given = annotations.get(A_RESOURCE_STATUS) if marked else None
     return qos, labels.get(L_PRIORITY_CLASS), labels.get(L_RESERVATION_IGNORED), own, given
 
 
-class Demands:
+class NumaDemandParser:
     """Parses demands, once per pod template and signature."""
 
     def __init__(self, default_policy: str) -> None:
         self._default_policy = default_policy
-        self._memo = f"{NAME} {default_policy}"  # profiles with other arguments read the same shape otherwise
+        self._memo = f"{PLUGIN_NAME} {default_policy}"  # profiles with other arguments read the same shape otherwise
 
-    def of(self, pod: PodInfo) -> Demand | Short:
-        memo: dict[Hashable, Demand | Short] | None = pod.shape.memo.get(self._memo)
+    def parse(self, pod: PodInfo) -> NumaDemand | NumaRefusal:
+        memo: dict[Hashable, NumaDemand | NumaRefusal] | None = pod.shape.memo.get(self._memo)
         if memo is None:
             memo = pod.shape.memo[self._memo] = {}
         key = signature(pod)
         known = memo.get(key)
         if known is None:
-            known = memo[key] = _nothing(pod) if key is None else _work_out(pod, self._default_policy)
+            known = memo[key] = _plain_demand(pod) if key is None else _parse_demand(pod, self._default_policy)
         return known
 
 
-def _nothing(pod: PodInfo) -> Demand:
+def _plain_demand(pod: PodInfo) -> NumaDemand:
     amounts = pod.shape.requests
-    return Demand(amounts=amounts, wish=Wish(cpu_milli=amounts.get(CPU, 0)))
+    return NumaDemand(amounts=amounts, wish=CpuBindRequest(cpu_milli=amounts.get(CPU, 0)))
 
 
-def _work_out(pod: PodInfo, default_policy: str) -> Demand | Short:
+def _parse_demand(pod: PodInfo, default_policy: str) -> NumaDemand | NumaRefusal:
     """Parse a demand. A refusal names the annotation, and the field where it can."""
     labels, annotations, amounts = pod.labels, pod.annotations, pod.shape.requests
-    spec, numa = resource_spec.parse(annotations), numa_topology_spec.parse(annotations)
-    if isinstance(spec, Malformed):
-        return Short.finally_(str(spec))
-    if isinstance(numa, Malformed):
-        return Short.finally_(str(numa))
+    spec, numa = numa_codecs.parse_resource_spec(annotations), numa_codecs.parse_numa_topology_spec(annotations)
+    if isinstance(spec, MalformedAnnotation):
+        return NumaRefusal.unresolvable(str(spec))
+    if isinstance(numa, MalformedAnnotation):
+        return NumaRefusal.unresolvable(str(numa))
     policy = "" if numa is None else numa.numa_topology_policy
-    if policy not in numa_topology_spec.POLICIES:
-        return Short.finally_(f'{A_NUMA_TOPOLOGY_SPEC}: numaTopologyPolicy "{policy}" is not one of {_POLICIES}')
-    wish = decide_wish(
+    if policy not in numa_codecs.NUMA_TOPOLOGY_POLICIES:
+        return NumaRefusal.unresolvable(
+            f'{A_NUMA_TOPOLOGY_SPEC}: numaTopologyPolicy "{policy}" is not one of {_POLICIES}'
+        )
+    wish = decide_bind_request(
         spec,
         amounts.get(CPU, 0),
-        eligible=may_bind(labels, pod.shape.spec.priority, ""),
+        eligible=is_bind_eligible(labels, pod.shape.spec.priority, ""),
         default_policy=default_policy,
     )
-    if isinstance(wish, Short):
+    if isinstance(wish, NumaRefusal):
         return wish
-    return Demand(
+    return NumaDemand(
         amounts=amounts,
         wish=wish,
         spec=spec,
         policy=policy,
-        exclusive=resolve_exclusive(policy, "" if numa is None else numa.single_numa_node_exclusive),
+        exclusive=resolve_exclusive_policy(policy, "" if numa is None else numa.single_numa_node_exclusive),
         needs_reservation=A_RESERVATION_AFFINITY in annotations,
-        ignores=labels.get(L_RESERVATION_IGNORED) == TRUE,
-        reserves=A_RESERVE_POD in annotations,
-        promised=_promised(pod),
+        ignores_reservations=labels.get(L_RESERVATION_IGNORED) == TRUE,
+        is_reserve_pod=A_RESERVE_POD in annotations,
+        designated=_designated_allocation(pod),
     )
 
 
-def _promised(pod: PodInfo) -> Allocation | None:
+def _designated_allocation(pod: PodInfo) -> NumaAllocation | None:
     if A_RESOURCE_STATUS not in pod.annotations:
         return None
-    hint = scheduling_hint.parse(pod.annotations)
-    if not isinstance(hint, scheduling_hint.SchedulingHint) or NAME not in hint.extensions:
+    hint = pod_codecs.parse_scheduling_hint(pod.annotations)
+    if not isinstance(hint, pod_codecs.PodSchedulingHint) or PLUGIN_NAME not in hint.extensions:
         return None
-    found = read_allocation(pod.annotations)
-    return None if isinstance(found, Malformed) else found
+    found = parse_allocation(pod.annotations)
+    return None if isinstance(found, MalformedAnnotation) else found

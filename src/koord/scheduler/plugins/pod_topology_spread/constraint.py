@@ -10,27 +10,31 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from koord.api.affinity import TopologySpreadConstraint
-from koord.api.config.scheduler.in_tree import SYSTEM_DEFAULTING, PodTopologySpreadArgs
+from koord.api.config.scheduler.in_tree_args import SYSTEM_DEFAULTING, PodTopologySpreadArgs
+from koord.api.kubernetes.affinity import TopologySpreadConstraint
+from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.verdict import Fault
-from koord.scheduler.plugins.pod_topology_spread.owner import Owners, default_selector, joined, selector_of
-from koord.scheduler.state.pod import PodInfo
-from koord.values.requirement import Operator, Requirement, SelectorError
-from koord.values.selector import Selector
+from koord.scheduler.plugins.pod_topology_spread.owners import (
+    OwnerSelectors,
+    default_selector,
+    join_requirements,
+    parse_selector,
+)
+from koord.values.selector import Operator, Requirement, Selector, SelectorError
 
 HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
-HARD = "DoNotSchedule"
-SOFT = "ScheduleAnyway"
+DO_NOT_SCHEDULE = "DoNotSchedule"
+SCHEDULE_ANYWAY = "ScheduleAnyway"
 HONOR = "Honor"
 
 SYSTEM_CONSTRAINTS = (
-    TopologySpreadConstraint(topology_key=HOSTNAME, when_unsatisfiable=SOFT, max_skew=3),
-    TopologySpreadConstraint(topology_key=ZONE, when_unsatisfiable=SOFT, max_skew=5),
+    TopologySpreadConstraint(topology_key=HOSTNAME, when_unsatisfiable=SCHEDULE_ANYWAY, max_skew=3),
+    TopologySpreadConstraint(topology_key=ZONE, when_unsatisfiable=SCHEDULE_ANYWAY, max_skew=5),
 )
 
 
-class Constraint(msgspec.Struct, frozen=True):
+class ResolvedSpreadConstraint(msgspec.Struct, frozen=True):
     topology_key: str
     selector: Selector
     max_skew: int
@@ -40,13 +44,18 @@ class Constraint(msgspec.Struct, frozen=True):
     self_match: bool  # whether the pod itself is one of those that are counted
 
 
-class Spread:
+class PodSpread:
     """All that this plugin reads of a pod. Equal contents share one instance, so identity is equality."""
 
     __slots__ = ("__weakref__", "hard", "namespace", "needs_all_keys", "soft")
 
     def __init__(
-        self, namespace: str, hard: tuple[Constraint, ...], soft: tuple[Constraint, ...], *, needs_all_keys: bool
+        self,
+        namespace: str,
+        hard: tuple[ResolvedSpreadConstraint, ...],
+        soft: tuple[ResolvedSpreadConstraint, ...],
+        *,
+        needs_all_keys: bool,
     ) -> None:
         self.namespace = namespace
         self.hard = hard
@@ -55,81 +64,92 @@ class Spread:
         self.needs_all_keys = needs_all_keys
 
 
-class Spreads:
+class PodSpreadResolver:
     """Resolves pods to their spread constraints. The arguments are defaulted."""
 
-    def __init__(self, args: PodTopologySpreadArgs, owners: Owners) -> None:
+    def __init__(self, args: PodTopologySpreadArgs, owners: OwnerSelectors) -> None:
         system = args.defaulting_type == SYSTEM_DEFAULTING
         self._defaults = SYSTEM_CONSTRAINTS if system else args.default_constraints
         self._system = system
         self._owners = owners
-        self._known: WeakValueDictionary[Hashable, Spread] = WeakValueDictionary()
+        self._known: WeakValueDictionary[Hashable, PodSpread] = WeakValueDictionary()
 
-    def of(self, pod: PodInfo) -> Spread | Fault | None:
+    def resolve(self, pod: PodInfo) -> PodSpread | Fault | None:
         """Return the pod's constraints; None when it has none."""
         if pod.shape.spec.topology_spread_constraints:
             key = (self, pod.shape)
-            memo = pod.peers.memo
+            memo = pod.label_group.memo
             if key not in memo:
-                memo[key] = self._own(pod)
-            own: Spread | Fault | None = memo[key]
+                memo[key] = self._resolve_own(pod)
+            own: PodSpread | Fault | None = memo[key]
             return own
-        return self._default(pod) if self._defaults else None
+        return self._resolve_default(pod) if self._defaults else None
 
-    def _own(self, pod: PodInfo) -> Spread | Fault | None:
+    def _resolve_own(self, pod: PodInfo) -> PodSpread | Fault | None:
         given = pod.shape.spec.topology_spread_constraints
         try:
-            hard = tuple(_resolved(c, _own_selector(c, pod.labels), pod.labels) for c in _of_kind(given, HARD))
+            hard = tuple(
+                _resolve(c, _own_selector(c, pod.labels), pod.labels) for c in _with_action(given, DO_NOT_SCHEDULE)
+            )
         except SelectorError as error:
             return Fault(f"get constraints from pod: obtaining pod's hard topology spread constraints: {error}")
         try:
-            soft = tuple(_resolved(c, _own_selector(c, pod.labels), pod.labels) for c in _of_kind(given, SOFT))
+            soft = tuple(
+                _resolve(c, _own_selector(c, pod.labels), pod.labels) for c in _with_action(given, SCHEDULE_ANYWAY)
+            )
         except SelectorError as error:
             return Fault(f"calculating preScoreState: obtaining pod's soft topology spread constraints: {error}")
-        return self._shared(pod.namespace, hard, soft, needs_all_keys=True)
+        return self._interned(pod.namespace, hard, soft, needs_all_keys=True)
 
-    def _default(self, pod: PodInfo) -> Spread | None:
+    def _resolve_default(self, pod: PodInfo) -> PodSpread | None:
         owner = pod.owner
         key = (self, None if owner is None else (owner.api_version, owner.kind, owner.name))
-        stamp = self._owners.stamp(pod.namespace, owner)
-        memo = pod.peers.memo
+        version = self._owners.version_for(pod.namespace, owner)
+        memo = pod.label_group.memo
         kept = memo.get(key)
-        if kept is not None and kept[0] == stamp:
-            spread: Spread | None = kept[1]
+        if kept is not None and kept[0] == version:
+            spread: PodSpread | None = kept[1]
             return spread
         selector = default_selector(pod, self._owners)
         spread = None
         if selector.requirements:
             hard, soft = (
-                tuple(_resolved(c, selector, pod.labels) for c in _of_kind(self._defaults, kind))
-                for kind in (HARD, SOFT)
+                tuple(_resolve(c, selector, pod.labels) for c in _with_action(self._defaults, kind))
+                for kind in (DO_NOT_SCHEDULE, SCHEDULE_ANYWAY)
             )
-            spread = self._shared(pod.namespace, hard, soft, needs_all_keys=not self._system)
-        memo[key] = (stamp, spread)
+            spread = self._interned(pod.namespace, hard, soft, needs_all_keys=not self._system)
+        memo[key] = (version, spread)
         return spread
 
-    def _shared(
-        self, namespace: str, hard: tuple[Constraint, ...], soft: tuple[Constraint, ...], *, needs_all_keys: bool
-    ) -> Spread:
+    def _interned(
+        self,
+        namespace: str,
+        hard: tuple[ResolvedSpreadConstraint, ...],
+        soft: tuple[ResolvedSpreadConstraint, ...],
+        *,
+        needs_all_keys: bool,
+    ) -> PodSpread:
         key = (namespace, hard, soft, needs_all_keys)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = Spread(namespace, hard, soft, needs_all_keys=needs_all_keys)
+            known = self._known[key] = PodSpread(namespace, hard, soft, needs_all_keys=needs_all_keys)
         return known
 
 
-def _of_kind(constraints: Iterable[TopologySpreadConstraint], kind: str) -> list[TopologySpreadConstraint]:
+def _with_action(constraints: Iterable[TopologySpreadConstraint], kind: str) -> list[TopologySpreadConstraint]:
     return [constraint for constraint in constraints if constraint.when_unsatisfiable == kind]
 
 
 def _own_selector(constraint: TopologySpreadConstraint, labels: Mapping[str, str]) -> Selector:
-    selector = selector_of(constraint.label_selector)
+    selector = parse_selector(constraint.label_selector)
     same = [Requirement(k, Operator.EQUALS, (labels[k],)) for k in constraint.match_label_keys if k in labels]
-    return joined((*same, *selector.requirements)) if same and not selector.nothing else selector
+    return join_requirements((*same, *selector.requirements)) if same and not selector.matches_nothing else selector
 
 
-def _resolved(constraint: TopologySpreadConstraint, selector: Selector, labels: Mapping[str, str]) -> Constraint:
-    return Constraint(
+def _resolve(
+    constraint: TopologySpreadConstraint, selector: Selector, labels: Mapping[str, str]
+) -> ResolvedSpreadConstraint:
+    return ResolvedSpreadConstraint(
         topology_key=constraint.topology_key,
         selector=selector,
         max_skew=constraint.max_skew,

@@ -16,58 +16,61 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from koord.scheduler.framework.normaliser import Normaliser
+from koord.scheduler.cache.node_table import Bools, NodeTable, RowList, Rows
+from koord.scheduler.cache.pod_shape import PodShape
+from koord.scheduler.cache.selector_counts import SelectorCounts
+from koord.scheduler.cache.topology_domains import TopologyDomainIndex
+from koord.scheduler.framework.normaliser import ScoreNormaliser
 from koord.scheduler.framework.plugin import MAX_SCORE, Scores
-from koord.scheduler.plugins.pod_topology_spread.constraint import Spread
-from koord.scheduler.plugins.pod_topology_spread.count import Count
-from koord.scheduler.plugins.pod_topology_spread.ground import Ground
-from koord.scheduler.state.domain import Atlas
-from koord.scheduler.state.shape import Shape
-from koord.scheduler.state.table import Bools, NodeTable, RowList, Rows
-from koord.scheduler.state.tally import Tallies
+from koord.scheduler.plugins.pod_topology_spread.constraint import PodSpread
+from koord.scheduler.plugins.pod_topology_spread.domain_counts import CountedNodes, DomainCounts
 
 Floats = npt.NDArray[np.floating]
 
-_MOST = np.iinfo(np.int64).max
+_MAX_INT64 = np.iinfo(np.int64).max
 IGNORED: Final = -1  # the raw score of a node that lacks a topology key
 
 
-class Preferences:
+class SpreadScoreState:
     """All ScheduleAnyway constraints of one class. `version` changes when a score may have changed."""
 
-    def __init__(self, spread: Spread, shape: Shape, table: NodeTable, atlas: Atlas, tallies: Tallies) -> None:
+    def __init__(
+        self, spread: PodSpread, shape: PodShape, table: NodeTable, atlas: TopologyDomainIndex, tallies: SelectorCounts
+    ) -> None:
         self.spread = spread
         self.version = 0
         self._table = table
         self._tallies = tallies
-        self._moves = -1
-        self._ground = Ground(table, atlas, shape, spread.soft, needs_all_keys=spread.needs_all_keys)
-        self._counts = [Count(c, spread.namespace, tallies) for c in spread.soft]
-        self._weighed: RowList | None = None  # the nodes that the weights are for
+        self._counts_seen = -1
+        self._counted_nodes = CountedNodes(table, atlas, shape, spread.soft, needs_all_keys=spread.needs_all_keys)
+        self._counts = [DomainCounts(c, spread.namespace, tallies) for c in spread.soft]
+        self._weighted_for: RowList | None = None  # the nodes that the weights are for
         self._weights: list[float] = [0.0 for _ in spread.soft]
         # Rows without some topology key, and without that of each constraint; None when there are none.
         self._ignored: Bools | None = None
-        self._lacking: list[Bools | None] = []
+        self._missing_key: list[Bools | None] = []
         self._recount()
 
     def _recount(self) -> None:
-        ground = self._ground
+        counted_nodes = self._counted_nodes
         for i, count in enumerate(self._counts):
-            count.recount(ground.domains[i], ground.counted[i])
-        self._ignored = _some(ground.alive & ~ground.has_all) if self.spread.needs_all_keys else None
-        self._lacking = [_some(ground.alive & (count.domains == 0)) for count in self._counts]
+            count.recount(counted_nodes.domains[i], counted_nodes.counted[i])
+        self._ignored = (
+            _none_if_empty(counted_nodes.alive & ~counted_nodes.has_all_keys) if self.spread.needs_all_keys else None
+        )
+        self._missing_key = [_none_if_empty(counted_nodes.alive & (count.domains == 0)) for count in self._counts]
         self.version += 1
-        self._moves = self._tallies.moves
-        self._weighed = None
+        self._counts_seen = self._tallies.version
+        self._weighted_for = None
 
     def refresh(self) -> None:
-        if self._ground.moved():
+        if self._counted_nodes.refresh():
             self._recount()
-        elif self._moves != self._tallies.moves:
-            self._moves = self._tallies.moves
+        elif self._counts_seen != self._tallies.version:
+            self._counts_seen = self._tallies.version
             for count in self._counts:
                 before = count.position
-                news = count.news()
+                news = count.read_changes()
                 if news is None:
                     self._recount()
                     return
@@ -75,11 +78,11 @@ class Preferences:
                     count.counts[domain] += by
                 self.version += count.position != before
 
-    def weigh(self, feasible: RowList) -> None:
+    def update_weights(self, feasible: RowList) -> None:
         """Compute the weights of the constraints among these feasible nodes."""
-        if self._weighed is not None and np.array_equal(feasible, self._weighed):
+        if self._weighted_for is not None and np.array_equal(feasible, self._weighted_for):
             return
-        self._weighed = feasible
+        self._weighted_for = feasible
         if self._ignored is not None:
             feasible = feasible[~self._ignored[feasible]]
         for i, count in enumerate(self._counts):
@@ -98,7 +101,7 @@ class Preferences:
         for i, count in enumerate(self._counts):
             domain = int(count.domains[row])
             if domain:
-                pods = count.per_row(row + 1)[row] if count.by_host else count.counts[domain]
+                pods = count.pods_per_row(row + 1)[row] if count.by_host else count.counts[domain]
                 total += float(pods) * self._weights[i] + float(count.constraint.max_skew - 1)
         return round(total)
 
@@ -107,9 +110,9 @@ class Preferences:
         for i, count in enumerate(self._counts):
             more = float(count.constraint.max_skew - 1)
             if count.by_host:
-                mine: Floats = count.per_row(self._table.size)[rows] * self._weights[i]
+                mine: Floats = count.pods_per_row(self._table.size)[rows] * self._weights[i]
                 mine += more
-                if (lacking := self._lacking[i]) is not None:
+                if (lacking := self._missing_key[i]) is not None:
                     mine[lacking[rows]] = 0.0
             else:
                 by_domain = count.counts * self._weights[i] + more
@@ -126,15 +129,15 @@ class Preferences:
         return raw
 
 
-def _some(mask: Bools) -> Bools | None:
+def _none_if_empty(mask: Bools) -> Bools | None:
     return mask if mask.any() else None
 
 
-class Fewest(Normaliser):
+class SpreadScoreNormaliser(ScoreNormaliser):
     """Gives the fewest pods the highest score, and a node that cannot be compared 0."""
 
     def span(self, raw: Scores, mask: npt.NDArray[np.bool_]) -> Hashable:
-        low = int(np.min(raw, where=mask, initial=_MOST))
+        low = int(np.min(raw, where=mask, initial=_MAX_INT64))
         high = int(np.max(raw, where=mask, initial=0))
         if low != IGNORED:
             return min(low, high), high, False

@@ -1,4 +1,14 @@
-"""Reservation schedules a Reservation like a pod that holds its room, and gives that room to its owners."""
+"""Reservation schedules a Reservation like a pod that holds its room, and gives that room to its owners.
+
+    before PreFilter   which reservations a pod may use, on which nodes          -> matched_reservations, restored_nodes
+    Filter             on those nodes without the reserve pods: whether it fits, and into which reservation
+    Score              the fuller the reservation would be, the better; a stated order goes first
+    nominate           the reservation that it takes                              -> nominated_reservations
+    Reserve            the part is assumed; PreBind annotates the pod; Bind of a Reservation writes its status
+
+What reservations hold and what is left of them is in the cache. Plain pods see the cluster's sums and
+nothing of this.
+"""
 
 from __future__ import annotations
 
@@ -9,56 +19,91 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from koord.api.annotations import operating_pod, reservation_allocated
-from koord.api.annotations.reservation_allocated import ReservationAllocated
-from koord.api.config.scheduler.reservation import ReservationArgs
-from koord.api.custom import RESERVATIONS
-from koord.api.koord_scheduling import ALIGNED, AVAILABLE, Reservation
-from koord.api.protocol import (
+from koord.api.annotations import reservation_codecs
+from koord.api.annotations.reservation_codecs import ReservationAllocated
+from koord.api.config.scheduler.in_tree_args import DefaultPreemptionArgs
+from koord.api.config.scheduler.reservation_args import ReservationArgs
+from koord.api.koordinator.custom_kinds import RESERVATIONS
+from koord.api.koordinator.protocol import (
     A_RESERVATION_ALLOCATED,
     A_RESERVATION_NAME,
     A_RESERVATION_NODE,
+    L_DISABLE_PREEMPTIBLE,
     L_OPERATING_MODE,
     RESERVATION_ERROR_PREFIX,
+    TRUE,
 )
-from koord.policy.reservation import diagnosis
-from koord.policy.reservation.fit import (
+from koord.api.koordinator.scheduling import ALIGNED, AVAILABLE, Reservation
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.node_table import ALL_ROWS, NodeTable, Rows
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import PODS
+from koord.scheduler.framework.bind_effects import (
+    BindEffect,
+    FailureOverride,
+    ObjectPatch,
+    PodPatch,
+    PreBindActions,
+    StatusBinding,
+)
+from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan
+from koord.scheduler.framework.handle import Handle
+from koord.scheduler.framework.plugin import Codes, Plugin, Scores
+from koord.scheduler.framework.post_filter import PostFilterContext
+from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
+from koord.scheduler.plugins.default_preemption.plugin import DefaultPreemption
+from koord.scheduler.plugins.reservation import matching
+from koord.scheduler.plugins.reservation.cache import ReservationCache, unconsumed_hold
+from koord.scheduler.plugins.reservation.cycle_state import (
+    ALLOCATING_PLUGINS,
+    OwnerCycleState,
+    ReservePodCycleState,
+    can_allocate_from,
+)
+from koord.scheduler.plugins.reservation.fit import (
     NO_MATCH,
     POLICY_CONFLICT,
     WRONG_NODE,
+    IgnoredResources,
+    NodeFreeResources,
     filter_node,
     filter_reserve_pod,
 )
-from koord.policy.reservation.fit import (
-    Refused as Against,
+from koord.scheduler.plugins.reservation.fit import ReservationRefusal as Against
+from koord.scheduler.plugins.reservation.lifecycle import (
+    InvalidTransition,
+    ReservationPlaced,
+    WriteReservationStatus,
+    status_patch,
+    step,
 )
-from koord.policy.reservation.holding import invalidity
-from koord.policy.reservation.lifecycle import Impossible, Placed, WriteStatus, step
-from koord.policy.reservation.nomination import score
-from koord.policy.reservation.pre_allocation import NO_CANDIDATE, NONE_FITS
-from koord.policy.reservation.room import Ignored, Room
-from koord.policy.reservation.standing import Standing
-from koord.policy.reservation.writing import status_patch
-from koord.scheduler.framework.cycle import Cycle
-from koord.scheduler.framework.decision import Futile, Preempt
-from koord.scheduler.framework.event import ADD, DELETE, UPDATE, Event, Happened
-from koord.scheduler.framework.handle import Handle
-from koord.scheduler.framework.plugin import Codes, Plugin, Scores
-from koord.scheduler.framework.refused import Refused
-from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Only, Reject, Skip, reject, unresolvable
-from koord.scheduler.framework.work import Errand, Mark, Stand, Takeover, Work, Write
-from koord.scheduler.plugins.reservation.book import Book, held
-from koord.scheduler.plugins.reservation.claim import Claim, Reserving
-from koord.scheduler.plugins.reservation.ledgers import LEDGERS, takes
-from koord.scheduler.plugins.reservation.pre_allocation import Over, barred
-from koord.scheduler.plugins.reservation.preemption import ReservationPreemption
-from koord.scheduler.plugins.reservation.worth import Worth, raw
-from koord.scheduler.state.node import NodeInfo
-from koord.scheduler.state.pod import PodInfo
-from koord.scheduler.state.table import EVERY, NodeTable, Rows
-from koord.scheduler.state.wire import PODS
+from koord.scheduler.plugins.reservation.nomination import score_reservation
+from koord.scheduler.plugins.reservation.pre_allocation import NO_CANDIDATE, NONE_FITS
+from koord.scheduler.plugins.reservation.pre_allocation_candidates import PreAllocationCandidates, pre_allocation_error
+from koord.scheduler.plugins.reservation.reservation_info import ReservationUsage, validation_error
+from koord.scheduler.plugins.reservation.scoring import ReservationScoreNormaliser, encode_raw_score
 
-_OVER = "Reservation over pods"  # the key of the pre-allocation candidates in the cycle state
+
+class ReservationPreemption(DefaultPreemption):
+    """Preempts for reservations and their owners with the usual search; pods that forbid it by label are spared."""
+
+    name = "Reservation"
+
+    def __init__(self, args: ReservationArgs, handle: Handle) -> None:
+        limits = DefaultPreemptionArgs(
+            min_candidate_nodes_percentage=args.min_candidate_nodes_percentage,
+            min_candidate_nodes_absolute=args.min_candidate_nodes_absolute,
+        )
+        super().__init__(limits, handle, may_evict=may_evict)
+
+
+def may_evict(victim: PodInfo) -> bool:
+    return victim.labels.get(L_DISABLE_PREEMPTIBLE) != TRUE
+
+
+_PRE_ALLOCATION = "Reservation over pods"  # the key of the pre-allocation candidates in the cycle state
 _NO_MATCH = unresolvable(NO_MATCH)
 _WRONG_NODE = unresolvable(WRONG_NODE)
 _CONFLICT = unresolvable(POLICY_CONFLICT)
@@ -70,12 +115,12 @@ class ReservationPlugin(Plugin):
     reserves_as_it_filters = True
     scope = ROW  # the cache marks the rows where something changed
     wakes_on = (
-        Event("Pod", DELETE),
-        Event("Reservation", ADD),
-        Event("Reservation", UPDATE),
-        Event("Reservation", DELETE),
+        ClusterEvent("Pod", DELETE),
+        ClusterEvent("Reservation", ADD),
+        ClusterEvent("Reservation", UPDATE),
+        ClusterEvent("Reservation", DELETE),
     )
-    normaliser = Worth()
+    normaliser = ReservationScoreNormaliser()
 
     def __init__(
         self, args: ReservationArgs, handle: Handle, *, omit_node_labels: bool = False, clean_owners: bool = False
@@ -83,298 +128,333 @@ class ReservationPlugin(Plugin):
         """Take defaulted arguments. `clean_owners`: remove the annotation of a deleted Reservation from its owners."""
         self.args = args
         self.clean_owners = clean_owners
-        self.book = handle.state.derived(Book)
-        self.book.omit_node_labels |= omit_node_labels
-        self.book.attach(handle)
+        self.cache = handle.state.derived(ReservationCache)
+        self.cache.omit_node_labels |= omit_node_labels
+        self.cache.attach(handle)
         self._handle = handle
-        self._ledgers: tuple[Plugin, ...] = ()
-        self._ignored = Ignored(frozenset(args.ignored_resources), frozenset(args.ignored_resource_groups))
+        self._allocating_plugins: tuple[Plugin, ...] = ()
+        self._ignored = IgnoredResources(frozenset(args.ignored_resources), frozenset(args.ignored_resource_groups))
         self._preemption = ReservationPreemption(args, handle) if args.enable_preemption else None
 
-    def meet(self, plugins: Sequence[Plugin]) -> None:
-        self._ledgers = tuple(plugin for plugin in plugins if plugin.name in LEDGERS)
+    def set_plugins(self, plugins: Sequence[Plugin]) -> None:
+        self._allocating_plugins = tuple(plugin for plugin in plugins if plugin.name in ALLOCATING_PLUGINS)
 
     # Which pods are alike, and what wakes them -------------------------------------------------------------------
 
     def signature(self, pod: PodInfo) -> Hashable:
-        if pod.reserve or (L_OPERATING_MODE in pod.labels and operating_pod.is_reservation(pod.labels)):
-            return self._reserving(pod)
-        interest = self.book.interest(pod)
-        return None if interest is None else interest.token
+        if pod.is_reserve_pod or (
+            L_OPERATING_MODE in pod.labels and reservation_codecs.is_in_reservation_mode(pod.labels)
+        ):
+            return self._reserve_state(pod)
+        matches = self.cache.matches_for(pod)
+        return None if matches is None else matches.signature
 
-    def might_help(self, pod: PodInfo, happened: Happened) -> bool:
-        if happened.event.kind == "Pod" or pod.reserve:
+    def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
+        if object_event.event.kind == "Pod" or pod.is_reserve_pod:
             return True
-        interest = self.book.interest(pod)
-        if interest is None or happened.new is None:
+        matches = self.cache.matches_for(pod)
+        if matches is None or object_event.new is None:
             return False
-        holding = self.book.register.holding(happened.new.metadata.uid)
+        info = self.cache.register.info(object_event.new.metadata.uid)
         return (
-            holding is not None and holding.available and (interest.seeker.ignores or holding.is_for(interest.seeker))
+            info is not None
+            and info.available
+            and (matches.request.ignores_reservations or info.matches_owner(matches.request))
         )
 
-    def _reserving(self, pod: PodInfo) -> Reserving:
-        if not pod.reserve:
-            return Reserving("", ALIGNED)
-        known = self.book.reservations.get(pod.uid)
+    def _reserve_state(self, pod: PodInfo) -> ReservePodCycleState:
+        if not pod.is_reserve_pod:
+            return ReservePodCycleState("", ALIGNED)
+        known = self.cache.reservations.get(pod.uid)
         if known is None:
-            return Reserving("", "", "the reservation is gone")
+            return ReservePodCycleState("", "", "the reservation is gone")
         pinned = pod.annotations.get(A_RESERVATION_NODE, "")
-        invalid, attempt = invalidity(known) or "", ""
+        invalid, attempt = validation_error(known) or "", ""
         if known.spec.pre_allocation:
-            invalid = invalid or barred(known, self.args.pre_allocation_config)
-            attempt = f"{pod.uid} {self.book.state.table.position}"
-        return Reserving(pinned, known.spec.allocate_policy, invalid, attempt)
+            invalid = invalid or pre_allocation_error(known, self.args.pre_allocation_config)
+            attempt = f"{pod.uid} {self.cache.state.table.position}"
+        return ReservePodCycleState(pinned, known.spec.allocate_policy, invalid, attempt)
 
     # Before nodes are looked at ----------------------------------------------------------------------------------
 
-    def before_pre_filter(self, cycle: Cycle, pod: PodInfo) -> PodInfo | Reject | Fault | None:
-        if pod.reserve or (L_OPERATING_MODE in pod.labels and operating_pod.is_reservation(pod.labels)):
-            reserving = self._reserving(pod)
-            cycle.keep(self.name, reserving)
-            if reserving.attempt and not reserving.invalid:
-                known = self.book.reservations[pod.uid]
-                over = Over(known, self.book.state, self.args.pre_allocation_config)
-                cycle.keep(_OVER, over)
-                cycle.restored = over
+    def before_pre_filter(self, cycle: CycleState, pod: PodInfo) -> PodInfo | Reject | Fault | None:
+        if pod.is_reserve_pod or (
+            L_OPERATING_MODE in pod.labels and reservation_codecs.is_in_reservation_mode(pod.labels)
+        ):
+            reserve_state = self._reserve_state(pod)
+            cycle.write(self.name, reserve_state)
+            if reserve_state.attempt and not reserve_state.invalid:
+                known = self.cache.reservations[pod.uid]
+                pre_allocation = PreAllocationCandidates(known, self.cache.state, self.args.pre_allocation_config)
+                cycle.write(_PRE_ALLOCATION, pre_allocation)
+                cycle.restored_nodes = pre_allocation
             return None
-        interest = self.book.interest(pod)
-        if interest is None:
+        matches = self.cache.matches_for(pod)
+        if matches is None:
             return None
-        if interest.fault:
-            return Fault(interest.fault)
-        if interest.by_node or interest.seeker.affinity is not None:
-            cycle.reserved = interest.reserved
-            cycle.restored = interest
-            cycle.keep(self.name, Claim(interest, pod, self.book.register, self._ignored))
+        if matches.fault:
+            return Fault(matches.fault)
+        if matches.by_node or matches.request.affinity is not None:
+            cycle.matched_reservations = matches.reserved
+            cycle.restored_nodes = matches
+            cycle.write(self.name, OwnerCycleState(matches, pod, self.cache.register, self._ignored))
         return None
 
-    def pre_filter(self, cycle: Cycle, pod: PodInfo) -> Reject | Skip | Only | Fault | None:
-        kept = cycle.kept.get(self.name)
-        if kept is None:
+    def pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject | Skip | PreFilterResult | Fault | None:
+        state = cycle.plugin_data.get(self.name)
+        if state is None:
             return SKIP
-        if isinstance(kept, Reserving):
-            over = cycle.kept.get(_OVER)
-            if isinstance(over, Over) and over.required:
-                return Only(frozenset(over.candidates)) if over.candidates else unresolvable(NO_CANDIDATE)
-            return unresolvable(kept.invalid) if kept.invalid else None
-        assert isinstance(kept, Claim)
-        if kept.seeker.affinity is None:
+        if isinstance(state, ReservePodCycleState):
+            pre_allocation = cycle.plugin_data.get(_PRE_ALLOCATION)
+            if isinstance(pre_allocation, PreAllocationCandidates) and pre_allocation.required:
+                return (
+                    PreFilterResult(frozenset(pre_allocation.candidates))
+                    if pre_allocation.candidates
+                    else unresolvable(NO_CANDIDATE)
+                )
+            return unresolvable(state.invalid) if state.invalid else None
+        assert isinstance(state, OwnerCycleState)
+        if state.request.affinity is None:
             return None
-        if not kept.interest.by_node:
+        if not state.matches.by_node:
             return _NO_MATCH
         # The nodes are those of `cycle.restored`, which stay right while reservations come and go.
-        cycle.narrowed_by = tuple(sorted({*cycle.narrowed_by, self.name}))
+        cycle.restricted_by = tuple(sorted({*cycle.restricted_by, self.name}))
         return None
 
-    def resettle(self, other: PodInfo, node: NodeInfo) -> None:
+    def sync_node_copy(self, other: PodInfo, node: NodeInfo) -> None:
         """Return what a removed owner used to its reservation, and not to whoever looks for room."""
-        register = self.book.register
-        part = register.occupant(other.uid)
-        standing = register.get(part.reservation) if part is not None else None
-        holder = node.pods.get(standing.holding.uid) if standing is not None else None
-        if standing is not None and holder is not None:
+        register = self.cache.register
+        part = register.owner_pod(other.uid)
+        usage = register.get(part.reservation) if part is not None else None
+        holder = node.pods.get(usage.info.uid) if usage is not None else None
+        if usage is not None and holder is not None:
             node.remove(holder.uid)
-            node.add(holder.holding(held(register.with_parts(standing, node.pods), holder)))
+            node.add(holder.with_held(unconsumed_hold(register.limited_to_owners(usage, node.pods), holder)))
 
     # Filter ------------------------------------------------------------------------------------------------------
 
-    def filter(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | None:
-        kept = cycle.kept.get(self.name)
-        if isinstance(kept, Reserving):
-            room = Room(node=node.name, allocatable={}, standings=self.book.register.on(node.name))
-            against = _told(filter_reserve_pod(kept.pinned, kept.policy, room))
-            over = cycle.kept.get(_OVER)
-            if against is None and isinstance(over, Over) and over.required and not over.chosen(node):
+    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
+        state = cycle.plugin_data.get(self.name)
+        if isinstance(state, ReservePodCycleState):
+            room = NodeFreeResources(node=node.name, allocatable={}, usages=self.cache.register.on_node(node.name))
+            against = _to_reject(filter_reserve_pod(state.node_name, state.policy, room))
+            pre_allocation = cycle.plugin_data.get(_PRE_ALLOCATION)
+            if (
+                against is None
+                and isinstance(pre_allocation, PreAllocationCandidates)
+                and pre_allocation.required
+                and not pre_allocation.chosen_pods(node)
+            ):
                 return reject(NONE_FITS)
             return against
-        assert isinstance(kept, Claim)
-        matched = kept.matched(node)
+        assert isinstance(state, OwnerCycleState)
+        matched = state.matched_on(node)
         if not matched:
-            return None if kept.seeker.affinity is None else _NO_MATCH
-        return _told(filter_node(kept.seeker, matched, kept.room(node, matched), ignored=self._ignored))
+            return None if state.request.affinity is None else _NO_MATCH
+        return _to_reject(filter_node(state.request, matched, state.node_room(node, matched), ignored=self._ignored))
 
-    def filter_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
+    def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
         """Return the codes of rows without a reservation for the pod: the others are filtered one by one, as it sees
         them.
         """
         codes = np.zeros(table.size, np.int32)
-        kept = cycle.kept.get(self.name)
-        if isinstance(kept, Claim):
-            if kept.seeker.affinity is not None:
+        state = cycle.plugin_data.get(self.name)
+        if isinstance(state, OwnerCycleState):
+            if state.request.affinity is not None:
                 codes[:] = 1
             return codes[rows]
-        assert isinstance(kept, Reserving)
+        assert isinstance(state, ReservePodCycleState)
         index = table.index
-        for name in self.book.register.nodes:
+        for name in self.cache.register.nodes:
             node = index.get(name)
             if node is not None and self.filter(cycle, pod, node) is not None:
                 codes[node.row] = 3
-        if kept.pinned:
-            there = index.get(kept.pinned)
+        if state.node_name:
+            there = index.get(state.node_name)
             others = np.ones(table.size, np.bool_)
             if there is not None:
                 others[there.row] = False
             codes[others] = 2
-        return codes if rows is EVERY else codes[rows]
+        return codes if rows is ALL_ROWS else codes[rows]
 
-    def explain_code(self, cycle: Cycle, pod: PodInfo, code: int) -> Reject:
+    def explain_code(self, cycle: CycleState, pod: PodInfo, code: int) -> Reject:
         found = _CODES[code]
         assert found is not None
         return found
 
     # No node takes it --------------------------------------------------------------------------------------------
 
-    def post_filter(self, cycle: Cycle, pod: PodInfo, refused: Refused) -> Preempt | Futile | Fault | None:
+    def post_filter(
+        self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext
+    ) -> PreemptionPlan | PostFilterRejection | Fault | None:
         way = self._preemption.post_filter(cycle, pod, refused) if self._preemption is not None else None
-        if isinstance(way, Preempt | Fault):
+        if isinstance(way, PreemptionPlan | Fault):
             return way
-        if pod.reserve:  # no other plugin may preempt for it
-            return way if way is not None else Futile((), final=True, nominate="")
+        if pod.is_reserve_pod:  # no other plugin may preempt for it
+            return way if way is not None else PostFilterRejection((), final=True, nominate="")
         reasons = tuple(self._reasons(pod, refused))
         if way is None:
-            return Futile(reasons) if reasons else None
+            return PostFilterRejection(reasons) if reasons else None
         return msgspec.structs.replace(way, reasons=(*way.reasons, *reasons))
 
-    def _reasons(self, pod: PodInfo, refused: Refused) -> Sequence[str]:
-        interest = self.book.interest(pod)
-        if interest is None or interest.fault or interest.seeker.ignores:
+    def _reasons(self, pod: PodInfo, refused: PostFilterContext) -> Sequence[str]:
+        matches = self.cache.matches_for(pod)
+        if matches is None or matches.fault or matches.request.ignores_reservations:
             return ()
-        tallies: dict[str, diagnosis.Tally] = {}
+        tallies: dict[str, matching.MismatchCounts] = {}
         node_reasons: dict[str, Sequence[str]] = {}
-        for name, standings in self.book.register.candidates(interest.seeker).items():
-            tallies[name] = diagnosis.Tally.of(interest.answer(standing, name) for standing in standings)
+        for name, usages in self.cache.register.candidates(matches.request).items():
+            tallies[name] = matching.MismatchCounts.from_matches(
+                matches.match_reservation(usage, name) for usage in usages
+            )
             node = refused.table.index.get(name)
-            said = refused.said_of(node) if node is not None and node.node is not None else None
-            node_reasons[name] = said[1].reasons if said is not None and refused.judgement is not None else ()
-        return diagnosis.reasons(tallies, node_reasons, has_affinity=interest.seeker.affinity is not None)
+            said = refused.rejection_of(node) if node is not None and node.node is not None else None
+            node_reasons[name] = said[1].reasons if said is not None and refused.filter_results is not None else ()
+        return matching.diagnosis_reasons(tallies, node_reasons, has_affinity=matches.request.affinity is not None)
 
-    def failed(self, pod: PodInfo, message: str, rejectors: frozenset[str]) -> Takeover | None:
-        if pod.reserve:
-            self.book.said(pod, message, None)
-            return Takeover(silent=True)
-        self.book.waiting.put(pod)
+    def on_attempt_failed(self, pod: PodInfo, message: str, rejectors: frozenset[str]) -> FailureOverride | None:
+        if pod.is_reserve_pod:
+            self.cache.record_failure(pod, message, None)
+            return FailureOverride(silent=True)
+        self.cache.waiting_owners.put(pod)
         if RESERVATION_ERROR_PREFIX in message:
-            interest = self.book.interest(pod)
-            if interest is not None and interest.seeker.affinity is not None:
-                self.book.said(pod, message, diagnosis.event_text(message))
+            matches = self.cache.matches_for(pod)
+            if matches is not None and matches.request.affinity is not None:
+                self.cache.record_failure(pod, message, matching.event_message(message))
         return None
 
     # Score -------------------------------------------------------------------------------------------------------
 
-    def pre_score(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
-        kept = cycle.kept.get(self.name)
-        if isinstance(kept, Claim):
-            return SKIP if kept.seeker.ignores else None
-        return None if _OVER in cycle.kept else SKIP
+    def pre_score(self, cycle: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
+        state = cycle.plugin_data.get(self.name)
+        if isinstance(state, OwnerCycleState):
+            return SKIP if state.request.ignores_reservations else None
+        return None if _PRE_ALLOCATION in cycle.plugin_data else SKIP
 
-    def score(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> int:
-        kept = cycle.kept.get(self.name)
-        if not isinstance(kept, Claim):
-            return cycle.of(_OVER, Over).worth(node)
-        nominated = kept.nominated(node)
-        return 0 if nominated is None else raw(nominated, score(kept.seeker, nominated))
+    def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        state = cycle.plugin_data.get(self.name)
+        if not isinstance(state, OwnerCycleState):
+            return cycle.read(_PRE_ALLOCATION, PreAllocationCandidates).score(node)
+        nominated = state.nominate_on(node)
+        return 0 if nominated is None else encode_raw_score(nominated, score_reservation(state.request, nominated))
 
-    def score_columns(self, cycle: Cycle, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
-        over = cycle.kept.get(_OVER)
-        plain = 100 if isinstance(over, Over) and over.demand.several else 0
+    def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
+        pre_allocation = cycle.plugin_data.get(_PRE_ALLOCATION)
+        plain = (
+            100 if isinstance(pre_allocation, PreAllocationCandidates) and pre_allocation.demand.allows_multiple else 0
+        )
         return np.full(len(table.alive[rows]), plain, np.int64)
 
     # After the choice --------------------------------------------------------------------------------------------
 
-    def nominate(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
-        kept = cycle.kept.get(self.name)
-        over = cycle.kept.get(_OVER)
-        if isinstance(over, Over):
-            cycle.taken_over[pod.uid] = tuple(one.uid for one in over.chosen(node) or ())
-        if not isinstance(kept, Claim):
+    def nominate_reservation(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        state = cycle.plugin_data.get(self.name)
+        pre_allocation = cycle.plugin_data.get(_PRE_ALLOCATION)
+        if isinstance(pre_allocation, PreAllocationCandidates):
+            cycle.pre_allocated_pods[pod.uid] = tuple(one.uid for one in pre_allocation.chosen_pods(node) or ())
+        if not isinstance(state, OwnerCycleState):
             return None
-        told = {reserved.uid: reserved for reserved in cycle.reserved.get(node.name, ())}
+        told = {reserved.uid: reserved for reserved in cycle.matched_reservations.get(node.name, ())}
 
-        def also(standing: Standing) -> bool:
-            reserved = told.get(standing.holding.uid)
-            return reserved is not None and takes(ledgers, cycle, pod, node, reserved)
+        def also(usage: ReservationUsage) -> bool:
+            reserved = told.get(usage.info.uid)
+            return reserved is not None and can_allocate_from(allocating_plugins, cycle, pod, node, reserved)
 
-        ledgers = [ledger for ledger in self._ledgers if ledger.name not in cycle.skip_filter]
-        nominated = kept.nominated(node, also if ledgers else None)
+        allocating_plugins = [
+            allocating_plugin
+            for allocating_plugin in self._allocating_plugins
+            if allocating_plugin.name not in cycle.skip_filter
+        ]
+        nominated = state.nominate_on(node, also if allocating_plugins else None)
         if nominated is None:
-            return _NO_MATCH if kept.seeker.affinity is not None and not kept.seeker.ignores else None
-        if nominated.holding.uid not in told:
-            return Fault(f"nobody holds room for reservation {nominated.holding.name}")
-        cycle.nominated[pod.uid] = told[nominated.holding.uid]
+            return _NO_MATCH if state.request.affinity is not None and not state.request.ignores_reservations else None
+        if nominated.info.uid not in told:
+            return Fault(f"nobody holds room for reservation {nominated.info.name}")
+        cycle.nominated_reservations[pod.uid] = told[nominated.info.uid]
         return None
 
-    def reserve(self, cycle: Cycle, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
-        over = cycle.kept.get(_OVER)
-        if isinstance(over, Over):
-            for other in over.holders(node):
-                self.book.take(other, pod.uid, node.name)
+    def reserve(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        pre_allocation = cycle.plugin_data.get(_PRE_ALLOCATION)
+        if isinstance(pre_allocation, PreAllocationCandidates):
+            for other in pre_allocation.holders(node):
+                self.cache.assume_owner(other, pod.uid, node.name)
             return None
-        reserved = cycle.nominated.get(pod.uid)
+        reserved = cycle.nominated_reservations.get(pod.uid)
         if reserved is None:
             return None
-        against = self.book.register.refusal_to_take(reserved.uid)
+        against = self.cache.register.assume_error(reserved.uid)
         if against is not None:
             return Fault(against)
-        self.book.take(pod, reserved.uid, node.name)
+        self.cache.assume_owner(pod, reserved.uid, node.name)
         return None
 
-    def unreserve(self, cycle: Cycle, pod: PodInfo, node_name: str) -> None:
-        if not pod.reserve:
-            self.book.give_back(pod.uid)
+    def unreserve(self, cycle: CycleState, pod: PodInfo, node_name: str) -> None:
+        if not pod.is_reserve_pod:
+            self.cache.forget_owner(pod.uid)
             return
-        for other in self._unmarked(pod.uid):
-            self.book.give_back(other.uid)
+        for other in self._unmarked_owners(pod.uid):
+            self.cache.forget_owner(other.uid)
 
-    def _unmarked(self, reservation: str) -> list[PodInfo]:
+    def _unmarked_owners(self, reservation: str) -> list[PodInfo]:
         """Return the running pods that are to become owners of a reservation and are not annotated yet."""
-        placed = (self.book.state.placed(uid) for uid in self.book.register.parts(reservation))
+        placed = (self.cache.state.placed_pod(uid) for uid in self.cache.register.owner_pods(reservation))
         return [pod for pod in placed if pod is not None and A_RESERVATION_ALLOCATED not in pod.annotations]
 
-    def pre_bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Reject | Fault | None:
-        if pod.reserve:
+    def pre_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> BindEffect | Reject | Fault | None:
+        if pod.is_reserve_pod:
             return self._mark_owners(pod)
-        part = self.book.register.occupant(pod.uid)
-        standing = self.book.register.get(part.reservation) if part is not None else None
-        if standing is None:
-            kept = cycle.kept.get(self.name)
-            insists = isinstance(kept, Claim) and kept.seeker.affinity is not None and not kept.seeker.ignores
+        part = self.cache.register.owner_pod(pod.uid)
+        usage = self.cache.register.get(part.reservation) if part is not None else None
+        if usage is None:
+            state = cycle.plugin_data.get(self.name)
+            insists = (
+                isinstance(state, OwnerCycleState)
+                and state.request.affinity is not None
+                and not state.request.ignores_reservations
+            )
             return _NO_MATCH if insists else None
-        allocated = ReservationAllocated(name=standing.holding.name, uid=standing.holding.uid)
-        return Mark({A_RESERVATION_ALLOCATED: reservation_allocated.dump(allocated)})
+        allocated = ReservationAllocated(name=usage.info.name, uid=usage.info.uid)
+        return PodPatch({A_RESERVATION_ALLOCATED: reservation_codecs.dump_reservation_allocated(allocated)})
 
-    def _mark_owners(self, pod: PodInfo) -> Errand | None:
+    def _mark_owners(self, pod: PodInfo) -> PreBindActions | None:
         """Annotate the owners. A pod that was replaced is not written to: the server rejects another uid."""
         name = pod.annotations[A_RESERVATION_NAME]
-        note = {A_RESERVATION_ALLOCATED: reservation_allocated.dump(ReservationAllocated(name=name, uid=pod.uid))}
+        note = {
+            A_RESERVATION_ALLOCATED: reservation_codecs.dump_reservation_allocated(
+                ReservationAllocated(name=name, uid=pod.uid)
+            )
+        }
         writes = tuple(
-            Write(PODS, other.namespace, other.name, {"metadata": {"uid": other.uid, "annotations": note}})
-            for other in self._unmarked(pod.uid)
+            ObjectPatch(PODS, other.namespace, other.name, {"metadata": {"uid": other.uid, "annotations": note}})
+            for other in self._unmarked_owners(pod.uid)
         )
-        return Errand(writes, 0.0, lambda: True) if writes else None
+        return PreBindActions(writes, 0.0, lambda: True) if writes else None
 
-    def bind(self, cycle: Cycle, pod: PodInfo, node_name: str) -> Work | Stand | Skip | Reject | Fault | None:
-        if not pod.reserve:
+    def bind(
+        self, cycle: CycleState, pod: PodInfo, node_name: str
+    ) -> BindEffect | StatusBinding | Skip | Reject | Fault | None:
+        if not pod.is_reserve_pod:
             return SKIP
-        return Stand(
+        return StatusBinding(
             resource=RESERVATIONS,
             namespace="",
             name=pod.annotations[A_RESERVATION_NAME],
             uid=pod.uid,
-            change=lambda there: self._placed(there, node_name),
-            done=lambda there: there.status.phase == AVAILABLE and there.status.node_name == node_name,
+            make_status=lambda there: self._available_patch(there, node_name),
+            is_written=lambda there: there.status.phase == AVAILABLE and there.status.node_name == node_name,
         )
 
-    def _placed(self, there: Reservation, node_name: str) -> dict[str, Any] | Fault:
+    def _available_patch(self, there: Reservation, node_name: str) -> dict[str, Any] | Fault:
         if there.metadata.deletion_timestamp is not None:
             return Fault("the reservation is being deleted")
         now = datetime.fromtimestamp(self._handle.now(), UTC)
-        (effect,) = step(there, Placed(node_name), now)
-        if isinstance(effect, Impossible):
+        (effect,) = step(there, ReservationPlaced(node_name), now)
+        if isinstance(effect, InvalidTransition):
             return Fault(effect.why)
-        assert isinstance(effect, WriteStatus)
+        assert isinstance(effect, WriteReservationStatus)
         return status_patch(there.status, effect.status)
 
 
-def _told(against: Against | None) -> Reject | None:
+def _to_reject(against: Against | None) -> Reject | None:
     return None if against is None else Reject(against.reasons, against.resolvable)

@@ -1,111 +1,98 @@
-"""PreAllocationCandidates finds the running pods that a Reservation may take over, by node.
+"""Pre-allocation: choose which running pods of a node become owners of a reservation that is about to be
+placed there.
 
-It is made anew for every attempt: pods come and go, and few Reservations are of this kind.
+Their resources are then the reservation's, so it may come to a node that has no room for it beside them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
-from koord.api.annotations import pre_allocatable
-from koord.api.annotations.codec import Malformed
-from koord.api.annotations.reservation_allocated import parse as allocated_to
-from koord.api.annotations.reservation_options import needs_pre_allocation
-from koord.api.config.scheduler.reservation import PreAllocationConfig
-from koord.api.koord_scheduling import PRE_ALLOCATION_CLUSTER, RESTRICTED, Reservation
-from koord.api.protocol import A_RESERVATION_ALLOCATED
-from koord.policy.reservation.holding import Holding
-from koord.policy.reservation.lifecycle import reserved
-from koord.policy.reservation.matching import Wish
-from koord.policy.reservation.pre_allocation import CLUSTER_MODE_OFF, UNSUPPORTED, Candidate, Demand, choose, score
-from koord.scheduler.plugins.reservation.interest import seeker_of
-from koord.scheduler.state.cluster import ClusterState
-from koord.scheduler.state.node import NodeInfo
-from koord.scheduler.state.pod import PodInfo
+import msgspec
+
+from koord.scheduler.plugins.reservation.nomination import MAX_RESERVATION_SCORE
+from koord.scheduler.plugins.reservation.owner_matching import Counts
+
+UNSUPPORTED = "node(s) reservation pre allocation is unsupported with current attributes"
+CLUSTER_MODE_OFF = "reservation requires cluster mode pre-allocation which is disabled"
+NO_CANDIDATE = "node(s) no pod match reservation with pre allocation required"
+NONE_FITS = "node(s) no pod(s) to meet the pre-allocation requirements"
 
 
-def barred(reservation: Reservation, config: PreAllocationConfig | None) -> str:
-    """Return why a Reservation cannot pre-allocate at all; "" when it can."""
-    if reservation.spec.allocate_policy != RESTRICTED:
-        return UNSUPPORTED
-    if _cluster_wide(reservation) and not (config is not None and config.enable_cluster_mode):
-        return CLUSTER_MODE_OFF
-    return ""
+class PreAllocationCandidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A running pod that may become an owner. The smaller `rank` is tried first."""
+
+    uid: str
+    requests: Counts
+    rank: tuple[float, str] = (0.0, "")
 
 
-class Over:
-    """The candidates by node. The framework (`RestoredNodes`) sees nodes without the pods that would become owners."""
+class PreAllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    reserved: Counts
+    allows_multiple: bool = False  # as many pods as it takes, and not only one
+    ranked: bool = False  # by their rank; else those first that fill the reservation best
+    prefers_free_capacity: bool = False  # no pod where the node has room without
 
-    exclusive = False
 
-    def __init__(self, reservation: Reservation, state: ClusterState, config: PreAllocationConfig | None) -> None:
-        policy = reservation.spec.pre_allocation_policy
-        self.required = needs_pre_allocation(reservation.metadata.labels)
-        self._wide = _cluster_wide(reservation)
-        self._config = config or PreAllocationConfig()
-        self._holding = Holding.of(reservation)
-        self._state = state
-        self.demand = Demand(
-            reserved=reserved(reservation),
-            several=policy is not None and policy.enable_multiple,
-            ranked=self._wide,
-            rather_none=self._config.prefer_no_pre_allocated_pods,
+def choose_pre_allocated(
+    demand: PreAllocationRequest, candidates: Sequence[PreAllocationCandidate], free: Counts
+) -> tuple[PreAllocationCandidate, ...] | None:
+    """Choose the pods that become owners; `free` is unallocated. None when the reservation cannot come to the node."""
+    fits_alone = fits_amounts(demand.reserved, free)
+    if demand.prefers_free_capacity and fits_alone:
+        return ()
+    within = [
+        c
+        for c in candidates
+        if _is_relevant(demand, c) and fits_amounts(c.requests, demand.reserved, only=demand.reserved)
+    ]
+    if demand.ranked:
+        within.sort(key=lambda c: c.rank)
+    else:
+        within.sort(key=lambda c: (-score_pre_allocation(demand.reserved, c.requests), c.uid))
+    if not demand.allows_multiple:
+        return next(
+            ((c,) for c in within if fits_amounts(demand.reserved, _add_amounts(free, c.requests))),
+            () if fits_alone else None,
         )
-        self.candidates: dict[str, list[Candidate]] = {}
-        for pod in state.pods():
-            rank = self._rank(pod)
-            if rank is not None:
-                found = Candidate(uid=pod.uid, requests=pod.requests, rank=rank)
-                self.candidates.setdefault(pod.node_name, []).append(found)
-        self._chosen: dict[str, tuple[Candidate, ...] | None] = {}
-
-    def rows(self) -> Collection[int]:
-        index = self._state.table.index
-        return {index[name].row for name in self.candidates if self.chosen(index[name])}
-
-    def holders(self, node: NodeInfo) -> tuple[PodInfo, ...]:
-        return tuple(node.pods[c.uid] for c in self.chosen(node) or () if c.uid in node.pods)
-
-    def chosen(self, node: NodeInfo) -> tuple[Candidate, ...] | None:
-        """Return the pods to take over on the live node, whatever a dry run removed; None when they do not make it
-        fit.
-        """
-        if node.name not in self._chosen:
-            real = self._state.table.index[node.name]
-            free = {name: n - real.requested.get(name, 0) for name, n in real.allocatable.items()}
-            self._chosen[node.name] = choose(self.demand, self.candidates.get(node.name, ()), free)
-        return self._chosen[node.name]
-
-    def worth(self, node: NodeInfo) -> int:
-        chosen = self.chosen(node) or ()
-        if self.demand.several:
-            return 100 // (1 + len(chosen))
-        return score(self.demand.reserved, chosen[0].requests) if chosen else 0
-
-    def _rank(self, pod: PodInfo) -> tuple[float, str] | None:
-        """Return the rank of a candidate; None for a pod that is none."""
-        if pod.reserve or pod.deleting or (A_RESERVATION_ALLOCATED in pod.annotations and not self._is_ours(pod)):
-            return None
-        if self._wide:
-            if not pre_allocatable.is_candidate(pod.labels, self._config.cluster_label_key):
-                return None
-            key = self._config.cluster_priority_annotation_key
-            return -pre_allocatable.parse_priority(pod.annotations, key), pod.uid
-        if not any(o.selector is not None and o.selector.matches(pod.labels) for o in self._holding.owners):
-            return None
-        seeker = seeker_of(pod)
-        if isinstance(seeker, Malformed):
-            return None
-        node = self._state.node(pod.node_name)
-        found = Wish(seeker).match(self._holding, node.labels if node is not None else None)
-        return (0, pod.uid) if found.matches else None
-
-    def _is_ours(self, pod: PodInfo) -> bool:
-        """Return whether the pod was annotated by an attempt that did not complete."""
-        allocated = allocated_to(pod.annotations)
-        return allocated is not None and not isinstance(allocated, Malformed) and allocated.uid == self._holding.uid
+    chosen: list[PreAllocationCandidate] = []
+    taken: dict[str, int] = {}
+    room = dict(free)
+    for candidate in within:
+        if chosen and fits_amounts(demand.reserved, room):
+            break
+        more = _add_amounts(taken, candidate.requests)
+        if not fits_amounts(more, demand.reserved, only=demand.reserved):
+            continue
+        chosen.append(candidate)
+        taken, room = more, _add_amounts(room, candidate.requests)
+    if fits_amounts(demand.reserved, room):
+        return tuple(chosen)
+    return None
 
 
-def _cluster_wide(reservation: Reservation) -> bool:
-    policy = reservation.spec.pre_allocation_policy
-    return policy is not None and policy.mode == PRE_ALLOCATION_CLUSTER
+def score_pre_allocation(reserved: Counts, requests: Counts) -> int:
+    """Return how much of the reservation the pod would use, averaged over what it reserves."""
+    shares = [
+        MAX_RESERVATION_SCORE * min(requests.get(name, 0), there) // there
+        for name, there in reserved.items()
+        if there > 0
+    ]
+    return sum(shares) // len(shares) if shares else 0
+
+
+def fits_amounts(wanted: Counts, room: Counts, only: Counts | None = None) -> bool:
+    """Return whether the amounts fit. `only` names the resources that count."""
+    names = wanted if only is None else [name for name in wanted if name in only]
+    return all(wanted[name] <= room.get(name, 0) for name in names)
+
+
+def _is_relevant(demand: PreAllocationRequest, candidate: PreAllocationCandidate) -> bool:
+    return any(candidate.requests.get(name, 0) for name in demand.reserved)
+
+
+def _add_amounts(one: Counts, other: Counts) -> dict[str, int]:
+    total = dict(one)
+    for name, amount in other.items():
+        total[name] = total.get(name, 0) + amount
+    return total

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.volume import PersistentVolume, PersistentVolumeClaim
-from koord.scheduler.state.pod import PodInfo
-from koord.values.quotation import quoted
+from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.values.go_format import quoted
 
 _MEMO = "volumes/claims"
-_CLASS = "volume.beta.kubernetes.io/storage-class"
+_BETA_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 
 
-class Mention(msgspec.Struct, frozen=True):
+class ClaimReference(msgspec.Struct, frozen=True):
     """One volume of a pod that is backed by a claim."""
 
     claim: str
     ephemeral: bool  # made for the pod from a template in it
 
 
-def mentions(pod: PodInfo) -> tuple[Mention, ...]:
+def claim_references(pod: PodInfo) -> tuple[ClaimReference, ...]:
     """Return the claims in the order of the pod's volumes. Only names of ephemeral claims differ within a pod
     template.
     """
@@ -33,28 +33,28 @@ def mentions(pod: PodInfo) -> tuple[Mention, ...]:
         )
     if not parsed:
         return ()
-    return tuple(Mention(f"{pod.name}-{name}" if made else name, made) for name, made in parsed)
+    return tuple(ClaimReference(f"{pod.name}-{name}" if made else name, made) for name, made in parsed)
 
 
 def named_claims(pod: PodInfo) -> tuple[str, ...]:
     """Return the claims that the pod names itself."""
-    return tuple(mention.claim for mention in mentions(pod) if not mention.ephemeral)
+    return tuple(reference.claim for reference in claim_references(pod) if not reference.ephemeral)
 
 
-def uses(pod: PodInfo, claim: PersistentVolumeClaim) -> bool:
+def uses_claim(pod: PodInfo, claim: PersistentVolumeClaim) -> bool:
     """Return whether one of the pod's volumes is backed by that claim."""
     meta = claim.metadata
-    return meta.namespace == pod.namespace and any(mention.claim == meta.name for mention in mentions(pod))
+    return meta.namespace == pod.namespace and any(reference.claim == meta.name for reference in claim_references(pod))
 
 
-def names(pod: PodInfo, claim: PersistentVolumeClaim) -> bool:
+def names_claim(pod: PodInfo, claim: PersistentVolumeClaim) -> bool:
     """Return whether the pod names that claim itself, without the claims that are made for the pod."""
     return claim.metadata.namespace == pod.namespace and claim.metadata.name in named_claims(pod)
 
 
-def class_of(obj: PersistentVolumeClaim | PersistentVolume) -> str:
+def storage_class_of(obj: PersistentVolumeClaim | PersistentVolume) -> str:
     """Return the storage class; the beta annotation still takes precedence over the field."""
-    old = obj.metadata.annotations.get(_CLASS)
+    old = obj.metadata.annotations.get(_BETA_STORAGE_CLASS)
     return old if old is not None else obj.spec.storage_class_name or ""
 
 
@@ -62,21 +62,21 @@ def is_bound(claim: PersistentVolumeClaim) -> bool:
     return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
 
 
-def made_for(claim: PersistentVolumeClaim, pod: PodInfo) -> bool:
+def is_owned_by_pod(claim: PersistentVolumeClaim, pod: PodInfo) -> bool:
     owner = next((o for o in claim.metadata.owner_references if o.controller), None)
     return owner is not None and owner.uid == pod.uid
 
 
-def not_made_for(claim: PersistentVolumeClaim, pod: PodInfo) -> str:
+def not_owner_message(claim: PersistentVolumeClaim, pod: PodInfo) -> str:
     meta = claim.metadata
     return f"PVC {meta.namespace}/{meta.name} was not created for pod {pod.key} (pod is not owner)"
 
 
-def missing(kind: str, name: str) -> str:
+def not_found_message(kind: str, name: str) -> str:
     """Return the API's message for an object that does not exist."""
     return f"{kind} {quoted(name)} not found"
 
 
-MISSING_CLAIM = "persistentvolumeclaim"
-MISSING_VOLUME = "persistentvolume"
-MISSING_CLASS = "storageclass.storage.k8s.io"
+CLAIM_KIND = "persistentvolumeclaim"
+VOLUME_KIND = "persistentvolume"
+STORAGE_CLASS_KIND = "storageclass.storage.k8s.io"

@@ -8,25 +8,23 @@ from collections.abc import Hashable, Mapping
 
 import numpy as np
 
-from koord.api.builtin import CSI_DRIVERS, CSI_STORAGE_CAPACITIES, STORAGE_CLASSES
-from koord.api.storage import CSIStorageCapacity, StorageClass
-from koord.api.volume import PersistentVolumeClaim
+from koord.api.kubernetes.builtin_kinds import CSI_DRIVERS, CSI_STORAGE_CAPACITIES, STORAGE_CLASSES
+from koord.api.kubernetes.storage import CSIStorageCapacity, StorageClass
+from koord.api.kubernetes.volume import PersistentVolumeClaim
+from koord.scheduler.cache.node_table import Bools, NodeTable, Rows
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.plugins.node_selector import selector_mask
-from koord.scheduler.plugins.volumes.claims import class_of
-from koord.scheduler.plugins.volumes.pins import near_pins
-from koord.scheduler.plugins.volumes.stock import storage
-from koord.scheduler.state.table import Bools, NodeTable, Rows
+from koord.scheduler.plugins.volumes.claims import storage_class_of
+from koord.scheduler.plugins.volumes.pv_matcher import label_values_mask, storage_quantity
 from koord.values.quantity import Quantity
-from koord.values.requirement import Operator, SelectorError
-from koord.values.selector import NOTHING, Selector
+from koord.values.selector import NOTHING, Operator, Selector, SelectorError
 
 _NO_PROVISIONER = "kubernetes.io/no-provisioner"
-_EQUAL = (Operator.IN, Operator.EQUALS, Operator.DOUBLE_EQUALS)
-UNABLE, FULL = "unable", "full"
+_EQUALITY_OPERATORS = (Operator.IN, Operator.EQUALS, Operator.DOUBLE_EQUALS)
+CANNOT_PROVISION, NO_CAPACITY = "unable", "full"
 
 
-class Provisioning:
+class ProvisioningCheck:
     def __init__(self, handle: Handle) -> None:
         self._classes = handle.lister(STORAGE_CLASSES)
         self._drivers = handle.lister(CSI_DRIVERS)
@@ -38,63 +36,65 @@ class Provisioning:
     def version(self) -> Hashable:
         return self._classes.version, self._drivers.version, self._capacities.version
 
-    def objection(self, claim: PersistentVolumeClaim, labels: Mapping[str, str]) -> str:
-        """Return CANNOT_PROVISION where no volume can be provisioned, NO_CAPACITY where capacity is missing, else "".
-
+    def check(self, claim: PersistentVolumeClaim, labels: Mapping[str, str]) -> str:
+        """Return CANNOT_PROVISION where no volume can be provisioned, NO_CAPACITY where capacity is missing,
+        else "".
         """
-        found = self._classes.get("", class_of(claim))
-        if found is None or found.provisioner in ("", _NO_PROVISIONER) or not _allowed(found, labels):
-            return UNABLE
-        return "" if self._has_room(found, claim, labels) else FULL
+        found = self._classes.get("", storage_class_of(claim))
+        if found is None or found.provisioner in ("", _NO_PROVISIONER) or not _is_topology_allowed(found, labels):
+            return CANNOT_PROVISION
+        return "" if self._has_capacity(found, claim, labels) else NO_CAPACITY
 
-    def objections(self, claim: PersistentVolumeClaim, table: NodeTable, rows: Rows) -> tuple[Bools, Bools]:
+    def check_columns(self, claim: PersistentVolumeClaim, table: NodeTable, rows: Rows) -> tuple[Bools, Bools]:
         """Return the same for many nodes: where it is CANNOT_PROVISION, and where NO_CAPACITY."""
         none = np.zeros(len(table.alive[rows]), np.bool_)
-        found = self._classes.get("", class_of(claim))
+        found = self._classes.get("", storage_class_of(claim))
         if found is None or found.provisioner in ("", _NO_PROVISIONER):
             return ~none, none
         unable = ~_allowed_mask(found, table, rows) if found.allowed_topologies else none
-        size = self._limited(found, claim)
-        return unable, none if size is None else ~unable & ~self._room_mask(found, size, table, rows)
+        size = self._size_to_check(found, claim)
+        return unable, none if size is None else ~unable & ~self._capacity_mask(found, size, table, rows)
 
-    def keys(self, claim: PersistentVolumeClaim) -> frozenset[str]:
+    def label_keys(self, claim: PersistentVolumeClaim) -> frozenset[str]:
         """Return the labels that decide the objection."""
-        found = self._classes.get("", class_of(claim))
+        found = self._classes.get("", storage_class_of(claim))
         if found is None:
             return frozenset()
         allowed = {each.key for term in found.allowed_topologies for each in term.match_label_expressions}
-        if self._limited(found, claim) is None:
+        if self._size_to_check(found, claim) is None:
             return frozenset(allowed)
         pools = self._by_class().get(found.metadata.name, ())
         return frozenset(allowed).union(each.key for _, near in pools for each in near.requirements)
 
-    def _room_mask(self, storage_class: StorageClass, size: int, table: NodeTable, rows: Rows) -> Bools:
+    def _capacity_mask(self, storage_class: StorageClass, size: int, table: NodeTable, rows: Rows) -> Bools:
         pins: dict[str, list[str]] = {}
         others: list[Selector] = []
         for limit, near in self._by_class().get(storage_class.metadata.name, ()):
             if limit < size:
                 continue
             (first, *more) = near.requirements or (None,)
-            if first is None or more or near.nothing or first.operator not in _EQUAL:
+            if first is None or more or near.matches_nothing or first.operator not in _EQUALITY_OPERATORS:
                 others.append(near)
             else:
                 pins.setdefault(first.key, []).extend(first.values)
-        mask = near_pins(pins, table, rows)
+        mask = label_values_mask(pins, table, rows)
         for near in others:
             mask |= selector_mask(near, table, rows)
         return mask
 
-    def _limited(self, storage_class: StorageClass, claim: PersistentVolumeClaim) -> int | None:
+    def _size_to_check(self, storage_class: StorageClass, claim: PersistentVolumeClaim) -> int | None:
         """Return the size to check; None for drivers that do not report their capacity."""
         if "storage" not in claim.spec.resources.requests:
             return None
         driver = self._drivers.get("", storage_class.provisioner)
         if driver is None or not driver.spec.storage_capacity:
             return None
-        return storage(claim.spec.resources.requests).value()
+        return storage_quantity(claim.spec.resources.requests).value()
 
-    def _has_room(self, storage_class: StorageClass, claim: PersistentVolumeClaim, labels: Mapping[str, str]) -> bool:
-        size = self._limited(storage_class, claim)
+    def _has_capacity(
+        self, storage_class: StorageClass, claim: PersistentVolumeClaim, labels: Mapping[str, str]
+    ) -> bool:
+        size = self._size_to_check(storage_class, claim)
         if size is None:
             return True
         pools = self._by_class().get(storage_class.metadata.name, ())
@@ -106,7 +106,7 @@ class Provisioning:
             for pool in self._capacities.list():
                 limit = largest_volume(pool)
                 if limit is not None:
-                    self._pools.setdefault(pool.storage_class_name, []).append((limit, _near(pool)))
+                    self._pools.setdefault(pool.storage_class_name, []).append((limit, _pool_selector(pool)))
         return self._pools
 
 
@@ -115,7 +115,7 @@ def largest_volume(pool: CSIStorageCapacity) -> int | None:
     return None if told is None else Quantity.parse(told).value()
 
 
-def _allowed(storage_class: StorageClass, labels: Mapping[str, str]) -> bool:
+def _is_topology_allowed(storage_class: StorageClass, labels: Mapping[str, str]) -> bool:
     terms = storage_class.allowed_topologies
     return not terms or any(
         term.match_label_expressions
@@ -130,12 +130,12 @@ def _allowed_mask(storage_class: StorageClass, table: NodeTable, rows: Rows) -> 
         if term.match_label_expressions:
             here = np.ones(len(mask), np.bool_)
             for each in term.match_label_expressions:
-                here &= near_pins({each.key: each.values}, table, rows)
+                here &= label_values_mask({each.key: each.values}, table, rows)
             mask |= here
     return mask
 
 
-def _near(pool: CSIStorageCapacity) -> Selector:
+def _pool_selector(pool: CSIStorageCapacity) -> Selector:
     """Return the selector of a pool's nodes; a pool that names none, or names them invalidly, is reached from
     none.
     """
@@ -143,6 +143,8 @@ def _near(pool: CSIStorageCapacity) -> Selector:
     if wanted is None:
         return NOTHING
     try:
-        return Selector.of(wanted.match_labels, ((e.key, e.operator, e.values) for e in wanted.match_expressions))
+        return Selector.from_label_selector(
+            wanted.match_labels, ((e.key, e.operator, e.values) for e in wanted.match_expressions)
+        )
     except SelectorError:
         return NOTHING

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from koord.api.kubernetes.pod import PodSpec
+from koord.api.kubernetes.pod_resources import compute_qos_class
 from koord.api.model import convert
-from koord.api.pod import PodSpec
-from koord.api.pod_qos import qos_class
+from koord.embedded.apiserver.api_errors import ApiFieldError
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod
-from koord.embedded.apiserver.kinds.pod.label_key import merge_label_keys
-from koord.embedded.apiserver.kinds.pod.spec import pod_only_errors, spec_errors
-from koord.embedded.apiserver.kinds.pod.update import prepare_update, update_errors
-from koord.embedded.apiserver.kinds.strategy import Strategy
-from koord.embedded.apiserver.refusal import FieldError
+from koord.embedded.apiserver.kinds.pod.scheduling import merge_label_keys
+from koord.embedded.apiserver.kinds.pod.spec import pod_only_errors, pod_spec_errors
+from koord.embedded.apiserver.kinds.pod.update import pod_update_errors, prepare_pod_update
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
 
 Obj = dict[str, Any]
 
 
-def _quality(spec: Obj) -> str:
+def _qos_class(spec: Obj) -> str:
     listed = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     if "resources" not in spec and not any(container.get("resources") for container in listed):
         return "BestEffort"
-    return qos_class(convert(spec, PodSpec))
+    return compute_qos_class(convert(spec, PodSpec))
 
 
 def _prepare_create(pod: Obj) -> None:
@@ -30,7 +30,7 @@ def _prepare_create(pod: Obj) -> None:
     if (spec.get("terminationGracePeriodSeconds") or 0) < 0:
         spec["terminationGracePeriodSeconds"] = 1
     merge_label_keys(spec, meta.get("labels") or {})
-    status: Obj = {"phase": "Pending", "qosClass": _quality(spec)}
+    status: Obj = {"phase": "Pending", "qosClass": _qos_class(spec)}
     if spec.get("schedulingGates"):
         status["conditions"] = [
             {
@@ -49,21 +49,21 @@ def _prepare_status(new: Obj, old: Obj) -> None:
     """Keep the QoS class, which is fixed at creation: a status that leaves it out does not change it."""
     status = new.setdefault("status", {})
     if not status.get("qosClass"):
-        status["qosClass"] = old.get("status", {}).get("qosClass") or _quality(old["spec"])
+        status["qosClass"] = old.get("status", {}).get("qosClass") or _qos_class(old["spec"])
 
 
-def _create_errors(pod: Obj) -> list[FieldError]:
-    return spec_errors(pod["spec"], "spec", pod["metadata"]["name"]) + pod_only_errors(pod["spec"], creating=True)
+def _create_errors(pod: Obj) -> list[ApiFieldError]:
+    return pod_spec_errors(pod["spec"], "spec", pod["metadata"]["name"]) + pod_only_errors(pod["spec"], creating=True)
 
 
-POD = Strategy(
+POD = KindStrategy(
     default=default_pod,
     prepare_create=_prepare_create,
-    prepare_update=prepare_update,
+    prepare_update=prepare_pod_update,
     prepare_status=_prepare_status,
     validate_create=_create_errors,
-    validate_update=update_errors,
-    fields={
+    validate_update=pod_update_errors,
+    selectable_fields={
         "spec.nodeName": lambda pod: str(pod["spec"].get("nodeName", "")),
         "spec.restartPolicy": lambda pod: str(pod["spec"].get("restartPolicy", "")),
         "spec.schedulerName": lambda pod: str(pod["spec"].get("schedulerName", "")),

@@ -8,12 +8,8 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.kinds import amount
-from koord.embedded.apiserver.kinds.pod import environment, probe, security
-from koord.embedded.apiserver.kinds.pod.defaults import PLAIN
-from koord.embedded.apiserver.kinds.rule import FINE, PORT_NUMBER, Errors, Rule, fields, one_of
-from koord.embedded.apiserver.refusal import (
-    FieldError,
+from koord.embedded.apiserver.api_errors import (
+    ApiFieldError,
     duplicate,
     forbidden_field,
     invalid_value,
@@ -21,33 +17,37 @@ from koord.embedded.apiserver.refusal import (
     not_supported,
     required,
 )
+from koord.embedded.apiserver.kinds import resource_validation
+from koord.embedded.apiserver.kinds.pod import environment, probe, security
+from koord.embedded.apiserver.kinds.pod.defaults import SIMPLE_CONTAINER_FIELDS
+from koord.embedded.apiserver.kinds.validators import NO_ERRORS, PORT_NUMBER, FieldErrors, Validator, fields, one_of
 from koord.values import names
 
 Obj = dict[str, Any]
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
 _ONLY_RESTARTABLE = ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe")
-_RESTARTS = ("Always", "Never", "OnFailure")
+_RESTART_POLICIES = ("Always", "Never", "OnFailure")
 _NOT_EPHEMERAL = ("ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resources", "resizePolicy")
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class EnclosingPod(msgspec.Struct, frozen=True):
     """An EnclosingPod holds what the fields of a container refer to in the rest of its pod."""
 
     volumes: Mapping[str, Obj]
     claims: frozenset[str]
-    grace: int | None
+    grace_period_s: int | None
     restart_policy: str
     host_network: bool
     host_users: bool
 
 
 @functools.lru_cache(maxsize=4096)
-def label_reasons(name: str) -> tuple[str, ...]:
+def dns_label_reasons(name: str) -> tuple[str, ...]:
     return tuple(names.dns1123_label(name))
 
 
-def ports(found: list[Obj], path: str, host_network: bool) -> list[FieldError]:
-    errors: list[FieldError] = []
+def ports(found: list[Obj], path: str, host_network: bool) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     seen: set[str] = set()
     for i, port in enumerate(found):
         at = f"{path}[{i}]"
@@ -76,9 +76,9 @@ def ports(found: list[Obj], path: str, host_network: bool) -> list[FieldError]:
     return errors
 
 
-def host_port_conflicts(containers: list[Obj], path: str) -> list[FieldError]:
+def host_port_conflict_errors(containers: list[Obj], path: str) -> list[ApiFieldError]:
     """Return an error for each host port that two containers of the pod claim."""
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     seen: set[str] = set()
     for i, container in enumerate(containers):
         for j, port in enumerate(container.get("ports") or ()):
@@ -90,8 +90,8 @@ def host_port_conflicts(containers: list[Obj], path: str) -> list[FieldError]:
     return errors
 
 
-def _mounts(container: Obj, path: str, around: Surroundings) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _mount_errors(container: Obj, path: str, pod: EnclosingPod) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     seen: set[str] = set()
     devices = {device.get("name", "") for device in container.get("volumeDevices") or ()}
     device_paths = {device.get("devicePath", "") for device in container.get("volumeDevices") or ()}
@@ -102,7 +102,7 @@ def _mounts(container: Obj, path: str, around: Surroundings) -> list[FieldError]
             errors.append(required(f"{at}.name"))
         if name in devices:
             errors.append(invalid_value(f"{at}.name", name, "must not already exist in volumeDevices"))
-        if name not in around.volumes:
+        if name not in pod.volumes:
             errors.append(not_found_field(f"{at}.name", name))
         if not place:
             errors.append(required(f"{at}.mountPath"))
@@ -112,20 +112,20 @@ def _mounts(container: Obj, path: str, around: Surroundings) -> list[FieldError]
         if place and place in device_paths:
             errors.append(invalid_value(f"{at}.mountPath", place, "must not already exist as a path in volumeDevices"))
         if mount.get("subPath"):
-            errors += security.local_path(mount["subPath"], f"{path}.subPath")
+            errors += security.relative_path_errors(mount["subPath"], f"{path}.subPath")
         if mount.get("subPathExpr"):
             if mount.get("subPath"):
                 detail = "subPathExpr and subPath are mutually exclusive"
                 errors.append(invalid_value(f"{at}.subPathExpr", mount["subPathExpr"], detail))
-            errors += security.local_path(mount["subPathExpr"], f"{path}.subPathExpr")
+            errors += security.relative_path_errors(mount["subPathExpr"], f"{path}.subPathExpr")
         if mount.get("mountPropagation") is not None:
-            errors += _propagation(mount["mountPropagation"], container, path)
+            errors += _mount_propagation_errors(mount["mountPropagation"], container, path)
         if mount.get("recursiveReadOnly") is not None:
-            errors += _recursive(mount, path)
+            errors += _recursive_read_only_errors(mount, path)
     return errors
 
 
-def _propagation(value: str, container: Obj, path: str) -> list[FieldError]:
+def _mount_propagation_errors(value: str, container: Obj, path: str) -> list[ApiFieldError]:
     at = f"{path}.mountPropagation"
     known = ("Bidirectional", "HostToContainer", "None")
     if value not in known:
@@ -135,7 +135,7 @@ def _propagation(value: str, container: Obj, path: str) -> list[FieldError]:
     return []
 
 
-def _recursive(mount: Obj, path: str) -> list[FieldError]:
+def _recursive_read_only_errors(mount: Obj, path: str) -> list[ApiFieldError]:
     at, value = f"{path}.recursiveReadOnly", mount["recursiveReadOnly"]
     known = ("Disabled", "Enabled", "IfPossible")
     if value not in known:
@@ -150,8 +150,8 @@ def _recursive(mount: Obj, path: str) -> list[FieldError]:
     return errors
 
 
-def _devices(container: Obj, path: str, around: Surroundings) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _volume_device_errors(container: Obj, path: str, pod: EnclosingPod) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     names_seen: set[str] = set()
     paths_seen: set[str] = set()
     mounted = {mount.get("mountPath", "") for mount in container.get("volumeMounts") or ()}
@@ -163,7 +163,7 @@ def _devices(container: Obj, path: str, around: Surroundings) -> list[FieldError
             errors.append(required(f"{at}.name"))
         if name in names_seen:
             errors.append(invalid_value(f"{at}.name", name, "must be unique"))
-        volume = around.volumes.get(name)
+        volume = pod.volumes.get(name)
         if volume is not None and not (volume.get("persistentVolumeClaim") or volume.get("ephemeral")):
             detail = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
             errors.append(invalid_value(f"{at}.name", name, detail))
@@ -186,8 +186,8 @@ def _devices(container: Obj, path: str, around: Surroundings) -> list[FieldError
     return errors
 
 
-def _resize_policy(found: list[Obj], path: str, restart_policy: str) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _resize_policy_errors(found: list[Obj], path: str, restart_policy: str) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     seen: set[str] = set()
     for i, policy in enumerate(found):
         resource, restart = policy.get("resourceName", ""), policy.get("restartPolicy", "")
@@ -208,113 +208,113 @@ def _resize_policy(found: list[Obj], path: str, restart_policy: str) -> list[Fie
     return errors
 
 
-_SIMPLE: Rule = fields(
+_FIELD_RULES: Validator = fields(
     {
         "terminationMessagePolicy": one_of("File", "FallbackToLogsOnError"),
         "imagePullPolicy": one_of("Always", "IfNotPresent", "Never"),
-        "env": environment.variables,
-        "envFrom": environment.sources,
+        "env": environment.env_errors,
+        "envFrom": environment.env_from_errors,
     }
 )
 
 
-def common(container: Obj, path: str, around: Surroundings) -> list[FieldError]:
+def container_errors(container: Obj, path: str, pod: EnclosingPod) -> list[ApiFieldError]:
     """Return the errors that apply to containers of every sort."""
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     name, image = container.get("name", ""), container.get("image", "")
     if not name:
         errors.append(required(f"{path}.name"))
     else:
-        errors += [invalid_value(f"{path}.name", name, reason) for reason in label_reasons(name)]
+        errors += [invalid_value(f"{path}.name", name, reason) for reason in dns_label_reasons(name)]
     if not image:
         errors.append(required(f"{path}.image"))
     elif image != image.strip():
         errors.append(invalid_value(f"{path}.image", image, "must not have leading or trailing whitespace"))
     if container.get("ports"):
-        errors += ports(container["ports"], f"{path}.ports", around.host_network)
-    errors += _SIMPLE(container, path)
+        errors += ports(container["ports"], f"{path}.ports", pod.host_network)
+    errors += _FIELD_RULES(container, path)
     if container.get("volumeMounts"):
-        errors += _mounts(container, f"{path}.volumeMounts", around)
+        errors += _mount_errors(container, f"{path}.volumeMounts", pod)
     if container.get("volumeDevices"):
-        errors += _devices(container, f"{path}.volumeDevices", around)
+        errors += _volume_device_errors(container, f"{path}.volumeDevices", pod)
     resources = container.get("resources")
     if resources:
-        errors += amount.requirements(resources, f"{path}.resources", around.claims)
+        errors += resource_validation.resource_requirement_errors(resources, f"{path}.resources", pod.claims)
     if container.get("resizePolicy"):
-        errors += _resize_policy(container["resizePolicy"], f"{path}.resizePolicy", around.restart_policy)
+        errors += _resize_policy_errors(container["resizePolicy"], f"{path}.resizePolicy", pod.restart_policy)
     if container.get("securityContext"):
-        errors += security.container_context(
-            container["securityContext"], f"{path}.securityContext", host_users=around.host_users
+        errors += security.container_security_context_errors(
+            container["securityContext"], f"{path}.securityContext", host_users=pod.host_users
         )
     return errors
 
 
-def _acts(container: Obj, path: str, around: Surroundings) -> list[FieldError]:
+def _probe_and_lifecycle_errors(container: Obj, path: str, pod: EnclosingPod) -> list[ApiFieldError]:
     """Return the errors of lifecycle handlers and probes."""
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     if container.get("lifecycle"):
-        errors += probe.lifecycle(container["lifecycle"], f"{path}.lifecycle", around.grace)
-    errors += probe.probes(container, path)
+        errors += probe.lifecycle_errors(container["lifecycle"], f"{path}.lifecycle", pod.grace_period_s)
+    errors += probe.container_probe_errors(container, path)
     return errors
 
 
-def _restart(container: Obj, path: str) -> list[FieldError]:
+def _restart_policy_errors(container: Obj, path: str) -> list[ApiFieldError]:
     policy, rules = container.get("restartPolicy"), container.get("restartPolicyRules")
-    errors: list[FieldError] = []
-    if policy is not None and policy not in _RESTARTS:
-        errors.append(not_supported(f"{path}.restartPolicy", policy, _RESTARTS))
+    errors: list[ApiFieldError] = []
+    if policy is not None and policy not in _RESTART_POLICIES:
+        errors.append(not_supported(f"{path}.restartPolicy", policy, _RESTART_POLICIES))
     if rules and policy is None:
         detail = "must specify restartPolicy when restart rules are used"
         errors.append(required(f"{path}.restartPolicy", detail))
     return errors
 
 
-def containers(found: list[Obj] | None, path: str, around: Surroundings, taken: set[str]) -> Errors:
+def main_container_errors(found: list[Obj] | None, path: str, pod: EnclosingPod, taken: set[str]) -> FieldErrors:
     """Return the errors of the main containers; `taken` collects the names in use."""
     if not found:
         return [required(path)]
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     for i, container in enumerate(found):
         at = f"{path}[{i}]"
-        errors += common(container, at, around)
+        errors += container_errors(container, at, pod)
         name = container.get("name", "")
         if name and name in taken:
             errors.append(duplicate(f"{at}.name", name))
         taken.add(name)
-        if not container.keys() <= PLAIN:
-            errors += _acts(container, at, around)
-            errors += _restart(container, at)
-    errors += host_port_conflicts(found, path)
+        if not container.keys() <= SIMPLE_CONTAINER_FIELDS:
+            errors += _probe_and_lifecycle_errors(container, at, pod)
+            errors += _restart_policy_errors(container, at)
+    errors += host_port_conflict_errors(found, path)
     return errors
 
 
-def init_containers(found: list[Obj], path: str, around: Surroundings, taken: set[str]) -> Errors:
-    errors: list[FieldError] = []
+def init_container_errors(found: list[Obj], path: str, pod: EnclosingPod, taken: set[str]) -> FieldErrors:
+    errors: list[ApiFieldError] = []
     for i, container in enumerate(found):
         at = f"{path}[{i}]"
-        errors += common(container, at, around)
+        errors += container_errors(container, at, pod)
         restartable = container.get("restartPolicy") == "Always"
-        errors += _restart(container, at)
+        errors += _restart_policy_errors(container, at)
         name = container.get("name", "")
         if name and name in taken:
             errors.append(duplicate(f"{at}.name", name))
         taken.add(name)
-        errors += host_port_conflicts([container], f"{path}[{i}]") if container.get("ports") else FINE
+        errors += host_port_conflict_errors([container], f"{path}[{i}]") if container.get("ports") else NO_ERRORS
         if restartable:
-            errors += _acts(container, at, around)
+            errors += _probe_and_lifecycle_errors(container, at, pod)
             continue
         detail = "may not be set for init containers without restartPolicy=Always"
         errors += [forbidden_field(f"{at}.{key}", detail) for key in _ONLY_RESTARTABLE if container.get(key)]
     return errors
 
 
-def ephemeral_containers(
-    found: list[Obj], path: str, around: Surroundings, taken: set[str], targets: set[str]
-) -> Errors:
-    errors: list[FieldError] = []
+def ephemeral_container_errors(
+    found: list[Obj], path: str, pod: EnclosingPod, taken: set[str], targets: set[str]
+) -> FieldErrors:
+    errors: list[ApiFieldError] = []
     for i, container in enumerate(found):
         at = f"{path}[{i}]"
-        errors += common(container, at, around)
+        errors += container_errors(container, at, pod)
         name = container.get("name", "")
         if name and name in taken:
             errors.append(duplicate(f"{at}.name", name))

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.kinds.rule import FINE, Errors, each, fields, filled, first_of, named, needed
-from koord.embedded.apiserver.refusal import FieldError, invalid_value, not_supported, required
+from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, not_supported, required
+from koord.embedded.apiserver.kinds.validators import (
+    NO_ERRORS,
+    FieldErrors,
+    each,
+    even_if_absent,
+    fields,
+    first_of,
+    non_empty,
+    valid_name,
+)
 from koord.values import names
 
 Obj = dict[str, Any]
-_ENV_FIELDS = frozenset(
+_ENV_FIELD_PATHS = frozenset(
     [
         "metadata.name",
         "metadata.namespace",
@@ -22,16 +31,20 @@ _ENV_FIELDS = frozenset(
         "status.podIPs",
     ]
 )
-VOLUME_FIELDS = frozenset(
+VOLUME_FIELD_PATHS = frozenset(
     ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations")
 )
 # Every path that Kubernetes knows; which of them a place takes is another question.
-_CONVERTIBLE = _ENV_FIELDS | VOLUME_FIELDS | {"spec.restartPolicy", "spec.schedulerName", "status.phase"}
+_KNOWN_FIELD_PATHS = (
+    _ENV_FIELD_PATHS | VOLUME_FIELD_PATHS | {"spec.restartPolicy", "spec.schedulerName", "status.phase"}
+)
 _MAPS = ("metadata.annotations", "metadata.labels")
-RESOURCES = tuple(
+RESOURCE_FIELDS = tuple(
     f"{kind}.{name}" for kind in ("limits", "requests") for name in ("cpu", "ephemeral-storage", "memory")
 )
-_SOURCES = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
+_ONE_SOURCE_REQUIRED = (
+    "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
+)
 _DIVISORS = {
     "cpu": (("1m", "1"), "only divisor's values 1m and 1 are supported with the cpu resource"),
     "memory": (
@@ -47,7 +60,7 @@ _DIVISORS["ephemeral-storage"] = (
 )
 
 
-def field_ref(found: Obj, path: str, known: frozenset[str]) -> Errors:
+def field_ref_errors(found: Obj, path: str, known: frozenset[str]) -> FieldErrors:
     """Return the errors of a reference to a field of the pod itself."""
     name, version = found.get("fieldPath", ""), found.get("apiVersion", "")
     if not version:
@@ -56,15 +69,15 @@ def field_ref(found: Obj, path: str, known: frozenset[str]) -> Errors:
         return [required(f"{path}.fieldPath")]
     at = f"{path}.fieldPath"
     if name.endswith("']"):
-        return _subscript(name, path)
-    if name not in _CONVERTIBLE:
+        return _subscript_errors(name, path)
+    if name not in _KNOWN_FIELD_PATHS:
         return [invalid_value(at, name, f"error converting fieldPath: field label not supported: {name}")]
     if name not in known:
         return [not_supported(at, name, sorted(known))]
-    return FINE
+    return NO_ERRORS
 
 
-def _subscript(name: str, path: str) -> Errors:
+def _subscript_errors(name: str, path: str) -> FieldErrors:
     base, _, key = name[:-2].partition("['")
     if base == "metadata.annotations":
         return [invalid_value(path, key, reason) for reason in names.qualified_name(key.lower())]
@@ -73,7 +86,7 @@ def _subscript(name: str, path: str) -> Errors:
     return [invalid_value(path, base, "does not support subscript")]
 
 
-def resource_ref(found: Obj, path: str, *, volume: bool) -> Errors:
+def resource_field_ref_errors(found: Obj, path: str, *, volume: bool) -> FieldErrors:
     """Return the errors of a reference to a container's resource; in a volume it must name the container."""
     if volume and not found.get("containerName"):
         return [required(f"{path}.containerName")]
@@ -81,36 +94,36 @@ def resource_ref(found: Obj, path: str, *, volume: bool) -> Errors:
     if not name:
         return [required(f"{path}.resource")]
     kind, _, short = name.partition(".")
-    if name not in RESOURCES:
+    if name not in RESOURCE_FIELDS:
         if kind in ("limits", "requests") and short.startswith("hugepages-"):
-            return FINE
-        return [not_supported(f"{path}.resource", name, RESOURCES)]
+            return NO_ERRORS
+        return [not_supported(f"{path}.resource", name, RESOURCE_FIELDS)]
     divisors, detail = _DIVISORS[short]
     if found.get("divisor", "0") not in ("0", *divisors):
         return [invalid_value(f"{path}.divisor", name, detail)]
-    return FINE
+    return NO_ERRORS
 
 
-_key = needed(first_of(filled(), named(names.config_map_key)))
-_KEY_REF = fields({"name": needed(named(names.dns1123_subdomain)), "key": _key})
+_DATA_KEY = even_if_absent(first_of(non_empty(), valid_name(names.config_map_key)))
+_KEY_REF = fields({"name": even_if_absent(valid_name(names.dns1123_subdomain)), "key": _DATA_KEY})
 _FILE_REF = fields(
     {
-        "volumeName": needed(first_of(filled(), named(names.dns1123_label))),
-        "path": needed(filled()),
-        "key": needed(filled()),
+        "volumeName": even_if_absent(first_of(non_empty(), valid_name(names.dns1123_label))),
+        "path": even_if_absent(non_empty()),
+        "key": even_if_absent(non_empty()),
     }
 )
 
 
-def _value_from(found: Obj, path: str, value: str) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _value_from_errors(found: Obj, path: str, value: str) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     chosen = 0
     if found.get("fieldRef") is not None:
         chosen += 1
-        errors += field_ref(found["fieldRef"], f"{path}.fieldRef", _ENV_FIELDS)
+        errors += field_ref_errors(found["fieldRef"], f"{path}.fieldRef", _ENV_FIELD_PATHS)
     if found.get("resourceFieldRef") is not None:
         chosen += 1
-        errors += resource_ref(found["resourceFieldRef"], f"{path}.resourceFieldRef", volume=False)
+        errors += resource_field_ref_errors(found["resourceFieldRef"], f"{path}.resourceFieldRef", volume=False)
     for key in ("configMapKeyRef", "secretKeyRef"):
         if found.get(key) is not None:
             chosen += 1
@@ -119,7 +132,7 @@ def _value_from(found: Obj, path: str, value: str) -> list[FieldError]:
         chosen += 1
         errors += _FILE_REF(found["fileKeyRef"], f"{path}.fileKeyRef")
     if not chosen:
-        errors.append(invalid_value(path, "", _SOURCES))
+        errors.append(invalid_value(path, "", _ONE_SOURCE_REQUIRED))
     elif value:
         errors.append(invalid_value(path, "", "may not be specified when `value` is not empty"))
     elif chosen > 1:
@@ -127,25 +140,25 @@ def _value_from(found: Obj, path: str, value: str) -> list[FieldError]:
     return errors
 
 
-def variable(found: Obj, path: str) -> Errors:
+def env_var_errors(found: Obj, path: str) -> FieldErrors:
     name = found.get("name", "")
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     if not name:
         errors.append(required(f"{path}.name"))
     else:
         errors += [invalid_value(f"{path}.name", name, reason) for reason in names.relaxed_env_var_name(name)]
     if found.get("valueFrom") is not None:
-        errors += _value_from(found["valueFrom"], f"{path}.valueFrom", found.get("value", ""))
+        errors += _value_from_errors(found["valueFrom"], f"{path}.valueFrom", found.get("value", ""))
     return errors
 
 
-variables = each(variable)
-_SOURCE_REF = fields({"name": needed(first_of(filled(), named(names.dns1123_subdomain)))})
+env_errors = each(env_var_errors)
+_SOURCE_REF = fields({"name": even_if_absent(first_of(non_empty(), valid_name(names.dns1123_subdomain)))})
 
 
-def sources(found: list[Obj], path: str) -> list[FieldError]:
+def env_from_errors(found: list[Obj], path: str) -> list[ApiFieldError]:
     """Return the errors of envFrom, which imports whole config maps and secrets."""
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     for i, source in enumerate(found):
         at = f"{path}[{i}]"
         if source.get("prefix"):

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.kinds.rule import FINE, PORT_NUMBER, Errors, Rule, at_least, fields, needed, one_of
-from koord.embedded.apiserver.refusal import FieldError, forbidden_field, invalid_value, required
+from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, required
+from koord.embedded.apiserver.kinds.validators import (
+    NO_ERRORS,
+    PORT_NUMBER,
+    FieldErrors,
+    Validator,
+    at_least,
+    even_if_absent,
+    fields,
+    one_of,
+)
 from koord.values import names
 
 Obj = dict[str, Any]
 
 
-def port_or_name(value: int | str, path: str) -> Errors:
+def port_or_name_errors(value: int | str, path: str) -> FieldErrors:
     if isinstance(value, int):
         return PORT_NUMBER(value, path)
     return [invalid_value(path, value, reason) for reason in names.port_name(value)]
 
 
-def _exec(found: Obj, path: str) -> Errors:
-    return FINE if found.get("command") else [required(f"{path}.command")]
+def _exec_errors(found: Obj, path: str) -> FieldErrors:
+    return NO_ERRORS if found.get("command") else [required(f"{path}.command")]
 
 
-def _headers(found: list[Obj], path: str) -> Errors:
+def _http_header_errors(found: list[Obj], path: str) -> FieldErrors:
     return [
         invalid_value(path, header.get("name", ""), reason)
         for header in found
@@ -29,19 +38,23 @@ def _headers(found: list[Obj], path: str) -> Errors:
     ]
 
 
-_HANDLERS: dict[str, Rule] = {
-    "exec": _exec,
+_HANDLERS: dict[str, Validator] = {
+    "exec": _exec_errors,
     "httpGet": fields(
-        {"port": needed(port_or_name, 0), "scheme": needed(one_of("HTTP", "HTTPS")), "httpHeaders": _headers}
+        {
+            "port": even_if_absent(port_or_name_errors, 0),
+            "scheme": even_if_absent(one_of("HTTP", "HTTPS")),
+            "httpHeaders": _http_header_errors,
+        }
     ),
-    "tcpSocket": fields({"port": needed(port_or_name, 0)}),
-    "grpc": fields({"port": needed(PORT_NUMBER, 0)}),
+    "tcpSocket": fields({"port": even_if_absent(port_or_name_errors, 0)}),
+    "grpc": fields({"port": even_if_absent(PORT_NUMBER, 0)}),
 }
 
 
-def _handler(found: Obj, path: str, grace: int | None) -> list[FieldError]:
+def _handler_errors(found: Obj, path: str, grace: int | None) -> list[ApiFieldError]:
     """Return the errors of a handler, which must have exactly one action; `grace` bounds a sleep, in seconds."""
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     chosen = 0
     for key in ("exec", "httpGet", "tcpSocket", "grpc", "sleep"):
         if found.get(key) is None:
@@ -51,7 +64,7 @@ def _handler(found: Obj, path: str, grace: int | None) -> list[FieldError]:
         if chosen > 1:
             errors.append(forbidden_field(at, "may not specify more than 1 handler type"))
         elif key == "sleep":
-            errors += _sleep(found[key], at, grace)
+            errors += _sleep_errors(found[key], at, grace)
         else:
             errors += _HANDLERS[key](found[key], at)
     if not chosen:
@@ -59,38 +72,38 @@ def _handler(found: Obj, path: str, grace: int | None) -> list[FieldError]:
     return errors
 
 
-def _sleep(found: Obj, path: str, grace: int | None) -> Errors:
+def _sleep_errors(found: Obj, path: str, grace: int | None) -> FieldErrors:
     seconds = found.get("seconds", 0)
     if grace is None or 0 <= seconds <= grace:
-        return FINE
+        return NO_ERRORS
     detail = f"must be non-negative and less than terminationGracePeriodSeconds ({grace})"
     return [invalid_value(path, seconds, detail)]
 
 
-_TIMES = fields(
+_TIMING_RULES = fields(
     dict.fromkeys(
         ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"), at_least(0)
     )
 )
 
 
-def _probe(found: Obj, path: str) -> list[FieldError]:
-    errors = _handler({key: found[key] for key in _HANDLERS if key in found}, path, None)
-    errors += _TIMES(found, path)
+def _probe_errors(found: Obj, path: str) -> list[ApiFieldError]:
+    errors = _handler_errors({key: found[key] for key in _HANDLERS if key in found}, path, None)
+    errors += _TIMING_RULES(found, path)
     grace = found.get("terminationGracePeriodSeconds")
     if grace is not None and grace <= 0:
         errors.append(invalid_value(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than 0"))
     return errors
 
 
-def probes(container: Obj, path: str) -> list[FieldError]:
-    errors: list[FieldError] = []
+def container_probe_errors(container: Obj, path: str) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     for key in ("livenessProbe", "readinessProbe", "startupProbe"):
         found = container.get(key)
         if found is None:
             continue
         at = f"{path}.{key}"
-        errors += _probe(found, at)
+        errors += _probe_errors(found, at)
         if key == "readinessProbe":
             if found.get("terminationGracePeriodSeconds") is not None:
                 value = found["terminationGracePeriodSeconds"]
@@ -101,9 +114,9 @@ def probes(container: Obj, path: str) -> list[FieldError]:
     return errors
 
 
-def lifecycle(found: Obj, path: str, grace: int | None) -> list[FieldError]:
-    errors: list[FieldError] = []
+def lifecycle_errors(found: Obj, path: str, grace: int | None) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     for key in ("postStart", "preStop"):
         if found.get(key) is not None:
-            errors += _handler(found[key], f"{path}.{key}", grace)
+            errors += _handler_errors(found[key], f"{path}.{key}", grace)
     return errors

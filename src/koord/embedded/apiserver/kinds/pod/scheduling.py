@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from koord.embedded.apiserver.kinds import label
-from koord.embedded.apiserver.kinds.pod.label_key import label_key_errors
-from koord.embedded.apiserver.kinds.rule import Errors, each, fields, one_of
-from koord.embedded.apiserver.refusal import (
-    FieldError,
+from koord.embedded.apiserver.api_errors import (
+    ApiFieldError,
     duplicate,
     forbidden_field,
     invalid_value,
     not_supported,
     required,
 )
+from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds.validators import FieldErrors, each, fields, one_of
 from koord.values import names
 
 Obj = dict[str, Any]
-EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -26,8 +26,8 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 # Node affinity -----------------------------------------------------------------------------------------------------
 
 
-def _node_expression(found: Obj, path: str) -> Errors:
-    errors: list[FieldError] = []
+def _node_expression_errors(found: Obj, path: str) -> FieldErrors:
+    errors: list[ApiFieldError] = []
     operator, values = found.get("operator", ""), found.get("values") or []
     if operator in ("In", "NotIn"):
         if not values:
@@ -42,19 +42,22 @@ def _node_expression(found: Obj, path: str) -> Errors:
             errors.append(required(f"{path}.values", detail))
     else:
         errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
-    return [*errors, *label.label_name(found.get("key", ""), f"{path}.key")]
+    return [*errors, *label_validation.qualified_name_errors(found.get("key", ""), f"{path}.key")]
 
 
-def _strict_expression(found: Obj, path: str) -> Errors:
+def _required_node_expression_errors(found: Obj, path: str) -> FieldErrors:
     """Return the errors of an expression of a required term.
 
     The values of preferred terms are not checked, as old pods exist.
     """
-    return [*_node_expression(found, path), *each(label.label_value)(found.get("values") or [], f"{path}.values")]
+    return [
+        *_node_expression_errors(found, path),
+        *each(label_validation.label_value_errors)(found.get("values") or [], f"{path}.values"),
+    ]
 
 
-def _node_field(found: Obj, path: str) -> Errors:
-    errors: list[FieldError] = []
+def _node_field_errors(found: Obj, path: str) -> FieldErrors:
+    errors: list[ApiFieldError] = []
     operator, values, key = found.get("operator", ""), found.get("values") or [], found.get("key", "")
     if operator in ("In", "NotIn"):
         if len(values) != 1:
@@ -70,52 +73,59 @@ def _node_field(found: Obj, path: str) -> Errors:
     return errors
 
 
-_preference = fields({"matchExpressions": each(_node_expression), "matchFields": each(_node_field)})
-node_term = fields({"matchExpressions": each(_strict_expression), "matchFields": each(_node_field)})
+_preference_errors = fields(
+    {"matchExpressions": each(_node_expression_errors), "matchFields": each(_node_field_errors)}
+)
+node_selector_term_errors = fields(
+    {"matchExpressions": each(_required_node_expression_errors), "matchFields": each(_node_field_errors)}
+)
 
 
-def node_selector(found: Obj, path: str) -> Errors:
+def node_selector_errors(found: Obj, path: str) -> FieldErrors:
     terms, at = found.get("nodeSelectorTerms"), f"{path}.nodeSelectorTerms"
     if not terms:
         return [required(at, "must have at least one node selector term")]
-    return each(node_term)(terms, at)
+    return each(node_selector_term_errors)(terms, at)
 
 
-def _weight(found: Obj, path: str) -> list[FieldError]:
+def _weight_errors(found: Obj, path: str) -> list[ApiFieldError]:
     weight = found.get("weight", 0)
     return [] if 1 <= weight <= 100 else [invalid_value(f"{path}.weight", weight, "must be in the range 1-100")]
 
 
-def _preferred_node(found: Obj, path: str) -> Errors:
-    return [*_weight(found, path), *_preference(found.get("preference") or {}, f"{path}.preference")]
+def _preferred_node_term_errors(found: Obj, path: str) -> FieldErrors:
+    return [*_weight_errors(found, path), *_preference_errors(found.get("preference") or {}, f"{path}.preference")]
 
 
 # Pod affinity ------------------------------------------------------------------------------------------------------
 
 
-def _pod_term(found: Obj, path: str) -> Errors:
-    errors: list[FieldError] = []
-    errors += label.selector(found.get("labelSelector"), f"{path}.labelSelector")
-    errors += label.selector(found.get("namespaceSelector"), f"{path}.namespaceSelector")
+def _pod_affinity_term_errors(found: Obj, path: str) -> FieldErrors:
+    errors: list[ApiFieldError] = []
+    errors += label_validation.label_selector_errors(found.get("labelSelector"), f"{path}.labelSelector")
+    errors += label_validation.label_selector_errors(found.get("namespaceSelector"), f"{path}.namespaceSelector")
     for name in found.get("namespaces") or ():
         errors += [invalid_value(f"{path}.namespace", name, reason) for reason in names.dns1123_label(name)]
     errors += label_key_errors(found, path)
     topology = found.get("topologyKey", "")
     if not topology:
         errors.append(required(f"{path}.topologyKey", "can not be empty"))
-    return [*errors, *label.label_name(topology, f"{path}.topologyKey")]
+    return [*errors, *label_validation.qualified_name_errors(topology, f"{path}.topologyKey")]
 
 
-def _preferred_pod(found: Obj, path: str) -> Errors:
-    return [*_weight(found, path), *_pod_term(found.get("podAffinityTerm") or {}, f"{path}.podAffinityTerm")]
+def _preferred_pod_term_errors(found: Obj, path: str) -> FieldErrors:
+    return [
+        *_weight_errors(found, path),
+        *_pod_affinity_term_errors(found.get("podAffinityTerm") or {}, f"{path}.podAffinityTerm"),
+    ]
 
 
-_POD_TERMS = fields({_REQUIRED: each(_pod_term), _PREFERRED: each(_preferred_pod)})
-affinity = fields(
+_POD_AFFINITY_RULES = fields({_REQUIRED: each(_pod_affinity_term_errors), _PREFERRED: each(_preferred_pod_term_errors)})
+affinity_errors = fields(
     {
-        "nodeAffinity": fields({_REQUIRED: node_selector, _PREFERRED: each(_preferred_node)}),
-        "podAffinity": _POD_TERMS,
-        "podAntiAffinity": _POD_TERMS,
+        "nodeAffinity": fields({_REQUIRED: node_selector_errors, _PREFERRED: each(_preferred_node_term_errors)}),
+        "podAffinity": _POD_AFFINITY_RULES,
+        "podAntiAffinity": _POD_AFFINITY_RULES,
     }
 )
 
@@ -123,11 +133,11 @@ affinity = fields(
 # Tolerations -------------------------------------------------------------------------------------------------------
 
 
-def _toleration(found: Obj, path: str) -> Errors:
-    errors: list[FieldError] = []
+def _toleration_errors(found: Obj, path: str) -> FieldErrors:
+    errors: list[ApiFieldError] = []
     key, operator, effect = found.get("key", ""), found.get("operator", ""), found.get("effect", "")
     if key:
-        errors += label.label_name(key, f"{path}.key")
+        errors += label_validation.qualified_name_errors(key, f"{path}.key")
     elif operator != "Exists":
         detail = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
         errors.append(invalid_value(f"{path}.operator", operator, detail))
@@ -135,7 +145,7 @@ def _toleration(found: Obj, path: str) -> Errors:
         detail = "effect must be 'NoExecute' when `tolerationSeconds` is set"
         errors.append(invalid_value(f"{path}.effect", effect, detail))
     if operator in ("", "Equal"):
-        errors += label.label_value(found.get("value", ""), f"{path}.operator")
+        errors += label_validation.label_value_errors(found.get("value", ""), f"{path}.operator")
     elif operator == "Exists":
         if found.get("value"):
             detail = "value must be empty when `operator` is 'Exists'"
@@ -143,22 +153,22 @@ def _toleration(found: Obj, path: str) -> Errors:
     else:
         known = ("Equal", "Exists", "Lt", "Gt") if operator in ("Lt", "Gt") else ("Equal", "Exists")
         errors.append(not_supported(f"{path}.operator", operator, known))
-    if effect and effect not in EFFECTS:
-        errors.append(not_supported(f"{path}.effect", effect, EFFECTS))
+    if effect and effect not in TAINT_EFFECTS:
+        errors.append(not_supported(f"{path}.effect", effect, TAINT_EFFECTS))
     return errors
 
 
-tolerations = each(_toleration)
+toleration_errors = each(_toleration_errors)
 
 
 # Spreading and gates -----------------------------------------------------------------------------------------------
 
 
-_POLICIES = fields(dict.fromkeys(("nodeAffinityPolicy", "nodeTaintsPolicy"), one_of("Honor", "Ignore")))
+_NODE_INCLUSION_POLICIES = fields(dict.fromkeys(("nodeAffinityPolicy", "nodeTaintsPolicy"), one_of("Honor", "Ignore")))
 
 
-def _spread(found: Obj, path: str) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _spread_constraint_errors(found: Obj, path: str) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     skew, when = found.get("maxSkew", 0), found.get("whenUnsatisfiable", "")
     if skew <= 0:
         errors.append(invalid_value(f"{path}.maxSkew", skew, "must be greater than zero"))
@@ -173,17 +183,17 @@ def _spread(found: Obj, path: str) -> list[FieldError]:
         if when != "DoNotSchedule":
             detail = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"
             errors.append(invalid_value(f"{path}.minDomains", domains, detail))
-    errors += _POLICIES(found, path)
+    errors += _NODE_INCLUSION_POLICIES(found, path)
     errors += label_key_errors(found, path)
-    errors += label.selector(found.get("labelSelector"), f"{path}.labelSelector")
+    errors += label_validation.label_selector_errors(found.get("labelSelector"), f"{path}.labelSelector")
     return errors
 
 
-def spreads(found: list[Obj], path: str) -> Errors:
-    errors: list[FieldError] = []
+def topology_spread_errors(found: list[Obj], path: str) -> FieldErrors:
+    errors: list[ApiFieldError] = []
     for i, constraint in enumerate(found):
         at = f"{path}[{i}]"
-        errors += _spread(constraint, at)
+        errors += _spread_constraint_errors(constraint, at)
         mine = (constraint.get("topologyKey", ""), constraint.get("whenUnsatisfiable", ""))
         for later in found[i + 1 :]:
             if (later.get("topologyKey", ""), later.get("whenUnsatisfiable", "")) == mine:
@@ -192,13 +202,75 @@ def spreads(found: list[Obj], path: str) -> Errors:
     return errors
 
 
-def gates(found: list[Obj], path: str) -> Errors:
-    errors: list[FieldError] = []
+def scheduling_gate_errors(found: list[Obj], path: str) -> FieldErrors:
+    errors: list[ApiFieldError] = []
     seen: set[str] = set()
     for i, gate in enumerate(found):
         name = gate.get("name", "")
-        errors += label.label_name(name, f"{path}[{i}]")
+        errors += label_validation.qualified_name_errors(name, f"{path}[{i}]")
         if name in seen:
             errors.append(duplicate(f"{path}[{i}]", name))
         seen.add(name)
     return errors
+
+
+_LABEL_KEY_OPERATORS = (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))
+
+
+def merge_label_keys(spec: Obj, labels: Obj) -> None:
+    """Merge the pod's label values into its selectors, once at creation: later label changes do not affect them."""
+    if not labels or not ("affinity" in spec or "topologySpreadConstraints" in spec):
+        return
+    for term in _label_selecting_terms(spec):
+        selector = term.get("labelSelector")
+        if selector is None:
+            continue
+        added = [
+            {"key": key, "operator": operator, "values": [labels[key]]}
+            for field, operator in _LABEL_KEY_OPERATORS
+            for key in term.get(field) or ()
+            if key in labels
+        ]
+        if added:
+            expressions = [*(selector.get("matchExpressions") or ()), *added]
+            term["labelSelector"] = {**selector, "matchExpressions": expressions}
+
+
+def _label_selecting_terms(spec: Obj) -> Iterator[Obj]:
+    yield from spec.get("topologySpreadConstraints") or ()
+    affinity = spec.get("affinity") or {}
+    for side in ("podAffinity", "podAntiAffinity"):
+        found = affinity.get(side) or {}
+        yield from found.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+        for weighted in found.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
+            yield weighted.get("podAffinityTerm") or {}
+
+
+def label_key_errors(term: Obj, path: str) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
+    selector = term.get("labelSelector")
+    for field, _ in _LABEL_KEY_OPERATORS:
+        listed = term.get(field) or []
+        for i, name in enumerate(listed):
+            errors += label_validation.qualified_name_errors(name, f"{path}.{field}[{i}]")
+        if listed and selector is None:
+            errors.append(forbidden_field(f"{path}.{field}", "must not be specified when labelSelector is not set"))
+    matched, mismatched = term.get("matchLabelKeys") or [], term.get("mismatchLabelKeys") or []
+    used = _selector_keys(selector or {})
+    errors += [
+        # The real server leaves the field's name out of this path.
+        invalid_value(f"{path}[{i}]", name, "exists in both matchLabelKeys and labelSelector")
+        for i, name in enumerate(matched)
+        if used.count(name) > 1
+    ]
+    errors += [
+        invalid_value(f"{path}.matchLabelKeys[{i}]", name, "exists in both matchLabelKeys and mismatchLabelKeys")
+        for i, name in enumerate(matched)
+        if name in mismatched
+    ]
+    return errors
+
+
+def _selector_keys(selector: Obj) -> list[str]:
+    expressions = selector.get("matchExpressions") or ()
+    return [*(selector.get("matchLabels") or ()), *(expression.get("key", "") for expression in expressions)]

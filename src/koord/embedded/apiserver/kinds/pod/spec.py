@@ -8,34 +8,36 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from koord.embedded.apiserver.kinds import amount, label
-from koord.embedded.apiserver.kinds.internal import internal
-from koord.embedded.apiserver.kinds.pod import container, pod_amount, scheduling, security, system, volume
-from koord.embedded.apiserver.kinds.rule import (
-    FINE,
-    Errors,
-    Rule,
-    address,
-    between,
-    each,
-    fields,
-    first_of,
-    named,
-    needed,
-    one_of,
-)
-from koord.embedded.apiserver.refusal import (
-    FieldError,
+from koord.embedded.apiserver.api_errors import (
+    ApiFieldError,
     duplicate,
     forbidden_field,
     invalid_value,
+    not_supported,
     required,
 )
+from koord.embedded.apiserver.kinds import label_validation, resource_validation
+from koord.embedded.apiserver.kinds.internal_types import to_internal
+from koord.embedded.apiserver.kinds.pod import container, scheduling, security, volume
+from koord.embedded.apiserver.kinds.validators import (
+    NO_ERRORS,
+    FieldErrors,
+    Validator,
+    between,
+    each,
+    even_if_absent,
+    fields,
+    first_of,
+    ip_address_errors,
+    one_of,
+    valid_name,
+)
 from koord.values import names
+from koord.values.selector import Selector, SelectorError
 
 Obj = dict[str, Any]
-_SUBDOMAIN = named(names.dns1123_subdomain)
-_LABEL = named(names.dns1123_label)
+_SUBDOMAIN = valid_name(names.dns1123_subdomain)
+_LABEL = valid_name(names.dns1123_label)
 
 
 _SEARCH_PART = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
@@ -46,7 +48,7 @@ _SEARCH_RULE = (
 )
 
 
-def _search_reasons(text: str) -> list[str]:
+def _search_path_reasons(text: str) -> list[str]:
     """Return why a DNS search path is invalid; search paths are subdomains that may contain underscores."""
     reasons = ["must be no more than 253 characters"] if len(text) > 253 else []
     if not re.fullmatch(_SEARCH, text):
@@ -54,12 +56,12 @@ def _search_reasons(text: str) -> list[str]:
     return reasons
 
 
-def _dns_config(found: Obj, path: str) -> Errors:
-    errors: list[FieldError] = []
+def _dns_config_errors(found: Obj, path: str) -> FieldErrors:
+    errors: list[ApiFieldError] = []
     servers, searches = found.get("nameservers") or [], found.get("searches") or []
     if len(servers) > 3:
         errors.append(invalid_value(f"{path}.nameservers", servers, "must not have more than 3 nameservers"))
-    errors += each(address)(servers, f"{path}.nameservers")
+    errors += each(ip_address_errors)(servers, f"{path}.nameservers")
     if len(searches) > 32:
         errors.append(invalid_value(f"{path}.searches", searches, "must not have more than 32 search paths"))
     if len(" ".join(searches)) > 2048:
@@ -67,7 +69,7 @@ def _dns_config(found: Obj, path: str) -> Errors:
         errors.append(invalid_value(f"{path}.searches", searches, detail))
     for i, search in enumerate(searches):
         if search != ".":
-            reasons = _search_reasons(search.removesuffix("."))
+            reasons = _search_path_reasons(search.removesuffix("."))
             errors += [invalid_value(f"{path}.searches[{i}]", search, reason) for reason in reasons]
     errors += [
         required(f"{path}.options[{i}]", "must not be empty")
@@ -77,9 +79,9 @@ def _dns_config(found: Obj, path: str) -> Errors:
     return errors
 
 
-def _dns(spec: Obj, path: str) -> list[FieldError]:
+def _dns_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     config = spec.get("dnsConfig")
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     if spec.get("dnsPolicy") == "None":
         if config is None:
             detail = "must provide `dnsConfig` when `dnsPolicy` is None"
@@ -88,19 +90,19 @@ def _dns(spec: Obj, path: str) -> list[FieldError]:
             detail = "must provide at least one DNS nameserver when `dnsPolicy` is None"
             return [required(f"{path}.dnsConfig.nameservers", detail)]
     if config is not None:
-        errors += _dns_config(config, f"{path}.dnsConfig")
+        errors += _dns_config_errors(config, f"{path}.dnsConfig")
     return errors
 
 
-def _host_alias(found: Obj, path: str) -> Errors:
+def _host_alias_errors(found: Obj, path: str) -> FieldErrors:
     return [
-        *address(found.get("ip", ""), f"{path}.ip"),
+        *ip_address_errors(found.get("ip", ""), f"{path}.ip"),
         *each(_SUBDOMAIN)(found.get("hostnames") or [], f"{path}.hostnames"),
     ]
 
 
-def _claims(found: list[Obj], path: str) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _resource_claim_errors(found: list[Obj], path: str) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
     seen: set[str] = set()
     for i, claim in enumerate(found):
         at, name = f"{path}[{i}]", claim.get("name", "")
@@ -112,7 +114,7 @@ def _claims(found: list[Obj], path: str) -> list[FieldError]:
             errors += [invalid_value(f"{at}.name", name, reason) for reason in names.dns1123_label(name)]
         seen.add(name)
         direct, template = claim.get("resourceClaimName"), claim.get("resourceClaimTemplateName")
-        shown = internal("PodClaim", claim)
+        shown = to_internal("PodClaim", claim)
         if direct is not None and template is not None:
             detail = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
             errors.append(invalid_value(at, shown, detail))
@@ -125,9 +127,9 @@ def _claims(found: list[Obj], path: str) -> list[FieldError]:
     return errors
 
 
-def _sharing(spec: Obj, path: str) -> list[FieldError]:
+def _host_namespace_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     """Return the errors of fields that cannot be combined with the host's namespaces."""
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     at = f"{path}.securityContext"
     if spec.get("hostPID") and spec.get("shareProcessNamespace"):
         detail = "ShareProcessNamespace and HostPID cannot both be enabled"
@@ -139,92 +141,96 @@ def _sharing(spec: Obj, path: str) -> list[FieldError]:
             if spec.get(key)
         ]
     for i, sysctl in enumerate((spec.get("securityContext") or {}).get("sysctls") or ()):
-        key = security.host_namespace(sysctl.get("name", ""))
+        key = security.host_namespace_field(sysctl.get("name", ""))
         if key and spec.get(key):
             detail = f"may not be specified when '{key}' is true"
             errors.append(invalid_value(f"{at}.sysctls[{i}].name", sysctl["name"], detail))
     return errors
 
 
-_before: Rule = fields(
+_leading_field_errors: Validator = fields(
     {
-        "restartPolicy": needed(
-            first_of(lambda v, p: FINE if v else [required(p)], one_of("Always", "OnFailure", "Never"))
+        "restartPolicy": even_if_absent(
+            first_of(lambda v, p: NO_ERRORS if v else [required(p)], one_of("Always", "OnFailure", "Never"))
         ),
-        "dnsPolicy": needed(
+        "dnsPolicy": even_if_absent(
             first_of(
-                lambda v, p: FINE if v else [required(p)],
+                lambda v, p: NO_ERRORS if v else [required(p)],
                 one_of("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"),
             )
         ),
-        "nodeSelector": label.labels,
-        "securityContext": security.pod_context,
-        "affinity": scheduling.affinity,
+        "nodeSelector": label_validation.label_errors,
+        "securityContext": security.pod_security_context_errors,
+        "affinity": scheduling.affinity_errors,
     }
 )
-_after: Rule = fields(
+_trailing_field_errors: Validator = fields(
     {
-        "readinessGates": each(fields({"conditionType": needed(label.label_name)})),
-        "schedulingGates": scheduling.gates,
-        "topologySpreadConstraints": scheduling.spreads,
+        "readinessGates": each(fields({"conditionType": even_if_absent(label_validation.qualified_name_errors)})),
+        "schedulingGates": scheduling.scheduling_gate_errors,
+        "topologySpreadConstraints": scheduling.topology_spread_errors,
         "serviceAccountName": _SUBDOMAIN,
         "nodeName": _SUBDOMAIN,
         "activeDeadlineSeconds": between(1, 2147483647),
         "hostname": _LABEL,
         "subdomain": _LABEL,
-        "tolerations": scheduling.tolerations,
-        "hostAliases": each(_host_alias),
+        "tolerations": scheduling.toleration_errors,
+        "hostAliases": each(_host_alias_errors),
         "priorityClassName": _SUBDOMAIN,
         "runtimeClassName": _SUBDOMAIN,
         "preemptionPolicy": one_of("PreemptLowerPriority", "Never"),
-        "overhead": lambda value, path: amount.amounts(value, path, amount.container_reasons),
+        "overhead": lambda value, path: resource_validation.resource_list_errors(
+            value, path, resource_validation.container_resource_reasons
+        ),
     }
 )
 
 
-def spec_errors(spec: Obj, path: str, pod_name: str = "", *, updating: bool = False) -> list[FieldError]:
+def pod_spec_errors(spec: Obj, path: str, pod_name: str = "", *, updating: bool = False) -> list[ApiFieldError]:
     """Return the errors of a pod spec; `pod_name` is empty in templates, whose pods have no name yet."""
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     good: dict[str, Obj] = {}
     claims: frozenset[str] = frozenset()
     if "resourceClaims" in spec:
-        errors += _claims(spec["resourceClaims"], f"{path}.resourceClaims")
+        errors += _resource_claim_errors(spec["resourceClaims"], f"{path}.resourceClaims")
         claims = frozenset(claim.get("name", "") for claim in spec["resourceClaims"])
     if "volumes" in spec:
-        good, found = volume.volumes(spec["volumes"], f"{path}.volumes", pod_name)
+        good, found = volume.validate_volumes(spec["volumes"], f"{path}.volumes", pod_name)
         errors += found
-    around = container.Surroundings(
+    pod = container.EnclosingPod(
         volumes=good,
         claims=claims,
-        grace=spec.get("terminationGracePeriodSeconds"),
+        grace_period_s=spec.get("terminationGracePeriodSeconds"),
         restart_policy=spec.get("restartPolicy", ""),
         host_network=bool(spec.get("hostNetwork")),
         host_users=spec.get("hostUsers", True) is not False,
     )
     taken: set[str] = set()
-    errors += container.containers(spec.get("containers"), f"{path}.containers", around, taken)
+    errors += container.main_container_errors(spec.get("containers"), f"{path}.containers", pod, taken)
     if spec.get("initContainers"):
-        errors += container.init_containers(spec["initContainers"], f"{path}.initContainers", around, taken)
+        errors += container.init_container_errors(spec["initContainers"], f"{path}.initContainers", pod, taken)
     if spec.get("ephemeralContainers"):
         targets = set(taken)
-        errors += container.ephemeral_containers(
-            spec["ephemeralContainers"], f"{path}.ephemeralContainers", around, taken, targets
+        errors += container.ephemeral_container_errors(
+            spec["ephemeralContainers"], f"{path}.ephemeralContainers", pod, taken, targets
         )
     if spec.get("resources"):
-        errors += pod_amount.pod_amounts(spec, f"{path}.resources", claims)
-    errors += _before(spec, path)
-    errors += security.selinux_policy(spec.get("securityContext") or {}, f"{path}.securityContext", updating=updating)
-    errors += _sharing(spec, path)
-    errors += _dns(spec, path)
-    errors += _after(spec, path)
+        errors += resource_validation.pod_resource_errors(spec, f"{path}.resources", claims)
+    errors += _leading_field_errors(spec, path)
+    errors += security.selinux_change_policy_errors(
+        spec.get("securityContext") or {}, f"{path}.securityContext", updating=updating
+    )
+    errors += _host_namespace_errors(spec, path)
+    errors += _dns_errors(spec, path)
+    errors += _trailing_field_errors(spec, path)
     if spec.get("os") is not None:
-        errors += system.system_errors(spec, path)
+        errors += security.os_errors(spec, path)
     return errors
 
 
-def pod_only_errors(spec: Obj, *, creating: bool) -> list[FieldError]:
+def pod_only_errors(spec: Obj, *, creating: bool) -> list[ApiFieldError]:
     """Return the errors of what a pod may not specify although a pod template may."""
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     if creating and spec.get("ephemeralContainers"):
         errors.append(forbidden_field("spec.ephemeralContainers", "cannot be set on create"))
     if creating and spec.get("nodeName") and spec.get("schedulingGates"):
@@ -237,3 +243,99 @@ def pod_only_errors(spec: Obj, *, creating: bool) -> list[FieldError]:
                     detail = "must not be specified when serviceAccountName is not set"
                     errors.append(forbidden_field(at, detail))
     return errors
+
+
+SELECTOR_MISMATCH = "`selector` does not match template `labels`"
+
+
+def pod_template_errors(template: Obj, path: str) -> list[ApiFieldError]:
+    """Return the errors of the template by itself.
+
+    Label errors leave `metadata` out of the path, as in kube-apiserver.
+    """
+    meta, spec = template.get("metadata") or {}, template.get("spec") or {}
+    errors: list[ApiFieldError] = []
+    errors += label_validation.label_errors(meta.get("labels") or {}, f"{path}.labels")
+    errors += label_validation.annotation_errors(meta.get("annotations") or {}, f"{path}.annotations")
+    errors += pod_spec_errors(spec, f"{path}.spec")
+    if spec.get("ephemeralContainers"):
+        detail = "ephemeral containers not allowed in pod template"
+        errors.append(forbidden_field(f"{path}.spec.ephemeralContainers", detail))
+    return errors
+
+
+def selector_for_message(selector: Obj | None) -> Obj | None:
+    """Return a LabelSelector as Go quotes it in messages."""
+    if selector is None:
+        return None
+    shown: Obj = {}
+    if selector.get("matchLabels"):
+        shown["matchLabels"] = {key: selector["matchLabels"][key] for key in sorted(selector["matchLabels"])}
+    if selector.get("matchExpressions"):
+        shown["matchExpressions"] = selector["matchExpressions"]
+    return shown
+
+
+def parse_label_selector(selector: Obj) -> Selector | None:
+    """Parse a LabelSelector into a Selector; return None when it is invalid."""
+    expressions = [
+        (e.get("key", ""), e.get("operator", ""), e.get("values") or ()) for e in selector.get("matchExpressions") or ()
+    ]
+    try:
+        return Selector.from_label_selector(selector.get("matchLabels"), expressions)
+    except SelectorError:
+        return None
+
+
+def required_selector_errors(selector: Obj | None, path: str, kind: str) -> list[ApiFieldError]:
+    """Return the errors of a selector that must be present and must not select everything."""
+    if selector is None:
+        return [required(path)]
+    errors = list(label_validation.label_selector_errors(selector, path))
+    if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+        errors.append(invalid_value(path, selector_for_message(selector), f"empty selector is invalid for {kind}"))
+    return errors
+
+
+def selected_template_errors(
+    template: Obj, selector: Selector, path: str, *, only_always: bool = True
+) -> list[ApiFieldError]:
+    """Return the errors of a template whose pods must match the owner's selector and, by default, always restart."""
+    errors: list[ApiFieldError] = []
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    if not selector.matches(labels):
+        errors.append(invalid_value(f"{path}.metadata.labels", _sorted_labels(labels), SELECTOR_MISMATCH))
+    errors += pod_template_errors(template, path)
+    if only_always:
+        errors += always_restart_errors(template, path)
+    return errors
+
+
+def always_restart_errors(template: Obj, path: str) -> list[ApiFieldError]:
+    spec = template.get("spec") or {}
+    errors: list[ApiFieldError] = []
+    policy = spec.get("restartPolicy", "")
+    if policy != "Always":
+        errors.append(not_supported(f"{path}.spec.restartPolicy", policy, ("Always",)))
+    if spec.get("activeDeadlineSeconds") is not None:
+        errors.append(
+            forbidden_field(
+                f"{path}.spec.activeDeadlineSeconds", "activeDeadlineSeconds in ReplicaSet is not Supported"
+            )
+        )
+    return errors
+
+
+def _sorted_labels(labels: Obj) -> Obj | None:
+    return {key: labels[key] for key in sorted(labels)} or None
+
+
+def label_mismatch_errors(template: Obj, selector: Obj | None, path: str) -> list[ApiFieldError]:
+    """Return only the mismatch error, for owners that validate the template elsewhere."""
+    found = parse_label_selector(selector) if selector else None
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    if found is not None and not found.is_everything() and found.matches(labels):
+        return []
+    if selector is not None and found is None:
+        return []
+    return [invalid_value(f"{path}.metadata.labels", _sorted_labels(labels), SELECTOR_MISMATCH)]

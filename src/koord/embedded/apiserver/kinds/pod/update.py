@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.kinds.internal import difference, internal
-from koord.embedded.apiserver.kinds.pod.scheduling import tolerations
-from koord.embedded.apiserver.kinds.pod.spec import pod_only_errors, spec_errors
-from koord.embedded.apiserver.kinds.rule import between
-from koord.embedded.apiserver.refusal import FieldError, forbidden_field, invalid_value, required
+from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, required
+from koord.embedded.apiserver.kinds.internal_types import internal_diff, to_internal
+from koord.embedded.apiserver.kinds.pod.scheduling import toleration_errors
+from koord.embedded.apiserver.kinds.pod.spec import pod_only_errors, pod_spec_errors
+from koord.embedded.apiserver.kinds.validators import between
 
 Obj = dict[str, Any]
-_CHANGEABLE = (
+_IMMUTABLE_SPEC = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
@@ -23,18 +23,20 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _DEADLINE = between(0, 2147483647)
 
 
-def prepare_update(new: Obj, old: Obj) -> None:
+def prepare_pod_update(new: Obj, old: Obj) -> None:
     if (new["spec"].get("terminationGracePeriodSeconds") or 0) < 0:
         new["spec"]["terminationGracePeriodSeconds"] = 1
     if new.get("spec") != old.get("spec") and "generation" in old["metadata"]:
         new["metadata"]["generation"] = old["metadata"]["generation"] + 1
 
 
-def update_errors(new: Obj, old: Obj) -> list[FieldError]:
+def pod_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     spec, before = new["spec"], old["spec"]
     if spec == before:
         return []
-    errors = spec_errors(spec, "spec", new["metadata"]["name"], updating=True) + pod_only_errors(spec, creating=False)
+    errors = pod_spec_errors(spec, "spec", new["metadata"]["name"], updating=True) + pod_only_errors(
+        spec, creating=False
+    )
     for key in ("containers", "initContainers"):
         if len(spec.get(key) or ()) != len(before.get(key) or ()):
             detail = "pod updates may not add or remove containers"
@@ -47,29 +49,29 @@ def update_errors(new: Obj, old: Obj) -> list[FieldError]:
                 errors.append(required(at))
             elif image != image.strip():
                 errors.append(invalid_value(at, image, "must not have leading or trailing whitespace"))
-    errors += _deadline(spec.get("activeDeadlineSeconds"), before.get("activeDeadlineSeconds"))
-    munged = _with_allowed_from(spec, before)
-    gates_before = _gates(before)
+    errors += _active_deadline_errors(spec.get("activeDeadlineSeconds"), before.get("activeDeadlineSeconds"))
+    munged = _with_mutable_fields_of(spec, before)
+    gates_before = _gate_names(before)
     errors += [
         forbidden_field(
             f"spec.schedulingGates[{i}].name", f"only deletion is allowed, but found new scheduling gate '{name}'"
         )
-        for i, name in enumerate(_gates(spec))
+        for i, name in enumerate(_gate_names(spec))
         if name not in gates_before
     ]
     if gates_before:
-        errors += _gated_changes(munged, spec, before)
-    errors += _tolerations(spec, before)
+        errors += _gated_pod_errors(munged, spec, before)
+    errors += _toleration_change_errors(spec, before)
     if munged != before:
-        errors.append(forbidden_field("spec", f"{_CHANGEABLE}\n{difference('PodSpec', before, munged)}"))
+        errors.append(forbidden_field("spec", f"{_IMMUTABLE_SPEC}\n{internal_diff('PodSpec', before, munged)}"))
     return errors
 
 
-def _gates(spec: Obj) -> list[str]:
+def _gate_names(spec: Obj) -> list[str]:
     return [gate.get("name", "") for gate in spec.get("schedulingGates") or ()]
 
 
-def _deadline(new: int | None, old: int | None) -> list[FieldError]:
+def _active_deadline_errors(new: int | None, old: int | None) -> list[ApiFieldError]:
     at = "spec.activeDeadlineSeconds"
     if new is not None:
         errors = list(_DEADLINE(new, at))
@@ -81,7 +83,7 @@ def _deadline(new: int | None, old: int | None) -> list[FieldError]:
     return []
 
 
-def _with_allowed_from(spec: Obj, before: Obj) -> Obj:
+def _with_mutable_fields_of(spec: Obj, before: Obj) -> Obj:
     """Return the new spec with every mutable field taken from the old one: what still differs is forbidden."""
     munged = dict(spec)
     for key in ("containers", "initContainers"):
@@ -91,47 +93,47 @@ def _with_allowed_from(spec: Obj, before: Obj) -> Obj:
                 for container, was in zip(spec[key], before[key], strict=True)
             ]
     for key in ("activeDeadlineSeconds", "schedulingGates", "tolerations"):
-        _take(munged, before, key)
+        _copy_or_drop(munged, before, key)
     if (before.get("terminationGracePeriodSeconds") or 0) < 0 and spec.get("terminationGracePeriodSeconds") == 1:
-        _take(munged, before, "terminationGracePeriodSeconds")
+        _copy_or_drop(munged, before, "terminationGracePeriodSeconds")
     return munged
 
 
-def _take(munged: Obj, before: Obj, key: str) -> None:
+def _copy_or_drop(munged: Obj, before: Obj, key: str) -> None:
     if key in before:
         munged[key] = before[key]
     else:
         munged.pop(key, None)
 
 
-def _tolerations(spec: Obj, before: Obj) -> list[FieldError]:
+def _toleration_change_errors(spec: Obj, before: Obj) -> list[ApiFieldError]:
     kept = spec.get("tolerations") or []
     for old in before.get("tolerations") or ():
-        if not any(_covers(new, old) for new in kept):
+        if not any(_is_same_toleration(new, old) for new in kept):
             detail = "existing toleration can not be modified except its tolerationSeconds"
             return [forbidden_field("spec.tolerations", detail)]
-    return list(tolerations(kept, "spec.tolerations"))
+    return list(toleration_errors(kept, "spec.tolerations"))
 
 
-def _covers(new: Obj, old: Obj) -> bool:
+def _is_same_toleration(new: Obj, old: Obj) -> bool:
     return {**new, "tolerationSeconds": None} == {**old, "tolerationSeconds": None}
 
 
 # Gated pods --------------------------------------------------------------------------------------------------------
 
 
-def _gated_changes(munged: Obj, spec: Obj, before: Obj) -> list[FieldError]:
+def _gated_pod_errors(munged: Obj, spec: Obj, before: Obj) -> list[ApiFieldError]:
     """Return errors for changes that do not narrow a gated pod's node selector or required node affinity terms."""
-    errors: list[FieldError] = []
+    errors: list[ApiFieldError] = []
     selector, was = spec.get("nodeSelector") or {}, before.get("nodeSelector") or {}
     if any(selector.get(key) != value for key, value in was.items()):
         detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
         errors.append(invalid_value("spec.nodeSelector", selector or None, detail))
-    _take(munged, before, "nodeSelector")
+    _copy_or_drop(munged, before, "nodeSelector")
     affinity, affinity_was = _node_affinity(spec), _node_affinity(before)
     if affinity != affinity_was:
         if affinity_was is not None:
-            errors += _narrowed(affinity or {}, affinity_was, f"spec.affinity.nodeAffinity.{_REQUIRED}")
+            errors += _narrowing_errors(affinity or {}, affinity_was, f"spec.affinity.nodeAffinity.{_REQUIRED}")
         whole = {key: value for key, value in (spec.get("affinity") or {}).items() if key != "nodeAffinity"}
         if affinity_was is not None:
             whole["nodeAffinity"] = affinity_was
@@ -146,33 +148,33 @@ def _node_affinity(spec: Obj) -> Obj | None:
     return found
 
 
-def _narrowed(new: Obj, old: Obj, path: str) -> list[FieldError]:
+def _narrowing_errors(new: Obj, old: Obj, path: str) -> list[ApiFieldError]:
     """Return errors unless each required term only gains expressions."""
-    terms, was = _terms(new), _terms(old)
+    terms, was = _node_selector_terms(new), _node_selector_terms(old)
     if not was:
         return []
     if len(terms) != len(was):
         detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
-        shown = [internal("NodeTerm", term) for term in terms] or None
+        shown = [to_internal("NodeTerm", term) for term in terms] or None
         return [invalid_value(f"{path}.nodeSelectorTerms", shown, detail)]
     return [
         invalid_value(
             f"{path}.nodeSelectorTerms[{i}]",
-            internal("NodeTerm", term),
+            to_internal("NodeTerm", term),
             "only additions are allowed (no mutations or deletions)",
         )
         for i, (term, before) in enumerate(zip(terms, was, strict=True))
-        if not _extends(term, before)
+        if not _extends_term(term, before)
     ]
 
 
-def _extends(term: Obj, before: Obj) -> bool:
+def _extends_term(term: Obj, before: Obj) -> bool:
     """Return whether a term only gains requirements.
 
     An empty term matches nothing, so that adding to it would widen it.
     """
-    if not _any(before):
-        return not _any(term)
+    if not _has_requirements(before):
+        return not _has_requirements(term)
     for key in ("matchExpressions", "matchFields"):
         kept = before.get(key) or []
         if (term.get(key) or [])[: len(kept)] != kept:
@@ -180,9 +182,9 @@ def _extends(term: Obj, before: Obj) -> bool:
     return True
 
 
-def _any(term: Obj) -> bool:
+def _has_requirements(term: Obj) -> bool:
     return bool(term.get("matchExpressions") or term.get("matchFields"))
 
 
-def _terms(affinity: Obj) -> list[Obj]:
+def _node_selector_terms(affinity: Obj) -> list[Obj]:
     return (affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []

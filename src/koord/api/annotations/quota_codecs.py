@@ -1,0 +1,131 @@
+"""This module holds the codecs of ElasticQuotas: settings and published status in annotations, the tree in
+labels, and the quota labels of pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
+from koord.api.koordinator.protocol import (
+    A_QUOTA_ALLOCATED,
+    A_QUOTA_CHILD_REQUEST,
+    A_QUOTA_GUARANTEED,
+    A_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS,
+    A_QUOTA_NAMESPACES,
+    A_QUOTA_NON_PREEMPTIBLE_REQUEST,
+    A_QUOTA_NON_PREEMPTIBLE_USED,
+    A_QUOTA_REQUEST,
+    A_QUOTA_RESOURCE_KEYS,
+    A_QUOTA_RUNTIME,
+    A_QUOTA_SHARED_WEIGHT,
+    FALSE,
+    L_QUOTA_ALLOW_FORCE_UPDATE,
+    L_QUOTA_ALLOW_LENT_RESOURCE,
+    L_QUOTA_IGNORE_DEFAULT_TREE,
+    L_QUOTA_IS_PARENT,
+    L_QUOTA_IS_ROOT,
+    L_QUOTA_NAME,
+    L_QUOTA_PARENT,
+    L_QUOTA_PREEMPTIBLE,
+    L_QUOTA_PROFILE,
+    L_QUOTA_TREE_ID,
+    ROOT_QUOTA,
+    TRUE,
+)
+from koord.api.koordinator.resource_name import CPU, MEMORY
+from koord.api.model import QuantityText, ResourceList
+from koord.values.quantity import Quantity
+
+# Written by the scheduler, in the order in which it publishes them.
+QUOTA_STATUS_KEYS = (
+    A_QUOTA_RUNTIME,
+    A_QUOTA_REQUEST,
+    A_QUOTA_CHILD_REQUEST,
+    A_QUOTA_ALLOCATED,
+    A_QUOTA_GUARANTEED,
+    A_QUOTA_NON_PREEMPTIBLE_REQUEST,
+    A_QUOTA_NON_PREEMPTIBLE_USED,
+)
+DEFAULT_QUOTA_RESOURCE_KEYS = (CPU, MEMORY)
+
+
+def parse_quota_resources(annotations: Mapping[str, str], key: str) -> ResourceList | MalformedAnnotation | None:
+    """Parse any of the resource lists: the status keys, total-resource, unschedulable-resource, admission."""
+    return parse_json(annotations, key, ResourceList, lambda v: v.values())
+
+
+def dump_quota_resources(value: Mapping[str, QuantityText]) -> str:
+    return dump_json(value)
+
+
+def quota_shared_weight(annotations: Mapping[str, str], maximum: ResourceList) -> ResourceList:
+    """Return the stated weights, or spec.max when they are missing, unreadable or all zero."""
+    found = parse_quota_resources(annotations, A_QUOTA_SHARED_WEIGHT)
+    if (
+        found is None
+        or isinstance(found, MalformedAnnotation)
+        or all(Quantity.parse(q).is_zero() for q in found.values())
+    ):
+        return maximum
+    return found
+
+
+def quota_namespaces(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the namespaces whose pods belong to the quota; unreadable text names none."""
+    found = parse_json(annotations, A_QUOTA_NAMESPACES, tuple[str, ...])
+    return () if found is None or isinstance(found, MalformedAnnotation) else found
+
+
+def quota_resource_keys(annotations: Mapping[str, str]) -> tuple[str, ...] | MalformedAnnotation:
+    """Return the resources of a profile's root quota."""
+    found = parse_json(annotations, A_QUOTA_RESOURCE_KEYS, tuple[str, ...])
+    return DEFAULT_QUOTA_RESOURCE_KEYS if found is None else found
+
+
+def quota_max_strict_check_keys(annotations: Mapping[str, str]) -> tuple[str, ...] | MalformedAnnotation | None:
+    return parse_json(annotations, A_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS, tuple[str, ...])
+
+
+def dump_quota_names(names: Sequence[str]) -> str:
+    return dump_json(names)
+
+
+class QuotaLabels(msgspec.Struct, frozen=True, kw_only=True):
+    """QuotaLabels is a quota's place in its tree and what it allows. `parent` is the root quota's name when the
+    label is missing; the root itself has no parent.
+    """
+
+    parent: str
+    is_parent: bool
+    allow_lent_resource: bool
+    allow_force_update: bool
+    tree_id: str
+    is_tree_root: bool
+    ignore_default_tree: bool
+    profile: str
+
+
+def parse_quota_labels(labels: Mapping[str, str]) -> QuotaLabels:
+    return QuotaLabels(
+        parent=labels.get(L_QUOTA_PARENT) or ROOT_QUOTA,
+        is_parent=labels.get(L_QUOTA_IS_PARENT) == TRUE,
+        allow_lent_resource=labels.get(L_QUOTA_ALLOW_LENT_RESOURCE) != FALSE,
+        allow_force_update=labels.get(L_QUOTA_ALLOW_FORCE_UPDATE) == TRUE,
+        tree_id=labels.get(L_QUOTA_TREE_ID, ""),
+        is_tree_root=labels.get(L_QUOTA_IS_ROOT) == TRUE,
+        ignore_default_tree=labels.get(L_QUOTA_IGNORE_DEFAULT_TREE) == TRUE,
+        profile=labels.get(L_QUOTA_PROFILE, ""),
+    )
+
+
+def pod_quota_name(labels: Mapping[str, str]) -> str | None:
+    """Return the quota that a pod names; None leaves it to its namespace and then to the default quota."""
+    return labels.get(L_QUOTA_NAME) or None
+
+
+def is_quota_preemptible(labels: Mapping[str, str]) -> bool:
+    """Return whether the pod is preemptible; non-preemptible pods are counted against the quota's min."""
+    return labels.get(L_QUOTA_PREEMPTIBLE) != FALSE

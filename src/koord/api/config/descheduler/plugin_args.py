@@ -1,0 +1,235 @@
+"""This module holds the arguments of the smaller descheduler plugins and what all arguments share: namespaces,
+pod selectors, thresholds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from koord.api.config.field_error import (
+    FieldError,
+    duplicate_errors,
+    each_range_errors,
+    enum_errors,
+    range_errors,
+    required_error,
+    selector_errors,
+)
+from koord.api.koordinator.resource_name import CPU, MEMORY
+from koord.api.kubernetes.meta import LabelSelector
+from koord.api.model import Model
+from koord.values.names import dns1123_label
+
+API_VERSION = "descheduler/v1alpha2"
+
+
+class DeschedulerPluginArgs(Model, frozen=True, kw_only=True):
+    api_version: str = ""
+    kind: str = ""
+
+
+class NamespaceFilter(Model, frozen=True, kw_only=True):
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+class DeschedulerPodSelector(Model, frozen=True, kw_only=True):
+    name: str = ""
+    selector: LabelSelector | None = None
+
+
+def validate_namespaces(given: NamespaceFilter | None, path: str) -> list[FieldError]:
+    if given is None or not (given.include and given.exclude):
+        return []
+    return [FieldError(path, [*given.include, *given.exclude], "only one of Include/Exclude namespaces can be set")]
+
+
+def validate_pod_selectors(given: tuple[DeschedulerPodSelector, ...], path: str = "podSelectors") -> list[FieldError]:
+    return [e for i, pod in enumerate(given) for e in selector_errors(f"{path}[{i}].selector", pod.selector)]
+
+
+def upper_bound_errors(
+    lower: Mapping[str, float], upper: Mapping[str, float], path: str, rule: str
+) -> list[FieldError]:
+    """Return an error for each value of `lower` above the same resource's in `upper`; resources in only one are
+    not compared.
+    """
+    return [
+        FieldError(f"{path}[{name}]", value, f"{rule} ({upper[name]:g})")
+        for name, value in lower.items()
+        if name in upper and value > upper[name]
+    ]
+
+
+def validate_thresholds(
+    high: Mapping[str, float],
+    low: Mapping[str, float],
+    prod_high: Mapping[str, float],
+    prod_low: Mapping[str, float],
+    path: str = "",
+) -> list[FieldError]:
+    """Validate the four thresholds of load-based plugins against 0 and against each other."""
+    named = {
+        "highThresholds": high,
+        "lowThresholds": low,
+        "prodHighThresholds": prod_high,
+        "prodLowThresholds": prod_low,
+    }
+    errors = [e for name, given in named.items() for e in each_range_errors(f"{path}{name}", given, low=0)]
+    at_most = "percentage must be less than or equal to"
+    errors += upper_bound_errors(low, high, f"{path}lowThresholds", f"low {at_most} highThresholds")
+    # In the words of upstream, which names the field with a capital here.
+    above = "node percentage must be greater than or equal to prodHighThresholds"
+    errors += upper_bound_errors(prod_high, high, f"{path}ProdHighThresholds", above)
+    errors += upper_bound_errors(prod_low, prod_high, f"{path}prodLowThresholds", f"low {at_most} prodHighThresholds")
+    return errors
+
+
+BIN_PACK_CALCULATE_ONLY = "CalculateOnly"
+BIN_PACK_EVICT_DIRECTLY = "EvictDirectly"
+
+
+class ScaleDownBinPackArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
+    """ScaleDownBinPackArgs says which pods should go first when a workload shrinks."""
+
+    paused: bool | None = None
+    strategy: str = ""
+    max_pods_to_evict: int | None = None
+    node_selector: LabelSelector | None = None
+    pod_selectors: tuple[DeschedulerPodSelector, ...] = ()
+    evictable_namespaces: NamespaceFilter | None = None
+    resources: tuple[str, ...] = ()
+    resource_weights: dict[str, float] = {}
+
+
+def defaulted_bin_pack(args: ScaleDownBinPackArgs) -> ScaleDownBinPackArgs:
+    resources = args.resources or (CPU, MEMORY)
+    return msgspec.structs.replace(
+        args,
+        paused=args.paused or False,
+        strategy=args.strategy or BIN_PACK_CALCULATE_ONLY,
+        resources=resources,
+        resource_weights={**dict.fromkeys(resources, 1.0), **args.resource_weights},
+    )
+
+
+def validate_bin_pack(args: ScaleDownBinPackArgs) -> list[FieldError]:
+    errors = enum_errors("strategy", args.strategy, (BIN_PACK_CALCULATE_ONLY, BIN_PACK_EVICT_DIRECTLY))
+    if args.strategy == BIN_PACK_EVICT_DIRECTLY and (args.max_pods_to_evict or 0) <= 0:
+        rule = "must be greater than 0 with strategy EvictDirectly"
+        errors.append(FieldError("maxPodsToEvict", args.max_pods_to_evict, rule))
+    errors += selector_errors("nodeSelector", args.node_selector)
+    errors += validate_pod_selectors(args.pod_selectors)
+    errors += validate_namespaces(args.evictable_namespaces, "evictableNamespaces")
+    errors += [required_error(f"resources[{i}]") for i, name in enumerate(args.resources) if not name]
+    errors += duplicate_errors("resources", args.resources)
+    for name, weight in args.resource_weights.items():
+        if not (math.isfinite(weight) and weight > 0):
+            errors.append(FieldError(f"resourceWeights[{name}]", weight, "must be a finite number greater than 0"))
+    return errors
+
+
+CUSTOM_PRIORITY_BEST_EFFORT = "BestEffort"
+CUSTOM_PRIORITY_DRAIN_NODE = "DrainNode"
+
+
+class PriorityLevel(Model, frozen=True, kw_only=True):
+    """PriorityLevel is a level of nodes. The two thresholds are part of the shape and without effect."""
+
+    name: str = ""
+    node_selector: LabelSelector | None = None
+    keep_threshold: dict[str, float] = {}
+    reject_threshold: dict[str, float] = {}
+
+
+class CustomPriorityArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
+    """CustomPriorityArgs lists levels of nodes, expensive first, off which pods are moved."""
+
+    paused: bool | None = None
+    dry_run: bool | None = None
+    evictable_namespaces: NamespaceFilter | None = None
+    node_selector: LabelSelector | None = None
+    pod_selectors: tuple[DeschedulerPodSelector, ...] = ()
+    node_fit: bool | None = None
+    eviction_order: tuple[PriorityLevel, ...] = ()
+    mode: str = ""
+    auto_cordon: bool | None = None
+
+
+def defaulted_custom_priority(args: CustomPriorityArgs) -> CustomPriorityArgs:
+    return msgspec.structs.replace(
+        args,
+        paused=args.paused or False,
+        dry_run=args.dry_run or False,
+        node_fit=True if args.node_fit is None else args.node_fit,
+        mode=args.mode or CUSTOM_PRIORITY_BEST_EFFORT,
+        auto_cordon=args.auto_cordon or False,
+    )
+
+
+def validate_custom_priority(args: CustomPriorityArgs) -> list[FieldError]:
+    errors = validate_namespaces(args.evictable_namespaces, "evictableNamespaces")
+    errors += selector_errors("nodeSelector", args.node_selector)
+    errors += enum_errors("mode", args.mode, (CUSTOM_PRIORITY_BEST_EFFORT, CUSTOM_PRIORITY_DRAIN_NODE))
+    for index, pod in enumerate(args.pod_selectors):
+        errors += _name_errors(f"podSelectors[{index}].name", pod.name)
+        errors += selector_errors(f"podSelectors[{index}].selector", pod.selector)
+    if len(args.eviction_order) < 2:
+        errors.append(FieldError("evictionOrder", len(args.eviction_order), "must have at least 2 levels"))
+    errors += duplicate_errors("evictionOrder", (level.name for level in args.eviction_order))
+    for index, level in enumerate(args.eviction_order):
+        here = f"evictionOrder[{index}]"
+        errors += _name_errors(f"{here}.name", level.name)
+        errors += [required_error(f"{here}.nodeSelector")] if level.node_selector is None else []
+        errors += selector_errors(f"{here}.nodeSelector", level.node_selector)
+        errors += each_range_errors(f"{here}.keepThreshold", level.keep_threshold, low=0, high=100)
+        errors += each_range_errors(f"{here}.rejectThreshold", level.reject_threshold, low=0, high=100)
+    return errors
+
+
+def _name_errors(field: str, name: str) -> list[FieldError]:
+    if not name:
+        return [required_error(field)]
+    return [FieldError(field, name, why) for why in dns1123_label(name)]
+
+
+class FragmentationAwareArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
+    """FragmentationAwareArgs says how uneven a node's allocation may be before a pod is moved off it."""
+
+    paused: bool | None = None
+    dry_run: bool | None = None
+    node_selector: LabelSelector | None = None
+    evictable_namespaces: NamespaceFilter | None = None
+    pod_selectors: tuple[DeschedulerPodSelector, ...] = ()
+    node_fit: bool | None = None
+    resources: tuple[str, ...] = ()
+    imbalance_threshold: float | None = None
+    min_improvement_threshold: float | None = None
+
+
+def defaulted_fragmentation(args: FragmentationAwareArgs) -> FragmentationAwareArgs:
+    imbalance, improvement = args.imbalance_threshold, args.min_improvement_threshold
+    return msgspec.structs.replace(
+        args,
+        paused=args.paused or False,
+        dry_run=args.dry_run or False,
+        node_fit=True if args.node_fit is None else args.node_fit,
+        resources=args.resources or (CPU, MEMORY),
+        imbalance_threshold=0.15 if imbalance is None else imbalance,
+        min_improvement_threshold=0.02 if improvement is None else improvement,
+    )
+
+
+def validate_fragmentation(args: FragmentationAwareArgs) -> list[FieldError]:
+    return [
+        *selector_errors("nodeSelector", args.node_selector),
+        *validate_namespaces(args.evictable_namespaces, "evictableNamespaces"),
+        *validate_pod_selectors(args.pod_selectors),
+        *(required_error(f"resources[{i}]") for i, name in enumerate(args.resources) if not name),
+        *duplicate_errors("resources", args.resources),
+        *range_errors("imbalanceThreshold", args.imbalance_threshold, low=0),
+        *range_errors("minImprovementThreshold", args.min_improvement_threshold, low=0),
+    ]

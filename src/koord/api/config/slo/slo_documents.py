@@ -1,0 +1,141 @@
+"""This module holds the documents of slo-controller-config that become a NodeSLO, and those of CPU
+normalization and resource amplification. A per-node entry carries its strategy inline, beside a selector.
+"""
+
+from __future__ import annotations
+
+from koord.api.config.field_error import FieldError, range_errors
+from koord.api.koordinator.slo_strategy import (
+    CPUBurstStrategy,
+    HostApplicationSpec,
+    ResourceQOSStrategy,
+    ResourceThresholdStrategy,
+    SystemStrategy,
+)
+from koord.api.kubernetes.meta import LabelSelector
+from koord.api.model import Model
+
+
+class NodeThresholdStrategy(ResourceThresholdStrategy, frozen=True, kw_only=True):
+    name: str = ""
+    node_selector: LabelSelector | None = None
+
+
+class ThresholdConfig(Model, frozen=True, kw_only=True):
+    cluster_strategy: ResourceThresholdStrategy | None = None
+    node_strategies: tuple[NodeThresholdStrategy, ...] = ()
+
+
+class NodeQOSStrategy(ResourceQOSStrategy, frozen=True, kw_only=True):
+    name: str = ""
+    node_selector: LabelSelector | None = None
+
+
+class QOSConfig(Model, frozen=True, kw_only=True):
+    cluster_strategy: ResourceQOSStrategy | None = None
+    node_strategies: tuple[NodeQOSStrategy, ...] = ()
+
+
+class NodeCPUBurstStrategy(CPUBurstStrategy, frozen=True, kw_only=True):
+    name: str = ""
+    node_selector: LabelSelector | None = None
+
+
+class CPUBurstConfig(Model, frozen=True, kw_only=True):
+    cluster_strategy: CPUBurstStrategy | None = None
+    node_strategies: tuple[NodeCPUBurstStrategy, ...] = ()
+
+
+class NodeSystemStrategy(SystemStrategy, frozen=True, kw_only=True):
+    name: str = ""
+    node_selector: LabelSelector | None = None
+
+
+class SystemConfig(Model, frozen=True, kw_only=True):
+    cluster_strategy: SystemStrategy | None = None
+    node_strategies: tuple[NodeSystemStrategy, ...] = ()
+
+
+class NodeHostApplications(Model, frozen=True, kw_only=True):
+    name: str = ""
+    node_selector: LabelSelector | None = None
+    applications: tuple[HostApplicationSpec, ...] = ()
+
+
+class HostApplicationConfig(Model, frozen=True, kw_only=True):
+    """HostApplicationConfig has no defaults and is not merged: the first matching entry replaces the list, even
+    with an empty one.
+    """
+
+    applications: tuple[HostApplicationSpec, ...] = ()
+    node_configs: tuple[NodeHostApplications, ...] = ()
+
+
+MIN_CPU_NORMALIZATION_RATIO, MAX_CPU_NORMALIZATION_RATIO = 1.0, 5.0
+
+
+class CPUModelRatios(Model, frozen=True, kw_only=True):
+    """CPUModelRatios holds the ratios of one CPU model, by what is switched on."""
+
+    base_ratio: float | None = None
+    hyper_thread_enabled_ratio: float | None = None
+    turbo_enabled_ratio: float | None = None
+    hyper_thread_turbo_enabled_ratio: float | None = None
+
+
+class CPUNormalizationStrategy(Model, frozen=True, kw_only=True):
+    """CPUNormalizationStrategy holds the ratios that make CPUs of unequal machines comparable."""
+
+    enable: bool | None = None
+    default_ratio: float | None = None
+    ratio_model: dict[str, CPUModelRatios] = {}
+
+
+class NodeCPUNormalization(CPUNormalizationStrategy, frozen=True, kw_only=True):
+    name: str = ""
+    node_selector: LabelSelector | None = None
+
+
+class CPUNormalizationConfig(CPUNormalizationStrategy, frozen=True, kw_only=True):
+    node_configs: tuple[NodeCPUNormalization, ...] = ()
+
+
+class ResourceAmplificationStrategy(Model, frozen=True, kw_only=True):
+    enable: bool | None = None
+    resource_amplification_ratio: dict[str, float] = {}
+
+
+class NodeResourceAmplification(ResourceAmplificationStrategy, frozen=True, kw_only=True):
+    name: str = ""
+    node_selector: LabelSelector | None = None
+
+
+class ResourceAmplificationConfig(ResourceAmplificationStrategy, frozen=True, kw_only=True):
+    node_configs: tuple[NodeResourceAmplification, ...] = ()
+
+
+DEFAULT_CPU_NORMALIZATION = CPUNormalizationStrategy(enable=False)
+DEFAULT_RESOURCE_AMPLIFICATION = ResourceAmplificationStrategy(enable=False)
+
+
+def cpu_normalization_ratio(
+    strategy: CPUNormalizationStrategy, cpu_model: str, *, hyper_thread: bool, turbo: bool
+) -> float | FieldError:
+    """Return the ratio of a node's CPU: of its model and switches, else the default; an error when neither is
+    stated.
+    """
+    known = strategy.ratio_model.get(cpu_model, CPUModelRatios())
+    chosen = {
+        (True, True): known.hyper_thread_turbo_enabled_ratio,
+        (True, False): known.hyper_thread_enabled_ratio,
+        (False, True): known.turbo_enabled_ratio,
+        (False, False): known.base_ratio,
+    }[hyper_thread, turbo]
+    if chosen is None:
+        chosen = strategy.default_ratio
+    if chosen is None:
+        return FieldError(f"ratioModel[{cpu_model}]", None, "no ratio for this CPU and no defaultRatio")
+    errors = range_errors(
+        f"ratioModel[{cpu_model}]", chosen, low=MIN_CPU_NORMALIZATION_RATIO, high=MAX_CPU_NORMALIZATION_RATIO
+    )
+    return errors[0] if errors else chosen

@@ -1,0 +1,1 @@
+"""Wire types of Kubernetes' own API groups, and the table of built-in kinds."""

@@ -1,0 +1,181 @@
+"""This module is the table of Kubernetes' own kinds: how each is addressed and which model reads it.
+
+Only what a server lists in discovery is here. Eviction and AdmissionReview are bodies of requests, not
+stored kinds: import their models where they are used.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from koord.api.kubernetes import (
+    admission,
+    apiextensions,
+    apps,
+    batch,
+    coordination,
+    core_v1,
+    disruption,
+    dynamic_resources,
+    events,
+    rbac,
+    scheduling,
+    storage,
+)
+from koord.api.kubernetes.meta import Object
+from koord.api.kubernetes.resource import Resource
+
+O = TypeVar("O", bound=Object)  # noqa: E741
+
+APPS = "apps"
+BATCH = "batch"
+POLICY = "policy"
+SCHEDULING = "scheduling.k8s.io"
+NODE = "node.k8s.io"
+STORAGE = "storage.k8s.io"
+COORDINATION = "coordination.k8s.io"
+RBAC = "rbac.authorization.k8s.io"
+ADMISSION_REGISTRATION = "admissionregistration.k8s.io"
+API_EXTENSIONS = "apiextensions.k8s.io"
+EVENTS = "events.k8s.io"
+RESOURCE = "resource.k8s.io"
+
+
+def _v1(
+    group: str, model: type[O], plural: str, *short_names: str, namespaced: bool = True, status: bool = False
+) -> Resource[O]:
+    """Make the entry of a built-in kind: every one is v1, is named like its model, and has the lower-case kind as
+    singular.
+    """
+    return Resource(
+        group=group,
+        version="v1",
+        kind=model.__name__,
+        plural=plural,
+        singular=model.__name__.lower(),
+        short_names=short_names,
+        namespaced=namespaced,
+        status_subresource=status,
+        model=model,
+    )
+
+
+PODS = _v1("", core_v1.Pod, "pods", "po", status=True)
+NODES = _v1("", core_v1.Node, "nodes", "no", namespaced=False, status=True)
+NAMESPACES = _v1("", core_v1.Namespace, "namespaces", "ns", namespaced=False, status=True)
+CONFIG_MAPS = _v1("", core_v1.ConfigMap, "configmaps", "cm")
+SECRETS = _v1("", core_v1.Secret, "secrets")
+SERVICES = _v1("", core_v1.Service, "services", "svc", status=True)
+SERVICE_ACCOUNTS = _v1("", core_v1.ServiceAccount, "serviceaccounts", "sa")
+REPLICATION_CONTROLLERS = _v1("", core_v1.ReplicationController, "replicationcontrollers", "rc", status=True)
+POD_TEMPLATES = _v1("", core_v1.PodTemplate, "podtemplates")
+PERSISTENT_VOLUMES = _v1("", core_v1.PersistentVolume, "persistentvolumes", "pv", namespaced=False, status=True)
+PERSISTENT_VOLUME_CLAIMS = _v1("", core_v1.PersistentVolumeClaim, "persistentvolumeclaims", "pvc", status=True)
+CORE_EVENTS = _v1("", core_v1.Event, "events", "ev")
+RESOURCE_QUOTAS = _v1("", core_v1.ResourceQuota, "resourcequotas", "quota", status=True)
+LIMIT_RANGES = _v1("", core_v1.LimitRange, "limitranges", "limits")
+BINDINGS = _v1("", core_v1.Binding, "bindings")
+
+DEPLOYMENTS = _v1(APPS, apps.Deployment, "deployments", "deploy", status=True)
+REPLICA_SETS = _v1(APPS, apps.ReplicaSet, "replicasets", "rs", status=True)
+STATEFUL_SETS = _v1(APPS, apps.StatefulSet, "statefulsets", "sts", status=True)
+DAEMON_SETS = _v1(APPS, apps.DaemonSet, "daemonsets", "ds", status=True)
+CONTROLLER_REVISIONS = _v1(APPS, apps.ControllerRevision, "controllerrevisions")
+
+JOBS = _v1(BATCH, batch.Job, "jobs", status=True)
+CRON_JOBS = _v1(BATCH, batch.CronJob, "cronjobs", "cj", status=True)
+
+POD_DISRUPTION_BUDGETS = _v1(POLICY, disruption.PodDisruptionBudget, "poddisruptionbudgets", "pdb", status=True)
+
+PRIORITY_CLASSES = _v1(SCHEDULING, scheduling.PriorityClass, "priorityclasses", "pc", namespaced=False)
+RUNTIME_CLASSES = _v1(NODE, scheduling.RuntimeClass, "runtimeclasses", namespaced=False)
+
+STORAGE_CLASSES = _v1(STORAGE, storage.StorageClass, "storageclasses", "sc", namespaced=False)
+CSI_NODES = _v1(STORAGE, storage.CSINode, "csinodes", namespaced=False)
+CSI_DRIVERS = _v1(STORAGE, storage.CSIDriver, "csidrivers", namespaced=False)
+CSI_STORAGE_CAPACITIES = _v1(STORAGE, storage.CSIStorageCapacity, "csistoragecapacities")
+VOLUME_ATTACHMENTS = _v1(STORAGE, storage.VolumeAttachment, "volumeattachments", namespaced=False, status=True)
+
+LEASES = _v1(COORDINATION, coordination.Lease, "leases")
+
+ROLES = _v1(RBAC, rbac.Role, "roles")
+CLUSTER_ROLES = _v1(RBAC, rbac.ClusterRole, "clusterroles", namespaced=False)
+ROLE_BINDINGS = _v1(RBAC, rbac.RoleBinding, "rolebindings")
+CLUSTER_ROLE_BINDINGS = _v1(RBAC, rbac.ClusterRoleBinding, "clusterrolebindings", namespaced=False)
+
+MUTATING_WEBHOOK_CONFIGURATIONS = _v1(
+    ADMISSION_REGISTRATION,
+    admission.MutatingWebhookConfiguration,
+    "mutatingwebhookconfigurations",
+    namespaced=False,
+)
+VALIDATING_WEBHOOK_CONFIGURATIONS = _v1(
+    ADMISSION_REGISTRATION,
+    admission.ValidatingWebhookConfiguration,
+    "validatingwebhookconfigurations",
+    namespaced=False,
+)
+
+CUSTOM_RESOURCE_DEFINITIONS = _v1(
+    API_EXTENSIONS,
+    apiextensions.CustomResourceDefinition,
+    "customresourcedefinitions",
+    "crd",
+    "crds",
+    namespaced=False,
+    status=True,
+)
+
+EVENTS_EVENTS = _v1(EVENTS, events.Event, "events", "ev")
+
+RESOURCE_CLAIMS = _v1(RESOURCE, dynamic_resources.ResourceClaim, "resourceclaims", status=True)
+RESOURCE_CLAIM_TEMPLATES = _v1(RESOURCE, dynamic_resources.ResourceClaimTemplate, "resourceclaimtemplates")
+DEVICE_CLASSES = _v1(RESOURCE, dynamic_resources.DeviceClass, "deviceclasses", namespaced=False)
+RESOURCE_SLICES = _v1(RESOURCE, dynamic_resources.ResourceSlice, "resourceslices", namespaced=False)
+
+# Order matters: where two groups share a name (events), the earlier one is meant when no group is given.
+BUILTIN_KINDS: tuple[Resource[Any], ...] = (
+    PODS,
+    NODES,
+    NAMESPACES,
+    CONFIG_MAPS,
+    SECRETS,
+    SERVICES,
+    SERVICE_ACCOUNTS,
+    REPLICATION_CONTROLLERS,
+    POD_TEMPLATES,
+    PERSISTENT_VOLUMES,
+    PERSISTENT_VOLUME_CLAIMS,
+    CORE_EVENTS,
+    RESOURCE_QUOTAS,
+    LIMIT_RANGES,
+    BINDINGS,
+    DEPLOYMENTS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    DAEMON_SETS,
+    CONTROLLER_REVISIONS,
+    JOBS,
+    CRON_JOBS,
+    POD_DISRUPTION_BUDGETS,
+    PRIORITY_CLASSES,
+    RUNTIME_CLASSES,
+    STORAGE_CLASSES,
+    CSI_NODES,
+    CSI_DRIVERS,
+    CSI_STORAGE_CAPACITIES,
+    VOLUME_ATTACHMENTS,
+    LEASES,
+    ROLES,
+    CLUSTER_ROLES,
+    ROLE_BINDINGS,
+    CLUSTER_ROLE_BINDINGS,
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    EVENTS_EVENTS,
+    RESOURCE_CLAIMS,
+    RESOURCE_CLAIM_TEMPLATES,
+    DEVICE_CLASSES,
+    RESOURCE_SLICES,
+)

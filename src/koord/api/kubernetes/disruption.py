@@ -1,0 +1,54 @@
+"""This module holds policy/v1: disruption budgets, and the eviction request."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from koord.api.kubernetes.meta import Condition, LabelSelector, Object
+from koord.api.model import IntOrString, Submodel
+
+
+class PodDisruptionBudgetSpec(Submodel, frozen=True, kw_only=True):
+    """PodDisruptionBudgetSpec selects pods: a null selector matches none, an empty one matches all of the
+    namespace.
+    """
+
+    min_available: IntOrString | None = None
+    max_unavailable: IntOrString | None = None
+    selector: LabelSelector | None = None
+    unhealthy_pod_eviction_policy: str | None = None  # IfHealthyBudget, AlwaysAllow
+
+
+class PodDisruptionBudgetStatus(Submodel, frozen=True, kw_only=True):
+    observed_generation: int = 0
+    disrupted_pods: dict[str, datetime | None] = {}
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    expected_pods: int = 0
+    conditions: tuple[Condition, ...] = ()
+
+
+class PodDisruptionBudget(Object, frozen=True, kw_only=True):
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+class Preconditions(Submodel, frozen=True, kw_only=True):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class DeleteOptions(Submodel, frozen=True, kw_only=True):
+    """DeleteOptions is meta/v1's: the body of a deletion, and the part of an eviction that says how to delete."""
+
+    api_version: str = ""
+    kind: str = ""
+    grace_period_seconds: int | None = None
+    preconditions: Preconditions | None = None
+    propagation_policy: str | None = None  # Orphan, Background, Foreground
+    dry_run: tuple[str, ...] = ()
+
+
+class Eviction(Object, frozen=True, kw_only=True):
+    delete_options: DeleteOptions | None = None

@@ -1,0 +1,99 @@
+"""This module holds meta.k8s.io/v1 as programs read it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from koord.api.model import Model
+
+
+class OwnerReference(Model, frozen=True, kw_only=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+    block_owner_deletion: bool = False
+
+
+class ObjectMeta(Model, frozen=True, kw_only=True):
+    """ObjectMeta omits managedFields and selfLink: no program reads them and they are half of an object's bytes."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+
+
+class TypeMeta(Model, frozen=True, kw_only=True):
+    api_version: str = ""
+    kind: str = ""
+
+
+class Object(Model, frozen=True, kw_only=True):
+    """Object is what every stored object has. Kinds subclass it and add spec, status or their own fields."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class LabelSelectorRequirement(Model, frozen=True, kw_only=True):
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class LabelSelector(Model, frozen=True, kw_only=True):
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+
+
+class Condition(Model, frozen=True, kw_only=True):
+    type: str = ""
+    status: str = ""
+    observed_generation: int = 0
+    last_transition_time: datetime | None = None
+    reason: str = ""
+    message: str = ""
+
+
+class StatusCause(Model, frozen=True, kw_only=True):
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class StatusDetails(Model, frozen=True, kw_only=True):
+    name: str = ""
+    group: str = ""
+    kind: str = ""
+    uid: str = ""
+    causes: tuple[StatusCause, ...] = ()
+    retry_after_seconds: int = 0
+
+
+class Status(Model, frozen=True, kw_only=True):
+    """Status is the body of every error response of an API server."""
+
+    status: str = ""
+    message: str = ""
+    reason: str = ""
+    details: StatusDetails | None = None
+    code: int = 0
+
+
+def format_micro_time(moment: datetime) -> str:
+    """Format a moment as metav1.MicroTime: the server accepts exactly six digits of fraction and no other
+    spelling.
+    """
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,1 @@
+"""Generation of structural OpenAPI schemas and CustomResourceDefinitions from the wire types."""

@@ -1,0 +1,168 @@
+"""This module connects interactive commands to a cluster: its options, one line for every failure, and
+requests to koord's own programs and koordlets through the API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+import click
+import msgspec
+
+from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.pod import Pod
+from koord.kube.client.retrying_caller import RetryPolicy
+from koord.kube.client.typed_client import Client
+from koord.kube.config.connection import BadConfig
+from koord.kube.config.kubeconfig_context import ConnectionOverrides
+from koord.kube.config.loader import load_connection
+from koord.kube.transport.api_error import ApiError, ApiErrorRaised
+from koord.kube.transport.http import HttpTransport
+from koord.kube.transport.interface import ApiRequest, Unreachable
+from koord.telemetry.clock import Clock, WallClock
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NAMESPACE = "koordinator-system"
+METRICS_PORT = 8080
+# A person waits for the answer: one more try is enough to get over a restart of the server.
+INTERACTIVE_RETRY = RetryPolicy(attempts=2)
+
+
+def fail(text: str) -> NoReturn:
+    click.echo(f"koord: {text}", err=True)
+    sys.exit(1)
+
+
+def cluster_options(command: F) -> F:
+    """Add --kubeconfig and --context, as kubectl has them."""
+    command = click.option("--context", default="", help="The context of the kubeconfig to use.")(command)
+    return click.option(
+        "--kubeconfig", default="", help="Path of the kubeconfig. [default: KUBECONFIG, then ~/.kube/config]"
+    )(command)
+
+
+def output_option(command: F) -> F:
+    kinds = click.Choice(["table", "json", "yaml"])
+    return click.option("-o", "--output", type=kinds, default="table", help="How to print.", show_default=True)(command)
+
+
+def run_with_client(main: Callable[[Client, Clock], Awaitable[None]], kubeconfig: str, context: str) -> None:
+    """Run `main` against the cluster. Every failure that a cluster can cause ends in one line and exit code 1."""
+    clock = WallClock()
+
+    async def connected() -> None:
+        connection = load_connection(
+            os.environ, clock, path=kubeconfig, choice=ConnectionOverrides(context=context), terminal=_is_terminal()
+        )
+        transport = HttpTransport(connection, clock)
+        async with Client(
+            transport, clock=clock, qps=0, burst=0, user_agent="koord", retry=INTERACTIVE_RETRY
+        ) as client:
+            await main(client, clock)
+
+    try:
+        asyncio.run(connected())
+    except (BadConfig, ApiErrorRaised) as wrong:
+        fail(str(wrong))
+    except Unreachable as gone:
+        fail(f"the API server cannot be reached: {gone}")
+    except msgspec.ValidationError as strange:
+        fail(f"the API server answered with something unexpected: {strange}")
+
+
+def _is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+async def ask_program(client: Client, program: str, path: str, namespace: str, port: int) -> dict[str, Any] | str:
+    """Return what a program of koord answers at a path of its own, or why there is no answer.
+
+    `koord up` serves its programs below /koord; elsewhere each pod of the program is asked through its proxy.
+    """
+    answer = await client.raw(ApiRequest(method="GET", path=f"/koord/{program}{path}"))
+    if answer.ok:
+        return _decode_object(answer.body.raw())
+    own = _decode_object(answer.body.raw())
+    if (
+        isinstance(own, dict) and "kind" not in own
+    ):  # the program responds with an error of its own; an API server would respond with a Status
+        return f"{program}: {own.get('message', '')}"
+    pods = await client.list(PODS, namespace, labels=f"koord-app={program}")
+    if isinstance(pods, ApiError):
+        return f"the pods of {program} cannot be listed: {pods}"
+    said = f"no pod of {program} runs in namespace {namespace}"
+    for pod in pods.items:
+        if pod.status.phase != "Running":
+            continue
+        name = f"http:{pod.metadata.name}:{port}"
+        proxied = f"/api/v1/namespaces/{namespace}/pods/{name}/proxy{path}"
+        answer = await client.raw(ApiRequest(method="GET", path=proxied))
+        if answer.ok:
+            return _decode_object(answer.body.raw())
+        said = f"{pod.metadata.name}: {_error_message(answer.body.raw())}"
+    return said
+
+
+def _decode_object(raw: bytes) -> dict[str, Any] | str:
+    try:
+        found: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        return f"its answer is not JSON: {error}"
+    return found
+
+
+def _error_message(raw: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(raw, type=dict[str, Any]).get("message", ""))
+    except msgspec.DecodeError:
+        return raw.decode(errors="replace").strip()
+
+
+async def list_koordlets(client: Client, namespace: str, node: str = "") -> list[Pod] | str:
+    """List the running koordlets, of one node or of all; or return why they cannot be listed."""
+    fields = f"spec.nodeName={node}" if node else ""
+    pods = await client.list(PODS, namespace, labels="koord-app=koordlet", fields=fields)
+    if isinstance(pods, ApiError):
+        return f"the pods of koordlet cannot be listed: {pods.message}"
+    return [pod for pod in pods.items if pod.status.phase == "Running"]
+
+
+async def ask_koordlet(
+    client: Client, agent: Pod, port: int, path: str, query: Mapping[str, str] | None = None
+) -> dict[str, Any] | str:
+    """Return what a koordlet answers at a path, or why it does not."""
+    meta = agent.metadata
+    where = f"/api/v1/namespaces/{meta.namespace}/pods/http:{meta.name}:{port}/proxy{path}"
+    try:
+        answer = await client.raw(ApiRequest(method="GET", path=where, query=query or {}))
+    except Unreachable as gone:
+        return f"{meta.name}: {gone}"
+    if not answer.ok:
+        return f"{meta.name} answered {answer.status}: {answer.body.raw()[:200].decode(errors='replace').strip()}"
+    try:
+        found: dict[str, Any] = msgspec.json.decode(answer.body.raw(), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        return f"{meta.name}: its answer is not JSON: {error}"
+    return found
+
+
+async def ask_simulated_koordlet(
+    client: Client, node: str, path: str, query: Mapping[str, str] | None = None
+) -> dict[str, Any] | str | None:
+    """Return what the simulated koordlet of a node answers, or all of them together without a node; None where
+    there are none.
+    """
+    where = f"/koord/koordlet/nodes/{node}{path}" if node else f"/koord/koordlet{path}"
+    answer = await client.raw(ApiRequest(method="GET", path=where, query=query or {}))
+    try:
+        found = msgspec.json.decode(answer.body.raw(), type=dict[str, Any])
+    except msgspec.DecodeError:
+        return None  # another API server's "404 page not found"
+    if answer.ok:
+        return found
+    return None if "kind" in found else str(found.get("message", ""))  # a Status is the API server's own error

@@ -1,0 +1,1 @@
+"""The subcommands of `koord`, one module or folder per noun."""

@@ -1,0 +1,1 @@
+"""`koord config`: checks of configuration files without a cluster."""

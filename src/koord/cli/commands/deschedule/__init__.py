@@ -1,0 +1,1 @@
+"""`koord deschedule`: dry runs of the descheduler."""

@@ -1,0 +1,1 @@
+"""`koord explain`: why pods, nodes and evictions are as they are."""

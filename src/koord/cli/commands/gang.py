@@ -1,0 +1,95 @@
+"""This module is `koord gang`: the members of a gang, their state and what holds them, asked of the scheduler
+itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from koord.api.koordinator.protocol import SCHEDULER
+from koord.cli import cluster_access
+from koord.cli.commands.explain.pod import SCHEDULER_PORT
+from koord.cli.printing import plain_table, print_result
+from koord.kube.client.typed_client import Client
+from koord.scheduler.plugins.coscheduling.explain import GangReport
+from koord.telemetry.clock import Clock
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@click.command()
+@click.argument("name", default="", metavar="[[NAMESPACE/]NAME]")
+@click.option("-n", "--namespace", default="", help="The gang's namespace, if it is not part of its name.")
+@click.option(
+    "--scheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where koord-scheduler runs."
+)
+@click.option("--scheduler-port", default=SCHEDULER_PORT, show_default=True, help="The port of its --port.")
+@cluster_access.output_option
+@cluster_access.cluster_options
+def gang(
+    name: str,
+    namespace: str,
+    scheduler_namespace: str,
+    scheduler_port: int,
+    output: str,
+    kubeconfig: str,
+    context: str,
+) -> None:
+    """Gangs: how many members are there, bound and waiting, and for what. With NAME, every member and what holds it."""
+    space, _, short = name.rpartition("/")
+    space = space or namespace or "default"
+
+    async def main(client: Client, clock: Clock) -> None:
+        path = f"/apis/v1/explain/gangs{f'/{space}/{short}' if short else ''}"
+        answer = await cluster_access.ask_program(client, SCHEDULER, path, scheduler_namespace, scheduler_port)
+        if isinstance(answer, str):
+            cluster_access.fail(f"koord-scheduler says: {answer}")
+        if short:
+            one = msgspec.convert(answer, GangReport)
+            print_result(one, output, lambda console: print_gang(console, one))
+            return
+        found = msgspec.convert(answer["gangs"], list[GangReport])
+        if namespace:
+            found = [each for each in found if each.name.startswith(f"{namespace}/")]
+        print_result(found, output, lambda console: print_gangs(console, found))
+
+    cluster_access.run_with_client(main, kubeconfig, context)
+
+
+def print_gangs(console: Console, found: list[GangReport]) -> None:
+    if not found:
+        console.print("There are no gangs.")
+        return
+    table = plain_table(
+        ("GANG", "left"),
+        ("MINIMUM", "right"),
+        ("MEMBERS", "right"),
+        ("BOUND", "right"),
+        ("WAITING", "right"),
+        ("IT", "left"),
+    )
+    for one in found:
+        minimum = "?" if one.minimum is None else str(one.minimum)
+        table.add_row(one.name, minimum, str(one.members), str(one.bound), str(one.waiting), one.told)
+    console.print(table)
+
+
+def print_gang(console: Console, one: GangReport) -> None:
+    minimum = "?" if one.minimum is None else one.minimum
+    console.print(f"{one.name}: {one.told}")
+    console.print(
+        f"  members   {one.members} of at least {minimum}; {one.bound} bound, {one.waiting} waiting at their node"
+    )
+    console.print(f"  rules     {one.mode}, {one.policy}, members wait up to {one.wait_seconds:g} s for each other")
+    if len(one.group) > 1:
+        console.print(f"  group     {', '.join(one.group)}")
+    if one.last_failure:
+        console.print(f"  last try  {one.last_failure}")
+    table = plain_table(("POD", "left"), ("STATE", "left"), ("NODE", "left"), ("WHY", "left"))
+    for each in one.standings:
+        table.add_row(each.pod, each.state, each.node or "-", each.why)
+    console.print(table)

@@ -1,0 +1,1 @@
+"""`koord migrate` and `koord migrations`: PodMigrationJobs by hand."""

@@ -1,0 +1,1 @@
+"""`koord node`: what is on one node and who holds it."""

@@ -1,0 +1,1 @@
+"""`koord quota`: the quota tree and what-if checks."""

@@ -1,0 +1,1 @@
+"""`koord simulate`: what the scheduler would decide about pods."""

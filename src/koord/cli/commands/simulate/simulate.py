@@ -1,0 +1,189 @@
+"""This module is `koord simulate`: what the scheduler would decide about pods, on a live cluster or a
+snapshot. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import yaml
+
+from koord.api.kubernetes.builtin_kinds import NODES, PODS, PRIORITY_CLASSES
+from koord.api.kubernetes.resource import Resource
+from koord.api.registry import KIND_REGISTRY
+from koord.cli import cluster_access
+from koord.cli.commands.explain.pod import print_attempt
+from koord.cli.commands.simulate.pod_input import (
+    MAX_PODS_PER_WORKLOAD,
+    ManifestObject,
+    complete_pods,
+    pod_display_name,
+    pods_from_objects,
+    read_objects,
+)
+from koord.cli.printing import print_result
+from koord.cli.up import local_scheduler
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import ApiError
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.explain.snapshot import ApiSnapshot
+from koord.scheduler.explain.what_if import WhatIf, WhatIfOutcome, kinds_read
+from koord.telemetry.clock import Clock
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+MAX_DETAILED_PODS = 5  # more pods than this are told in a line each
+
+
+def print_outcomes(console: Console, outcomes: Sequence[WhatIfOutcome]) -> None:
+    for outcome in outcomes:
+        words, style = _outcome_line(outcome)
+        console.print(words, style=style)
+        if outcome.attempt is not None and len(outcomes) <= MAX_DETAILED_PODS:
+            print_attempt(console, outcome.attempt, "How")
+    if len(outcomes) > MAX_DETAILED_PODS:
+        placed = sum(bool(outcome.node) for outcome in outcomes)
+        making = sum(bool(outcome.after_eviction_on) for outcome in outcomes)
+        later = f", {making} more after others made way" if making else ""
+        console.print(f"{placed} of {len(outcomes)} pods would be placed{later}; -o json has the details of each")
+
+
+def _outcome_line(outcome: WhatIfOutcome) -> tuple[str, str]:
+    if outcome.node:
+        return f"{outcome.pod} would go to {outcome.node}", "bold green"
+    if outcome.after_eviction_on:
+        victims = ", ".join(outcome.attempt.victims) if outcome.attempt is not None else ""
+        return f"{outcome.pod} would go to {outcome.after_eviction_on} once {victims} made way", "bold yellow"
+    if outcome.gated_by:
+        return f"{outcome.pod} would be held back by {outcome.gated_by}: {outcome.message}", "bold yellow"
+    return f"{outcome.pod} would go nowhere: {outcome.message}", "bold red"
+
+
+@click.command()
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="Pods or workloads; - reads standard input.",
+)
+@click.option(
+    "--snapshot",
+    "snapshot_file",
+    metavar="FILE",
+    help="Decide on this file (kubectl get nodes,pods,... -A -o yaml) instead of a live cluster.",
+)
+@click.option("--save", metavar="FILE", help="Write the live cluster's state here, to be used as --snapshot later.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="KubeSchedulerConfiguration. Default: that of koord up.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, MAX_PODS_PER_WORKLOAD),
+    help="How many pods of each workload to try. Default: what it says.",
+)
+@click.option("-n", "--namespace", default="default", show_default=True, help="For objects that name none.")
+@cluster_access.output_option
+@cluster_access.cluster_options
+def simulate(
+    files: tuple[str, ...],
+    snapshot_file: str | None,
+    save: str | None,
+    config_file: Path | None,
+    replicas: int | None,
+    namespace: str,
+    output: str,
+    kubeconfig: str,
+    context: str,
+) -> None:
+    """Show where pods would go, or why nowhere and who would have to make way. Nothing is changed.
+
+    A live cluster is asked to fill in each pod as if it were created (a dry run), so its webhooks have their say.
+    """
+    assembly = local_scheduler.scheduler_assembly(config_file)
+    if isinstance(assembly, str):
+        cluster_access.fail(f"--config: {assembly}")
+    pods = [pod for file in files for pod in pods_from_objects(read_objects(file), namespace, replicas)]
+    if not pods:
+        cluster_access.fail(f"{', '.join(files)}: there is no Pod and nothing with a pod template in it")
+    if snapshot_file is not None:
+        if save is not None:
+            cluster_access.fail("--save needs a live cluster; with --snapshot there is a file already")
+        _print_outcomes(_decide(assembly, ApiSnapshot(read_objects(snapshot_file)), pods), output)
+        return
+
+    async def main(client: Client, clock: Clock) -> None:
+        snapshot = await read_live_snapshot(client, assembly)
+        if save is not None:
+            _save_snapshot(snapshot, save)
+        ready: list[ManifestObject] = []
+        refused: list[WhatIfOutcome] = []
+        for pod in pods:
+            answer = await dry_run_create(client, pod)
+            if isinstance(answer, ApiError):
+                key = f"{pod['metadata']['namespace']}/{pod_display_name(pod)}"
+                refused.append(
+                    WhatIfOutcome(pod=key, scheduler="", message=f"the API server refuses it: {answer.message}")
+                )
+            else:
+                ready.append(answer)
+        _print_outcomes([*refused, *_decide(assembly, snapshot, ready)], output)
+
+    cluster_access.run_with_client(main, kubeconfig, context)
+
+
+def _save_snapshot(snapshot: ApiSnapshot, file: str) -> None:
+    text = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": snapshot.objects()}, sort_keys=False)
+    try:
+        Path(file).write_text(text)
+    except OSError as error:
+        cluster_access.fail(f"--save {file}: {error.strerror}")
+
+
+async def dry_run_create(client: Client, pod: ManifestObject) -> ManifestObject | ApiError:
+    """Return the pod as the server would store it. If one of the same name exists, another name is tried."""
+    answer = await client.dynamic.create(PODS, pod, dry_run=True)
+    if isinstance(answer, ApiError) and answer.already_exists:
+        renamed = {**pod, "metadata": {**pod["metadata"], "name": f"{pod_display_name(pod)}-what-if"}}
+        answer = await client.dynamic.create(PODS, renamed, dry_run=True)
+    return answer
+
+
+async def read_live_snapshot(client: Client, assembly: CompletedConfig) -> ApiSnapshot:
+    resources: list[Resource[Any]] = [NODES, PODS, PRIORITY_CLASSES]
+    for api_version, kind in kinds_read(assembly):
+        group, _, version = api_version.rpartition("/")
+        known = KIND_REGISTRY.by_kind(group, version, kind)
+        if known is not None:
+            resources.append(known)
+
+    async def read(resource: Resource[Any]) -> list[ManifestObject]:
+        answer = await client.dynamic.list(resource)
+        if isinstance(answer, ApiError):
+            if answer.not_found:  # a kind that this server does not have: there can be none of it
+                return []
+            cluster_access.fail(f"cannot list {resource.plural}: {answer.message}")
+        return [{"apiVersion": resource.api_version, "kind": resource.kind, **item} for item in answer.items]
+
+    lists = await asyncio.gather(*map(read, resources))
+    return ApiSnapshot(item for items in lists for item in items)
+
+
+def _decide(assembly: CompletedConfig, snapshot: ApiSnapshot, pods: list[ManifestObject]) -> list[WhatIfOutcome]:
+    return WhatIf(assembly, snapshot, time.time()).decide(complete_pods(snapshot, pods))
+
+
+def _print_outcomes(outcomes: list[WhatIfOutcome], output: str) -> None:
+    print_result(outcomes, output, lambda console: print_outcomes(console, outcomes))

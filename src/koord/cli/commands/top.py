@@ -1,0 +1,240 @@
+"""This module is `koord top`: what nodes and pods use, what pods requested, what is lent, and which pods
+others interfere with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from koord.api.koordinator.resource_name import CPU, MEMORY
+from koord.cli import amount_format, cluster_access
+from koord.cli.printing import plain_table, print_result
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import ApiError, unwrap
+from koord.manager.explain.tier_usage import (
+    TOTAL,
+    NodeTierUsage,
+    PodTierUsage,
+    ResourceTierUsage,
+    TierUsage,
+    node_tier_usage,
+    pod_tier_usages,
+    total_tier_usage,
+)
+from koord.policy.colocation import models
+from koord.telemetry.clock import Clock, now
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+POD_SORT_KEYS: dict[str, Callable[[PodTierUsage], float]] = {
+    "name": lambda _: 0.0,
+    "cpu": lambda one: -float(one.cpu_used or 0),
+    "memory": lambda one: -float(one.memory_used or 0),
+    "interference": lambda one: -max((found.score for found in one.disturbed.values()), default=0.0),
+}
+
+
+@click.command()
+@click.option("-n", "--namespace", default="", help="Only pods of this namespace.")
+@click.option("-l", "--selector", default="", help="Only pods with these labels, for example app=web.")
+@click.option("--node", default="", help="Only pods on this node.")
+@click.option(
+    "--sort-by",
+    type=click.Choice(list(POD_SORT_KEYS)),
+    default="name",
+    show_default=True,
+    help="name, cpu and memory (used), interference (the most disturbed first).",
+)
+@cluster_access.output_option
+@cluster_access.cluster_options
+def pods(namespace: str, selector: str, node: str, sort_by: str, output: str, kubeconfig: str, context: str) -> None:
+    """QoS, priority, used and requested CPU and memory of every pod on a node.
+
+    Used amounts are those of the node's last report. A pod that others disturb has a mark when its koordlet runs with
+    --tell-interference.
+    """
+
+    async def main(client: Client, clock: Clock) -> None:
+        found = await read_pod_uses(client, namespace, selector, node)
+        found.sort(key=lambda one: (POD_SORT_KEYS[sort_by](one), one.namespace, one.name))
+        print_result(found, output, lambda out: print_pods(out, found, now(clock)))
+
+    cluster_access.run_with_client(main, kubeconfig, context)
+
+
+async def read_pod_uses(client: Client, namespace: str = "", selector: str = "", node: str = "") -> list[PodTierUsage]:
+    where = f"spec.nodeName={node}" if node else "spec.nodeName!="
+    listed = unwrap(await client.list(models.PODS, namespace, labels=selector, fields=where))
+    metrics = await client.list(models.NODE_METRICS, fields=f"metadata.name={node}" if node else "")
+    if isinstance(metrics, ApiError) and not metrics.not_found:
+        cluster_access.fail(str(metrics))
+    reports = {} if isinstance(metrics, ApiError) else {one.metadata.name: one for one in metrics.items}
+    return pod_tier_usages(listed.items, reports)
+
+
+def print_pods(out: Console, found: list[PodTierUsage], at: datetime) -> None:
+    if not found:
+        out.print("No pods on nodes.")
+        return
+    left = ("NAMESPACE", "NAME", "NODE", "QOS", "CLASS")
+    right = ("PRIORITY", "CPU USED", "REQ", "%", "MEMORY USED", "REQ", "%", "REPORT")
+    table = plain_table(*((title, "left") for title in left), *((title, "right") for title in right), ("", "left"))
+    for one in found:
+        table.add_row(
+            one.namespace,
+            one.name,
+            one.node,
+            one.qos or "-",
+            one.priority_class.removeprefix("koord-") or "-",
+            "-" if one.priority is None else str(one.priority),
+            *_usage_cells(CPU, one.cpu_used, one.cpu_requested),
+            *_usage_cells(MEMORY, one.memory_used, one.memory_requested),
+            amount_format.format_age(one.reported, at),
+            interference_text(one),
+        )
+    out.print(table)
+
+
+def interference_text(one: PodTierUsage) -> str:
+    """Return what interferes with the pod, against what is normal for it, and since when."""
+    words = [
+        f"{metric} {found.now:.3g}, normal {found.baseline:.3g} since"
+        f" {datetime.fromtimestamp(found.since_s, UTC):%H:%M:%S}"
+        for metric, found in sorted(one.disturbed.items())
+    ]
+    return f"disturbed: {'; '.join(words)}" if words else ""
+
+
+def _usage_cells(resource: str, used: int | None, requested: int) -> tuple[str, str, str]:
+    share = "-" if used is None or not requested else f"{100 * used / requested:.0f}"
+    asked = amount_format.format_amount(resource, requested) if requested else "-"
+    return amount_format.format_amount(resource, used), asked, share
+
+
+NODE_SORT_KEYS: dict[str, Callable[[NodeTierUsage], float]] = {
+    "name": lambda _: 0.0,
+    "used": lambda one: -_ratio(one.cpu.used, one.cpu.capacity),
+    "prod": lambda one: -_ratio(one.cpu.prod.requested, one.cpu.prod.room),
+    "batch": lambda one: float(one.cpu.batch.requested - one.cpu.batch.room),
+}
+
+
+class NodeShareTable(msgspec.Struct, frozen=True, kw_only=True):
+    nodes: tuple[NodeTierUsage, ...]
+    total: NodeTierUsage
+
+
+@click.group()
+def top() -> None:
+    """Show what nodes use, have promised and lend, and what pods use of what they asked for."""
+
+
+top.add_command(pods)
+
+
+@top.command()
+@click.option("-l", "--selector", default="", help="Only nodes with these labels, for example pool=gpu.")
+@click.option(
+    "--sort-by",
+    type=click.Choice(list(NODE_SORT_KEYS)),
+    default="name",
+    show_default=True,
+    help="name, used (share of CPU), prod (share of CPU requested), batch (CPU that batch pods can still get).",
+)
+@click.option("--resource", type=click.Choice(["cpu", "memory"]), help="Only this resource.")
+@cluster_access.output_option
+@cluster_access.cluster_options
+def nodes(selector: str, sort_by: str, resource: str | None, output: str, kubeconfig: str, context: str) -> None:
+    """Prod, mid and batch of every node: room, requested, used.
+
+    The room of prod is allocatable; that of mid and batch is what koord-manager lends. Free pods count as batch.
+    """
+
+    async def main(client: Client, clock: Clock) -> None:
+        found = await read_node_shares(client, selector)
+        ordered = sorted(found, key=lambda one: (NODE_SORT_KEYS[sort_by](one), _natural_sort_key(one.name)))
+        fleet = NodeShareTable(nodes=tuple(ordered), total=total_tier_usage(ordered))
+        shown = (resource,) if resource is not None else ("cpu", "memory")
+        print_result(fleet, output, lambda console: print_node_shares(console, fleet, shown, now(clock)))
+
+    cluster_access.run_with_client(main, kubeconfig, context)
+
+
+async def read_node_shares(client: Client, selector: str) -> list[NodeTierUsage]:
+    nodes = unwrap(await client.list(models.NODES, labels=selector))
+    running = unwrap(await client.list(models.PODS, fields="spec.nodeName!="))
+    metrics = await client.list(models.NODE_METRICS)
+    if isinstance(metrics, ApiError) and not metrics.not_found:
+        cluster_access.fail(str(metrics))
+    reports = {} if isinstance(metrics, ApiError) else {one.metadata.name: one for one in metrics.items}
+    placed: dict[str, list[models.ColocationPod]] = {}
+    for pod in running.items:
+        placed.setdefault(pod.spec.node_name, []).append(pod)
+    return [
+        node_tier_usage(node, placed.get(node.metadata.name, ()), reports.get(node.metadata.name))
+        for node in nodes.items
+    ]
+
+
+def print_node_shares(console: Console, fleet: NodeShareTable, resources: tuple[str, ...], at: datetime) -> None:
+    from rich.table import Table
+
+    if not fleet.nodes:
+        console.print("No nodes.")
+        return
+    for resource in resources:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        table.add_column(f"NODE ({resource})", overflow="fold")
+        titles = ("CAPACITY", "USED", "%", "PROD ROOM", "REQ", "USED", "MID LENT", "REQ", "USED")
+        for title in (*titles, "BATCH LENT", "REQ", "USED", "REPORT"):
+            table.add_column(title, justify="right", no_wrap=True)
+        for one in fleet.nodes:
+            table.add_row(*_node_cells(one, resource), amount_format.format_age(one.reported, at))
+        table.add_row(*_node_cells(fleet.total, resource), "", style="bold")
+        console.print(table)
+        if resource != resources[-1]:
+            console.print()
+
+
+def _node_cells(one: NodeTierUsage, resource: str) -> tuple[str, ...]:
+    found: ResourceTierUsage = one.cpu if resource == "cpu" else one.memory
+
+    known = one.reported is not None or one.name == TOTAL
+
+    def words(units: int) -> str:
+        return amount_format.format_amount(resource, units)
+
+    def used(units: int) -> str:
+        return words(units) if known else "-"
+
+    def tier(of: TierUsage) -> tuple[str, ...]:
+        return words(of.room), words(of.requested), used(of.used)
+
+    percent = f"{100 * _ratio(found.used, found.capacity):.0f}" if known else "-"
+    return (
+        one.name,
+        words(found.capacity),
+        used(found.used),
+        percent,
+        *tier(found.prod),
+        *tier(found.mid),
+        *tier(found.batch),
+    )
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _natural_sort_key(name: str) -> list[tuple[bool, int, str]]:
+    """Return a sort key that puts node-2 before node-10."""
+    parts = re.split(r"(\d+)", name)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

@@ -1,0 +1,1 @@
+"""The entry points of koord-scheduler, koord-manager, koord-descheduler and koordlet, and their flags."""

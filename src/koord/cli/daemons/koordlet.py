@@ -1,0 +1,111 @@
+"""This module is the koordlet program, and `koordlet restore`, which undoes all that it ever wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from koord.cli.daemons import lifecycle as process
+from koord.cli.daemons.flag_set import FlagValues
+from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, PROGRAM, KoordletPlan, plan_koordlet, to_double_dash
+from koord.cli.daemons.lifecycle import set_verbosity
+from koord.host.cgroup.detection import LayoutNotDetected, open_tree
+from koord.host.filesystem import Host
+from koord.koordlet.agent import Koordlet
+from koord.koordlet.cgroup_writer.executor import CgroupExecutor
+from koord.koordlet.cgroup_writer.journal import WriteJournal
+from koord.koordlet.control_loop import JOURNAL_FILE
+from koord.koordlet.settings import KoordletSettings
+from koord.kube.client.typed_client import Client
+from koord.kube.config.connection import BadConfig, Connection
+from koord.kube.config.loader import daemon_connection
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.transport.http import HttpTransport
+from koord.telemetry import gc_tuning
+from koord.telemetry.clock import Clock, WallClock
+from koord.telemetry.logs import Logs
+
+_LOG = logging.getLogger("koord.cli.daemons.koordlet")  # by name: as a script this module is called __main__
+USER_AGENT = "koordlet"
+
+
+def main() -> None:
+    """Run the console script."""
+    sys.exit(run(sys.argv[1:], os.environ))
+
+
+def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    restoring = argv[:1] == ["restore"]
+    words = to_double_dash(argv[1:] if restoring else argv)
+    return process.run_program(
+        KOORDLET_FLAGS, words, lambda values, logs: run_koordlet(values, logs, environ, restoring=restoring)
+    )
+
+
+def run_koordlet(values: FlagValues, logs: Logs, environ: Mapping[str, str], *, restoring: bool = False) -> int:
+    plan = plan_koordlet(values, environ if not restoring else {"NODE_NAME": "-", **environ})
+    if isinstance(plan, str):
+        return process.report_errors(PROGRAM, [plan])
+    if restoring:
+        return restore_files(plan)
+    for name, why in KOORDLET_FLAGS.set_without_effect(values):
+        _LOG.info("--%s has no effect: %s", name, why)
+    clock = WallClock()
+    try:
+        found = daemon_connection(environ, clock, kubeconfig=plan.kubeconfig)
+    except BadConfig as wrong:
+        return process.report_errors(PROGRAM, [str(wrong)])
+    plan = msgspec.structs.replace(plan, settings=with_kubelet_credentials(plan.settings, found))
+    client = Client(HttpTransport(found, clock), clock=clock, qps=plan.qps, burst=plan.burst, user_agent=USER_AGENT)
+    return process.run_event_loop(lambda stop: serve(plan, client, clock, logs, stop))
+
+
+def with_kubelet_credentials(settings: KoordletSettings, found: Connection) -> KoordletSettings:
+    """Use the API server's credentials for the kubelet as well."""
+    pods = msgspec.structs.replace(settings.pods, auth=found.auth, certificate=found.certificate)
+    return msgspec.structs.replace(settings, pods=pods)
+
+
+async def serve(plan: KoordletPlan, client: Client, clock: Clock, logs: Logs, stop: asyncio.Event) -> int:
+    """Serve until `stop`. While an API server does not answer yet, the machine is managed already."""
+    informers = InformerFactory(client, clock)
+    agent = Koordlet(client, informers, clock, plan.settings, Host.local(plan.paths))
+    agent.endpoint.flag("v", lambda text: set_verbosity(logs, text))
+    informers.start()
+    await agent.start()
+    gc_tuning.freeze_after_startup()
+    try:
+        await stop.wait()
+        _LOG.info("ending; files keep their values")
+    finally:
+        await agent.stop()
+        await informers.stop()
+        await client.close()
+    return 0
+
+
+def restore_files(plan: KoordletPlan) -> int:
+    """Put every file in the journal back. The agent must not run meanwhile, or it writes again."""
+    host = Host.local(plan.paths)
+    tree = open_tree(host, kubepods=plan.settings.kubepods)
+    if isinstance(tree, LayoutNotDetected):
+        return process.report_errors(PROGRAM, [str(tree)])
+    journal = WriteJournal(host, f"{plan.settings.state_dir}/{JOURNAL_FILE}")
+    if journal.io_error is not None:
+        return process.report_errors(PROGRAM, [f"the journal cannot be read: {journal.io_error}"])
+    found = len(journal)
+    results = CgroupExecutor(tree, WallClock(), journal=journal).restore("koordlet restore")
+    failed = [result for result in results if not result.is_applied]
+    for result in failed:
+        print(f"{PROGRAM}: {result.effect}: {result.status.value} {result.detail}", file=sys.stderr)
+    print(f"{found} files in the journal, {len(results) - len(failed)} put back, {len(failed)} could not be")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,406 @@
+"""This module holds the flags and environment of koordlet, and converts them to settings. It reads only what
+it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from koord.api.config import gates
+from koord.api.config.gates import KOORDLET_GATES, RUNTIME_HOOK_GATES
+from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
+from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT
+from koord.cli.daemons.lifecycle import LOGGING_FLAGS
+from koord.host.filesystem import DAEMONSET_PATHS, HostPaths, strip_trailing_slashes
+from koord.koordlet.collect.settings import CollectSettings
+from koord.koordlet.inputs.kubelet_client import PodSourceSettings as PodSettings
+from koord.koordlet.reporters.builders.usage_models import UsageModelSettings as ModelSettings
+from koord.koordlet.reporters.device_reporter import DeviceReporterSettings as DeviceSettings
+from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings as InterferenceSettings
+from koord.koordlet.reporters.predictor import PredictorSettings as PredictionSettings
+from koord.koordlet.reporters.topology_reporter import TopologyReporterSettings as TopologySettings
+from koord.koordlet.settings import PORT, AuditSettings, KoordletSettings
+from koord.koordlet.strategies import cpu_burst, cpu_suppress
+from koord.koordlet.strategies.strategy import StrategySettings as RoundSettings
+
+PROGRAM = "koordlet"
+SECOND = 1_000_000_000
+MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
+_NO_PPROF = "there is no Go runtime to profile"
+_IN_MEMORY = "samples are kept in memory, for as long as reports and decisions look back"
+_BY_API = "every eviction goes through the API server, so that disruption budgets hold"
+_NO_RUNTIME = "no container runtime is talked to"
+_NO_RUNTIME_HOOKS = "runtime hooks are a program part that this version does not have"
+_NO_ENFORCING = "devices that vendors describe in files are always taken from there"
+_STDERR = "the log always goes to standard error"
+_NO_EXTENSIONS = "there are no extension plugins"
+
+
+def _accepted_without_effect(name: str, kind: object, help: str, default: object, why: str) -> Flag:
+    return Flag(name, kind, help, default, no_effect_reason=why)  # type: ignore[arg-type]
+
+
+SERVER_FLAGS = (
+    Flag("kubeconfig", TEXT, "Path of a kubeconfig. Default: KUBECONFIG, then the pod's service account"),
+    Flag("addr", TEXT, 'The address of metrics, events and services; "0" serves none', f":{PORT}"),
+    _accepted_without_effect("enable-pprof", BOOLEAN, "Serve pprof", None, _NO_PPROF),
+    _accepted_without_effect("pprof-addr", TEXT, "The address of pprof", ":9317", _NO_PPROF),
+    Flag("kube-api-qps", FLOAT, "Requests a second to the API server", 20.0),
+    Flag("kube-api-burst", INTEGER, "Requests to the API server at once", 30),
+    _accepted_without_effect(
+        "configmap-name", TEXT, "Name of a ConfigMap", "koordlet-config", "flags and the NodeSLO say everything"
+    ),
+    _accepted_without_effect(
+        "configmap-namespace", TEXT, "Where it is", "koordinator-system", "flags and the NodeSLO say everything"
+    ),
+    Flag("feature-gates", GATES, "Feature gates of the agent and its hooks, as name=true,other=false"),
+    _accepted_without_effect("qos-extension-plugins", GATES, "Extension plugins", None, _NO_EXTENSIONS),
+    Flag("safe-mode", BOOLEAN, "Observe and report only: write no file, evict nobody"),
+    Flag("kubepods-cgroup", TEXT, "The cgroup of all pods, such as kubelet/kubepods; empty: it is searched for"),
+    Flag("state-dir", TEXT, "Folder of the journal of all writes. Default: koordlet in the var-run root"),
+)
+PATH_FLAGS = tuple(
+    Flag(name, TEXT, help, f"{getattr(DAEMONSET_PATHS, field)}/")
+    for name, field, help in (
+        ("cgroup-root-dir", "cgroup", "Root of cgroups; /sys/fs/cgroup/ with agent_mode=hostMode"),
+        ("proc-root-dir", "proc", "Root of /proc"),
+        ("sys-root-dir", "sys", "Root of /sys; /sys/ with agent_mode=hostMode"),
+        ("sys-fs-root-dir", "sys_fs", "Root of resctrl's parent; /sys/fs/ with agent_mode=hostMode"),
+        ("var-run-root-dir", "var_run", "Root of /var/run; /var/run/ with agent_mode=hostMode"),
+        ("run-root-dir", "run", "Root of /run; /run/ with agent_mode=hostMode"),
+        ("var-lib-kubelet-dir", "kubelet", "The kubelet's folder"),
+    )
+)
+_PATH_FIELD_BY_FLAG = {
+    flag.name: field
+    for flag, field in zip(PATH_FLAGS, ("cgroup", "proc", "sys", "sys_fs", "var_run", "run", "kubelet"))
+}
+COLLECTOR_FLAGS = (
+    Flag("collect-res-used-interval", DURATION, "Between two samples; strategies run as often", SECOND),
+    _accepted_without_effect(
+        "collect-sys-metric-outdated-interval", DURATION, "", 10 * SECOND, "a sample counts for two intervals"
+    ),
+    Flag("collect-node-cpu-info-interval", DURATION, "Between two looks at CPUs and NUMA nodes", MINUTE),
+    Flag("collect-node-storage-info-interval", DURATION, "Between two looks at disks", SECOND),
+    Flag("cpi-collector-interval", DURATION, "Between two looks at cycles per instruction", MINUTE),
+    Flag("collect-cpi-timewindow", DURATION, "How long one such look takes", 10 * SECOND),
+    Flag("psi-collector-interval", DURATION, "Between two looks at pressure", 10 * SECOND),
+    Flag("coldpage-collector-interval", DURATION, "Between two looks at cold memory", 5 * SECOND),
+    Flag("resctrl-collector-interval", DURATION, "Between two looks at caches", 10 * SECOND),
+    Flag("enable-pagecache-collector", BOOLEAN, "Collect memory with page cache as well"),
+    Flag("enable-resctrl-collector", BOOLEAN, "Collect use of caches; needs the gate ResctrlCollector as well"),
+)
+SAMPLE_STORE_FLAGS = tuple(
+    _accepted_without_effect(name, kind, help, default, _IN_MEMORY)
+    for name, kind, help, default in (
+        ("metric-gc-interval-seconds", INTEGER, "", 300),
+        ("metric-expire-seconds", INTEGER, "", 1800),
+        ("tsdb-path", TEXT, "", "/metric-data/"),
+        ("tsdb-retention-duration", DURATION, "", 12 * HOUR),
+        ("tsdb-enable-prometheus-metric", BOOLEAN, "", True),
+        ("tsdb-stripe-size", INTEGER, "", 16384),
+        ("tsdb-max-bytes", INTEGER, "", 104857600),
+        ("tsdb-wal-segment-size", INTEGER, "", 1 << 20),
+        ("tsdb-max-block-chunk-segment-size", INTEGER, "", 5 << 20),
+        ("tsdb-min-block-duration", DURATION, "", 10 * MINUTE),
+        ("tsdb-max-block-duration", DURATION, "", 10 * MINUTE),
+        ("tsdb-head-chunks-write-buffer-size", INTEGER, "", 1 << 20),
+    )
+)
+QOS_FLAGS = (
+    Flag("reconcile-interval-seconds", INTEGER, "Between two rounds of strategies that have no flag of their own", 1),
+    Flag("cpu-suppress-interval-seconds", INTEGER, "Between two rounds of CPU suppression", 1),
+    Flag("cpu-evict-interval-seconds", INTEGER, "Between two looks whether to evict for CPU", 1),
+    Flag("memory-evict-interval-seconds", INTEGER, "Between two looks whether to evict for memory", 1),
+    Flag("memory-evict-cool-time-seconds", INTEGER, "Pause after an eviction for memory", 4),
+    Flag("cpu-evict-cool-time-seconds", INTEGER, "Pause after an eviction for CPU", 20),
+    _accepted_without_effect("only-evict-by-api", BOOLEAN, "Never stop containers through the runtime", None, _BY_API),
+    Flag("resource-force-update-seconds", INTEGER, "After this a file is looked at again, whatever is known", 60),
+    Flag("detect-interference", BOOLEAN, "Look for pods that others disturb, and log them"),
+    Flag("tell-interference", BOOLEAN, "Tell them by an event and an annotation, too; needs the right to patch pods"),
+    Flag("interference-interval", DURATION, "Between two looks for such pods", 10 * SECOND),
+    Flag("idle-stands-in", BOOLEAN, "Use cpu.idle for best-effort work on kernels without group identity", True),
+)
+STATE_FLAGS = (
+    Flag(
+        "pod-source", TEXT, "Where pods are learnt from: kubelet, apiserver, or auto for the first that answers", "auto"
+    ),
+    Flag("kubelet-preferred-address-type", TEXT, "Which address of the node its kubelet has", "InternalIP"),
+    Flag("kubelet-sync-interval", DURATION, "Between two questions to the kubelet", 10 * SECOND),
+    Flag("kubelet-sync-timeout", DURATION, "How long its answer may take", 3 * SECOND),
+    Flag("kubelet-insecure-tls", BOOLEAN, "Ask the kubelet's read-only port over plain HTTP"),
+    Flag("kubelet-read-only-port", INTEGER, "That port", 10255),
+    Flag(
+        "kubelet-certificate-authority", TEXT, "File of authorities for the kubelet's certificate; none: not verified"
+    ),
+    Flag("kubelet-token-file", TEXT, "File of the token for the kubelet. Default: as at the API server"),
+    Flag("node-topology-sync-interval", DURATION, "Between two looks at the node's topology", 3 * SECOND),
+    Flag(
+        "xpu-device-infos-dir", TEXT, "Folder in which vendors describe devices", "/var/run/koordlet/xpu-device-infos/"
+    ),
+    Flag("disable-query-kubelet-config", BOOLEAN, "Do not ask the kubelet for its configuration"),
+    Flag("enable-node-metric-report", BOOLEAN, "Report NodeMetric", True),
+    _accepted_without_effect("report-interval", DURATION, "Deprecated", None, "the NodeMetric says how often"),
+    _accepted_without_effect("enable-pod-taskids", BOOLEAN, "", None, "threads are read where they are needed"),
+    _accepted_without_effect("xpu-enforce-collect-from-device-infos", BOOLEAN, "", None, _NO_ENFORCING),
+)
+AUDIT_FLAGS = (
+    Flag("audit-log-dir", TEXT, "Folder of the audit log", "/var/log/koordlet"),
+    Flag("audit-verbose", INTEGER, "Events of higher verbosity are not kept; 0 keeps all", 3),
+    Flag("audit-max-disk-space-mb", INTEGER, "Most that the audit log takes", 16),
+    Flag("audit-max-concurrent-readers", INTEGER, "Readers at the same time", 4),
+    Flag("audit-max-events-limit", INTEGER, "Most events in one answer", 2048),
+)
+PREDICTION_FLAGS = (
+    Flag("prediction-checkpoint-filepath", TEXT, "Folder of what was learnt", "/prediction-checkpoints"),
+    Flag("prediction-cold-start-duration", DURATION, "How young a pod is not predicted", 24 * HOUR),
+    Flag("prediction-safety-margin-percent", INTEGER, "Added to predictions", 10),
+    Flag("prediction-memory-histogram-decay-halflife", DURATION, "Half-life of memory samples", 24 * HOUR),
+    Flag("prediction-cpu-histogram-decay-halflife", DURATION, "Half-life of CPU samples", 12 * HOUR),
+    Flag("prediction-training-interval", DURATION, "Between two trainings", MINUTE),
+    Flag("prediction-model-expiration-duration", DURATION, "After this a model is forgotten", 30 * MINUTE),
+    Flag("prediction-model-checkpoint-interval", DURATION, "Between two checkpoints of a model", 10 * MINUTE),
+    Flag("prediction-model-checkpoint-max-per-step", INTEGER, "Most checkpoints at once", 12),
+)
+RUNTIME_FLAGS = (
+    *(
+        _accepted_without_effect(name, TEXT, "", default, _NO_RUNTIME)
+        for name, default in (
+            ("containerd-endpoint", ""),
+            ("docker-endpoint", ""),
+            ("pouch-endpoint", ""),
+            ("default-runtime-type", "containerd"),
+        )
+    ),
+    *(
+        _accepted_without_effect(name, TEXT, "", default, _NO_RUNTIME_HOOKS)
+        for name, default in (
+            ("runtime-hooks-network", "unix"),
+            ("runtime-hooks-addr", "/host-var-run-koordlet/koordlet.sock"),
+            ("runtime-hooks-failure-policy", "Ignore"),
+            ("runtime-hooks-plugin-failure-policy", "Ignore"),
+            ("runtime-hooks-config-path", ""),
+            ("runtime-hooks-host-endpoint", "/var/run/koordlet/koordlet.sock"),
+            ("runtime-hooks-nri-socket-path", "nri/nri.sock"),
+            ("runtime-hooks-nri-plugin-name", "koordlet_nri"),
+            ("runtime-hooks-nri-plugin-index", "00"),
+            ("hami-core-library-directory-path", "/usr/local/vgpu/libvgpu.so"),
+            ("pod-resources-proxy-path", "/var/run/koordlet/pod-resources"),
+        )
+    ),
+    _accepted_without_effect("runtime-hooks-disable-stages", STRINGS, "", None, _NO_RUNTIME_HOOKS),
+    _accepted_without_effect("enable-nri-runtime-hook", BOOLEAN, "", True, _NO_RUNTIME_HOOKS),
+    _accepted_without_effect("runtime-hooks-nri-connect-timeout", DURATION, "", 6 * SECOND, _NO_RUNTIME_HOOKS),
+    _accepted_without_effect("runtime-hooks-nri-backoff-duration", DURATION, "", SECOND, _NO_RUNTIME_HOOKS),
+    _accepted_without_effect("runtime-hooks-nri-backoff-cap", DURATION, "", 2**62 - 1, _NO_RUNTIME_HOOKS),
+    _accepted_without_effect("runtime-hooks-nri-backoff-steps", INTEGER, "", 2**31 - 1, _NO_RUNTIME_HOOKS),
+    _accepted_without_effect("runtime-hooks-nri-backoff-factor", FLOAT, "", 2.0, _NO_RUNTIME_HOOKS),
+    Flag("runtime-hooks-reconcile-interval", DURATION, "Between two rounds of group identity", 10 * SECOND),
+    _accepted_without_effect("disable-unset-cpu-quota", BOOLEAN, "", None, _NO_RUNTIME_HOOKS),
+)
+# Of an older klog; charts pass some of them.
+OLD_KLOG_FLAGS = tuple(
+    _accepted_without_effect(name, kind, "", default, _STDERR)
+    for name, kind, default in (
+        ("logtostderr", BOOLEAN, True),
+        ("alsologtostderr", BOOLEAN, None),
+        ("stderrthreshold", TEXT, "2"),
+        ("log-dir", TEXT, None),
+        ("log-file", TEXT, None),
+        ("log-file-max-size", TEXT, "1800"),
+    )
+)
+
+KOORDLET_FLAGS = FlagSet(
+    PROGRAM,
+    "koordlet measures a node and its pods, keeps batch work from hurting services, and reports what it sees.\n"
+    "`koordlet restore` puts back every file that it ever changed.",
+    {
+        "Server": SERVER_FLAGS,
+        "Path": PATH_FLAGS,
+        "Collector": COLLECTOR_FLAGS,
+        "Sample": SAMPLE_STORE_FLAGS,
+        "QoS": QOS_FLAGS,
+        "State": STATE_FLAGS,
+        "Audit": AUDIT_FLAGS,
+        "Prediction": PREDICTION_FLAGS,
+        "Runtime": RUNTIME_FLAGS,
+        "Logging": (*LOGGING_FLAGS, *OLD_KLOG_FLAGS),
+    },
+)
+
+
+class KoordletPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """KoordletPlan is everything that the command line and the environment decide."""
+
+    settings: KoordletSettings
+    paths: HostPaths
+    kubeconfig: str
+    qps: float
+    burst: int
+
+
+def to_double_dash(argv: Sequence[str]) -> list[str]:
+    """Convert Go's single-dash flags to two dashes: every chart of koordlet writes one."""
+    words: list[str] = []
+    for word in argv:
+        name = word[1:].partition("=")[0].replace("_", "-")
+        single = word.startswith("-") and not word.startswith("--")
+        words.append(f"-{word}" if single and name in KOORDLET_FLAGS.flags else word)
+    return words
+
+
+def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPlan | str:
+    """Return the plan, or the one line that says what is wrong."""
+    switched = gates.parse_feature_gates(",".join(values["feature-gates"]), {**KOORDLET_GATES, **RUNTIME_HOOK_GATES})
+    if isinstance(switched, list):
+        return f"--feature-gates: {'; '.join(map(str, switched))}"
+    node = environ.get("NODE_NAME", "")
+    if not node:
+        return "NODE_NAME is not set: it names the Node object of this machine"
+    address = _address(values.text("addr"))
+    if isinstance(address, str):
+        return f"--addr: {address}"
+    source = values.text("pod-source")
+    if source not in ("auto", "kubelet", "apiserver"):
+        return f"--pod-source {source}: it is auto, kubelet or apiserver"
+    if values.seconds("collect-res-used-interval") < 0.1:
+        return "--collect-res-used-interval: less than 100ms would cost more than it tells"
+    on = frozenset(name for name, value in switched.items() if value)
+    paths = paths_from_flags(values, environ)
+    settings = KoordletSettings(
+        node=node,
+        gates=on,
+        state_dir=values.text("state-dir") or f"{paths.var_run}/koordlet",
+        address=address,
+        kubepods=values.text("kubepods-cgroup"),
+        refresh_s=float(values.number("resource-force-update-seconds")),
+        safe_mode=values.switch("safe-mode"),
+        audit=_audit(values),
+        collect=_collect(values, on),
+        round=_round(values),
+        pods=_pods(values, source),
+        prediction=_prediction(values),
+        topology=TopologySettings(
+            every_s=values.seconds("node-topology-sync-interval"),
+            publish="NodeTopologyReport" in on,
+            ask_kubelet=not values.switch("disable-query-kubelet-config"),
+            huge_pages="HugePageReport" in on,
+        ),
+        reports_node_metric=values.switch("enable-node-metric-report"),
+        interference=_interference(values),
+        devices=DeviceSettings(
+            every_s=values.seconds("node-topology-sync-interval"),
+            accelerators="Accelerators" in on,
+            rdma="RDMADevices" in on,
+            folder=values.text("xpu-device-infos-dir").rstrip("/"),
+        ),
+    )
+    return KoordletPlan(
+        settings=settings,
+        paths=paths,
+        kubeconfig=values.text("kubeconfig"),
+        qps=values.ratio("kube-api-qps"),
+        burst=values.number("kube-api-burst"),
+    )
+
+
+def paths_from_flags(values: FlagValues, environ: Mapping[str, str]) -> HostPaths:
+    """Return the paths of the flags; else those in the agent's pod, or the machine's own with agent_mode=hostMode."""
+    usual = HostPaths() if environ.get("agent_mode") == "hostMode" else DAEMONSET_PATHS
+    given = {field: values.text(name) for name, field in _PATH_FIELD_BY_FLAG.items() if values.is_set(name)}
+    return strip_trailing_slashes(msgspec.structs.replace(usual, **given))
+
+
+def _address(text: str) -> tuple[str, int] | str | None:
+    if text in ("", "0"):
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        return f"{text!r} is not an address like :{PORT} or 127.0.0.1:{PORT}"
+    return host.strip("[]"), int(port)
+
+
+def _audit(values: FlagValues) -> AuditSettings:
+    return AuditSettings(
+        folder=values.text("audit-log-dir"),
+        verbose=values.number("audit-verbose"),
+        max_mb=values.number("audit-max-disk-space-mb"),
+        readers=values.number("audit-max-concurrent-readers"),
+        page_limit=values.number("audit-max-events-limit"),
+    )
+
+
+def _collect(values: FlagValues, on: frozenset[str]) -> CollectSettings:
+    return CollectSettings(
+        interval_s=values.seconds("collect-res-used-interval"),
+        info_s=values.seconds("collect-node-cpu-info-interval"),
+        psi_s=values.seconds("psi-collector-interval"),
+        cpi_s=values.seconds("cpi-collector-interval"),
+        cpi_window_s=values.seconds("collect-cpi-timewindow"),
+        cold_pages_s=values.seconds("coldpage-collector-interval"),
+        resctrl_s=values.seconds("resctrl-collector-interval"),
+        storage_s=values.seconds("collect-node-storage-info-interval"),
+        psi="PSICollector" in on,
+        cpi="CPICollector" in on,
+        cold_pages="ColdPageCollector" in on and not values.switch("safe-mode"),
+        page_cache=values.switch("enable-pagecache-collector"),
+        resctrl=values.switch("enable-resctrl-collector") and "ResctrlCollector" in on,
+        storage="BlkIOReconcile" in on,
+        gpu="Accelerators" in on,
+    )
+
+
+def _round(values: FlagValues) -> RoundSettings:
+    every = float(values.number("reconcile-interval-seconds"))
+    names = (cpu_burst.OWNER, "ResctrlReconcile", "BlkioReconcile", "CgroupReconcile", "SystemConfigReconcile")
+    return RoundSettings(
+        collect_interval_s=values.seconds("collect-res-used-interval"),
+        period_s={
+            **dict.fromkeys(names, every),
+            cpu_suppress.OWNER: float(values.number("cpu-suppress-interval-seconds")),
+            "CPUEvict": float(values.number("cpu-evict-interval-seconds")),
+            "memoryEvict": float(values.number("memory-evict-interval-seconds")),
+            "GroupIdentity": values.seconds("runtime-hooks-reconcile-interval"),
+        },
+        cpu_evict_cooldown_s=float(values.number("cpu-evict-cool-time-seconds")),
+        memory_evict_cooldown_s=float(values.number("memory-evict-cool-time-seconds")),
+        idle_stands_in=values.switch("idle-stands-in"),
+    )
+
+
+def _pods(values: FlagValues, source: str) -> PodSettings:
+    return PodSettings(
+        source="kubelet" if source == "kubelet" else "apiserver" if source == "apiserver" else "auto",
+        address_type=values.text("kubelet-preferred-address-type"),
+        plain_http=values.switch("kubelet-insecure-tls"),
+        read_only_port=values.number("kubelet-read-only-port"),
+        token_file=values.text("kubelet-token-file"),
+        ca_file=values.text("kubelet-certificate-authority"),
+        sync_s=values.seconds("kubelet-sync-interval"),
+        timeout_s=values.seconds("kubelet-sync-timeout"),
+    )
+
+
+def _prediction(values: FlagValues) -> PredictionSettings:
+    return PredictionSettings(
+        folder=values.text("prediction-checkpoint-filepath"),
+        train_s=values.seconds("prediction-training-interval"),
+        cold_start_s=values.seconds("prediction-cold-start-duration"),
+        margin_percent=values.number("prediction-safety-margin-percent"),
+        models=ModelSettings(
+            cpu_half_life_s=values.seconds("prediction-cpu-histogram-decay-halflife"),
+            memory_half_life_s=values.seconds("prediction-memory-histogram-decay-halflife"),
+            expire_s=values.seconds("prediction-model-expiration-duration"),
+            checkpoint_s=values.seconds("prediction-model-checkpoint-interval"),
+            checkpoints_per_step=values.number("prediction-model-checkpoint-max-per-step"),
+        ),
+    )
+
+
+def _interference(values: FlagValues) -> InterferenceSettings | None:
+    tell = values.switch("tell-interference") and not values.switch("safe-mode")
+    wanted = values.switch("detect-interference") or values.switch("tell-interference")
+    return InterferenceSettings(every_s=values.seconds("interference-interval"), publish=tell) if wanted else None

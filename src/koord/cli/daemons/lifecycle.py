@@ -1,0 +1,126 @@
+"""This module is the lifecycle of a program around its own work: command line, log flags, event loop, signals,
+exit codes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from koord import __version__
+from koord.cli.daemons.flag_set import Flag, FlagParseError, FlagSet, FlagValues
+from koord.cli.daemons.flag_types import BOOLEAN, DURATION, LEVEL, MODULES, TEXT
+from koord.telemetry import gc_tuning
+from koord.telemetry.logs import JSON, Logs
+from koord.telemetry.logs import TEXT as TEXT_FORMAT
+
+_AT_ONCE = "every line is written at once, to standard error"
+
+LOGGING_FLAGS = (
+    Flag("log-flush-frequency", DURATION, "Longest time between log flushes", 5_000_000_000, no_effect_reason=_AT_ONCE),
+    Flag("log-json-info-buffer-size", TEXT, "Buffer of JSON information lines", "0", no_effect_reason=_AT_ONCE),
+    Flag("log-json-split-stream", BOOLEAN, "JSON: errors to stderr, the rest to stdout", no_effect_reason=_AT_ONCE),
+    Flag("log-text-info-buffer-size", TEXT, "Buffer of text information lines", "0", no_effect_reason=_AT_ONCE),
+    Flag("log-text-split-stream", BOOLEAN, "Text: errors to stderr, the rest to stdout", no_effect_reason=_AT_ONCE),
+    Flag("logging-format", TEXT, 'Sets the log format. Permitted formats: "json", "text".', TEXT_FORMAT),
+    Flag("v", LEVEL, "number for the log level verbosity: 5 and above show debug lines", short="v"),
+    Flag("vmodule", MODULES, "comma-separated list of pattern=N settings for file-filtered logging"),
+)
+
+
+def logs_from_flags(values: FlagValues) -> Logs | str:
+    """Return the log that the flags ask for, or what is wrong with them."""
+    form = values.text("logging-format")
+    if form not in (TEXT_FORMAT, JSON):
+        return f'format: Invalid value: "{form}": Unsupported log format'
+    return Logs(format=form, verbosity=values.number("v"), modules=values.mapping("vmodule"))
+
+
+def set_verbosity(logs: Logs, text: str) -> str:
+    """Set the level from the body of PUT /debug/flags/v; raise ValueError in Go's words."""
+    level = LEVEL.parse(text)
+    logs.set_verbosity(level)
+    return f"successfully set klog.logging.verbosity to {level}"
+
+
+ProgramMain = Callable[[FlagValues, Logs], int]
+
+
+def run_program(flags: FlagSet, argv: Sequence[str], work: ProgramMain) -> int:
+    """Parse the command line, answer --help and --version, run `work` with the log on, and return the exit code."""
+    values = flags.parse(argv)
+    if isinstance(values, FlagParseError):
+        print(f"Error: {values.message} (see {flags.program} --help)", file=sys.stderr)
+        return 1
+    if values.switch("help"):
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+        print(flags.help(width), end="")
+        return 0
+    if (version := values.text("version")) in ("true", "raw"):  # another text only changes what would be reported
+        print(_version_text(flags.program, version))
+        return 0
+    logs = logs_from_flags(values)
+    if isinstance(logs, str):
+        print(logs, file=sys.stderr)
+        return 1
+    logs.start()
+    try:
+        return work(values, logs)
+    finally:
+        logs.stop()
+
+
+def report_errors(program: str, lines: Sequence[str]) -> int:
+    """Print what is wrong, a line each, and return the exit code."""
+    for line in lines:
+        print(f"{program}: {line}", file=sys.stderr)
+    return 1
+
+
+def run_event_loop(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
+    """Run `main` on the fastest loop there is. SIGTERM and SIGINT set the event; a second one ends it at once."""
+    gc_tuning.relax_gc()
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+        return runner.run(_with_signals(main))
+
+
+def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's factory where it is installed: its TLS costs half of the standard loop's."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+
+    def asked() -> None:
+        if stop.is_set() and task is not None:
+            task.cancel("asked to end twice")
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked)
+    try:
+        return await main(stop)
+    except asyncio.CancelledError:
+        return 1
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def _version_text(program: str, asked: str) -> str:
+    if asked == "raw":
+        python = ".".join(map(str, sys.version_info[:3]))
+        return f'version.Info{{Program:"{program}", Version:"v{__version__}", Python:"{python}"}}'
+    return f"{program} v{__version__}"

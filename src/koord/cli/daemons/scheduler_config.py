@@ -1,0 +1,290 @@
+"""This module holds koord-scheduler's flags, all of kube-scheduler 1.35 and those that Koordinator adds, and
+makes its configuration from them: a file or the shipped profile, flag overrides, and gates.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import msgspec
+
+from koord.api.config import gates as gate_text
+from koord.api.config.component import ClientConnectionConfiguration
+from koord.api.config.field_error import FieldError
+from koord.api.config.gates import SCHEDULER_GATES as GATES
+from koord.api.config.gates import SCHEDULER_GATES as GATES_TABLE
+from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
+from koord.api.koordinator.protocol import NAMESPACE, SCHEDULER
+from koord.cli.daemons import flag_types as kind
+from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
+from koord.cli.daemons.lifecycle import LOGGING_FLAGS
+from koord.cli.daemons.serving_flags import (
+    AUTHENTICATION_FLAGS,
+    AUTHORIZATION_FLAGS,
+    METRICS_FLAGS,
+    SECURE_SERVING_FLAGS,
+)
+from koord.cli.daemons.startup import apply_election_flags
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.config_file import load_configuration
+from koord.scheduler.configuration.unsupported import without_unsupported_plugins
+from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, build_registry
+
+SCHEDULER_PROGRAM = "koord-scheduler"
+_SECOND = 1_000_000_000
+_ABOUT = """
+koord-scheduler assigns Pods to Nodes. It does what kube-scheduler does, and knows Koordinator's quality of service
+classes, gangs, quotas, reservations and devices. Without --config it runs the profile that Koordinator ships, for pods
+with schedulerName koord-scheduler.
+"""
+_NO_PROFILER = "there is no Go runtime to profile"
+_JSON_ONLY = "the API server is spoken to in JSON"
+_ATTEMPTS_RECORDED = "every attempt is recorded anyway; nothing more is printed"
+_NO_AUDITOR = "this version has no workload auditor"
+_NO_BARRIER = "this version has no sync barrier"
+
+_MISC = (
+    Flag("config", kind.TEXT, "The path to the configuration file (KubeSchedulerConfiguration)."),
+    Flag("master", kind.TEXT, "The address of the Kubernetes API server (overrides any value in kubeconfig)"),
+    Flag("write-config-to", kind.TEXT, "If set, write the configuration values to this file and exit."),
+    Flag("address", kind.ADDRESS, "The IP address on which to listen for the --port port.", "0.0.0.0"),
+    Flag("port", kind.INTEGER, "The port for plain HTTP: health, metrics, services. 0 turns it off.", 10251),
+)
+_DEPRECATED = (
+    Flag("contention-profiling", kind.BOOLEAN, "DEPRECATED: block profiling.", True, no_effect_reason=_NO_PROFILER),
+    Flag("kube-api-burst", kind.INTEGER32, "DEPRECATED: burst of requests. Ignored with --config.", 100),
+    Flag(
+        "kube-api-content-type",
+        kind.TEXT,
+        "DEPRECATED: content type of requests.",
+        "application/json",
+        no_effect_reason=_JSON_ONLY,
+    ),
+    Flag("kube-api-qps", kind.FLOAT32, "DEPRECATED: requests per second. Ignored with --config.", 50.0),
+    Flag("kubeconfig", kind.TEXT, "DEPRECATED: path to kubeconfig file. Ignored with --config."),
+    Flag(
+        "pod-max-in-unschedulable-pods-duration",
+        kind.DURATION,
+        "DEPRECATED: longest time that a pod stays unschedulable before it is tried again.",
+        300 * _SECOND,
+    ),
+    Flag("profiling", kind.BOOLEAN, "DEPRECATED: profiling over the web.", True, no_effect_reason=_NO_PROFILER),
+)
+LEADER_ELECTION_FLAGS = (
+    Flag("leader-elect", kind.BOOLEAN, "Work only while holding the lease. Needed for more than one replica.", True),
+    Flag("leader-elect-lease-duration", kind.DURATION, "After so long without renewal others may lead.", 15 * _SECOND),
+    Flag("leader-elect-renew-deadline", kind.DURATION, "After so long without renewal the leader stops.", 10 * _SECOND),
+    Flag("leader-elect-resource-lock", kind.TEXT, "What is locked. Supported options are 'leases'.", "leases"),
+    Flag("leader-elect-resource-name", kind.TEXT, "Name of the lease.", SCHEDULER),
+    Flag("leader-elect-resource-namespace", kind.TEXT, "Namespace of the lease.", NAMESPACE),
+    Flag("leader-elect-retry-period", kind.DURATION, "Time between attempts to get or renew it.", 2 * _SECOND),
+)
+_GATES = (
+    Flag(
+        "emulated-version",
+        kind.STRINGS,
+        "Versions to emulate.",
+        no_effect_reason="it behaves as version 1.35 does",
+    ),
+    Flag(
+        "feature-gates",
+        kind.GATES,
+        "A set of key=value pairs that describe feature gates. Those of Kubernetes are accepted without effect."
+        " Options are:\n"
+        + "\n".join(
+            f"{name}=true|false ({gate.stage.upper()} - default={str(gate.default).lower()})"
+            for name, gate in sorted(GATES_TABLE.items())
+        ),
+    ),
+    Flag(
+        "min-compatibility-version",
+        kind.STRINGS,
+        "Oldest version to work with.",
+        no_effect_reason="1.32 and later work",
+    ),
+)
+_KOORDINATOR = (
+    Flag(
+        "controller-plugins",
+        kind.STRINGS,
+        "Controllers to run: '*' all, 'name' on, '-name' off.",
+        ("*",),
+        no_effect_reason="no plugin of this version has a controller",
+    ),
+    Flag(
+        "debug-scores",
+        kind.INTEGER,
+        "Print the best nodes of each pod.",
+        short="s",
+        no_effect_reason=_ATTEMPTS_RECORDED,
+    ),
+    Flag("debug-filters", kind.BOOLEAN, "Print why nodes are refused.", short="f", no_effect_reason=_ATTEMPTS_RECORDED),
+    Flag(
+        "debug-diagnosis",
+        kind.BOOLEAN,
+        "Dump the diagnosis of failures.",
+        short="d",
+        no_effect_reason=_ATTEMPTS_RECORDED,
+    ),
+    Flag("debug-diagnosis-blocking", kind.BOOLEAN, "Dump it before going on.", no_effect_reason=_ATTEMPTS_RECORDED),
+    Flag("debug-diagnosis-queue-size", kind.INTEGER, "Dumps that may wait.", 1000, no_effect_reason=_ATTEMPTS_RECORDED),
+    Flag("debug-diagnosis-worker-count", kind.INTEGER, "Writers of dumps.", 10, no_effect_reason=_ATTEMPTS_RECORDED),
+    Flag(
+        "enable-network-topology-manager",
+        kind.BOOLEAN,
+        "Keep the tree of network topology.",
+        no_effect_reason="this version has no network topology manager",
+    ),
+    Flag("scheduler-monitor-period", kind.DURATION, "How often late pods are looked for.", 10 * _SECOND),
+    Flag("scheduling-timeout", kind.DURATION, "From when on an attempt is late.", 30 * _SECOND),
+    Flag("scheduling-drop-unhandled-timeout", kind.DURATION, "When a pod never tried is forgotten.", 5 * _SECOND),
+    Flag(
+        "sync-barrier-pod-namespace",
+        kind.TEXT,
+        "Namespace of the barrier.",
+        "kube-system",
+        no_effect_reason=_NO_BARRIER,
+    ),
+    Flag(
+        "sync-barrier-pod-name",
+        kind.TEXT,
+        "Name of the barrier.",
+        "koord-scheduler-sync-barrier",
+        no_effect_reason=_NO_BARRIER,
+    ),
+    Flag(
+        "sync-hard-timeout", kind.DURATION, "Longest wait for the barrier.", 60 * _SECOND, no_effect_reason=_NO_BARRIER
+    ),
+    Flag("enable-workload-auditor", kind.BOOLEAN, "Audit workloads.", no_effect_reason=_NO_AUDITOR),
+    Flag("workload-auditor-metric-labels", kind.TEXT, "Its labels.", no_effect_reason=_NO_AUDITOR),
+    Flag(
+        "workload-auditor-victim-reschedule-duration",
+        kind.DURATION,
+        "Alert.",
+        10 * _SECOND,
+        no_effect_reason=_NO_AUDITOR,
+    ),
+    Flag(
+        "workload-auditor-victim-deletion-duration", kind.DURATION, "Alert.", 30 * _SECOND, no_effect_reason=_NO_AUDITOR
+    ),
+    Flag("workload-auditor-victim-deleting-retries", kind.INTEGER, "Alert.", 3, no_effect_reason=_NO_AUDITOR),
+    Flag(
+        "workload-auditor-scheduling-event-interval",
+        kind.DURATION,
+        "Alert.",
+        300 * _SECOND,
+        no_effect_reason=_NO_AUDITOR,
+    ),
+)
+
+
+def scheduler_flags() -> FlagSet:
+    return FlagSet(
+        SCHEDULER_PROGRAM,
+        _ABOUT,
+        {
+            "Misc": _MISC,
+            "Secure serving": SECURE_SERVING_FLAGS,
+            "Authentication": AUTHENTICATION_FLAGS,
+            "Authorization": AUTHORIZATION_FLAGS,
+            "Deprecated": _DEPRECATED,
+            "Leader election": LEADER_ELECTION_FLAGS,
+            "Feature gate": _GATES,
+            "Metrics": METRICS_FLAGS,
+            "Koordinator": _KOORDINATOR,
+            "Logs": LOGGING_FLAGS,
+        },
+    )
+
+
+# Of kube-scheduler; a file says these things itself.
+_ONLY_WITHOUT_FILE = ("kube-api-burst", "kube-api-content-type", "kube-api-qps", "kubeconfig", "profiling")
+
+
+class SchedulerConfigured(msgspec.Struct, frozen=True):
+    assembly: CompletedConfig
+    notes: tuple[str, ...]  # what the operator should read in the log
+
+
+def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[str]:
+    """Return the configuration, or everything that is wrong with it, a line each with the field's name."""
+    gates = _parse_gates(values)
+    if isinstance(gates, list):
+        return gates
+    factories = build_registry(entry_points(group=ENTRY_POINT_GROUP))
+    notes: list[str] = []
+    path = values.text("config")
+    if path:
+        read = _read_config_file(path)
+        if isinstance(read, list):
+            return read
+        config = read
+        ignored = [name for name in (*_ONLY_WITHOUT_FILE, "contention-profiling") if values.is_set(name)]
+        notes += [f"--{name} is ignored: the file of --config says it" for name in ignored]
+    else:
+        config, missing = without_unsupported_plugins(
+            _apply_deprecated_flags(shipped.configuration(), values), factories
+        )
+        if missing:
+            notes.append(f"the shipped profile runs without plugins that are still to come: {', '.join(missing)}")
+    elected = msgspec.structs.replace(config, leader_election=apply_election_flags(config.leader_election, values))
+    made = CompletedConfig.complete(elected, factories, gates)
+    if isinstance(made, list):
+        return _error_lines(path, made)
+    if made.unused_plugin_configs:
+        notes.append(
+            f"arguments without effect, as these plugins are not enabled: {', '.join(made.unused_plugin_configs)}"
+        )
+    foreign = sorted(_kubernetes_gates_set(values))
+    if foreign:
+        notes.append(f"feature gates of Kubernetes that change nothing here: {', '.join(foreign)}")
+    return SchedulerConfigured(made, tuple(notes))
+
+
+def _read_config_file(path: str) -> KubeSchedulerConfiguration | list[str]:
+    try:
+        text = Path(path).read_bytes()
+    except OSError as trouble:
+        return [f"--config: open {path}: {(trouble.strerror or str(trouble)).lower()}"]
+    read = load_configuration(text)
+    return _error_lines(path, read) if isinstance(read, list) else read
+
+
+def _error_lines(path: str, errors: list[FieldError]) -> list[str]:
+    where = f"--config {path}: " if path else ""
+    return [f"{where}{error}" for error in errors]
+
+
+def _apply_deprecated_flags(config: KubeSchedulerConfiguration, values: FlagValues) -> KubeSchedulerConfiguration:
+    connection = ClientConnectionConfiguration(
+        kubeconfig=values.text("kubeconfig"),
+        qps=values.ratio("kube-api-qps"),
+        burst=values.number("kube-api-burst"),
+    )
+    profiling = values.switch("profiling")
+    contention = values.switch("contention-profiling")
+    return msgspec.structs.replace(
+        config,
+        client_connection=connection,
+        enable_profiling=profiling,
+        enable_contention_profiling=contention,
+    )
+
+
+def _parse_gates(values: FlagValues) -> dict[str, bool] | list[str]:
+    parsed = gate_text.parse_feature_gates(_joined_gate_text(values), GATES, KUBERNETES_GATES)
+    return [f"--feature-gates: {error}" for error in parsed] if isinstance(parsed, list) else parsed
+
+
+def _joined_gate_text(values: FlagValues) -> str:
+    """Join the gates. Kubernetes names the component before a gate, as in kube:Name=true."""
+    parts = [part.strip() for text in values.strings("feature-gates") for part in text.split(",")]
+    return ",".join(part.removeprefix("kube:") for part in parts if part)
+
+
+def _kubernetes_gates_set(values: FlagValues) -> set[str]:
+    named = {part.partition("=")[0].strip() for part in _joined_gate_text(values).split(",") if part}
+    return {name for name in named if name in KUBERNETES_GATES and name not in GATES}

@@ -1,0 +1,114 @@
+"""This module settles the flags and configuration of a control-plane program before any connection is made,
+leader election included.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from koord.api.config.component import LeaderElectionConfiguration
+from koord.cli.daemons.flag_set import FlagSet, FlagValues
+from koord.cli.daemons.lifecycle import report_errors
+from koord.cli.daemons.serving_flags import FlagError, certificate_from_flags, metrics_registry_from_flags, port_errors
+from koord.kube.config import loader
+from koord.kube.config.connection import BadConfig, Connection
+from koord.kube.leader.lease import LeaseConfig
+from koord.telemetry.clock import WallClock
+from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.serving_certificate import ServingCertificate
+from koord.values import duration
+
+
+def apply_election_flags(given: LeaderElectionConfiguration, values: FlagValues) -> LeaderElectionConfiguration:
+    """Apply the flags that were given over a file's leader election."""
+    stated: dict[str, bool | str] = {}
+    if values.is_set("leader-elect"):
+        stated["leader_elect"] = values.switch("leader-elect")
+    for field in ("lease_duration", "renew_deadline", "retry_period"):
+        name = f"leader-elect-{field.replace('_', '-')}"
+        if values.is_set(name):
+            stated[field] = duration.text(values.number(name))
+    for field in ("resource_lock", "resource_name", "resource_namespace"):
+        name = f"leader-elect-{field.replace('_', '-')}"
+        if values.is_set(name):
+            stated[field] = values.text(name)
+    election: LeaderElectionConfiguration = msgspec.structs.replace(given, **stated)
+    return election
+
+
+def lease_config(given: LeaderElectionConfiguration, identity: str) -> LeaseConfig:
+    return LeaseConfig(
+        name=given.resource_name,
+        namespace=given.resource_namespace,
+        identity=identity,
+        duration_s=math.ceil(duration.parse_seconds(given.lease_duration or "15s")),  # the wire has whole seconds
+        renew_deadline_s=duration.parse_seconds(given.renew_deadline or "10s"),
+        retry_s=duration.parse_seconds(given.retry_period or "2s"),
+    )
+
+
+_LOG = logging.getLogger(__name__)
+
+
+class UsableConfig(Protocol):
+    """UsableConfig is a configuration that can be used."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Return what the operator should read in the log."""
+
+
+R = TypeVar("R", bound=UsableConfig)
+
+
+class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
+    """Bootstrap is what every control-plane program needs to start."""
+
+    connection: Connection
+    registry: MetricRegistry
+    certificate: ServingCertificate | None
+
+
+def settle_configuration(
+    flags: FlagSet, values: FlagValues, configured: Callable[[FlagValues], R | list[str]]
+) -> R | int:
+    """Return the configuration, or the exit code after printing what is wrong, one line each."""
+    for name, why in flags.set_without_effect(values):
+        _LOG.info("--%s has no effect: %s", name, why)
+    wrong = port_errors(values, "port", "secure-port")
+    ready = configured(values)
+    if isinstance(ready, list) or wrong:
+        return report_errors(flags.program, wrong + (ready if isinstance(ready, list) else []))
+    for note in ready.notes:
+        _LOG.warning("%s", note)
+    return ready
+
+
+def write_config(program: str, text: str, path: Path) -> int:
+    """Write the configuration for --write-config-to and return the exit code."""
+    try:
+        path.write_text(text)
+    except OSError as trouble:
+        return report_errors(program, [f"--write-config-to: open {path}: {(trouble.strerror or str(trouble)).lower()}"])
+    _LOG.info("wrote configuration to %s", path)
+    return 0
+
+
+def bootstrap(program: str, values: FlagValues, environ: Mapping[str, str], kubeconfig: str) -> Bootstrap | FlagError:
+    registry = metrics_registry_from_flags(values)
+    if isinstance(registry, FlagError):
+        return registry
+    certificate = certificate_from_flags(values, program) if values.number("secure-port") else None
+    if isinstance(certificate, FlagError):
+        return certificate
+    try:
+        connection = loader.daemon_connection(environ, WallClock(), kubeconfig=kubeconfig, master=values.text("master"))
+    except BadConfig as bad:
+        return FlagError(str(bad))
+    return Bootstrap(connection=connection, registry=registry, certificate=certificate)

@@ -1,0 +1,198 @@
+"""This module makes the Deployments and Services of an installation, with names, labels, ports and arguments
+as in Koordinator's chart, so that dashboards, selectors and network rules fit. Pods run without any
+privilege.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.cli.manifests.settings_objects import LABELS, config_map
+from koord.manager.webhook_server.cert_rotator import SERVICE_NAME
+
+Obj = dict[str, Any]
+
+APP = "koord-app"
+REPLICAS = 2
+WEBHOOK_PORT, METRICS_PORT, HEALTH_PORT = 9876, 8080, 8000
+SCHEDULER_PORT = 10251
+SCHEDULER_CONFIG = "koord-scheduler.config"
+DESCHEDULER_PORT = 10251
+DESCHEDULER_CONFIG = "koord-descheduler.config"
+CERTIFICATES = "/certs"
+RESOURCES = {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"cpu": "1000m", "memory": "1Gi"}}
+
+
+def manager_objects(namespace: str, image: str, feature_gates: str) -> list[Obj]:
+    container: Obj = {
+        "name": "manager",
+        "image": image,
+        "command": ["koord-manager"],
+        "args": [
+            "--enable-leader-election",
+            f"--metrics-addr=:{METRICS_PORT}",
+            f"--health-probe-addr=:{HEALTH_PORT}",
+            f"--leader-election-namespace={namespace}",
+            "--v=4",
+            f"--feature-gates={feature_gates}",
+            "--sync-period=0",
+            f"--config-namespace={namespace}",
+        ],
+        "env": [
+            _env_from_field("POD_NAMESPACE", "metadata.namespace"),
+            _env_from_field("POD_NAME", "metadata.name"),
+            {"name": "WEBHOOK_PORT", "value": str(WEBHOOK_PORT)},
+            {"name": "WEBHOOK_CERT_DIR", "value": CERTIFICATES},
+        ],
+        "ports": [
+            {"name": "webhook-server", "containerPort": WEBHOOK_PORT, "protocol": "TCP"},
+            {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
+            {"name": "health-probe", "containerPort": HEALTH_PORT, "protocol": "TCP"},
+        ],
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": HEALTH_PORT}},
+        "livenessProbe": _liveness_probe("/healthz", HEALTH_PORT),
+        # API servers hear of a pod's end later than the pod does: it answers on for a moment.
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}},
+        "volumeMounts": [{"name": "certs", "mountPath": CERTIFICATES}, {"name": "tmp", "mountPath": "/tmp"}],
+    }
+    volumes: list[Obj] = [
+        {"name": "certs", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    ]
+    ports = [{"name": "https", "port": 443, "targetPort": WEBHOOK_PORT, "protocol": "TCP"}]
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _meta(SERVICE_NAME, namespace, "koord-manager"),
+        "spec": {"selector": {APP: "koord-manager"}, "ports": ports},
+    }
+    return [
+        service,
+        _deployment("koord-manager", namespace, container, volumes),
+        _disruption_budget("koord-manager", namespace),
+    ]
+
+
+def scheduler_objects(namespace: str, image: str, config: str) -> list[Obj]:
+    """Return the scheduler's objects. `config` is the KubeSchedulerConfiguration as YAML."""
+    container: Obj = {
+        "name": "scheduler",
+        "image": image,
+        "command": ["koord-scheduler"],
+        "args": [
+            f"--port={SCHEDULER_PORT}",
+            "--authentication-skip-lookup=true",
+            "--v=4",
+            f"--config=/config/{SCHEDULER_CONFIG}",
+        ],
+        "ports": [{"name": "metrics", "containerPort": SCHEDULER_PORT, "protocol": "TCP"}],
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": SCHEDULER_PORT}},
+        "livenessProbe": _liveness_probe("/healthz", SCHEDULER_PORT),
+        "volumeMounts": [{"name": "config", "mountPath": "/config"}, {"name": "tmp", "mountPath": "/tmp"}],
+    }
+    volumes: list[Obj] = [
+        {"name": "config", "configMap": {"name": "koord-scheduler-config"}},
+        {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    ]
+    return [
+        config_map(namespace, "koord-scheduler-config", {SCHEDULER_CONFIG: config}),
+        _deployment("koord-scheduler", namespace, container, volumes),
+        _disruption_budget("koord-scheduler", namespace),
+    ]
+
+
+def descheduler_objects(namespace: str, image: str, config: str) -> list[Obj]:
+    """Return the descheduler's objects. `config` is the DeschedulerConfiguration as YAML."""
+    container: Obj = {
+        "name": "descheduler",
+        "image": image,
+        "command": ["koord-descheduler"],
+        "args": [
+            "--v=4",
+            f"--config=/config/{DESCHEDULER_CONFIG}",
+            "--secure-port=0",
+        ],
+        "ports": [{"name": "metrics", "containerPort": DESCHEDULER_PORT, "protocol": "TCP"}],
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": DESCHEDULER_PORT}},
+        "livenessProbe": _liveness_probe("/healthz", DESCHEDULER_PORT),
+        "volumeMounts": [{"name": "config", "mountPath": "/config"}, {"name": "tmp", "mountPath": "/tmp"}],
+    }
+    volumes: list[Obj] = [
+        {"name": "config", "configMap": {"name": "koord-descheduler-config"}},
+        {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    ]
+    return [
+        config_map(namespace, "koord-descheduler-config", {DESCHEDULER_CONFIG: config}),
+        _deployment("koord-descheduler", namespace, container, volumes),
+        _disruption_budget("koord-descheduler", namespace),
+    ]
+
+
+def _deployment(name: str, namespace: str, container: Obj, volumes: list[Obj]) -> Obj:
+    container = {
+        **container,
+        "resources": RESOURCES,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    apart = {"labelSelector": {"matchLabels": {APP: name}}, "topologyKey": "kubernetes.io/hostname"}
+    spec: Obj = {
+        "serviceAccountName": name,
+        "priorityClassName": "system-cluster-critical",
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "runAsGroup": 65532,
+            "fsGroup": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "affinity": {
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]
+            }
+        },
+        "containers": [container],
+        "volumes": volumes,
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _meta(name, namespace, name),
+        "spec": {
+            "replicas": REPLICAS,
+            "minReadySeconds": 3,
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": "100%"}},
+            "selector": {"matchLabels": {APP: name}},
+            "template": {"metadata": {"labels": {**LABELS, APP: name}}, "spec": spec},
+        },
+    }
+
+
+def _disruption_budget(name: str, namespace: str) -> Obj:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _meta(name, namespace, name),
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {APP: name}}},
+    }
+
+
+def _liveness_probe(path: str, port: int) -> Obj:
+    return {
+        "httpGet": {"path": path, "port": port},
+        "initialDelaySeconds": 30,
+        "periodSeconds": 10,
+        "failureThreshold": 6,
+    }
+
+
+def _env_from_field(name: str, path: str) -> Obj:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _meta(name: str, namespace: str, app: str) -> Obj:
+    return {"name": name, "namespace": namespace, "labels": {**LABELS, APP: app}}

@@ -1,0 +1,96 @@
+"""This module makes the DaemonSet of koordlet: on every node, with the machine's own files mounted where its
+flags expect them. It runs as root and privileged, since it writes other groups' kernel files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from koord.cli.manifests.settings_objects import LABELS
+from koord.koordlet.settings import PORT
+
+Obj = dict[str, Any]
+
+NAME = "koordlet"
+APP = "koord-app"
+RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "500m", "memory": "256Mi"}}
+# Name, place on the machine, place in the pod, whether it is only read.
+MOUNTS: tuple[tuple[str, str, str, bool], ...] = (
+    ("host-cgroup-root", "/sys/fs/cgroup", "/host-cgroup", False),
+    ("host-sys", "/sys", "/host-sys", False),
+    ("host-sys-fs", "/sys/fs", "/host-sys-fs", False),
+    ("host-var-run", "/var/run", "/host-var-run", False),
+    ("host-run", "/run", "/host-run", True),
+    ("host-kubelet-rootdir", "/var/lib/kubelet", "/var/lib/kubelet", True),
+    ("host-var-log-koordlet", "/var/log/koordlet", "/var/log/koordlet", False),
+    ("host-prediction-checkpoints", "/var/lib/koordlet/prediction-checkpoints", "/prediction-checkpoints", False),
+)
+_CREATED_HOST_PATHS = frozenset({"host-var-log-koordlet", "host-prediction-checkpoints"})
+
+
+def koordlet_objects(namespace: str, image: str, feature_gates: str, flags: Sequence[str] = ()) -> list[Obj]:
+    container: Obj = {
+        "name": NAME,
+        "image": image,
+        "command": ["koordlet"],
+        "args": [
+            f"--addr=:{PORT}",
+            "--cgroup-root-dir=/host-cgroup/",
+            f"--feature-gates={feature_gates}",
+            "--v=4",
+            *flags,
+        ],
+        "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}],
+        "ports": [{"name": "metrics", "containerPort": PORT, "hostPort": PORT, "protocol": "TCP"}],
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": PORT}, "periodSeconds": 10},
+        "livenessProbe": {
+            "httpGet": {"path": "/healthz", "port": PORT},
+            "initialDelaySeconds": 30,
+            "periodSeconds": 10,
+            "failureThreshold": 6,
+        },
+        "resources": RESOURCES,
+        "securityContext": {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True},
+        "volumeMounts": [_mount(name, inside, read_only) for name, _, inside, read_only in MOUNTS],
+    }
+    spec: Obj = {
+        "serviceAccountName": NAME,
+        "priorityClassName": "system-node-critical",
+        "hostNetwork": True,
+        "hostPID": True,  # the kubelet's process tells how its groups are named
+        "dnsPolicy": "ClusterFirstWithHostNet",
+        "terminationGracePeriodSeconds": 10,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [container],
+        "volumes": [
+            {
+                "name": name,
+                "hostPath": {"path": path, "type": "DirectoryOrCreate" if name in _CREATED_HOST_PATHS else ""},
+            }
+            for name, path, _, _ in MOUNTS
+        ],
+    }
+    labels = {**LABELS, APP: NAME}
+    return [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": NAME, "namespace": namespace, "labels": labels},
+            "spec": {
+                "minReadySeconds": 10,
+                "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "20%"}},
+                "selector": {"matchLabels": {APP: NAME}},
+                "template": {"metadata": {"labels": labels}, "spec": spec},
+            },
+        }
+    ]
+
+
+def _mount(name: str, inside: str, read_only: bool) -> Obj:
+    mount: Obj = {"name": name, "mountPath": inside}
+    if read_only:
+        mount["readOnly"] = True
+    if name == "host-sys-fs":  # resctrl, when the agent mounts it, must show on the machine
+        mount["mountPropagation"] = "Bidirectional"
+    return mount

@@ -1,0 +1,145 @@
+"""This module is `koord manifests`: it prints everything that a cluster needs to run koord as YAML for
+`kubectl apply`.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+from typing import Any
+
+import click
+import yaml
+
+from koord import __version__
+from koord.api.config import gates
+from koord.api.config.descheduler import shipped as shipped_descheduling
+from koord.api.config.gates import KOORDLET_GATES, MANAGER_GATES, RUNTIME_HOOK_GATES
+from koord.api.config.scheduler import shipped
+from koord.api.model import to_dict
+from koord.api.schema.crd import crd_manifests
+from koord.cli.manifests import deployments, koordlet_daemonset
+from koord.cli.manifests.rbac_objects import rbac_objects, service_account
+from koord.cli.manifests.settings_objects import default_config, namespace_object, priority_classes
+from koord.cli.manifests.webhook_objects import webhook_configurations
+from koord.descheduler import program as descheduler_rights
+from koord.koordlet import rbac as koordlet_rights
+from koord.manager import program
+from koord.manager.context import NAMESPACE
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.config_file import dump_configuration
+from koord.scheduler.configuration.unsupported import without_unsupported_plugins
+from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, build_registry
+from koord.scheduler.rbac import BOUND_ROLES, RBAC_RULES
+
+Obj = dict[str, Any]
+
+COMPONENTS = ("namespace", "crds", "settings", "manager", "scheduler", "descheduler", "koordlet")
+# As the programs are called, for those who ask by that name.
+PROGRAMS = {f"koord-{name}": name for name in ("manager", "scheduler", "descheduler")}
+IMAGE = f"koord:{__version__}"
+CONFIG_NAME = "slo-controller-config"
+
+
+def manifests(
+    namespace: str = NAMESPACE,
+    image: str = IMAGE,
+    components: tuple[str, ...] = COMPONENTS,
+    feature_gates: str = "",
+    koordlet_gates: str = "",
+    tell_interference: bool = False,
+) -> list[Obj] | str:
+    """Return the objects in an order in which they can be applied, or what is wrong with the gates."""
+    switched = gates.parse_feature_gates(feature_gates, MANAGER_GATES)
+    if isinstance(switched, list):
+        return f"--feature-gates: {'; '.join(map(str, switched))}"
+    agents = gates.parse_feature_gates(koordlet_gates, {**KOORDLET_GATES, **RUNTIME_HOOK_GATES})
+    if isinstance(agents, list):
+        return f"--koordlet-feature-gates: {'; '.join(map(str, agents))}"
+    made: list[Obj] = []
+    if "namespace" in components:
+        made.append(namespace_object(namespace))
+    if "crds" in components:
+        made += crd_manifests()
+    if "settings" in components:
+        made += [*priority_classes(), default_config(namespace, CONFIG_NAME)]
+    if "manager" in components:
+        made.append(service_account("koord-manager", namespace))
+        made += rbac_objects("koord-manager", namespace, program.rbac_rules())
+        made += deployments.manager_objects(namespace, image, feature_gates)
+        made += webhook_configurations(namespace, switched)
+    if "scheduler" in components:
+        made.append(service_account("koord-scheduler", namespace))
+        made += rbac_objects("koord-scheduler", namespace, RBAC_RULES, BOUND_ROLES)
+        made += deployments.scheduler_objects(namespace, image, scheduler_config(namespace))
+    if "descheduler" in components:
+        made.append(service_account("koord-descheduler", namespace))
+        made += rbac_objects("koord-descheduler", namespace, descheduler_rights.RBAC_RULES)
+        made += deployments.descheduler_objects(namespace, image, descheduler_config(namespace))
+    if "koordlet" in components:
+        made.append(service_account(koordlet_daemonset.NAME, namespace))
+        telling = koordlet_rights.INTERFERENCE_RBAC_RULES if tell_interference else ()
+        made += rbac_objects(koordlet_daemonset.NAME, namespace, (*koordlet_rights.RBAC_RULES, *telling))
+        flags = ("--tell-interference",) if tell_interference else ()
+        made += koordlet_daemonset.koordlet_objects(namespace, image, koordlet_gates, flags)
+    return made
+
+
+def scheduler_config(namespace: str) -> str:
+    """Return Koordinator's profile, written out in full."""
+    factories = build_registry(entry_points(group=ENTRY_POINT_GROUP))
+    config, _ = without_unsupported_plugins(shipped.configuration(), factories)
+    assembly = CompletedConfig.complete(config, factories)
+    if isinstance(assembly, list):
+        raise RuntimeError(f"the shipped configuration has errors: {assembly}")
+    text = dump_configuration(assembly)
+    return text.replace(f"resourceNamespace: {NAMESPACE}", f"resourceNamespace: {namespace}")
+
+
+def descheduler_config(namespace: str) -> str:
+    """Return the shipped configuration as a person would write it."""
+    return yaml.safe_dump(to_dict(shipped_descheduling.configuration(namespace)), sort_keys=False)
+
+
+@click.command("manifests")
+@click.option("--namespace", default=NAMESPACE, show_default=True, help="Where everything is installed.")
+@click.option("--image", default=IMAGE, show_default=True, help="Image that holds the programs.")
+@click.option(
+    "--component",
+    "components",
+    multiple=True,
+    type=click.Choice((*COMPONENTS, *PROGRAMS)),
+    help="Only this part; may be given several times. Default: all.",
+)
+@click.option("--feature-gates", default="", help="Of koord-manager; they also decide which webhooks are registered.")
+@click.option("--koordlet-feature-gates", default="", help="Of koordlet and its hooks.")
+@click.option(
+    "--koordlet-tell-interference",
+    is_flag=True,
+    help="koordlet marks pods that others disturb; it gets the right to patch pods, which it does not have otherwise.",
+)
+def manifests_command(
+    namespace: str,
+    image: str,
+    components: tuple[str, ...],
+    feature_gates: str,
+    koordlet_feature_gates: str,
+    koordlet_tell_interference: bool,
+) -> None:
+    """Print all objects that install koord on a Kubernetes cluster as YAML.
+
+    Install with: koord manifests --image IMAGE | kubectl apply --server-side --force-conflicts -f -
+    """
+    chosen = tuple(PROGRAMS.get(name, name) for name in components) or COMPONENTS
+    made = manifests(namespace, image, chosen, feature_gates, koordlet_feature_gates, koordlet_tell_interference)
+    if isinstance(made, str):
+        click.echo(f"koord: {made}", err=True)
+        sys.exit(1)
+    click.echo(yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, width=160), nl=False)
+
+
+class _Dumper(yaml.SafeDumper):
+    """_Dumper writes no anchors: the same value twice is written twice, as people and diffs expect."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True

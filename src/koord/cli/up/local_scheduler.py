@@ -1,0 +1,97 @@
+"""This module is the scheduler of `koord up`: Kubernetes' and Koordinator's profiles side by side over one
+state.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import msgspec
+
+from koord.api.config.field_error import FieldError
+from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile, SchedulerPlugins
+from koord.api.koordinator.protocol import SCHEDULER
+from koord.cli.up.proxy_page import proxy_page
+from koord.embedded.cluster import ComponentContext
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.config_file import load_configuration
+from koord.scheduler.configuration.unsupported import without_unsupported_plugins
+from koord.scheduler.explain import http
+from koord.scheduler.explain.explainer import Explainer
+from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, build_registry
+from koord.scheduler.scheduler import Scheduler, StandaloneScheduler
+from koord.telemetry.component_server import ComponentServer, ServiceRoutes
+
+DEFAULT_SCHEDULER_NAME = "default-scheduler"
+
+
+def default_configuration() -> KubeSchedulerConfiguration:
+    """Return the default configuration: every schedulerName that a pod may have is served here."""
+    given = shipped.configuration()
+    same_queue = SchedulerPlugins(queue_sort=shipped.plugins().queue_sort)  # all profiles must say the same of it
+    kubernetes = KubeSchedulerProfile(scheduler_name=DEFAULT_SCHEDULER_NAME, plugins=same_queue)
+    return msgspec.structs.replace(given, profiles=(*given.profiles, kubernetes))
+
+
+def scheduler_assembly(file: Path | None = None) -> CompletedConfig | str:
+    """Assemble the scheduler from a file, taken as it is, or from the default without the plugins that are not
+    built yet.
+    """
+    factories = build_registry(entry_points(group=ENTRY_POINT_GROUP))
+    if file is None:
+        config, _ = without_unsupported_plugins(default_configuration(), factories)
+    else:
+        try:
+            read = load_configuration(file.read_text())
+        except OSError as error:
+            return f"cannot read {file}: {error.strerror}"
+        if isinstance(read, list):
+            return _join_errors(file, read)
+        config = read
+    made = CompletedConfig.complete(config, factories)
+    return _join_errors(file, made) if isinstance(made, list) else made
+
+
+def missing_plugins() -> tuple[str, ...]:
+    """Return Koordinator's plugins that the default configuration names and this version does not have."""
+    return without_unsupported_plugins(default_configuration(), build_registry(entry_points(group=ENTRY_POINT_GROUP)))[
+        1
+    ]
+
+
+class LocalScheduler:
+    """LocalScheduler is the program in this process: always the leader, with its services below /koord of the API
+    server.
+    """
+
+    def __init__(self, context: ComponentContext, assembly: CompletedConfig) -> None:
+        self.scheduler = Scheduler(context.client, context.informers, context.clock, assembly, seed=context.seed)
+        self._leading = StandaloneScheduler(self.scheduler)
+        self._pages = context.component_routes
+        self._endpoint = ComponentServer(context.clock)
+        services = ServiceRoutes(self._endpoint)
+        for path, handler in http.explain_routes(Explainer(self.scheduler, context.clock)):
+            services.add("GET", path, handler)
+
+    async def start(self) -> None:
+        await self._leading.start()
+        self._pages.add(SCHEDULER, proxy_page(self._endpoint))
+
+    async def stop(self) -> None:
+        self._pages.remove(SCHEDULER)
+        await self._leading.stop()
+
+
+def make_scheduler(context: ComponentContext, assembly: CompletedConfig | None = None) -> LocalScheduler:
+    if assembly is None:
+        found = scheduler_assembly()
+        if isinstance(found, str):
+            raise ValueError(found)
+        assembly = found
+    return LocalScheduler(context, assembly)
+
+
+def _join_errors(file: Path | None, errors: list[FieldError]) -> str:
+    return "; ".join(f"{file}: {error}" if file is not None else str(error) for error in errors)

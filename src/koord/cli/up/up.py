@@ -1,0 +1,219 @@
+"""This module is `koord up`: a whole cluster in this process, ready in seconds, gone with Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import click
+from click.core import ParameterSource
+
+from koord.cli.daemons.lifecycle import event_loop_factory
+from koord.cli.up import demo, local_scheduler
+from koord.cli.up.components import COMPONENTS, choose_components
+from koord.embedded.apiserver.http_server import NotLoopbackError
+from koord.embedded.apiserver.store.journal import JournalError
+from koord.embedded.cluster import ClusterSettings, ComponentFactory, EmbeddedCluster
+from koord.telemetry import gc_tuning
+from koord.values.duration import DurationError, parse_seconds
+
+STOP_TIMEOUT_S = 5
+NEXT_STEPS = """
+Try:
+  export KUBECONFIG={kubeconfig}
+  kubectl get nodes
+  kubectl create deployment web --image=nginx --replicas=5
+  kubectl get pods -w"""
+
+
+def _fail(text: str) -> NoReturn:
+    click.echo(f"koord: {text}", err=True)
+    sys.exit(1)
+
+
+def _parse_listen_address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        _fail(f"--listen {text}: expected HOST:PORT, for example 127.0.0.1:6443")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _kubeconfig_path(given: Path | None, data_dir: Path | None) -> Path:
+    if given is not None:
+        return given
+    if data_dir is not None:
+        return data_dir / "kubeconfig"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "koord" / "kubeconfig"
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file with mode 0600 from its first byte on, and never half of it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(text)
+        partial.replace(path)
+    except OSError as error:
+        _fail(f"cannot write kubeconfig {path}: {error.strerror}")
+
+
+def _parse_set_options(pairs: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            _fail(f"--set {pair}: expected KEY=VALUE, for example scheduler.config=FILE")
+        found[key] = value
+    return found
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(0, 100_000), default=3, show_default=True, help="Simulated nodes.")
+@click.option("--profile", type=click.Path(path_type=Path), help="YAML file with pools of nodes, instead of --nodes.")
+@click.option(
+    "--listen", default="127.0.0.1:6443", show_default=True, metavar="HOST:PORT", help="Port 0: any free port."
+)
+@click.option("--allow-remote", is_flag=True, help="Permit --listen on addresses that other machines can reach.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Keep the cluster here. Default: in memory only.")
+@click.option("--durable", is_flag=True, help="With --data-dir: answer a write only when it is on disk.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Where to write the kubeconfig (mode 0600).")
+@click.option("--components", default="all", show_default=True, metavar="A,B,C", help=f"Of: {', '.join(COMPONENTS)}.")
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Setting of a program: scheduler.config=FILE, descheduler.config=FILE, and more.",
+)
+@click.option("--seed", type=int, help="Seed for simulated behaviour. Default: a new one each time.")
+@click.option(
+    "--demo",
+    "demonstration",
+    type=click.Choice(demo.DEMOS),
+    help="Instead of a cluster to use: watch one live, time-lapsed.",
+)
+@click.option("--duration", metavar="TIME", help="With --demo: how much virtual time to show. Default: 24h.")
+@click.option("--speed", type=click.FloatRange(min=1), help="With --demo: times faster than life. Default: all it can.")
+@click.option("-o", "--output", type=click.Choice(("table", "json")), help="With --demo: a live table, or JSON lines.")
+@click.option("--screenshot", type=click.Path(path_type=Path), help="With --demo: save the last picture as SVG here.")
+@click.pass_context
+def up(
+    context: click.Context,
+    nodes: int,
+    profile: Path | None,
+    listen: str,
+    allow_remote: bool,
+    data_dir: Path | None,
+    durable: bool,
+    kubeconfig: Path | None,
+    components: str,
+    sets: tuple[str, ...],
+    seed: int | None,
+    demonstration: str | None,
+    duration: str | None,
+    speed: float | None,
+    output: str | None,
+    screenshot: Path | None,
+) -> None:
+    """Run a whole cluster in this process: API server, workload controllers, simulated nodes and koord's programs.
+
+    Prints one line when it is ready and runs until Ctrl-C. With --demo colocation a day of services and batch work on
+    20 simulated nodes passes in minutes before your eyes.
+    """
+    if demonstration is not None:
+        _run_demo(context, duration, speed, output, screenshot)
+        return
+    for name, value in (("duration", duration), ("speed", speed), ("output", output), ("screenshot", screenshot)):
+        if value is not None:
+            _fail(f"--{name} goes with --demo")
+    host, port = _parse_listen_address(listen)
+    if durable and data_dir is None:
+        _fail("--durable needs --data-dir: there is nothing to make durable in memory")
+    made = choose_components(components, nodes=nodes, profile=profile, settings=_parse_set_options(sets))
+    if isinstance(made, str):
+        _fail(made)
+    settings = ClusterSettings(
+        host=host, port=port, allow_remote=allow_remote, data_dir=data_dir, durable=durable, component_seed=seed
+    )
+    path = _kubeconfig_path(kubeconfig, data_dir)
+    cluster = EmbeddedCluster(settings, made)
+    try:
+        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+            runner.run(_serve(cluster, path, _remarks(made, sets)))
+    except NotLoopbackError as error:
+        _fail(f"{error} (--allow-remote)")
+    except JournalError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"cannot listen on {listen}: {error.strerror or error}; choose another address with --listen")
+
+
+# What a demonstration settles by itself.
+_NOT_WITH_DEMO = ("profile", "listen", "allow_remote", "data_dir", "durable", "kubeconfig", "components", "sets")
+
+
+def _run_demo(
+    context: click.Context, duration: str | None, speed: float | None, output: str | None, screenshot: Path | None
+) -> None:
+    given = ParameterSource.COMMANDLINE
+    for name in _NOT_WITH_DEMO:
+        if context.get_parameter_source(name) is given:
+            _fail(f"--{'set' if name == 'sets' else name.replace('_', '-')} does not go with --demo")
+    try:
+        seconds = parse_seconds(duration or "24h")
+    except DurationError as error:
+        _fail(f"--duration {duration}: {error}")
+    if seconds <= 0:
+        _fail(f"--duration {duration}: must be more than nothing")
+    nodes = context.params["nodes"] if context.get_parameter_source("nodes") is given else demo.DEFAULT_NODES
+    seed = context.params["seed"]
+    demo.run_demo(
+        demo.DemoOptions(
+            hours=seconds / 3600,
+            speed=speed,
+            nodes=nodes,
+            seed=demo.DEFAULT_SEED if seed is None else seed,
+            output=output or "table",
+            screenshot=screenshot,
+        )
+    )
+
+
+def _remarks(components: Sequence[tuple[str, ComponentFactory]], sets: tuple[str, ...]) -> list[str]:
+    """Return what a user of this cluster should know of it."""
+    missing = local_scheduler.missing_plugins()
+    runs = any(name == "scheduler" for name, _ in components)
+    if not runs or not missing or any(pair.startswith("scheduler.config=") for pair in sets):
+        return []
+    return [f"koord-scheduler runs without {', '.join(missing)}: this version does not have them yet."]
+
+
+async def _serve(cluster: EmbeddedCluster, kubeconfig: Path, remarks: Sequence[str]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    gc_tuning.relax_gc()
+    await cluster.start()
+    gc_tuning.freeze_after_startup()
+    try:
+        _write_private(kubeconfig, cluster.kubeconfig())
+        click.echo(f"koord: ready {cluster.url} kubeconfig={kubeconfig}")
+        click.echo(NEXT_STEPS.format(kubeconfig=kubeconfig))
+        for remark in remarks:
+            click.echo(f"\n{remark}")
+        sys.stdout.flush()
+        await stop.wait()
+    finally:
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await cluster.stop()
+        except TimeoutError:
+            _fail(f"did not stop within {STOP_TIMEOUT_S} s; what was acknowledged is safe, the rest was cut off")

@@ -1,0 +1,118 @@
+"""Writes to jobs and reservations, each a patch of what changed with the uid of the object that was decided
+on,
+and the cache of own writes that informers have not shown yet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
+from koord.api.koordinator.protocol import A_PASSED_ARBITRATION, DESCHEDULER_NAME
+from koord.api.koordinator.scheduling import PodMigrationJob, PodMigrationJobStatus
+from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.model import to_dict
+from koord.descheduler.context import DeschedulerContext
+from koord.descheduler.migration.reservation_template import CREATED_BY_LABEL, build_reservation
+from koord.kube.transport.api_error import ApiError
+from koord.values import duration
+
+JobPatchResult = PodMigrationJob | ApiError
+
+
+class MigrationWriter:
+    def __init__(self, context: DeschedulerContext) -> None:
+        self._context = context
+        self._drop_claims = "DisablePVCReservation" in context.gates
+
+    async def patch_status(self, job: PodMigrationJob, status: PodMigrationJobStatus) -> JobPatchResult:
+        # What became empty must be said: a merge patch keeps what it does not name.
+        told = {"phase": None, "status": None, "reason": None, "message": None, **to_dict(status)}
+        return await self._patch(job, {"status": told}, subresource="status")
+
+    async def mark_passed(self, job: PodMigrationJob) -> JobPatchResult:
+        """Mark the job as passed, and normalize its ttl on the way."""
+        patch: dict[str, Any] = {"metadata": {"annotations": {A_PASSED_ARBITRATION: "true"}}}
+        if job.spec.ttl and (tidy := duration.text(duration.parse(job.spec.ttl))) != job.spec.ttl:
+            patch["spec"] = {"ttl": tidy}
+        return await self._patch(job, patch)
+
+    async def set_pod_uid(self, job: PodMigrationJob, uid: str) -> JobPatchResult:
+        return await self._patch(job, {"spec": {"podRef": {"uid": uid}}})
+
+    async def _patch(
+        self, job: PodMigrationJob, patch: dict[str, Any], subresource: str | None = None
+    ) -> JobPatchResult:
+        meta = job.metadata
+        return await self._context.client.patch(
+            POD_MIGRATION_JOBS, meta.name, patch, kind="merge", uid=meta.uid, subresource=subresource
+        )
+
+    # Reservations ------------------------------------------------------------------------------------------------
+
+    async def create_reservation(self, job: PodMigrationJob) -> JobPatchResult | str:
+        """Create the reservation and name it in the job; adopt an existing one, which an earlier attempt created.
+
+        A string that is returned says why it is not created now.
+        """
+        plain, ref = self._context.client.dynamic, job.spec.pod_ref
+        assert ref is not None
+        whole_job = await plain.get(POD_MIGRATION_JOBS, job.metadata.name)
+        if isinstance(whole_job, ApiError):
+            return whole_job
+        pod = await plain.get(PODS, ref.name, ref.namespace)
+        if isinstance(pod, ApiError):
+            return "its pod is gone" if pod.not_found else pod
+        if ref.uid not in ("", pod["metadata"]["uid"]):
+            return "another pod has its name by now"
+        now_ms = int(self._context.clock.time() * 1000)
+        wanted = build_reservation(whole_job, pod, now_ms, drop_claims=self._drop_claims)
+        made = await plain.create(RESERVATIONS, wanted)
+        if isinstance(made, ApiError) and not made.already_exists:
+            return made
+        named = {"spec": {"reservationOptions": {"reservationRef": {"name": wanted["metadata"]["name"]}}}}
+        return await self._patch(job, named)
+
+    async def normalize_reservation_ttl(self, name: str, ttl: str) -> ApiError | None:
+        answer = await self._context.client.patch(RESERVATIONS, name, {"spec": {"ttl": ttl}}, kind="merge")
+        return answer if isinstance(answer, ApiError) else None
+
+    async def delete_reservation(self, name: str) -> ApiError | None:
+        """Delete a reservation that this program created; one that a person named in the job is left alone."""
+        found = await self._context.client.get(RESERVATIONS, name)
+        if isinstance(found, ApiError):
+            return None if found.not_found else found
+        if found.metadata.labels.get(CREATED_BY_LABEL) != DESCHEDULER_NAME:
+            return None
+        answer = await self._context.client.delete(RESERVATIONS, name, uid=found.metadata.uid)
+        return answer if isinstance(answer, ApiError) and not answer.not_found else None
+
+    async def delete_job(self, job: PodMigrationJob) -> ApiError | None:
+        answer = await self._context.client.delete(POD_MIGRATION_JOBS, job.metadata.name, uid=job.metadata.uid)
+        return answer if isinstance(answer, ApiError) and not answer.not_found else None
+
+
+class JobWriteCache:
+    def __init__(self) -> None:
+        self._writes: dict[str, PodMigrationJob] = {}  # by name
+
+    def record_write(self, job: PodMigrationJob) -> None:
+        self._writes[job.metadata.name] = job
+
+    def forget(self, name: str) -> None:
+        self._writes.pop(name, None)
+
+    def newest(self, seen: PodMigrationJob) -> PodMigrationJob:
+        """Return the job as the informer shows it, or the own write where that is later."""
+        ours = self._writes.get(seen.metadata.name)
+        if ours is None:
+            return seen
+        if ours.metadata.uid == seen.metadata.uid and _resource_version(ours) > _resource_version(seen):
+            return ours
+        self.forget(seen.metadata.name)
+        return seen
+
+
+def _resource_version(job: PodMigrationJob) -> int:
+    text = job.metadata.resource_version
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,137 @@
+"""The plugins that evict pods whose node violates their node affinity or whose taints they do not tolerate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from koord.api.config.descheduler.plugin_args import DeschedulerPluginArgs, NamespaceFilter
+from koord.api.kubernetes.affinity import NodeAffinity, NodeSelector, Taint
+from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.pod import Pod
+from koord.descheduler.framework.node_fit import NodeFitChecker
+from koord.descheduler.framework.plugin import DeschedulerPlugin
+from koord.descheduler.framework.round import EvictorHandle
+from koord.descheduler.plugins.kube.plugin_args import EvictablePodFilter, load_args, namespace_errors, selector_errors
+from koord.policy.node_match import NO_SCHEDULE, is_tolerated, matches_node_affinity, matches_node_selector
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+class RemovePodsViolatingNodeAffinityArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
+    namespaces: NamespaceFilter | None = None
+    label_selector: LabelSelector | None = None
+    node_affinity_type: tuple[str, ...] = ()
+
+
+class RemovePodsViolatingNodeAffinity(DeschedulerPlugin):
+    name: ClassVar[str] = "RemovePodsViolatingNodeAffinity"
+
+    def __init__(self, args: RemovePodsViolatingNodeAffinityArgs) -> None:
+        self._args = args
+        self._evictable_filter = EvictablePodFilter(args.namespaces, args.label_selector)
+
+    def deschedule(self, nodes: Sequence[Node], handle: EvictorHandle) -> str | None:
+        fit_checker = NodeFitChecker(handle.snapshot)
+        violates = {REQUIRED: self._violates_required, PREFERRED: self._prefers_other_node}
+        for kind in self._args.node_affinity_type:
+            for node in nodes:
+                for pod in list(handle.snapshot.pods_on_node(node.metadata.name)):
+                    if violates[kind](pod, node, nodes, fit_checker) and self._evictable_filter.is_evictable(
+                        pod, handle
+                    ):
+                        handle.evict(pod, "")
+        return None
+
+    def _violates_required(self, pod: Pod, node: Node, nodes: Sequence[Node], fit_checker: NodeFitChecker) -> bool:
+        affinity = _node_affinity(pod)
+        if affinity is None or affinity.required_during_scheduling_ignored_during_execution is None:
+            return False
+        return not matches_node_affinity(pod.spec, node) and fit_checker.first_fit(pod, nodes) is not None
+
+    def _prefers_other_node(self, pod: Pod, node: Node, nodes: Sequence[Node], fit_checker: NodeFitChecker) -> bool:
+        affinity = _node_affinity(pod)
+        if affinity is None or not affinity.preferred_during_scheduling_ignored_during_execution:
+            return False
+        here = preferred_weight(affinity, node)
+        return (
+            max(preferred_weight(affinity, other) for other in nodes) > here
+            and fit_checker.first_fit(pod, nodes) is not None
+        )
+
+
+def _node_affinity(pod: Pod) -> NodeAffinity | None:
+    return pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+
+
+def preferred_weight(affinity: NodeAffinity, node: Node) -> int:
+    """Return the sum of the weights of the preferred terms that the node satisfies."""
+    return sum(
+        term.weight
+        for term in affinity.preferred_during_scheduling_ignored_during_execution
+        if matches_node_selector(NodeSelector(node_selector_terms=(term.preference,)), node)
+    )
+
+
+def build_violated_node_affinity(raw: Any) -> DeschedulerPlugin | list[str]:
+    args = load_args(RemovePodsViolatingNodeAffinity.name, RemovePodsViolatingNodeAffinityArgs, raw)
+    if isinstance(args, list):
+        return args
+    errors = namespace_errors(args.namespaces) + selector_errors(args.label_selector)
+    if not args.node_affinity_type:
+        errors.append("nodeAffinityType needs to be set")
+    unknown = [kind for kind in args.node_affinity_type if kind not in (REQUIRED, PREFERRED)]
+    if unknown:
+        errors.append(f"nodeAffinityType must be {REQUIRED} or {PREFERRED}, not {', '.join(unknown)}")
+    return errors or RemovePodsViolatingNodeAffinity(args)
+
+
+PREFER_NO_SCHEDULE = "PreferNoSchedule"
+
+
+class RemovePodsViolatingNodeTaintsArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
+    namespaces: NamespaceFilter | None = None
+    label_selector: LabelSelector | None = None
+    include_prefer_no_schedule: bool = False
+    excluded_taints: tuple[str, ...] = ()
+    included_taints: tuple[str, ...] = ()
+
+
+class RemovePodsViolatingNodeTaints(DeschedulerPlugin):
+    name: ClassVar[str] = "RemovePodsViolatingNodeTaints"
+
+    def __init__(self, args: RemovePodsViolatingNodeTaintsArgs) -> None:
+        self._args = args
+        self._evictable_filter = EvictablePodFilter(args.namespaces, args.label_selector)
+
+    def deschedule(self, nodes: Sequence[Node], handle: EvictorHandle) -> str | None:
+        for node in nodes:
+            taints = [taint for taint in node.spec.taints if self._counts(taint)]
+            for pod in list(handle.snapshot.pods_on_node(node.metadata.name)) if taints else ():
+                bears = all(is_tolerated(pod.spec.tolerations, taint) for taint in taints)
+                if not bears and self._evictable_filter.is_evictable(pod, handle):
+                    handle.evict(pod, "")
+        return None
+
+    def _counts(self, taint: Taint) -> bool:
+        effects = (NO_SCHEDULE, PREFER_NO_SCHEDULE) if self._args.include_prefer_no_schedule else (NO_SCHEDULE,)
+        if taint.effect not in effects or _is_taint_listed(taint, self._args.excluded_taints):
+            return False
+        return not self._args.included_taints or _is_taint_listed(taint, self._args.included_taints)
+
+
+def _is_taint_listed(taint: Taint, names: Sequence[str]) -> bool:
+    """Return whether the taint is listed by key, or by key and value."""
+    return taint.key in names or f"{taint.key}={taint.value}" in names
+
+
+def build_violated_node_taints(raw: Any) -> DeschedulerPlugin | list[str]:
+    args = load_args(RemovePodsViolatingNodeTaints.name, RemovePodsViolatingNodeTaintsArgs, raw)
+    if isinstance(args, list):
+        return args
+    errors = namespace_errors(args.namespaces) + selector_errors(args.label_selector)
+    if args.excluded_taints and args.included_taints:
+        errors.append("either includedTaints or excludedTaints can be set, but not both")
+    return errors or RemovePodsViolatingNodeTaints(args)

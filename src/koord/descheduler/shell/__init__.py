@@ -1,1 +1,0 @@
-"""What surrounds a round: watching, carrying out, counting and telling."""

@@ -1,0 +1,180 @@
+"""Builds snapshots from informers for one round. Nothing is ever listed for a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from koord.api.koordinator.custom_kinds import NODE_METRICS, POD_MIGRATION_JOBS
+from koord.api.koordinator.scheduling import PodMigrationJob
+from koord.api.kubernetes.builtin_kinds import (
+    DEPLOYMENTS,
+    NODES,
+    PODS,
+    REPLICA_SETS,
+    REPLICATION_CONTROLLERS,
+    STATEFUL_SETS,
+)
+from koord.api.kubernetes.meta import Object
+from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.resource import Resource
+from koord.descheduler.context import DeschedulerContext
+from koord.descheduler.framework.snapshot import ClusterSnapshot, PodLookups, Workload, owner_uids
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.informer.informer import Informer
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class LookupMapping(Mapping[K, V], Generic[K, V]):
+    """A read-only mapping over a lookup function. It is valid until the event loop runs other tasks."""
+
+    def __init__(self, find: Callable[[K], V | None], keys: Callable[[], Sequence[K]]) -> None:
+        self._find = find
+        self._keys = keys
+
+    def __getitem__(self, key: K) -> V:
+        found = self._find(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._keys())
+
+    def __len__(self) -> int:
+        return len(self._keys())
+
+
+def pods_by_index(pods: Informer[Pod], index: str) -> Mapping[str, Sequence[Pod]]:
+    return LookupMapping(lambda value: pods.by_index(index, value) or None, lambda: pods.index_values(index))
+
+
+def pods_by_name(pods: Informer[Pod]) -> Mapping[tuple[str, str], Pod]:
+    return LookupMapping(
+        lambda key: pods.get(*key),
+        lambda: [(pod.metadata.namespace, pod.metadata.name) for pod in pods.list()],
+    )
+
+
+DEPLOYMENT = "Deployment"
+_BY_UID, _BY_DEPLOYMENT = "descheduler-uid", "descheduler-owner"
+
+
+class WorkloadIndex:
+    """Looks up workloads by the uid that pods name as their controller."""
+
+    def __init__(self, informers: InformerFactory) -> None:
+        self._deployments = informers.for_resource(DEPLOYMENTS)
+        self._replica_sets = informers.for_resource(REPLICA_SETS)
+        self._kinds: tuple[Informer[Any], ...] = (
+            self._replica_sets,
+            informers.for_resource(STATEFUL_SETS),
+            informers.for_resource(REPLICATION_CONTROLLERS),
+        )
+        for informer in (self._deployments, *self._kinds):
+            _ensure_index(informer, _BY_UID, lambda obj: [obj.metadata.uid])
+        _ensure_index(self._replica_sets, _BY_DEPLOYMENT, _deployment_uids)
+
+    def as_mapping(self) -> Mapping[str, Workload]:
+        return LookupMapping(self.get, lambda: [uid for kind in self._kinds for uid in kind.index_values(_BY_UID)])
+
+    def get(self, uid: str) -> Workload | None:
+        obj = next((obj for kind in self._kinds for obj in kind.by_index(_BY_UID, uid)), None)
+        if obj is None:
+            return None
+        for owner in _deployment_uids(obj):
+            for deployment in self._deployments.by_index(_BY_UID, owner):
+                members = [one.metadata.uid for one in self._replica_sets.by_index(_BY_DEPLOYMENT, owner)]
+                return _build_workload(DEPLOYMENT, deployment, members)
+        return _build_workload(obj.kind, obj, [uid])
+
+
+def workloads_from_lists(
+    deployments: Iterable[Any], replica_sets: Iterable[Any], plain: Iterable[Any]
+) -> dict[str, Workload]:
+    """Return all workloads of plain lists. `plain` are controllers of their own pods, such as StatefulSets."""
+    found: dict[str, Workload] = {}
+    by_uid = {deployment.metadata.uid: deployment for deployment in deployments}
+    sets: dict[str, list[str]] = {}
+    lone: list[Any] = []
+    for replica_set in replica_sets:
+        known = [uid for uid in _deployment_uids(replica_set) if uid in by_uid]
+        if known:
+            sets.setdefault(known[0], []).append(replica_set.metadata.uid)
+        else:
+            lone.append(replica_set)
+    for uid, members in sets.items():
+        found.update(dict.fromkeys(members, _build_workload(DEPLOYMENT, by_uid[uid], members)))
+    for obj in (*lone, *plain):
+        found[obj.metadata.uid] = _build_workload(obj.kind, obj, [obj.metadata.uid])
+    return found
+
+
+def _ensure_index(informer: Informer[Any], name: str, key_fn: Any) -> None:
+    if not informer.has_index(name):
+        informer.add_index(name, key_fn)
+
+
+def _deployment_uids(obj: Object) -> list[str]:
+    return [o.uid for o in obj.metadata.owner_references if o.controller and o.kind == DEPLOYMENT]
+
+
+def _build_workload(kind: str, obj: Any, controllers: Sequence[str]) -> Workload:
+    replicas = obj.spec.replicas
+    return Workload(
+        kind=kind,
+        namespace=obj.metadata.namespace,
+        name=obj.metadata.name,
+        uid=obj.metadata.uid,
+        replicas=1 if replicas is None else replicas,  # left out means one
+        controller_uids=frozenset(controllers),
+    )
+
+
+_BY_NODE, _BY_OWNER = "descheduler-node", "descheduler-owner"
+
+
+class SnapshotSource:
+    """Builds snapshots from informers. It requests its kinds when it is built; the owner of the informers starts
+    them.
+    """
+
+    def __init__(self, context: DeschedulerContext, extra: Iterable[Resource[Any]] = ()) -> None:
+        of = context.informers.for_resource
+        self._clock = context.clock
+        self.nodes = of(NODES)
+        self.pods = of(PODS)
+        self.metrics = of(NODE_METRICS)
+        self.jobs = of(POD_MIGRATION_JOBS)
+        self.workloads = WorkloadIndex(context.informers)
+        self._others: dict[str, Informer[Any]] = {resource.plural: of(resource) for resource in extra}
+        if not self.pods.has_index(_BY_NODE):
+            self.pods.add_index(_BY_NODE, lambda pod: [pod.spec.node_name])
+        if not self.pods.has_index(_BY_OWNER):
+            self.pods.add_index(_BY_OWNER, owner_uids)
+        self._lookups = PodLookups(
+            by_node=pods_by_index(self.pods, _BY_NODE),
+            by_owner=pods_by_index(self.pods, _BY_OWNER),
+            by_name=pods_by_name(self.pods),
+        )
+
+    def snapshot(self) -> ClusterSnapshot:
+        """Return a snapshot for decisions that are made before other tasks run: pods stay in the informer's cache."""
+        return ClusterSnapshot(
+            now_s=self._clock.time(),
+            nodes={node.metadata.name: node for node in self.nodes.list()},
+            pods=self.pods.list(),
+            metrics={metric.metadata.name: metric for metric in self.metrics.list()},
+            jobs=self.jobs.list(),
+            workloads=self.workloads.as_mapping(),
+            others={plural: informer.list() for plural, informer in self._others.items()},
+            lookups=self._lookups,
+        )
+
+    def snapshot_for_jobs(self, jobs: Sequence[PodMigrationJob]) -> ClusterSnapshot:
+        """Return a snapshot that is enough to arbitrate jobs, at a cost that does not grow with the cluster."""
+        return ClusterSnapshot(
+            now_s=self._clock.time(), jobs=jobs, workloads=self.workloads.as_mapping(), lookups=self._lookups
+        )

@@ -1,0 +1,275 @@
+"""Admission webhooks: parsed once for each version of their configurations, and called over HTTPS."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import functools
+import ssl
+from collections.abc import Callable
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from koord.embedded.apiserver import api_errors
+from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.admission.matching import WebhookRule, parse_rule, parse_selector
+from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value
+from koord.embedded.apiserver.store.collection import ResourceCollection
+from koord.embedded.apiserver.store.object_store import ObjectStore
+from koord.values.selector import Selector, SelectorError
+
+Obj = dict[str, Any]
+AdmissionPhase = Literal["mutating", "validating"]
+
+REGISTRATION_GROUP = "admissionregistration.k8s.io"
+CONFIGURATIONS: dict[AdmissionPhase, str] = {
+    "mutating": f"mutatingwebhookconfigurations.{REGISTRATION_GROUP}",
+    "validating": f"validatingwebhookconfigurations.{REGISTRATION_GROUP}",
+}
+# Hooks are not called for these: a hook that refuses everything could never be removed otherwise.
+EXEMPT_RESOURCES = frozenset(
+    (
+        *CONFIGURATIONS.values(),
+        f"validatingadmissionpolicies.{REGISTRATION_GROUP}",
+        f"validatingadmissionpolicybindings.{REGISTRATION_GROUP}",
+        f"mutatingadmissionpolicies.{REGISTRATION_GROUP}",
+        f"mutatingadmissionpolicybindings.{REGISTRATION_GROUP}",
+    )
+)
+NO_MATCH_CONDITIONS = "match conditions are written in CEL, which the embedded server does not have"
+
+
+class WebhookEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The address of a webhook: a URL, or a service of the cluster."""
+
+    url: str = ""
+    namespace: str = ""
+    service: str = ""
+    port: int = 443
+    path: str = ""
+    ca_bundle: str = ""  # PEM
+
+    @property
+    def display_url(self) -> str:
+        """Return the address as error messages quote it, without the timeout."""
+        if self.url:
+            return self.url
+        path = self.path if self.path.startswith("/") or not self.path else f"/{self.path}"
+        return f"https://{self.service}.{self.namespace}.svc:{self.port}{path or '/'}"
+
+
+class RegisteredWebhook(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    endpoint: WebhookEndpoint
+    rules: tuple[WebhookRule, ...]
+    namespaces: Selector | None = None  # None: all
+    objects: Selector | None = None
+    exact_match: bool = False  # only the version in which the request came, not others of the same resource
+    ignores_failure: bool = False
+    timeout_s: int = 10
+    allows_dry_run: bool = True  # whether it may be called when nothing is to be stored
+    reinvoked: bool = False
+    review_version: str = "v1"
+
+
+def parse_webhook(stated: Obj) -> RegisteredWebhook:
+    """Parse a webhook of a configuration. Raises SelectorError for an invalid selector."""
+    versions = stated.get("admissionReviewVersions") or ("v1",)
+    return RegisteredWebhook(
+        name=stated["name"],
+        endpoint=_endpoint(stated.get("clientConfig") or {}),
+        rules=tuple(parse_rule(rule) for rule in stated.get("rules") or ()),
+        namespaces=parse_selector(stated.get("namespaceSelector")),
+        objects=parse_selector(stated.get("objectSelector")),
+        exact_match=stated.get("matchPolicy") == "Exact",
+        ignores_failure=stated.get("failurePolicy") == "Ignore",
+        timeout_s=stated.get("timeoutSeconds") or 10,
+        allows_dry_run=stated.get("sideEffects") in ("None", "NoneOnDryRun"),
+        reinvoked=stated.get("reinvocationPolicy") == "IfNeeded",
+        review_version=next((v for v in versions if v in ("v1", "v1beta1")), "v1"),
+    )
+
+
+def _endpoint(config: Obj) -> WebhookEndpoint:
+    service = config.get("service") or {}
+    return WebhookEndpoint(
+        url=config.get("url") or "",
+        namespace=service.get("namespace", ""),
+        service=service.get("name", ""),
+        port=service.get("port") or 443,
+        path=service.get("path") or "",
+        ca_bundle=_decode_ca_bundle(config.get("caBundle") or ""),
+    )
+
+
+def _decode_ca_bundle(encoded: str) -> str:
+    return base64.b64decode(encoded).decode("utf-8", "replace")
+
+
+class WebhookConfigurations:
+    """Returns the webhooks of one phase in call order: by configuration, then as listed there."""
+
+    def __init__(self, store: ObjectStore, phase: AdmissionPhase) -> None:
+        self._collection: ResourceCollection = store.collection(CONFIGURATIONS[phase])
+        self._parsed_at = -1
+        self._webhooks: tuple[RegisteredWebhook, ...] = ()
+
+    def webhooks(self) -> tuple[RegisteredWebhook, ...]:
+        if self._parsed_at != self._collection.end_position:
+            found = [hook for record in self._collection.scan() for hook in record.plain().get("webhooks") or ()]
+            self._webhooks = tuple(parse_webhook(hook) for hook in found)
+            self._parsed_at = self._collection.end_position
+        return self._webhooks
+
+
+class WebhookConfigurationCheck:
+    """Refuses configurations that this server cannot follow."""
+
+    async def admit(self, attributes: AdmissionAttributes) -> None:
+        resource = attributes.resource
+        if attributes.operation not in ("CREATE", "UPDATE") or resource.storage not in CONFIGURATIONS.values():
+            return
+        errors = validate_webhook_configuration(attributes.obj or {})
+        if errors:
+            raise api_errors.invalid(resource.kind, resource.group, attributes.name, errors)
+
+
+def validate_webhook_configuration(obj: Obj) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
+    for index, hook in enumerate(obj.get("webhooks") or ()):
+        at = f"webhooks[{index}]"
+        if hook.get("matchConditions"):
+            errors.append(forbidden_field(f"{at}.matchConditions", NO_MATCH_CONDITIONS))
+        for field in ("namespaceSelector", "objectSelector"):
+            try:
+                parse_selector(hook.get(field))
+            except SelectorError as error:
+                errors.append(invalid_value(f"{at}.{field}", hook[field], str(error)))
+        try:
+            _decode_ca_bundle((hook.get("clientConfig") or {}).get("caBundle") or "")
+        except binascii.Error as error:
+            errors.append(invalid_value(f"{at}.clientConfig.caBundle", "", str(error)))
+    return errors
+
+
+# (namespace, name, port) of a service -> host and port where it is served; None when nothing is known of it.
+ServiceResolver = Callable[[str, str, int], tuple[str, int] | None]
+
+MAX_RESPONSE_BYTES = 8 << 20
+
+
+class WebhookCallError(Exception):
+    """Raised when a webhook gave no answer; the message says why."""
+
+
+def resolve_nothing(namespace: str, name: str, port: int) -> tuple[str, int] | None:
+    return None
+
+
+class WebhookClient:
+    def __init__(self, resolver: ServiceResolver = resolve_nothing) -> None:
+        self.resolver = resolver
+        self._session: aiohttp.ClientSession | None = None
+
+    async def call(self, webhook: RegisteredWebhook, review: Obj) -> Any:
+        """Post the review and return the decoded answer. Raises WebhookCallError."""
+        address, server_name = self._address(webhook)
+        shown = f"{webhook.endpoint.display_url}?timeout={webhook.timeout_s}s"
+        try:
+            async with asyncio.timeout(webhook.timeout_s):
+                async with self._get_session().post(
+                    f"{address}?timeout={webhook.timeout_s}s",
+                    data=msgspec.json.encode(review),
+                    headers={"Content-Type": "application/json", "Accept": "application/json"},
+                    ssl=_ssl_context(webhook.endpoint.ca_bundle),
+                    server_hostname=server_name,
+                    allow_redirects=False,
+                ) as answer:
+                    raw = await answer.content.read(MAX_RESPONSE_BYTES)
+                    while not answer.content.at_eof() and len(raw) < MAX_RESPONSE_BYTES:
+                        raw += await answer.content.read(MAX_RESPONSE_BYTES - len(raw))
+                    return _decode_response(answer.status, raw)
+        except TimeoutError:
+            raise _call_error(f'Post "{shown}": context deadline exceeded') from None
+        except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
+            raise _call_error(f'Post "{shown}": {_go_error_text(error)}') from error
+
+    def _address(self, webhook: RegisteredWebhook) -> tuple[str, str | None]:
+        """Return the URL to connect to, and the name that the certificate must prove when it is not the host of
+        the URL.
+        """
+        endpoint = webhook.endpoint
+        if endpoint.url:
+            return endpoint.url, None
+        found = self.resolver(endpoint.namespace, endpoint.service, endpoint.port)
+        if found is None:
+            shown = f"{endpoint.display_url}?timeout={webhook.timeout_s}s"
+            raise _call_error(f'Post "{shown}": service "{endpoint.service}" not found')
+        host, port = found
+        return f"https://{host}:{port}{urlsplit(endpoint.display_url).path}", _service_name(endpoint)
+
+    def _get_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(auto_decompress=True, trust_env=False)
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+def _service_name(endpoint: WebhookEndpoint) -> str:
+    return f"{endpoint.service}.{endpoint.namespace}.svc"
+
+
+@functools.lru_cache(maxsize=256)
+def _ssl_context(ca_bundle: str) -> ssl.SSLContext:
+    """Return a TLS context that trusts the bundle alone when there is one, else what the machine trusts."""
+    return ssl.create_default_context(cadata=ca_bundle or None)
+
+
+def _call_error(why: str) -> WebhookCallError:
+    return WebhookCallError(f"failed to call webhook: {why}")
+
+
+def _decode_response(status: int, raw: bytes) -> Any:
+    if status == 404:
+        raise _call_error("the server could not find the requested resource")
+    if status >= 400:
+        text = raw.decode("utf-8", "replace")
+        if status >= 500:
+            raise _call_error(f'an error on the server ("{text}") has prevented the request from succeeding')
+        raise _call_error(f"the server rejected our request for an unknown reason: {status}")
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # A body that is no JSON is tried as YAML, where nearly everything is a string.
+        return raw.decode("utf-8", "replace")
+
+
+def _go_error_text(error: Exception) -> str:
+    """Return the failure as Go's client words it, for the cases that people search for."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"tls: failed to verify certificate: {_go_certificate_error(error)}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        place = f"{error.host}:{error.port}"
+        if isinstance(error.os_error, ConnectionRefusedError):
+            return f"dial tcp {place}: connect: connection refused"
+        return f"dial tcp {place}: {error.os_error}"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "EOF"
+    return str(error)
+
+
+def _go_certificate_error(error: aiohttp.ClientConnectorCertificateError) -> str:
+    inner = error.certificate_error
+    if isinstance(inner, ssl.SSLCertVerificationError):
+        if inner.verify_code in (18, 19, 20, 21):  # self-signed, or an issuer that nobody here knows
+            return "x509: certificate signed by unknown authority"
+        return f"x509: {inner.verify_message}"
+    return str(inner)

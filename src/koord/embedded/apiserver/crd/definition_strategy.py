@@ -1,0 +1,245 @@
+"""This module holds the strategy of CustomResourceDefinition: defaults, status on write, validation.
+
+The rules for versions and their schemas are in `version_validation`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
+from koord.embedded.apiserver.crd import version_validation
+from koord.embedded.apiserver.crd.naming import APPROVED_ANNOTATION, is_established, is_protected_group
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.values import names as naming_rules
+from koord.values.names import dns1035_label
+
+Obj = dict[str, Any]
+
+CRD_GROUP = "apiextensions.k8s.io"
+CRD_KIND = "CustomResourceDefinition"
+CRD_STORAGE_KEY = "customresourcedefinitions.apiextensions.k8s.io"
+NO_WEBHOOK_CONVERSION = (
+    "conversion webhooks are not supported by the embedded server: versions that differ in apiVersion only can use None"
+)
+_IMMUTABLE_FIELD = "field is immutable"
+_APPROVAL_HELP = (
+    f'protected groups must have approval annotation "{APPROVED_ANNOTATION}", '
+    "see https://github.com/kubernetes/enhancements/pull/1111"
+)
+
+
+def _default_definition(obj: Obj) -> None:
+    spec = obj.setdefault("spec", {})
+    names = spec.setdefault("names", {})
+    kind = names.get("kind")
+    if kind:
+        if not names.get("singular"):
+            names["singular"] = kind.lower()
+        if not names.get("listKind"):
+            names["listKind"] = f"{kind}List"
+    if spec.get("conversion") is None:
+        spec["conversion"] = {"strategy": "None"}
+    webhook = spec["conversion"].get("webhook") or {}
+    service = (webhook.get("clientConfig") or {}).get("service")
+    if service is not None and service.get("port") is None:
+        service["port"] = 443
+    status = obj.get("status")
+    if status is not None and not status.get("storedVersions"):
+        stored = [v["name"] for v in spec.get("versions") or () if v.get("storage")]
+        if stored:
+            status["storedVersions"] = stored[:1]
+
+
+def _prepare_create(obj: Obj) -> None:
+    obj["metadata"]["generation"] = 1
+    stored = [v.get("name", "") for v in obj["spec"].get("versions") or () if v.get("storage")]
+    obj["status"] = {
+        "conditions": None,
+        "acceptedNames": {"plural": "", "kind": ""},
+        "storedVersions": stored[:1] or None,
+    }
+
+
+def _prepare_update(new: Obj, old: Obj) -> None:
+    if new.get("spec") != old.get("spec"):
+        new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+    status = new.get("status") or {}
+    stored = status.get("storedVersions") or []
+    added = [v["name"] for v in new["spec"].get("versions") or () if v.get("storage") and v["name"] not in stored]
+    if added:
+        new["status"] = {**status, "storedVersions": [*stored, *added]}
+
+
+def _validate_create(obj: Obj) -> list[ApiFieldError]:
+    return [*_metadata_name_errors(obj), *_spec_errors(obj), *_approval_errors(obj), *_stored_version_errors(obj, None)]
+
+
+def _metadata_name_errors(obj: Obj) -> list[ApiFieldError]:
+    name, spec = obj["metadata"]["name"], obj["spec"]
+    if not name or naming_rules.dns1123_subdomain(name):
+        return []  # said elsewhere
+    if name == f"{(spec.get('names') or {}).get('plural', '')}.{spec.get('group', '')}":
+        return []
+    return [invalid_value("metadata.name", name, 'must be spec.names.plural+"."+spec.group')]
+
+
+def _spec_errors(obj: Obj) -> list[ApiFieldError]:
+    spec = obj["spec"]
+    errors: list[ApiFieldError] = []
+    group = spec.get("group", "")
+    if not group:
+        errors.append(required("spec.group"))
+    elif reasons := naming_rules.dns1123_subdomain(group):
+        errors += [invalid_value("spec.group", group, reason) for reason in reasons]
+    elif "." not in group:
+        errors.append(invalid_value("spec.group", group, "should be a domain with at least one dot"))
+    scope = spec.get("scope", "")
+    if not scope:
+        errors.append(required("spec.scope"))
+    elif scope not in ("Cluster", "Namespaced"):
+        errors.append(not_supported("spec.scope", scope, ("Cluster", "Namespaced")))
+    if spec.get("preserveUnknownFields"):
+        problem = (
+            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
+        )
+        errors.append(invalid_value("spec.preserveUnknownFields", True, problem))
+    errors += version_validation.version_errors(spec)
+    errors += spec_names_errors(spec.get("names") or {})
+    errors += version_validation.printer_column_errors(spec)
+    errors += _conversion_errors(spec.get("conversion") or {})
+    return errors
+
+
+def _conversion_errors(conversion: Obj) -> list[ApiFieldError]:
+    at = "spec.conversion"
+    strategy = conversion.get("strategy", "")
+    webhook = conversion.get("webhook") or {}
+    if not strategy:
+        return [required(f"{at}.strategy")]
+    errors: list[ApiFieldError] = []
+    if strategy == "Webhook":
+        if not webhook.get("clientConfig"):
+            problem = "required when strategy is set to Webhook"
+            errors.append(required(f"{at}.webhookClientConfig", problem))
+        if not webhook.get("conversionReviewVersions"):
+            errors.append(required(f"{at}.conversionReviewVersions"))
+        return errors or [forbidden_field(f"{at}.strategy", NO_WEBHOOK_CONVERSION)]
+    problem = "should not be set when strategy is not set to Webhook"
+    if webhook.get("clientConfig"):
+        errors.append(forbidden_field(f"{at}.webhookClientConfig", problem))
+    if webhook.get("conversionReviewVersions"):
+        errors.append(forbidden_field(f"{at}.conversionReviewVersions", problem))
+    if strategy != "None":
+        errors.append(not_supported(f"{at}.strategy", strategy, ("None", "Webhook")))
+    return errors
+
+
+def _approval_errors(obj: Obj) -> list[ApiFieldError]:
+    if not is_protected_group(obj["spec"].get("group", "")):
+        return []
+    value = (obj["metadata"].get("annotations") or {}).get(APPROVED_ANNOTATION)
+    at = f"metadata.annotations[{APPROVED_ANNOTATION}]"
+    if not value:
+        return [required(at, _APPROVAL_HELP)]
+    url = urlsplit(value)
+    if value.startswith("unapproved") or (url.scheme and url.netloc):
+        return []
+    problem = (
+        f'protected groups must have approval annotation "{APPROVED_ANNOTATION}" '
+        f"with either a URL or a reason starting with "
+        '"unapproved", see https://github.com/kubernetes/enhancements/pull/1111'
+    )
+    return [invalid_value(at, value, problem)]
+
+
+def _stored_version_errors(obj: Obj, old: Obj | None) -> list[ApiFieldError]:
+    """Return errors for storedVersions, which must stay: objects may be stored in any version listed there."""
+    at = "status.storedVersions"
+    stored = (obj.get("status") or {}).get("storedVersions")
+    if not stored:
+        return [invalid_value(at, stored, "must have at least one stored version")]
+    versions = obj["spec"].get("versions") or ()
+    known = {v.get("name", "") for v in versions}
+    errors = []
+    for index, name in enumerate(stored):
+        if name not in known:
+            problem = (
+                f"missing from spec.versions; {name} was previously a storage version, and must remain in "
+                f"spec.versions until a storage migration ensures no data remains persisted in {name} and removes "
+                f"{name} from status.storedVersions"
+            )
+            errors.append(invalid_value(f"{at}[{index}]", name, problem))
+    if old is None:
+        missing = [v.get("name", "") for v in versions if v.get("storage") and v.get("name", "") not in stored]
+        errors += [invalid_value(at, stored, f"must have the storage version {name}") for name in missing]
+    return errors
+
+
+def _validate_update(new: Obj, old: Obj) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
+    spec, before = new["spec"], old["spec"]
+    if not _same_versions(spec, before) or spec != before:
+        errors += _spec_errors(new)
+    names, names_before = spec.get("names") or {}, before.get("names") or {}
+    if is_established(old):
+        if spec.get("scope") != before.get("scope"):
+            errors.append(invalid_value("spec.scope", spec.get("scope", ""), _IMMUTABLE_FIELD))
+        if names.get("kind") != names_before.get("kind"):
+            errors.append(invalid_value("spec.names.kind", names.get("kind", ""), _IMMUTABLE_FIELD))
+    if spec.get("group") != before.get("group"):
+        errors.append(invalid_value("spec.group", spec.get("group", ""), _IMMUTABLE_FIELD))
+    if names.get("plural") != names_before.get("plural"):
+        errors.append(invalid_value("spec.names.plural", names.get("plural", ""), _IMMUTABLE_FIELD))
+    if new["metadata"].get("annotations") != old["metadata"].get("annotations"):
+        errors += _approval_errors(new)
+    return errors + _stored_version_errors(new, old)
+
+
+def _same_versions(spec: Obj, before: Obj) -> bool:
+    return bool(spec.get("versions") == before.get("versions"))
+
+
+def _validate_status(new: Obj, old: Obj) -> list[ApiFieldError]:
+    return _stored_version_errors(new, old)
+
+
+DEFINITION_STRATEGY = KindStrategy(
+    default=_default_definition,
+    prepare_create=_prepare_create,
+    prepare_update=_prepare_update,
+    validate_create=_validate_create,
+    validate_update=_validate_update,
+    validate_status=_validate_status,
+)
+
+
+def spec_names_errors(names: Obj) -> list[ApiFieldError]:
+    at = "spec.names"
+    errors = [
+        *_dns_label_errors(f"{at}.plural", names.get("plural", "")),
+        *_dns_label_errors(f"{at}.singular", names.get("singular", "")),
+    ]
+    errors += _kind_name_errors(f"{at}.kind", names.get("kind", "")) + _kind_name_errors(
+        f"{at}.listKind", names.get("listKind", "")
+    )
+    for field in ("shortNames", "categories"):
+        for index, word in enumerate(names.get(field) or ()):
+            errors += [invalid_value(f"{at}.{field}[{index}]", word, reason) for reason in dns1035_label(word)]
+    if names.get("kind") and names.get("kind") == names.get("listKind"):
+        errors.append(invalid_value(f"{at}.listKind", names["listKind"], "kind and listKind may not be the same"))
+    return errors
+
+
+def _dns_label_errors(field: str, word: str) -> list[ApiFieldError]:
+    if not word:
+        return [required(field)]
+    return [invalid_value(field, word, reason) for reason in dns1035_label(word)]
+
+
+def _kind_name_errors(field: str, kind: str) -> list[ApiFieldError]:
+    if not kind:
+        return [required(field)]
+    wrong = dns1035_label(kind.lower())
+    return [invalid_value(field, kind, f"may have mixed case, but should otherwise match: {r}") for r in wrong]

@@ -1,0 +1,214 @@
+"""This module builds the resources that a CRD makes the server serve, one for each served version.
+
+A resource has a strategy that follows its schema, conversion to the storage version, and printer columns.
+With conversion strategy None only the apiVersion changes: fields that the schema of the target version does
+not name are pruned, and objects stored under an older schema are read with the defaults of the present one.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from koord.embedded.apiserver import api_errors
+from koord.embedded.apiserver.api_errors import ApiFieldError, StatusError
+from koord.embedded.apiserver.catalog import ScalePaths, ServedResource, VersionConversion
+from koord.embedded.apiserver.crd import jsonpath
+from koord.embedded.apiserver.crd.printer_columns import printer_columns
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.rest.object_metadata import deep_copy
+from koord.embedded.apiserver.schema.builtin_types import OBJECT_META, Subresource, builtin_types
+from koord.embedded.apiserver.schema.custom_decoding import apply_defaults, decode_custom, prune
+from koord.embedded.apiserver.schema.custom_validation import validate_custom, validate_custom_update
+from koord.embedded.apiserver.schema.schema_node import SchemaNode, compile_schema
+
+Obj = dict[str, Any]
+
+
+def custom_strategy(
+    node: SchemaNode,
+    *,
+    status: bool,
+    selectable: Sequence[str],
+    refuse_create: Callable[[Obj], api_errors.StatusError] | None,
+) -> KindStrategy:
+    """Return the strategy of custom objects, which takes from their schema all that a built-in kind has in code.
+
+    `selectable`: paths of fields that lists can be filtered by. `refuse_create`: set while the CRD is
+    terminating.
+    """
+    ignored = ("metadata", "status") if status else ("metadata",)
+
+    def prepare_update(new: Obj, old: Obj) -> None:
+        if {k: v for k, v in new.items() if k not in ignored} != {k: v for k, v in old.items() if k not in ignored}:
+            new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+
+    def validate_create(obj: Obj) -> list[ApiFieldError]:
+        if refuse_create is not None:
+            raise refuse_create(obj)
+        return validate_custom(obj, node)
+
+    def update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
+        return validate_custom_update(new, old, node)
+
+    return KindStrategy(
+        prepare_create=_first_generation,
+        prepare_update=prepare_update,
+        validate_create=validate_create,
+        validate_update=update_errors,
+        validate_status=update_errors,
+        selectable_fields=selectable_fields(selectable),
+    )
+
+
+def _first_generation(obj: Obj) -> None:
+    obj["metadata"]["generation"] = 1
+
+
+def selectable_fields(paths: Sequence[str]) -> Mapping[str, Callable[[Obj], str]]:
+    return {path.removeprefix("."): _field_reader(path) for path in paths}
+
+
+def _field_reader(path: str) -> Callable[[Obj], str]:
+    way = jsonpath.parse_jsonpath(path)
+
+    def value(obj: Obj) -> str:
+        found = way.find(obj)
+        if not found or found[0] is None:
+            return ""
+        if isinstance(found[0], bool):
+            return "true" if found[0] else "false"
+        return str(found[0])
+
+    return value
+
+
+def version_conversion(nodes: Mapping[str, SchemaNode], served: str, stored: str) -> VersionConversion:
+    """Return the conversion between two versions; `nodes` is by apiVersion, `served` and `stored` are apiVersions."""
+
+    def to_storage(obj: Obj) -> Obj:
+        new = _moved(obj, stored)
+        apply_defaults(new, nodes[stored])  # so that it is stored as it is served
+        return new
+
+    def from_storage(obj: Obj) -> Obj:
+        return _moved(obj, served)
+
+    def _moved(obj: Obj, target: str) -> Obj:
+        new = deep_copy(obj)
+        was = nodes.get(new.get("apiVersion", ""))
+        if was is not None:
+            apply_defaults(new, was)
+        new["apiVersion"] = target
+        prune(new, nodes[target])
+        return new
+
+    return VersionConversion(to_storage, from_storage)
+
+
+def is_stored_as_served(obj: Obj, node: SchemaNode, api_version: str) -> bool:
+    """Return whether a stored object can be served as it is stored."""
+    if obj.get("apiVersion") != api_version:
+        return False
+    new = deep_copy(obj)
+    apply_defaults(new, node)
+    return not prune(new, node) and new == obj
+
+
+CUSTOM_RESOURCE_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
+_SUBRESOURCE_VERBS = ("get", "patch", "update")
+
+
+def served_resources(definition: Obj, stored: Iterable[Obj]) -> list[ServedResource]:
+    """Build the resources of an established CRD, the storage version first.
+
+    `stored` are the objects in its collection.
+    """
+    spec = definition["spec"]
+    group, versions = spec["group"], spec["versions"]
+    nodes = {f"{group}/{v['name']}": compile_schema(v["schema"]["openAPIV3Schema"]) for v in versions}
+    storage = next(v for v in versions if v["storage"])
+    storage_version = f"{group}/{storage['name']}"
+    settled = all(is_stored_as_served(obj, nodes[storage_version], storage_version) for obj in stored)
+    found = []
+    for version in sorted(versions, key=lambda v: not v["storage"]):
+        if not version["served"]:
+            continue
+        resource = _served_version(definition, version, nodes[f"{group}/{version['name']}"])
+        resource.storage_hash = storage_hash(group, storage["name"], resource.kind)
+        if not (settled and version is storage):
+            resource.conversion = version_conversion(nodes, resource.api_version, storage_version)
+        found.append(resource)
+    return found
+
+
+def _served_version(definition: Obj, version: Obj, node: SchemaNode) -> ServedResource:
+    spec = definition["spec"]
+    names = definition["status"]["acceptedNames"]
+    parts = version.get("subresources") or {}
+    scale = parts.get("scale")
+    subresources = {}
+    if parts.get("status") is not None:
+        subresources["status"] = Subresource("status", names["kind"], _SUBRESOURCE_VERBS)
+    if scale is not None:
+        subresources["scale"] = Subresource("scale", "Scale", _SUBRESOURCE_VERBS, "autoscaling", "v1")
+    ending = definition["metadata"].get("deletionTimestamp")
+    return ServedResource(
+        group=spec["group"],
+        version=version["name"],
+        kind=names["kind"],
+        plural=names["plural"],
+        singular=names.get("singular", ""),
+        list_kind=names.get("listKind", ""),
+        namespaced=spec["scope"] == "Namespaced",
+        verbs=CUSTOM_RESOURCE_VERBS,
+        short_names=tuple(names.get("shortNames", ())),
+        categories=tuple(names.get("categories", ())),
+        subresources=subresources,
+        schema_node=with_object_fields(node),
+        strategy=custom_strategy(
+            node,
+            status="status" in subresources,
+            selectable=[field["jsonPath"] for field in version.get("selectableFields", ())],
+            refuse_create=functools.partial(_terminating_refusal, names["plural"], spec["group"]) if ending else None,
+        ),
+        decode=functools.partial(decode_custom, node=node, preserve=bool(spec.get("preserveUnknownFields"))),
+        custom=True,
+        schema=version["schema"]["openAPIV3Schema"],
+        columns=printer_columns(version.get("additionalPrinterColumns") or ()),
+        scale=_scale_paths(scale) if scale is not None else ScalePaths(),
+        warning=_deprecation_warning(version, spec["group"], names["kind"]),
+    )
+
+
+def with_object_fields(node: SchemaNode) -> SchemaNode:
+    """Return the schema with the fields of every object, which a CRD leaves out, for merging."""
+    typed = {"apiVersion": SchemaNode(kind="string"), "kind": SchemaNode(kind="string")}
+    fields = {**node.fields, **typed, "metadata": builtin_types().definition_node(OBJECT_META)}
+    return msgspec.structs.replace(node, fields=fields)
+
+
+def _terminating_refusal(plural: str, group: str, obj: Obj) -> StatusError:
+    why = "create not allowed while custom resource definition is terminating"
+    return api_errors.forbidden(plural, group, obj["metadata"].get("name", ""), why)
+
+
+def _scale_paths(scale: Obj) -> ScalePaths:
+    return ScalePaths(scale["specReplicasPath"], scale["statusReplicasPath"], scale.get("labelSelectorPath") or "")
+
+
+def _deprecation_warning(version: Obj, group: str, kind: str) -> str:
+    if not version.get("deprecated"):
+        return ""
+    return version.get("deprecationWarning") or f"{group}/{version['name']} {kind} is deprecated"
+
+
+def storage_hash(group: str, version: str, kind: str) -> str:
+    """Return the hash by which clients notice that objects are stored in another version."""
+    digest = hashlib.sha256(f"{group}/{version}/{kind}".encode()).digest()
+    return base64.b64encode(digest[:8]).decode()

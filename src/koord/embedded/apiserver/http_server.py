@@ -1,0 +1,263 @@
+"""Serve the API server over HTTPS: bearer tokens, one handler for all paths, and watches as chunked lines.
+
+`serve_https` runs a whole server for as long as a block lasts, which is what `koord up` and tests
+start. What a request means is decided in `server`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hmac
+import ipaddress
+import logging
+import re
+import secrets
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+from aiohttp import web
+from aiohttp.http import RawRequestMessage
+from aiohttp.streams import StreamReader
+from aiohttp.web_protocol import RequestHandler
+from multidict import CIMultiDict
+
+from koord.embedded.apiserver import tls
+from koord.embedded.apiserver.api_errors import StatusError
+from koord.embedded.apiserver.rest import responses
+from koord.embedded.apiserver.rest.watch import ServerWatchStream
+from koord.embedded.apiserver.server import ApiServer
+from koord.kube.transport.interface import JSON, ApiRequest, ApiResponse
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 3 << 20
+# A watcher whose socket takes nothing for this long is cut off; it costs others nothing meanwhile.
+STALLED_WATCH_S = 30.0
+WRITE_BUFFER_BYTES = 1 << 20
+_CACHE_CONTROL = "no-cache, private"
+_WARNING_SEPARATOR = re.compile(r', (?=299 - ")')
+_NO_QUERY: Mapping[str, str] = {}
+
+
+class NotLoopbackError(ValueError):
+    """Raised when the server was asked to listen on an address that other machines can reach."""
+
+
+class HttpServer:
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self._tokens = {token.encode(): user for token, user in server.tokens.items()}
+        self._known_headers: dict[str, str] = {}  # Authorization header -> user, for headers seen and found good
+        self._runner: web.ServerRunner | None = None
+        self.url = ""
+
+    async def start(self, host: str, port: int, context: ssl.SSLContext | None, *, allow_remote: bool = False) -> str:
+        """Start listening and return the URL. Port 0 lets the system choose. Raises NotLoopbackError unless
+        `allow_remote`.
+        """
+        if not allow_remote and not _is_loopback(host):
+            raise NotLoopbackError(f"{host} is not a loopback address; allow remote clients explicitly to listen there")
+        low_level = web.Server(
+            self._handle,
+            request_factory=_make_request,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=90.0,
+        )
+        self._runner = web.ServerRunner(low_level)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, ssl_context=context, backlog=1024)
+        await site.start()
+        bound = self._runner.addresses[0]
+        shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+        self.url = f"{'https' if context else 'http'}://{shown}:{bound[1]}"
+        return self.url
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    # One request -------------------------------------------------------------------------------------------------
+
+    async def _handle(self, raw: web.BaseRequest) -> web.StreamResponse:
+        headers = raw.headers
+        user = self._authenticate(headers.get("Authorization", ""))
+        if user is None:
+            return _to_aiohttp(responses.error_response(StatusError(401, "Unauthorized", "Unauthorized")))
+        path, _, tail = raw.raw_path.partition("?")
+        request = ApiRequest(
+            method=raw.method,
+            path=unquote(path) if "%" in path else path,
+            query=dict(parse_qsl(tail, keep_blank_values=True)) if tail else _NO_QUERY,
+            content_type=headers.get("Content-Type", JSON),
+            accept=headers.get("Accept", ""),
+            user=user,
+            user_agent=headers.get("User-Agent", ""),
+            body=await _read_body(raw) if raw.body_exists else b"",
+        )
+        if request.body is _TOO_LARGE:
+            refusal = StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY_BYTES}")
+            response = _to_aiohttp(responses.error_response(refusal))
+            response.force_close()
+            return response
+        if raw.method == "GET" and (tail or "/watch/" in path) and self._server.is_watch(request):
+            return await self._watch(raw, request)
+        answer = await self._server.handle(request)
+        if raw.method == "HEAD":
+            return web.Response(status=answer.status, content_type="application/json")
+        return _to_aiohttp(answer)
+
+    def _authenticate(self, header: str) -> str | None:
+        known = self._known_headers.get(header)
+        if known is not None:
+            return known
+        scheme, _, token = header.partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        given = token.strip().encode()
+        for good, user in self._tokens.items():
+            if hmac.compare_digest(good, given):
+                self._known_headers[header] = user
+                return user
+        return None
+
+    # Watches -----------------------------------------------------------------------------------------------------
+
+    async def _watch(self, raw: web.BaseRequest, request: ApiRequest) -> web.StreamResponse:
+        stream = await self._server.watch(request)
+        if isinstance(stream, ApiResponse):
+            return _to_aiohttp(stream)
+        response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": _CACHE_CONTROL})
+        response.enable_chunked_encoding()
+        try:
+            await response.prepare(raw)
+            transport = raw.transport
+            if transport is not None:
+                transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+            await self._stream_frames(stream, response, transport)
+        except ConnectionError:
+            pass  # the client went away: that is how watches end
+        finally:
+            stream.close_now()
+        return response
+
+    async def _stream_frames(
+        self, stream: ServerWatchStream, response: web.StreamResponse, transport: asyncio.Transport | None
+    ) -> None:
+        while frames := await stream.next_batch():
+            lines = b"".join([frame.line() for frame in frames])
+            if transport is None or transport.is_closing():
+                return
+            try:
+                async with asyncio.timeout(STALLED_WATCH_S):
+                    await response.write(lines)
+            except TimeoutError:
+                log.warning("watch cut off: its client has read nothing for %.0f s", STALLED_WATCH_S)
+                transport.abort()
+                return
+        await response.write_eof()
+
+
+class _TooLarge:
+    """Stands in for a body that was not read to its end."""
+
+
+_TOO_LARGE = _TooLarge()
+
+
+async def _read_body(raw: web.BaseRequest) -> Any:
+    if (raw.content_length or 0) > MAX_BODY_BYTES:
+        return _TOO_LARGE
+    try:
+        return await raw.read()
+    except web.HTTPRequestEntityTooLarge:
+        return _TOO_LARGE
+
+
+def _make_request(
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: RequestHandler,
+    writer: Any,
+    task: asyncio.Task[None],
+) -> web.BaseRequest:
+    return web.BaseRequest(message, payload, protocol, writer, task, protocol._loop, client_max_size=MAX_BODY_BYTES)
+
+
+def _to_aiohttp(answer: ApiResponse) -> web.Response:
+    headers: CIMultiDict[str] = CIMultiDict({"Content-Type": answer.content_type, "Cache-Control": _CACHE_CONTROL})
+    for name, value in answer.headers.items():
+        # Clients take a header line for each warning; a quote inside a text is escaped, so this splits between texts.
+        for line in _WARNING_SEPARATOR.split(value) if name == "Warning" else (value,):
+            headers.add(name, line)
+    return web.Response(status=answer.status, body=answer.body.raw(), headers=headers)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+TOKEN_USER = "admin"
+
+
+class ServerAddress(NamedTuple):
+    url: str
+    token: str
+    ca: bytes  # PEM of the authority that signed the serving certificate
+
+
+@contextlib.asynccontextmanager
+async def serve_https(
+    server: ApiServer | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    identity: tls.ApiServerCertificates | None = None,
+    allow_remote: bool = False,
+) -> AsyncIterator[ServerAddress]:
+    """Start `server` behind HTTPS and close both at the end of the block. Without `server` a new one with one
+    token is made.
+    """
+    if server is None:
+        server = ApiServer(tokens={secrets.token_hex(16): TOKEN_USER})
+    token = next(iter(server.tokens), "")
+    hosts = (*tls.DEFAULT_HOSTS, host) if host not in tls.DEFAULT_HOSTS else tls.DEFAULT_HOSTS
+    identity = identity or tls.create_certificates(hosts)
+    http_server = HttpServer(server)
+    await server.start()
+    try:
+        url = await http_server.start(host, port, identity.ssl_context(), allow_remote=allow_remote)
+        yield ServerAddress(url, token, identity.authority.certificate)
+    finally:
+        await http_server.close()
+        await server.close()
+
+
+def kubeconfig_document(address: ServerAddress, name: str = "koord") -> dict[str, Any]:
+    """Return the kubeconfig document that leads kubectl to the server, to be written as JSON or YAML."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {
+                "name": name,
+                "cluster": {
+                    "server": address.url,
+                    "certificate-authority-data": base64.b64encode(address.ca).decode(),
+                },
+            }
+        ],
+        "users": [{"name": name, "user": {"token": address.token}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }

@@ -1,0 +1,115 @@
+"""This module checks that a text is a schedule that Kubernetes' cron library parses, in its own words."""
+
+from __future__ import annotations
+
+import functools
+import zoneinfo
+
+from koord.values import duration
+from koord.values.go_format import integer, integer_refusal
+
+_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec"
+_DAYS = "sun mon tue wed thu fri sat"
+# (lowest, highest, names) of minute, hour, day of month, month, day of week
+_FIELD_RANGES: tuple[tuple[int, int, dict[str, int]], ...] = (
+    (0, 59, {}),
+    (0, 23, {}),
+    (1, 31, {}),
+    (1, 12, {name: number for number, name in enumerate(_MONTHS.split(), 1)}),
+    (0, 6, {name: number for number, name in enumerate(_DAYS.split())}),
+)
+_DESCRIPTORS = frozenset(("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"))
+_EVERY = "@every "
+
+
+class _CronSyntaxError(ValueError):
+    pass
+
+
+def cron_schedule_error(text: str) -> str:
+    """Return why the schedule is invalid, empty when it is valid."""
+    if "TZ" in text:
+        return "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+    try:
+        _parse_schedule(text)
+    except _CronSyntaxError as error:
+        return str(error)
+    return ""
+
+
+def _parse_schedule(text: str) -> None:
+    if text.startswith("@"):
+        _parse_descriptor(text)
+        return
+    parts = text.split()
+    if len(parts) != len(_FIELD_RANGES):
+        raise _CronSyntaxError(f"expected exactly 5 fields, found {len(parts)}: [{' '.join(parts)}]")
+    for part, (low, high, names) in zip(parts, _FIELD_RANGES, strict=True):
+        for expression in part.split(","):
+            if expression:
+                _check_range(expression, low, high, names)
+
+
+def _parse_descriptor(text: str) -> None:
+    if text in _DESCRIPTORS:
+        return
+    if not text.startswith(_EVERY):
+        raise _CronSyntaxError(f"unrecognized descriptor: {text}")
+    try:
+        duration.parse(text.removeprefix(_EVERY))
+    except ValueError as error:
+        raise _CronSyntaxError(f"failed to parse duration {text}: {error}") from None
+
+
+def _check_range(expression: str, low: int, high: int, names: dict[str, int]) -> None:
+    span, *steps = expression.split("/")
+    first, *rest = span.split("-")
+    if first in ("*", "?"):
+        start, end = low, high
+    else:
+        start = end = _parse_number(first, names)
+        if len(rest) == 1:
+            end = _parse_number(rest[0], names)
+        elif rest:
+            raise _CronSyntaxError(f"too many hyphens: {expression}")
+    step = 1
+    if len(steps) == 1:
+        step = _parse_number(steps[0], {})
+        if first not in ("*", "?") and not rest:
+            end = high
+    elif steps:
+        raise _CronSyntaxError(f"too many slashes: {expression}")
+    if start < low:
+        raise _CronSyntaxError(f"beginning of range ({start}) below minimum ({low}): {expression}")
+    if end > high:
+        raise _CronSyntaxError(f"end of range ({end}) above maximum ({high}): {expression}")
+    if start > end:
+        raise _CronSyntaxError(f"beginning of range ({start}) beyond end of range ({end}): {expression}")
+    if step == 0:
+        raise _CronSyntaxError(f"step of range should be a positive number: {expression}")
+
+
+def _parse_number(text: str, names: dict[str, int]) -> int:
+    named = names.get(text.lower())
+    if named is not None:
+        return named
+    value = integer(text)
+    if value is None:
+        raise _CronSyntaxError(f"failed to parse int from {text}: {integer_refusal(text)}")
+    if value < 0:
+        raise _CronSyntaxError(f"negative number ({value}) not allowed: {text}")
+    return value
+
+
+@functools.cache
+def _iana_time_zones() -> frozenset[str]:
+    return frozenset(zoneinfo.available_timezones())
+
+
+def time_zone_error(name: str) -> str:
+    """Return why the time zone is invalid, empty when it is an IANA time zone."""
+    if not name:
+        return "timeZone must be nil or non-empty string"
+    if name.lower() == "local":
+        return "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
+    return "" if name in _iana_time_zones() else f"unknown time zone {name}"

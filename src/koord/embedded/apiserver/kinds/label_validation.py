@@ -1,0 +1,73 @@
+"""This module validates labels, annotations and label selectors by the rules that hold for all kinds."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, required, too_long
+from koord.embedded.apiserver.kinds.validators import NO_ERRORS, FieldErrors, Validator, each, valid_name
+from koord.values import names
+
+Obj = dict[str, Any]
+MAX_ANNOTATION_BYTES = 256 << 10
+
+
+@functools.lru_cache(maxsize=16_384)
+def qualified_name_reasons(key: str) -> tuple[str, ...]:
+    return tuple(names.qualified_name(key))
+
+
+@functools.lru_cache(maxsize=16_384)
+def label_value_reasons(value: str) -> tuple[str, ...]:
+    return tuple(names.label_value(value))
+
+
+qualified_name_errors = valid_name(qualified_name_reasons)
+label_value_errors = valid_name(label_value_reasons)
+
+
+def label_errors(found: Obj, path: str) -> FieldErrors:
+    errors: list[ApiFieldError] = []
+    for key, value in found.items():
+        errors += qualified_name_errors(key, path)
+        errors += label_value_errors(value, path)
+    return errors
+
+
+def annotation_errors(found: Obj, path: str) -> FieldErrors:
+    errors = [invalid_value(path, key, reason) for key in found for reason in qualified_name_reasons(key.lower())]
+    if sum(len(key.encode()) + len(value.encode()) for key, value in found.items()) > MAX_ANNOTATION_BYTES:
+        errors.append(too_long(path, MAX_ANNOTATION_BYTES))
+    return errors
+
+
+def _expression_errors(found: Obj, path: str) -> FieldErrors:
+    errors: list[ApiFieldError] = []
+    operator, values = found.get("operator", ""), found.get("values")
+    if operator in ("In", "NotIn"):
+        if not values:
+            errors.append(required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
+    elif operator in ("Exists", "DoesNotExist"):
+        if values:
+            detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            errors.append(forbidden_field(f"{path}.values", detail))
+    else:
+        errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
+    errors += qualified_name_errors(found.get("key", ""), f"{path}.key")
+    for i, value in enumerate(values or ()):
+        errors += label_value_errors(value, f"{path}.values[{i}]")
+    return errors
+
+
+_all_expression_errors: Validator = each(_expression_errors)
+
+
+def label_selector_errors(found: Obj | None, path: str) -> FieldErrors:
+    """Return the errors of a LabelSelector; an absent one is valid here."""
+    if not found:
+        return NO_ERRORS
+    return [
+        *label_errors(found.get("matchLabels") or {}, f"{path}.matchLabels"),
+        *_all_expression_errors(found.get("matchExpressions") or [], f"{path}.matchExpressions"),
+    ]

@@ -1,0 +1,209 @@
+"""This module holds small combinators for field validation.
+
+A validator takes a value and its path and returns the errors, none when the value is valid. The validators
+of an object form a table from field to validator, in the order in which kube-apiserver reports errors. A
+validator is called for a field that is present; `even_if_absent` also calls it for a missing one, with the
+zero value of Go.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, not_supported, required
+
+Obj = dict[str, Any]
+FieldErrors = Sequence[ApiFieldError]
+Validator = Callable[[Any, str], FieldErrors]
+NO_ERRORS: FieldErrors = ()
+IMMUTABLE = "field is immutable"
+
+
+class _EvenIfAbsent:
+    """This validator also runs when the field is absent, with the zero value that Go would see."""
+
+    __slots__ = ("rule", "zero")
+
+    def __init__(self, rule: Validator, zero: Any) -> None:
+        self.rule = rule
+        self.zero = zero
+
+    def __call__(self, value: Any, path: str) -> FieldErrors:
+        return self.rule(self.zero if value is None else value, path)
+
+
+def even_if_absent(rule: Validator, zero: Any = "") -> Validator:
+    return _EvenIfAbsent(rule, zero)
+
+
+def fields(table: Mapping[str, Validator]) -> Validator:
+    """Return a validator that checks each field with its own validator.
+
+    It costs one lookup for each field present.
+    """
+    order = tuple(table)
+    missing = tuple((key, rule) for key, rule in table.items() if isinstance(rule, _EvenIfAbsent))
+    plain = {
+        key: rule.rule if isinstance(rule, _EvenIfAbsent) and rule.zero is not None else rule
+        for key, rule in table.items()
+    }
+    find = plain.get
+
+    def check(obj: Obj, path: str) -> FieldErrors:
+        found: dict[str, FieldErrors] | None = None
+        for key in obj:
+            rule = find(key)
+            if rule is not None:
+                value = obj[key]
+                errors = rule(value, f"{path}.{key}") if value is not None else NO_ERRORS
+                if errors:
+                    found = found or {}
+                    found[key] = errors
+        for key, rule in missing:
+            if obj.get(key) is None:
+                errors = rule(None, f"{path}.{key}")
+                if errors:
+                    found = found or {}
+                    found[key] = errors
+        if found is None:
+            return NO_ERRORS
+        return [error for key in order for error in found.get(key, NO_ERRORS)]
+
+    return check
+
+
+def each(rule: Validator) -> Validator:
+    def check(values: list[Any], path: str) -> FieldErrors:
+        return [error for i, value in enumerate(values) for error in rule(value, f"{path}[{i}]")]
+
+    return check
+
+
+def all_of(*rules: Validator) -> Validator:
+    def check(value: Any, path: str) -> FieldErrors:
+        return [error for rule in rules for error in rule(value, path)]
+
+    return check
+
+
+def first_of(*rules: Validator) -> Validator:
+    """Return a validator that reports the errors of the first of `rules` that has any."""
+
+    def check(value: Any, path: str) -> FieldErrors:
+        for rule in rules:
+            errors = rule(value, path)
+            if errors:
+                return errors
+        return NO_ERRORS
+
+    return check
+
+
+def only_if(holds: Callable[[Any], bool], rule: Validator) -> Validator:
+    def check(value: Any, path: str) -> FieldErrors:
+        return rule(value, path) if holds(value) else NO_ERRORS
+
+    return check
+
+
+def non_empty(detail: str = "") -> Validator:
+    """Return a validator that requires a non-empty value."""
+
+    def check(value: Any, path: str) -> FieldErrors:
+        return NO_ERRORS if value else [required(path, detail)]
+
+    return check
+
+
+def one_of(*allowed: str) -> Validator:
+    known = frozenset(allowed)
+
+    def check(value: Any, path: str) -> FieldErrors:
+        return NO_ERRORS if value in known else [not_supported(path, value, allowed)]
+
+    return check
+
+
+def valid_name(reasons: Callable[[str], Iterable[str]]) -> Validator:
+    """Return a validator for a text that follows one of the rules of `koord.values.names`."""
+
+    def check(value: str, path: str) -> FieldErrors:
+        return [invalid_value(path, value, reason) for reason in reasons(value)]
+
+    return check
+
+
+def at_least(low: int, detail: str = "") -> Validator:
+    text = detail or f"must be greater than or equal to {low}"
+
+    def check(value: int, path: str) -> FieldErrors:
+        return NO_ERRORS if value >= low else [invalid_value(path, value, text)]
+
+    return check
+
+
+def between(low: int, high: int, detail: str = "") -> Validator:
+    text = detail or f"must be between {low} and {high}, inclusive"
+
+    def check(value: int, path: str) -> FieldErrors:
+        return NO_ERRORS if low <= value <= high else [invalid_value(path, value, text)]
+
+    return check
+
+
+def invalid_if(holds: Callable[[Any], bool], detail: str) -> Validator:
+    """Return a validator that reports `detail` wherever `holds` is true."""
+
+    def check(value: Any, path: str) -> FieldErrors:
+        return [invalid_value(path, value, detail)] if holds(value) else NO_ERRORS
+
+    return check
+
+
+def unique(key: str = "", at: str = "") -> Validator:
+    """Return a validator that forbids two equal items, or two items with an equal field `key`."""
+
+    def check(values: list[Any], path: str) -> FieldErrors:
+        seen: set[Any] = set()
+        errors = []
+        for i, item in enumerate(values):
+            value = item.get(key) if key else item
+            if value is not None and value in seen:
+                errors.append(duplicate(f"{path}[{i}]{at or (f'.{key}' if key else '')}", value))
+            seen.add(value)
+        return errors
+
+    return check
+
+
+_LEADING_ZEROS = re.compile(r"(?<![0-9a-fA-F:])0+(?=[0-9]+(\.|$))")  # Kubernetes reads 010 as ten
+PORT_NUMBER = between(1, 65535)
+
+
+def ip_address_errors(value: str, path: str) -> FieldErrors:
+    """Return an error unless the value is an IP address in a form that Go parses."""
+    if is_ip_address(value):
+        return NO_ERRORS
+    return [invalid_value(path, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")]
+
+
+def is_ip_address(value: str) -> bool:
+    try:
+        ipaddress.ip_address(_LEADING_ZEROS.sub("", value))
+    except ValueError:
+        return False
+    return "%" not in value
+
+
+def immutable_field_errors(
+    new: Obj, old: Obj, path: str, keys: Iterable[str], detail: str = IMMUTABLE
+) -> list[ApiFieldError]:
+    """Return an error for each of `keys` whose value differs between two objects."""
+    return [
+        invalid_value(f"{path}.{key}" if path else key, new.get(key), detail)
+        for key in keys
+        if new.get(key) != old.get(key)
+    ]

@@ -1,0 +1,224 @@
+"""This module holds the strategies of MutatingWebhookConfiguration and ValidatingWebhookConfiguration."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, required
+from koord.embedded.apiserver.kinds import label_validation, strategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.validators import between, one_of
+from koord.values import names
+
+Obj = dict[str, Any]
+_REVIEW_VERSIONS = ("v1", "v1beta1")
+_OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
+_URL_FORM = "desired format: https://host[/path]"
+_TIMEOUT = between(1, 30, "the timeout value must be between 1 and 30 seconds")
+_PORT = between(1, 65535, "port is not valid: must be between 1 and 65535, inclusive")
+
+
+def _default_webhooks(obj: Obj, *, mutating: bool) -> None:
+    for hook in obj.get("webhooks") or ():
+        for key, value in (("failurePolicy", "Fail"), ("matchPolicy", "Equivalent"), ("timeoutSeconds", 10)):
+            if hook.get(key) is None:
+                hook[key] = value
+        for key in ("namespaceSelector", "objectSelector"):
+            if hook.get(key) is None:
+                hook[key] = {}
+        if mutating and hook.get("reinvocationPolicy") is None:
+            hook["reinvocationPolicy"] = "Never"
+        for rule in hook.get("rules") or ():
+            if rule.get("scope") is None:
+                rule["scope"] = "*"
+        service = (hook.get("clientConfig") or {}).get("service")
+        if service is not None and service.get("port") is None:
+            service["port"] = 443
+
+
+def _review_version_errors(found: list[str], path: str) -> list[ApiFieldError]:
+    if not found:
+        return [required(path, f"must specify one of {', '.join(_REVIEW_VERSIONS)}")]
+    errors: list[ApiFieldError] = []
+    for i, version in enumerate(found):
+        if version in found[:i]:
+            errors.append(invalid_value(f"{path}[{i}]", version, "duplicate version"))
+            continue
+        errors += [invalid_value(f"{path}[{i}]", version, reason) for reason in names.dns1035_label(version)]
+    if not set(found) & set(_REVIEW_VERSIONS):
+        errors.append(invalid_value(path, found, f"must include at least one of {', '.join(_REVIEW_VERSIONS)}"))
+    return errors
+
+
+_FIELD_WORDS = {"operations": "operations", "apiGroups": "API groups", "apiVersions": "API versions"}
+
+
+def _wildcard_errors(values: list[str], path: str, key: str) -> list[ApiFieldError]:
+    if len(values) > 1 and "*" in values:
+        return [invalid_value(path, values, f"if '*' is present, must not specify other {_FIELD_WORDS[key]}")]
+    return []
+
+
+def _rule_errors(found: Obj, path: str) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
+    operations = found.get("operations") or []
+    if not operations:
+        errors.append(required(f"{path}.operations"))
+    errors += _wildcard_errors(operations, f"{path}.operations", "operations")
+    for i, operation in enumerate(operations):
+        errors += one_of(*_OPERATIONS)(operation, f"{path}.operations[{i}]")
+    for key in ("apiGroups", "apiVersions", "resources"):
+        values = found.get(key) or []
+        if not values:
+            errors.append(required(f"{path}.{key}"))
+        if key == "resources":
+            errors += _resource_errors(values, f"{path}.{key}")
+            continue
+        errors += _wildcard_errors(values, f"{path}.{key}", key)
+        if key == "apiVersions":
+            errors += [required(f"{path}.{key}[{i}]") for i, value in enumerate(values) if not value]
+    if found.get("scope") is not None:
+        errors += one_of("*", "Cluster", "Namespaced")(found["scope"], f"{path}.scope")
+    return errors
+
+
+def _resource_errors(values: list[str], path: str) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
+    whole = {value.split("/")[0] for value in values if value.endswith("/*")}
+    subs = {value.split("/")[1] for value in values if value.startswith("*/")}
+    for i, value in enumerate(values):
+        if not value:
+            errors.append(required(f"{path}[{i}]"))
+            continue
+        if "/" not in value:
+            continue
+        name, sub = value.split("/")[:2]
+        if value == "*/*" or (name != "*" and sub != "*"):
+            if name in whole and sub != "*":
+                detail = f"if '{name}/*' is present, must not specify {value}"
+                errors.append(invalid_value(f"{path}[{i}]", value, detail))
+            elif sub in subs and name != "*":
+                detail = f"if '*/{sub}' is present, must not specify {value}"
+                errors.append(invalid_value(f"{path}[{i}]", value, detail))
+    if len(values) > 1 and "*/*" in values:
+        errors.append(invalid_value(path, values, "if '*/*' is present, must not specify other resources"))
+    if "*" in values and any("/" not in value for value in values if value != "*"):
+        detail = "if '*' is present, must not specify other resources without subresources"
+        errors.append(invalid_value(path, values, detail))
+    return errors
+
+
+def _client_config_errors(found: Obj, path: str) -> list[ApiFieldError]:
+    url, service = found.get("url"), found.get("service")
+    if (url is None) == (service is None):
+        return [required(path, "exactly one of url or service is required")]
+    if url is not None:
+        return _url_errors(url, f"{path}.url")
+    assert service is not None
+    return _service_ref_errors(service, f"{path}.service")
+
+
+def _url_errors(text: str, path: str) -> list[ApiFieldError]:
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        return [required(path, f"url must be a valid URL: {error}; {_URL_FORM}")]
+    errors: list[ApiFieldError] = []
+    if parts.scheme != "https":
+        detail = f"'https' is the only allowed URL scheme; {_URL_FORM}"
+        errors.append(invalid_value(path, parts.scheme, detail))
+    if not parts.hostname:
+        errors.append(invalid_value(path, parts.netloc, f"host must be specified; {_URL_FORM}"))
+    if parts.username is not None:
+        errors.append(invalid_value(path, parts.username, "user information is not permitted in the URL"))
+    if parts.fragment:
+        errors.append(invalid_value(path, parts.fragment, "fragments are not permitted in the URL"))
+    if parts.query:
+        errors.append(invalid_value(path, parts.query, "query parameters are not permitted in the URL"))
+    return errors
+
+
+def _service_ref_errors(found: Obj, path: str) -> list[ApiFieldError]:
+    errors = []
+    # The real server names each of the two when the other is missing.
+    if not found.get("namespace"):
+        errors.append(required(f"{path}.name"))
+    if not found.get("name"):
+        errors.append(required(f"{path}.namespace"))
+    errors += _PORT(found.get("port", 443), f"{path}.port")
+    if found.get("path") is not None:
+        errors += _service_path_errors(found["path"], f"{path}.path")
+    return errors
+
+
+def _service_path_errors(text: str, path: str) -> list[ApiFieldError]:
+    if text in ("", "/"):
+        return []
+    errors: list[ApiFieldError] = []
+    if not text.startswith("/"):
+        errors.append(invalid_value(path, text, "must start with a '/'"))
+    for i, segment in enumerate(text.removeprefix("/").removesuffix("/").split("/")):
+        if not segment:
+            errors.append(invalid_value(path, text, f"segment[{i}] may not be empty"))
+            continue
+        errors += [invalid_value(path, text, f"segment[{i}]: {reason}") for reason in names.dns1123_subdomain(segment)]
+    return errors
+
+
+def _webhook_errors(found: Obj, path: str, *, mutating: bool) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
+    name = found.get("name", "")
+    if not name:
+        errors.append(required(f"{path}.name"))
+    else:
+        errors += [invalid_value(f"{path}.name", name, reason) for reason in names.dns1123_subdomain(name)]
+        if not errors and name.count(".") < 2:
+            detail = "should be a domain with at least three segments separated by dots"
+            errors.append(invalid_value(f"{path}.name", name, detail))
+    for i, rule in enumerate(found.get("rules") or ()):
+        errors += _rule_errors(rule, f"{path}.rules[{i}]")
+    errors += one_of("Fail", "Ignore")(found["failurePolicy"], f"{path}.failurePolicy")
+    errors += one_of("Equivalent", "Exact")(found["matchPolicy"], f"{path}.matchPolicy")
+    effects = found.get("sideEffects")
+    if effects is None:
+        errors.append(required(f"{path}.sideEffects", "must specify one of None, NoneOnDryRun"))
+    else:
+        errors += one_of("None", "NoneOnDryRun")(effects, f"{path}.sideEffects")
+    errors += _TIMEOUT(found["timeoutSeconds"], f"{path}.timeoutSeconds")
+    errors += label_validation.label_selector_errors(found.get("namespaceSelector"), f"{path}.namespaceSelector")
+    errors += label_validation.label_selector_errors(found.get("objectSelector"), f"{path}.objectSelector")
+    errors += _client_config_errors(found.get("clientConfig") or {}, f"{path}.clientConfig")
+    if mutating:
+        errors += one_of("IfNeeded", "Never")(found["reinvocationPolicy"], f"{path}.reinvocationPolicy")
+    return errors
+
+
+def _configuration_errors(obj: Obj, *, mutating: bool) -> list[ApiFieldError]:
+    errors: list[ApiFieldError] = []
+    seen: set[str] = set()
+    for i, hook in enumerate(obj.get("webhooks") or ()):
+        at = f"webhooks[{i}]"
+        errors += _webhook_errors(hook, at, mutating=mutating)
+        errors += _review_version_errors(hook.get("admissionReviewVersions") or [], f"{at}.admissionReviewVersions")
+        name = hook.get("name", "")
+        if name and name in seen:
+            errors.append(duplicate(f"{at}.name", name))
+        seen.add(name)
+    return errors
+
+
+MUTATING_WEBHOOK_CONFIGURATION = KindStrategy(
+    default=lambda obj: _default_webhooks(obj, mutating=True),
+    prepare_create=strategy.begin_generation,
+    prepare_update=strategy.bump_generation_on("webhooks"),
+    validate_create=lambda obj: _configuration_errors(obj, mutating=True),
+    validate_update=lambda new, old: _configuration_errors(new, mutating=True),
+)
+VALIDATING_WEBHOOK_CONFIGURATION = KindStrategy(
+    default=lambda obj: _default_webhooks(obj, mutating=False),
+    prepare_create=strategy.begin_generation,
+    prepare_update=strategy.bump_generation_on("webhooks"),
+    validate_create=lambda obj: _configuration_errors(obj, mutating=False),
+    validate_update=lambda new, old: _configuration_errors(new, mutating=False),
+)

@@ -1,0 +1,107 @@
+"""This module defines the table of a kind: its columns, and its row function, with cell helpers.
+
+The tables of the kinds are in the modules beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from koord.embedded.apiserver.rest.scale import format_selector
+from koord.embedded.apiserver.rest.table_conversion import age_of_timestamp
+
+Obj = dict[str, Any]
+Column = dict[str, Any]
+RowFunction = Callable[[Obj, float], Sequence[Any]]
+
+NONE = "<none>"
+UNSET = "<unset>"
+UNKNOWN = "<unknown>"
+
+
+class KindTable(msgspec.Struct, frozen=True):
+    """A KindTable holds the columns of a kind and its row function."""
+
+    columns: tuple[Column, ...]
+    row: RowFunction  # (object, now) -> one cell for each column
+
+
+def column_definitions(*stated: str) -> tuple[Column, ...]:
+    """Build column definitions from texts.
+
+    `Name` is the name, `Age` a string, `Desired:integer` has another type; `!` at the end means wide tables
+    only.
+    """
+    return tuple(_column(text) for text in stated)
+
+
+def _column(text: str) -> Column:
+    wide = text.endswith("!")
+    name, _, kind = text.rstrip("!").partition(":")
+    form = "name" if name == "Name" or kind == "name" else ""
+    return {
+        "name": name,
+        "type": "string" if kind in ("", "name") else kind,
+        "format": form,
+        "description": "",
+        "priority": 1 if wide else 0,
+    }
+
+
+def kind_table(row: RowFunction, *stated: str) -> KindTable:
+    return KindTable(column_definitions(*stated), row)
+
+
+def spec(obj: Obj) -> Obj:
+    return obj.get("spec") or {}
+
+
+def status(obj: Obj) -> Obj:
+    return obj.get("status") or {}
+
+
+def name(obj: Obj) -> str:
+    return str(obj["metadata"]["name"])
+
+
+def age_cell(obj: Obj, now: float) -> str:
+    """Return the age of an object."""
+    return age_of_timestamp(obj["metadata"].get("creationTimestamp") or "", now)
+
+
+def age_since(stamp: str | None, now: float) -> str:
+    return age_of_timestamp(stamp or "", now)
+
+
+def is_terminating(obj: Obj) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def labels_text(labels: Mapping[str, str] | None) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted((labels or {}).items())) or NONE
+
+
+def selector_cell(stated: Any) -> str:
+    """Format a label selector, or a plain map of labels, in the form that commands accept."""
+    return format_selector(stated) if stated else NONE
+
+
+def first_few(items: Sequence[str], most: int = 3, empty: str = NONE) -> str:
+    """Join the first items, and say how many more there are."""
+    if not items:
+        return empty
+    shown = ",".join(items[:most])
+    return f"{shown} + {len(items) - most} more..." if len(items) > most else shown
+
+
+def container_cells(template: Obj | None) -> tuple[str, str]:
+    """Return the names and the images of a pod template's containers, for wide tables."""
+    found = ((template or {}).get("spec") or {}).get("containers") or ()
+    return ",".join(c["name"] for c in found), ",".join(c.get("image", "") for c in found)
+
+
+def joined(items: Iterable[str], empty: str = "") -> str:
+    return ",".join(items) or empty

@@ -1,0 +1,223 @@
+"""This module describes protobuf messages by the generated table: field numbers and their JSON.
+
+It also converts the types whose JSON is not their fields: times, quantities, IntOrString, raw JSON, schema
+unions.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import math
+import struct
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from importlib import resources as package_files
+from typing import Any, Literal
+
+import msgspec
+
+from koord.embedded.apiserver.protobuf.wire_format import BYTES, FIXED64, VARINT, MalformedProtobuf, to_signed
+from koord.embedded.apiserver.schema.builtin_types import (
+    INT_OR_STRING,
+    JSON_SCHEMA,
+    META_V1,
+    MICRO_TIME,
+    QUANTITY,
+    TIME,
+)
+from koord.kube.transport.interface import DECODE_ERRORS
+from koord.values import duration, timestamp
+
+MessageFields = dict[str, Any]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ZERO_TIME = datetime(1, 1, 1, tzinfo=UTC)
+RUNTIME_PACKAGE = "io.k8s.apimachinery.pkg.runtime."
+RUNTIME_UNKNOWN = RUNTIME_PACKAGE + "Unknown"
+
+
+def _timestamp(fields: MessageFields, microseconds: int) -> datetime:
+    seconds = fields.get("seconds", 0)
+    try:
+        return _EPOCH + timedelta(seconds=seconds, microseconds=microseconds)
+    except OverflowError:
+        raise MalformedProtobuf(f"{seconds} seconds since 1970 is not in the years 1 to 9999") from None
+
+
+def _time(fields: MessageFields) -> str | None:
+    """Format a time in whole seconds; a time without any field was never set."""
+    if not fields:
+        return None
+    moment = _timestamp(fields, 0)
+    return None if moment == _ZERO_TIME else timestamp.text(moment)
+
+
+def _micro_time(fields: MessageFields) -> str | None:
+    if not fields:
+        return None
+    nanoseconds = fields.get("nanos", 0)
+    moment = _timestamp(fields, nanoseconds // 1000 if nanoseconds >= 0 else -(-nanoseconds // 1000))
+    return None if moment == _ZERO_TIME else timestamp.micro_text(moment)
+
+
+def _duration(fields: MessageFields) -> str:
+    return duration.text(fields.get("duration", 0))
+
+
+def _quantity(fields: MessageFields) -> Any:
+    return fields.get("string", "0")
+
+
+def _int_or_string(fields: MessageFields) -> int | str:
+    kind = fields.get("type", 0)
+    if kind not in (0, 1):
+        raise MalformedProtobuf("impossible IntOrString.Type")
+    return str(fields.get("strVal", "")) if kind else int(fields.get("intVal", 0))
+
+
+def _decode_json(raw: bytes) -> Any:
+    if not raw:
+        return None
+    try:
+        return msgspec.json.decode(raw)
+    except DECODE_ERRORS as error:
+        raise MalformedProtobuf(f"json parse error: {error}") from None
+
+
+def _schema_or_array(fields: MessageFields) -> Any:
+    return fields.get("jSONSchemas") or fields.get("schema")
+
+
+def _schema_or_bool(fields: MessageFields) -> Any:
+    return fields["schema"] if "schema" in fields else fields.get("allows", False)
+
+
+def _schema_or_strings(fields: MessageFields) -> Any:
+    return fields.get("property") or fields.get("schema")
+
+
+# In these, bytes stay bytes: elsewhere they become base64.
+JSON_FORMS: Mapping[str, Callable[[MessageFields], Any]] = {
+    RUNTIME_UNKNOWN: lambda fields: fields,
+    TIME: _time,
+    MICRO_TIME: _micro_time,
+    META_V1 + "Duration": _duration,
+    META_V1 + "FieldsV1": lambda fields: _decode_json(fields.get("Raw", b"")),
+    QUANTITY: _quantity,
+    INT_OR_STRING: _int_or_string,
+    RUNTIME_PACKAGE + "RawExtension": lambda fields: _decode_json(fields.get("raw", b"")),
+    JSON_SCHEMA.removesuffix("SchemaProps"): lambda fields: _decode_json(fields.get("raw", b"")),
+    JSON_SCHEMA + "OrArray": _schema_or_array,
+    JSON_SCHEMA + "OrBool": _schema_or_bool,
+    JSON_SCHEMA + "OrStringArray": _schema_or_strings,
+}
+
+
+FieldShape = Literal["one", "list", "map"]
+_REPLACEMENT = dict.fromkeys(range(0xDC80, 0xDD00), "\ufffd")
+
+
+def decode_text(raw: bytes) -> str:
+    """Decode UTF-8; each invalid byte becomes one replacement character, as when Go writes JSON."""
+    try:
+        return str(raw, "utf-8")
+    except UnicodeDecodeError:
+        return str(raw, "utf-8", "surrogateescape").translate(_REPLACEMENT)
+
+
+def _base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def _decode_double(raw: bytes) -> int | float:
+    """Decode a double; a whole one becomes an integer, which is how Go writes it and JSON is read back."""
+    (value,) = struct.unpack("<d", raw)
+    if not math.isfinite(value):
+        raise MalformedProtobuf(f"json: unsupported value: {value}")
+    return int(value) if value.is_integer() and abs(value) < 1e21 else float(value)
+
+
+class ScalarType(msgspec.Struct, frozen=True):
+    wire: int
+    from_varint: Callable[[int], Any] = int  # for varints
+    from_bytes: Callable[[bytes], Any] = bytes  # for the others
+
+
+_STRING = ScalarType(BYTES, from_bytes=decode_text)
+_SCALARS: Mapping[str, ScalarType] = {
+    "string": _STRING,
+    "bytes": ScalarType(BYTES, from_bytes=_base64),
+    "bool": ScalarType(VARINT, from_varint=bool),
+    "int32": ScalarType(VARINT, from_varint=lambda value: to_signed(value, 32)),
+    "int64": ScalarType(VARINT, from_varint=lambda value: to_signed(value, 64)),
+    "double": ScalarType(FIXED64, from_bytes=_decode_double),
+}
+_RAW = ScalarType(BYTES)
+
+
+class MessageField(msgspec.Struct, frozen=True):
+    name: str  # in JSON; empty when the fields of its message belong to the message around it
+    go: str
+    shape: FieldShape
+    scalar: ScalarType | None  # None: a message
+    message: str = ""
+
+    @property
+    def wire(self) -> int:
+        return BYTES if self.shape == "map" or self.scalar is None else self.scalar.wire
+
+
+class MessageType(msgspec.Struct, frozen=True):
+    name: str  # as Go calls it
+    fields: Mapping[int, MessageField]
+    form: Callable[[dict[str, Any]], Any] | None  # how the fields become JSON, when they are not JSON themselves
+
+
+class _FieldRow(msgspec.Struct, array_like=True):
+    number: int
+    json: str
+    type: str
+    go: str
+
+
+class _MessageEntry(msgspec.Struct):
+    fields: list[_FieldRow]
+    wraps: bool = False
+
+
+class MessageTable:
+    """The MessageTable holds all messages by definition name, compiled on first use."""
+
+    def __init__(self, table: bytes) -> None:
+        self._entries = msgspec.json.decode(table, type=dict[str, _MessageEntry])
+        self._compiled: dict[str, MessageType] = {}
+
+    def __contains__(self, definition: str) -> bool:
+        return definition in self._entries
+
+    def message_type(self, definition: str) -> MessageType:
+        found = self._compiled.get(definition)
+        if found is None:
+            found = self._compiled[definition] = self._compile(definition)
+        return found
+
+    def _compile(self, definition: str) -> MessageType:
+        entry = self._entries[definition]
+        form = (lambda fields: fields.get("items", [])) if entry.wraps else JSON_FORMS.get(definition)
+        raw = definition in JSON_FORMS
+        fields = {row.number: _field(row, raw) for row in entry.fields}
+        return MessageType(definition.rpartition(".")[2], fields, form)
+
+
+def _field(row: _FieldRow, raw: bool) -> MessageField:
+    kind = row.type.lstrip("[]{}")
+    shape: FieldShape = "list" if row.type.startswith("[]") else "map" if row.type.startswith("{}") else "one"
+    scalar = _RAW if raw and kind == "bytes" else _SCALARS.get(kind)
+    return MessageField(row.json, row.go, shape, scalar, "" if scalar else kind)
+
+
+@functools.cache
+def message_table() -> MessageTable:
+    packed = package_files.files(__package__).joinpath("messages.json.gz").read_bytes()
+    return MessageTable(gzip.decompress(packed))

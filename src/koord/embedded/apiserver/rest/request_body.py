@@ -1,0 +1,250 @@
+"""Read the body of a request as plain JSON, and then as one kind: which formats are taken, and how bad
+ones are reported.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import yaml
+
+from koord.embedded.apiserver import api_errors
+from koord.embedded.apiserver.api_errors import StatusError, bad_request, unsupported_media
+from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
+from koord.embedded.apiserver.protobuf import decoding as protobuf
+from koord.embedded.apiserver.protobuf.wire_format import MalformedProtobuf
+from koord.embedded.apiserver.rest.options import FieldValidation
+from koord.embedded.apiserver.schema import strict_decoding
+from koord.embedded.apiserver.schema.builtin_decoding import DecodeResult
+from koord.kube.transport.interface import JSON, ApiRequest
+
+Obj = dict[str, Any]
+_YAML_TYPES = ("application/yaml", "text/yaml", "application/x-yaml")
+_EXCERPT_BYTES = 30  # bytes of a bad body that a refusal quotes
+_KIND_STRUCT = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
+
+
+class _JsonYamlLoader(yaml.SafeLoader):
+    """Loads YAML as JSON has it: what looks like a date stays a string."""
+
+
+_JsonYamlLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower() if content_type else JSON
+
+
+def parse_yaml(raw: bytes) -> Any:
+    """Parse YAML; raise ValueError with a sentence when it is not YAML."""
+    try:
+        return yaml.load(raw, Loader=_JsonYamlLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"error converting YAML to JSON: {error}") from None
+
+
+def parse_json(raw: bytes) -> Any:
+    """Parse JSON; raise ValueError in the words of Go's decoder when it is not JSON."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise ValueError(_go_json_error(raw)) from None
+
+
+def _go_json_error(raw: bytes) -> str:
+    text = raw.decode("utf-8", "replace")
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        at = error.pos
+        while at < len(text) and text[at] in " \t\r\n":
+            at += 1
+        if at >= len(text):
+            return "unexpected end of JSON input"
+        where = {
+            "Expecting property name enclosed in double quotes": "looking for beginning of object key string",
+            "Expecting value": "looking for beginning of value",
+            "Expecting ',' delimiter": "after object key:value pair",
+            "Expecting ':' delimiter": "after object key",
+            "Extra data": "after top-level value",
+        }.get(error.msg, "in string literal")
+        return f"invalid character {text[at]!r} {where}"
+    return "invalid UTF-8 in string literal"
+
+
+def _body_excerpt(raw: bytes) -> str:
+    if not raw:
+        return "<empty>"
+    shown = raw[:_EXCERPT_BYTES]
+    text = shown.decode("utf-8", "replace") if raw[:1] == b"{" else shown.hex()
+    return text + " ..." if len(raw) > _EXCERPT_BYTES else text
+
+
+def decode_body(request: ApiRequest, resource: ServedResource) -> Any:
+    """Return the body as dicts and lists: shared when it came in-process, private when it came as bytes."""
+    body = request.body
+    if body is None:
+        body = b""
+    if not isinstance(body, bytes | bytearray | memoryview):
+        return body
+    raw = bytes(body)
+    media = media_type(request.content_type)
+    try:
+        if media == JSON:
+            return parse_json(raw)
+        if media in _YAML_TYPES:
+            return parse_yaml(raw)
+    except ValueError as error:
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}): couldn't get version/kind; "
+            f"json parse error: {error} ({_body_excerpt(raw)})"
+        ) from None
+    if media != protobuf.MEDIA_TYPE or resource.custom:
+        raise _unknown_format(protobuf=not resource.custom)
+    return _protobuf_body(raw, resource)
+
+
+def _unknown_format(*, protobuf: bool) -> StatusError:
+    types = "application/json, application/yaml" + (", application/vnd.kubernetes.protobuf" if protobuf else "")
+    return unsupported_media(
+        f"the body of the request was in an unknown format - accepted media types include: {types}"
+    )
+
+
+def _protobuf_body(raw: bytes, resource: ServedResource) -> Obj:
+    try:
+        envelope = protobuf.open_envelope(raw, resource.api_version, resource.kind)
+    except MalformedProtobuf as error:
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}): {error} ({_body_excerpt(raw)})"
+        ) from None
+    try:
+        return protobuf.decode_envelope(envelope)
+    except MalformedProtobuf as error:
+        raise bad_request(
+            f'{envelope.kind} in version "{envelope.version}" cannot be handled as a {resource.kind}: {error}'
+        ) from None
+
+
+def decode_delete_options(request: ApiRequest) -> Any:
+    """Return the body of a DELETE, which is DeleteOptions and not the object."""
+    if not isinstance(request.body, bytes):
+        return request.body
+    media = media_type(request.content_type)
+    if media == protobuf.MEDIA_TYPE:
+        try:
+            return protobuf.decode_envelope(protobuf.open_envelope(request.body, "v1", "DeleteOptions"))
+        except MalformedProtobuf as error:
+            raise bad_request(str(error)) from None
+    if media != JSON and media not in _YAML_TYPES:
+        raise _unknown_format(protobuf=True)
+    try:
+        return parse_json(request.body) if media == JSON else parse_yaml(request.body)
+    except ValueError as error:
+        raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
+
+
+def _shown_body(request: ApiRequest, plain: Any) -> bytes:
+    return request.body if isinstance(request.body, bytes) else msgspec.json.encode(plain)
+
+
+def check_body_kind(resource: ServedResource, catalog: ResourceCatalog, request: ApiRequest, plain: Any) -> Obj:
+    """Return the body as an object that names this kind or no kind; raise otherwise."""
+    if plain is None:
+        plain = {}
+    if not isinstance(plain, dict):
+        sort = {list: "array", str: "string", bool: "bool"}.get(type(plain), "number")
+        raw = _shown_body(request, plain)
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}): couldn't get version/kind; "
+            f"json parse error: json: cannot unmarshal {sort} into Go value of type {_KIND_STRUCT} "
+            f"({_body_excerpt(raw)})"
+        )
+    kind, version = plain.get("kind") or "", plain.get("apiVersion") or ""
+    if kind == resource.kind and version == resource.api_version:
+        return plain
+    if not isinstance(kind, str) or not isinstance(version, str):
+        raise bad_request(f"the object provided is unrecognized (must be of type {resource.kind})")
+    if resource.custom:
+        _check_custom(resource, request, plain, kind, version)
+    elif (kind and kind != resource.kind) or (version and version != resource.api_version):
+        _refuse_builtin(resource, catalog, request, plain, kind, version)
+    return plain
+
+
+def _check_custom(resource: ServedResource, request: ApiRequest, plain: Obj, kind: str, version: str) -> None:
+    if not kind:
+        raw = _shown_body(request, plain)
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}): Object 'Kind' is missing in "
+            f"'{raw.decode('utf-8', 'replace')}' ({_body_excerpt(raw)})"
+        )
+    if version != resource.api_version:
+        raise bad_request(
+            f"the API version in the data ({version}) does not match the expected API version ({resource.api_version})"
+        )
+    name = str((plain.get("metadata") or {}).get("name", ""))
+    error = api_errors.invalid_value("kind", kind, f"must be {resource.kind}")
+    raise api_errors.invalid(kind, resource.group, name, [error])
+
+
+def _refuse_builtin(
+    resource: ServedResource, catalog: ResourceCatalog, request: ApiRequest, plain: Obj, kind: str, version: str
+) -> None:
+    kind, version = kind or resource.kind, version or resource.api_version
+    if version.count("/") > 1:
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}): unexpected GroupVersion string: "
+            f"{version} ({_body_excerpt(_shown_body(request, plain))})"
+        )
+    group, _, number = version.rpartition("/")
+    if catalog.by_kind(group, number, kind) is not None:
+        mine = resource.group.partition(".")[0] or "core"
+        why = f"converting ({number}.{kind}) to ({mine}.{resource.kind}): unknown conversion"
+    else:
+        why = f'no kind "{kind}" is registered for version "{version}" in scheme "pkg/runtime/scheme.go:111"'
+    raise bad_request(f'{kind} in version "{number}" cannot be handled as a {resource.kind}: {why}')
+
+
+def read_as_kind(
+    resource: ServedResource, request: ApiRequest, plain: Obj, validation: FieldValidation, warnings: list[str]
+) -> Obj:
+    """Return a private object of the kind without unknown fields; complaints become warnings or an error."""
+    found = resource.decode(plain)
+    if found.error:
+        raise bad_request(strict_decoding.cannot_be_handled_message(resource.kind, resource.version, found.error))
+    if validation != "Ignore":
+        complaints = _strict_complaints(resource, request, plain, found)
+        if complaints and validation == "Strict":
+            raise bad_request(strict_decoding.strict_error_message(resource.kind, resource.version, complaints))
+        warnings += complaints
+    return with_kind_first(found.value, resource.kind, resource.api_version)
+
+
+def _strict_complaints(resource: ServedResource, request: ApiRequest, plain: Obj, found: DecodeResult) -> list[str]:
+    """Return unknown fields and duplicate keys; only bytes can have the latter.
+
+    Encoding the decoded object again gives the same length unless something was dropped (or spelled
+    unusually), so that the slow search runs on few bodies.
+    """
+    raw = request.body
+    if not isinstance(raw, bytes) or media_type(request.content_type) != JSON:
+        return list(found.unknown)
+    if not found.unknown and len(msgspec.json.encode(plain)) == len(raw.rstrip()):
+        return []
+    return strict_decoding.strict_errors(raw, resource.schema_node)
+
+
+def with_kind_first(obj: Obj, kind: str, api_version: str) -> Obj:
+    """Return the object with kind and apiVersion set and first, which is where lists expect them in the stored
+    bytes.
+    """
+    if obj.get("kind") == kind and obj.get("apiVersion") == api_version and next(iter(obj)) == "kind":
+        return obj
+    rest = {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
+    return {"kind": kind, "apiVersion": api_version, **rest}

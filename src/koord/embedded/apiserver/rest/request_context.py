@@ -1,0 +1,136 @@
+"""The context of a request: the parts of the server that a verb may use, the request that it answers, and
+its parsed resource path.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from typing import Any
+
+import msgspec
+
+from koord.embedded.apiserver.admission.admission_chain import AdmissionChain
+from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
+from koord.embedded.apiserver.store.collection import ResourceCollection
+from koord.embedded.apiserver.store.object_store import ObjectStore
+from koord.embedded.apiserver.store.record import StoreRecord
+from koord.embedded.apiserver.store.retention import EventExpiry
+from koord.kube.transport.interface import ApiRequest
+from koord.telemetry.clock import Clock
+
+Obj = dict[str, Any]
+# Without vowels and look-alikes, so that no generated name spells a word.
+_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+
+
+class MetadataGenerator:
+    """Generates timestamps, uids and name suffixes for new objects; a seeded source makes a run repeatable."""
+
+    def __init__(self, clock: Clock, chance: random.Random) -> None:
+        self._clock = clock
+        self._chance = chance
+        self._cached_second = -1
+        self._cached_text = ""
+
+    def now(self) -> str:
+        """Return the time in RFC 3339 with whole seconds; the text is made once a second."""
+        second = int(self._clock.time())
+        if second != self._cached_second:
+            self._cached_second = second
+            self._cached_text = rfc3339_seconds(second)
+        return self._cached_text
+
+    def now_plus(self, seconds: int) -> str:
+        return rfc3339_seconds(int(self._clock.time()) + seconds)
+
+    def uid(self) -> str:
+        bits = f"{self._chance.getrandbits(128):032x}"
+        variant = "89ab"[int(bits[16], 16) & 3]
+        return f"{bits[:8]}-{bits[8:12]}-4{bits[13:16]}-{variant}{bits[17:20]}-{bits[20:]}"
+
+    def name_suffix(self) -> str:
+        return "".join(self._chance.choices(_SUFFIX_ALPHABET, k=5))
+
+
+def rfc3339_seconds(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second))
+
+
+class ServerDeps(msgspec.Struct, eq=False):
+    store: ObjectStore
+    catalog: ResourceCatalog
+    clock: Clock
+    chance: random.Random
+    metadata_generator: MetadataGenerator
+    admission: AdmissionChain
+    expiry: EventExpiry
+
+
+class RequestContext(msgspec.Struct, eq=False):
+    """One request for one resource. `namespace` is "" for cluster-scoped resources and for lists over all
+    namespaces.
+    """
+
+    resource: ServedResource
+    namespace: str
+    name: str
+    subresource: str
+    request: ApiRequest
+    track_managed_fields: bool  # whether managedFields are kept for what this client writes
+    warnings: list[str]
+
+    def collection(self, deps: ServerDeps) -> ResourceCollection:
+        return deps.store.collection(self.resource.storage)
+
+
+class WriteResult(msgspec.Struct, frozen=True):
+    """The result of a write: the object as stored, or as it would have been (dry run, final deletion)."""
+
+    status: int
+    record: StoreRecord | None = None
+    plain: Obj | None = None  # in the served version, when there is no record
+
+
+class ResourcePath(msgspec.Struct, frozen=True):
+    """A path below a group-version. `namespace` is None when the path has no namespaces segment at all."""
+
+    group: str
+    version: str
+    plural: str
+    namespace: str | None = None
+    name: str = ""
+    subresource: str = ""
+    rest: str = ""  # what follows a subresource (proxy paths)
+    watch: bool = False  # the old /watch/ prefix
+
+
+@functools.lru_cache(maxsize=16_384)
+def parse_resource_path(path: str) -> ResourcePath | None:
+    """Parse a resource path; return None for every other path (discovery, health, unknown roots)."""
+    parts = [part for part in path.split("/") if part]
+    if len(parts) >= 3 and parts[0] == "api":
+        group, version, rest = "", parts[1], parts[2:]
+    elif len(parts) >= 4 and parts[0] == "apis":
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    watch = rest[0] == "watch" and len(rest) > 1
+    if watch:
+        rest = rest[1:]
+    namespace: str | None = None
+    if rest[0] == "namespaces" and len(rest) > 2 and not (len(rest) == 3 and rest[2] in ("status", "finalize")):
+        namespace, rest = rest[1], rest[2:]
+    elif rest[0] == "namespaces" and len(rest) == 2 and "//" in path:
+        namespace, rest = "", rest[1:]  # "/namespaces//pods" means all namespaces
+    return ResourcePath(
+        group,
+        version,
+        rest[0],
+        namespace,
+        rest[1] if len(rest) > 1 else "",
+        rest[2] if len(rest) > 2 else "",
+        "/".join(rest[3:]),
+        watch,
+    )

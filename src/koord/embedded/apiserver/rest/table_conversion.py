@@ -1,0 +1,177 @@
+"""Convert objects to Tables and to metadata-only forms. The TableConvertor decides which columns a kind
+has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from koord.embedded.apiserver.api_errors import StatusError, bad_request
+from koord.embedded.apiserver.catalog import ServedResource
+from koord.embedded.apiserver.rest.responses import ResponseFormat, response_body
+from koord.embedded.apiserver.rest.watch import ServerWatchFrame
+from koord.embedded.apiserver.store.record import StoreEvent, StoreRecord
+from koord.kube.transport.interface import UnstructuredBody
+
+Obj = dict[str, Any]
+TableColumn = dict[str, Any]  # name, type, format, description, priority
+
+
+class TableConvertor(Protocol):
+    def columns(self, resource: ServedResource) -> Sequence[TableColumn]: ...
+
+    def row(self, resource: ServedResource, obj: Obj) -> Sequence[Any]:
+        """Return one cell per column. `obj` is shared and in the served version."""
+        ...
+
+
+def age_of_timestamp(stamp: str, now: float) -> str:
+    """Return the time since a timestamp as kubectl shows it."""
+    if not stamp:
+        return "<unknown>"
+    return human_duration(now - datetime.fromisoformat(stamp).timestamp())
+
+
+def human_duration(length: float) -> str:
+    """Format a duration as kubectl does, with two units while the second one still matters. Clock skew gives
+    no negative time.
+    """
+    seconds = int(length)
+    if seconds < -1:
+        return "<invalid>"
+    seconds = max(seconds, 0)
+    if seconds < 120:
+        return f"{seconds}s"
+    minutes, s = divmod(seconds, 60)
+    if minutes < 10:
+        return f"{minutes}m{s}s" if s else f"{minutes}m"
+    if minutes < 180:
+        return f"{minutes}m"
+    hours, m = divmod(minutes, 60)
+    if hours < 8:
+        return f"{hours}h{m}m" if m else f"{hours}h"
+    if hours < 48:
+        return f"{hours}h"
+    days, h = divmod(hours, 24)
+    if hours < 192:
+        return f"{days}d{h}h" if h else f"{days}d"
+    if days < 365 * 2:
+        return f"{days}d"
+    years, d = divmod(days, 365)
+    return f"{years}y{d}d" if years < 8 and d else f"{years}y"
+
+
+def partial_metadata(obj: Obj, version: str) -> Obj:
+    return {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{version}", "metadata": obj["metadata"]}
+
+
+def _included_object(obj: Obj, include: str, version: str) -> Obj | None:
+    match include:
+        case "None":
+            return None
+        case "Object":
+            return obj
+        case "" | "Metadata":
+            return partial_metadata(obj, version)
+    raise bad_request(
+        f'Unable to convert to Table as requested: includeObject: Invalid value: "{include}": '
+        "must be 'Metadata', 'Object', 'None', or empty"
+    )
+
+
+class TransformedEncoding:
+    """Encodes responses and watch events as a Table or as PartialObjectMetadata."""
+
+    def __init__(
+        self, printer: TableConvertor, resource: ServedResource, response_format: ResponseFormat, include: str
+    ) -> None:
+        self._printer = printer
+        self._resource = resource
+        self._response_format = response_format
+        self._include = include
+        self._columns_sent = False
+
+    def transform_list(self, objects: Sequence[Obj], metadata: Obj) -> Obj:
+        version = self._response_format.version
+        metadata = {key: value for key, value in metadata.items() if value != ""}
+        if self._response_format.transform == "PartialObjectMetadataList":
+            items = [partial_metadata(obj, version) for obj in objects]
+            return {
+                "kind": "PartialObjectMetadataList",
+                "apiVersion": f"meta.k8s.io/{version}",
+                "metadata": metadata,
+                "items": items,
+            }
+        if self._response_format.transform == "PartialObjectMetadata":
+            raise StatusError(
+                406,
+                "NotAcceptable",
+                f"you requested PartialObjectMetadata, but the requested object is a list ({self._resource.list_kind})",
+            )
+        return self._table(objects, metadata)
+
+    def transform_object(self, obj: Obj) -> Obj:
+        if self._response_format.transform == "Table":
+            return self._table([obj], {"resourceVersion": obj["metadata"].get("resourceVersion", "")})
+        if self._response_format.transform == "PartialObjectMetadataList":
+            raise StatusError(
+                406, "NotAcceptable", "you requested PartialObjectMetadataList, but the requested object is not a list"
+            )
+        return partial_metadata(obj, self._response_format.version)
+
+    def _table(self, objects: Sequence[Obj], metadata: Obj, *, with_columns: bool = True) -> Obj:
+        resource = self._resource
+        rows = []
+        for obj in objects:
+            row: Obj = {"cells": list(self._printer.row(resource, obj))}
+            included = _included_object(obj, self._include, self._response_format.version)
+            row["object"] = included
+            rows.append(row)
+        return {
+            "kind": "Table",
+            "apiVersion": f"meta.k8s.io/{self._response_format.version}",
+            "metadata": metadata,
+            "columnDefinitions": list(self._printer.columns(resource)) if with_columns else None,
+            "rows": rows,
+        }
+
+    # Watching: only the first table of a stream carries the column definitions.
+
+    def event(self, type: str, record: StoreRecord, shared: StoreEvent | None) -> ServerWatchFrame:
+        obj = response_body(self._resource, record).plain()
+        if self._response_format.transform != "Table":
+            return ServerWatchFrame(type, UnstructuredBody(partial_metadata(obj, self._response_format.version)))
+        version = {"resourceVersion": obj["metadata"]["resourceVersion"]}
+        table = self._table([obj], version, with_columns=not self._columns_sent)
+        self._columns_sent = True
+        return ServerWatchFrame(type, UnstructuredBody(table))
+
+    def bookmark(self, obj: Obj) -> ServerWatchFrame:
+        if self._response_format.transform != "Table":
+            return ServerWatchFrame("BOOKMARK", UnstructuredBody(partial_metadata(obj, self._response_format.version)))
+        row = {"cells": [], "object": partial_metadata(obj, self._response_format.version)}
+        table = {
+            "kind": "Table",
+            "apiVersion": f"meta.k8s.io/{self._response_format.version}",
+            "metadata": obj["metadata"],
+            "columnDefinitions": None,
+            "rows": [row],
+        }
+        return ServerWatchFrame("BOOKMARK", UnstructuredBody(table))
+
+
+class ObjectEncoding:
+    """Encodes watch events as the objects themselves."""
+
+    def __init__(self, resource: ServedResource) -> None:
+        self._resource = resource
+
+    def event(self, type: str, record: StoreRecord, shared: StoreEvent | None) -> ServerWatchFrame:
+        if shared is not None and self._resource.conversion is None:
+            return ServerWatchFrame(type, response_body(self._resource, record), shared.line())
+        return ServerWatchFrame(type, response_body(self._resource, record))
+
+    def bookmark(self, obj: Obj) -> ServerWatchFrame:
+        return ServerWatchFrame("BOOKMARK", UnstructuredBody(obj))

@@ -1,0 +1,162 @@
+"""The whole content of one API server: the collections, the one revision counter, and the optional
+journal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from koord.embedded.apiserver.store.collection import HISTORY_EVENTS, ResourceCollection
+from koord.embedded.apiserver.store.journal import StoreJournal
+from koord.embedded.apiserver.store.record import NO_STRINGS, EventType, StoreEvent, StoreRecord
+
+# Records whose decoded forms are kept: what was just written is what is read next.
+HOT_RECORDS = 4096
+# After a restart revisions jump, so that one given out just before a crash is never given out again for something else.
+RESTART_REVISION_GAP = 1_000
+
+
+class ObjectStore:
+    """Stores objects for a single writer. `put` and `delete` change memory at once; `wait_durable` waits for
+    the disk.
+    """
+
+    def __init__(self, journal: StoreJournal | None = None, history_events: int = HISTORY_EVENTS) -> None:
+        self._journal = journal
+        self._history_events = history_events
+        self._encoder = msgspec.json.Encoder()
+        self._collections: dict[str, ResourceCollection] = {}
+        self._hot: deque[StoreRecord] = deque()
+        self._listeners: dict[str, tuple[Callable[[StoreEvent], None], ...]] = {}
+        self.revision = 1
+        if journal is not None:
+            self._load_journal(journal)
+
+    def _load_journal(self, journal: StoreJournal) -> None:
+        revision, found = journal.load()
+        self.revision = revision + RESTART_REVISION_GAP if revision else 1
+        for resource, records in found.items():
+            self.collection(resource).load(records)
+
+    def collection(self, resource: str) -> ResourceCollection:
+        """Return the collection of `plural` or `plural.group`. It is made on first use: an empty collection is not
+        an error.
+        """
+        found = self._collections.get(resource)
+        if found is None:
+            found = self._collections[resource] = ResourceCollection(resource, self.revision, self._history_events)
+        return found
+
+    def collections(self) -> Mapping[str, ResourceCollection]:
+        return self._collections
+
+    def drop_collection(self, resource: str) -> None:
+        """Remove an empty collection whose CRD is gone; its watchers end."""
+        collection = self._collections.pop(resource, None)
+        if collection is not None:
+            for watcher in tuple(collection._watchers):
+                watcher.close()
+
+    def add_listener(self, resource: str, listener: Callable[[StoreEvent], None]) -> None:
+        """Call `listener` inside every change of a collection, after it is in memory and handed to the journal.
+
+        It is for parts of the server whose state must be true when the write returns. A listener may write in
+        turn.
+        """
+        self._listeners[resource] = (*self._listeners.get(resource, ()), listener)
+
+    def remove_listener(self, resource: str, listener: Callable[[StoreEvent], None]) -> None:
+        left = tuple(kept for kept in self._listeners.get(resource, ()) if kept != listener)
+        if left:
+            self._listeners[resource] = left
+        else:
+            self._listeners.pop(resource, None)
+
+    def put(
+        self,
+        resource: str,
+        namespace: str,
+        name: str,
+        obj: dict[str, Any],
+        labels: Mapping[str, str] = NO_STRINGS,
+        fields: Mapping[str, str] = NO_STRINGS,
+    ) -> StoreRecord:
+        """Create or replace an object. The store keeps `obj` and sets its resourceVersion: hand over a private
+        copy.
+        """
+        collection = self.collection(resource)
+        previous = collection.get(namespace, name)
+        event = self._event("ADDED" if previous is None else "MODIFIED", namespace, name, obj, labels, fields, previous)
+        collection.apply(event)
+        if self._journal is not None:
+            self._journal.write(resource, event.record)
+        for listener in self._listeners.get(resource, ()):
+            listener(event)
+        return event.record
+
+    def delete(self, resource: str, namespace: str, name: str) -> StoreRecord | None:
+        """Remove an object and return its last state with the revision of its removal; None if it was not there."""
+        collection = self.collection(resource)
+        previous = collection.get(namespace, name)
+        if previous is None:
+            return None
+        last = dict(previous.plain())
+        last["metadata"] = dict(last["metadata"])
+        event = self._event("DELETED", namespace, name, last, previous.labels, previous.fields, previous)
+        collection.apply(event)
+        if self._journal is not None:
+            self._journal.remove(resource, event.record)
+        for listener in self._listeners.get(resource, ()):
+            listener(event)
+        return event.record
+
+    def _event(
+        self,
+        type: EventType,
+        namespace: str,
+        name: str,
+        obj: dict[str, Any],
+        labels: Mapping[str, str],
+        fields: Mapping[str, str],
+        previous: StoreRecord | None,
+    ) -> StoreEvent:
+        if self._journal is not None:
+            self._journal.raise_if_failed()  # a disk that failed must refuse before memory changes
+        self.revision += 1
+        obj["metadata"]["resourceVersion"] = str(self.revision)
+        record = StoreRecord(
+            namespace, name, self.revision, self._encoder.encode(obj), labels or NO_STRINGS, fields or NO_STRINGS
+        )
+        record.keep_decoded(obj)
+        self._hot.append(record)
+        if len(self._hot) > HOT_RECORDS:
+            self._hot.popleft().drop_decoded()
+        return StoreEvent(type, record, previous)
+
+    def compact(self, revision: int) -> None:
+        """Drop the history up to `revision`, and the decoded forms of what was written by then."""
+        for collection in self._collections.values():
+            collection.compact(revision)
+        while self._hot and self._hot[0].revision <= revision:
+            self._hot.popleft().drop_decoded()
+
+    def raise_if_failed(self) -> None:
+        """Raise JournalError when the disk has failed: nothing may be acknowledged from then on."""
+        if self._journal is not None:
+            self._journal.raise_if_failed()
+
+    async def wait_durable(self, revision: int) -> None:
+        """Return when `revision` is as safe as this store promises: at once in memory, after fsync when durable."""
+        if self._journal is not None:
+            await self._journal.wait_durable(revision)
+
+    async def close(self) -> None:
+        for collection in self._collections.values():
+            for watcher in tuple(collection._watchers):
+                watcher.close()
+        if self._journal is not None:
+            await self._journal.close()

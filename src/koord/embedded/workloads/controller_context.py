@@ -1,0 +1,148 @@
+"""The context of every controller: a client, shared caches, time, randomness, an event recorder and status
+patches.
+
+Pods of one template have equal specs but for their node: each distinct spec is kept once, to save
+memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from datetime import UTC, datetime
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.meta import Object
+from koord.api.kubernetes.pod import Pod, PodSpec
+from koord.api.kubernetes.resource import Resource
+from koord.api.model import to_dict
+from koord.kube.client.request_builder import Unstructured
+from koord.kube.client.typed_client import Client
+from koord.kube.controller.controller import Controller, ReconcileResult
+from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.events.recorder import EventRecorder
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.informer.informer import Informer
+from koord.kube.transport.api_error import ApiError
+from koord.telemetry.clock import Clock
+
+K = TypeVar("K", bound=Hashable)
+
+DEFAULT_WORKERS = 5
+# Timers may fire a hair early; a moment that close to the next second is that second.
+_TIMER_SLACK_S = 0.001
+
+
+class ControllerContext(msgspec.Struct, frozen=True):
+    client: Client
+    informers: InformerFactory
+    clock: Clock
+    recorder: EventRecorder
+    seed: int
+    pod_specs: PodSpecInterner
+
+    def pods(self) -> Informer[Pod]:
+        """Return the one informer of pods that all controllers share."""
+        return self.informers.for_resource(PODS, transform=self.pod_specs.intern)
+
+    def rng_for(self, who: str) -> Random:
+        """Return a random source for one controller: what it draws does not change what another gets."""
+        return Random(f"{self.seed} {who}")
+
+    def now(self) -> datetime:
+        """Return the time in whole seconds, as the API writes times: a time that was stored reads back equal."""
+        return datetime.fromtimestamp(int(self.clock.time() + _TIMER_SLACK_S), UTC)
+
+    async def run_controller(
+        self,
+        name: str,
+        queue: WorkQueue[K],
+        reconcile: Callable[[K], Awaitable[ReconcileResult]],
+        needs: Sequence[Informer[Any]],
+        workers: int = DEFAULT_WORKERS,
+    ) -> None:
+        """Reconcile keys until cancelled, once every informer in `needs` has synced: an unsynced cache looks like
+        deletions.
+        """
+        for informer in needs:
+            await informer.wait_for_sync()
+        await Controller(name, queue, reconcile, workers=workers).run()
+
+
+class WorkloadController(Protocol):
+    """One controller: it registers with the informers when it is made, and works while `run` runs."""
+
+    name: str
+
+    async def run(self) -> None: ...
+
+
+def seconds_until(moment: datetime, now: datetime) -> float:
+    return (moment - now).total_seconds()
+
+
+# A cluster where every pod differs gains nothing from the table, so it must not grow with the pods either.
+MAX_INTERNED_SPECS = 4096
+
+
+class PodSpecInterner:
+    """Interns pod specs; `intern` is the transform of an informer."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, PodSpec] = {}
+
+    def intern(self, pod: Pod) -> Pod:
+        spec = pod.spec
+        homeless = msgspec.structs.replace(spec, node_name="")
+        known = self._known.setdefault(msgspec.msgpack.encode(homeless), homeless)
+        if len(self._known) > MAX_INTERNED_SPECS:
+            self._known.clear()
+        placed = msgspec.structs.replace(known, node_name=spec.node_name) if spec.node_name else known
+        return msgspec.structs.replace(pod, spec=placed)
+
+
+O = TypeVar("O", bound=Object)  # noqa: E741  an object
+
+
+def status_patch(old: msgspec.Struct, new: msgspec.Struct) -> Unstructured:
+    """Return the merge patch from one status to another. A number that falls to nothing is written as 0, not
+    removed.
+    """
+    before, after = to_dict(old), to_dict(new)
+    patch: Unstructured = {key: value for key, value in after.items() if before.get(key) != value}
+    for key, value in before.items():
+        if key not in after:
+            patch[key] = 0 if _is_number(value) else None
+    for key, value in patch.items():
+        # A map is merged into the old one, so entries that left it must be named.
+        if isinstance(value, dict) and isinstance(before.get(key), dict):
+            patch[key] = {**{gone: None for gone in before[key] if gone not in value}, **value}
+    return patch
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+async def patch_status(
+    client: Client, resource: Resource[O], obj: O, patch: Unstructured, *, exactly: bool = False
+) -> O | ApiError | None:
+    """Patch the status; return None when there was nothing to write. `exactly`: only over the version that was
+    read.
+    """
+    if not patch:
+        return None
+    meta = obj.metadata
+    return await client.patch(
+        resource,
+        meta.name,
+        {"status": patch},
+        meta.namespace or None,
+        kind="merge",
+        subresource="status",
+        uid=meta.uid,
+        resource_version=meta.resource_version if exactly else None,
+    )

@@ -1,0 +1,243 @@
+"""The node lifecycle controller notices silent nodes, sets their conditions and taints, and marks their
+pods not ready.
+
+Evicting pods by NoExecute taints is the work of `taint_eviction`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from koord.api.kubernetes.affinity import Taint
+from koord.api.kubernetes.builtin_kinds import LEASES, NODES, PODS
+from koord.api.kubernetes.coordination import Lease
+from koord.api.kubernetes.node import Node
+from koord.api.model import to_dict
+from koord.embedded.workloads import pod_state
+from koord.embedded.workloads.controller_context import ControllerContext
+from koord.embedded.workloads.node_health import (
+    MONITOR_GRACE_S,
+    STARTUP_GRACE_S,
+    ZoneEvictionRates,
+    awaits_eviction,
+    decide_taints,
+    ready_status,
+    unknown_conditions,
+    zone_eviction_rates,
+    zone_of,
+)
+from koord.embedded.workloads.pod_state import index_pods_by_node, pods_on_node
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
+from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.events import recorder
+from koord.kube.informer.cache import ObjectChange
+from koord.kube.transport.api_error import ApiError
+from koord.values import timestamp
+
+LEASE_NAMESPACE = "kube-node-lease"
+# How often a zone that may not evict is checked again.
+_BLOCKED_ZONE_RETRY_S = 5.0
+
+
+CLUSTER_KEY = ""  # the queue's key for the cluster as a whole; no node has this name
+# Changes of many nodes within this time are evaluated together.
+ZONE_CHECK_DELAY_S = 0.2
+
+
+class NodeLifecycleController:
+    name = "node-lifecycle"
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self._client = context.client
+        self._clock = context.clock
+        self._nodes = context.informers.for_resource(NODES)
+        self._pods = context.pods()
+        self._leases = context.informers.for_resource(LEASES, LEASE_NAMESPACE)
+        self._queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
+        self._last_heartbeat: dict[str, float] = {}  # node -> its last heartbeat, by our own clock
+        self._has_posted: set[str] = set()  # nodes whose kubelet has ever said something
+        self._cached_zone_rates: tuple[float, ZoneEvictionRates] | None = None
+        self._all_zones_down = False
+        self._next_eviction: dict[str, float] = {}  # zone -> when the next node may be evicted
+        index_pods_by_node(self._pods)
+        self._nodes.add_event_handler(self._node_changed)
+        self._leases.add_event_handler(self._lease_changed)
+
+    def _node_changed(self, change: ObjectChange[Node]) -> None:
+        name = change.object.metadata.name
+        if change.kind == "deleted":
+            self._last_heartbeat.pop(name, None)
+            self._has_posted.discard(name)
+            return
+        said = _kubelet_report(change.object)
+        if change.old is None or (said and said != _kubelet_report(change.old)):
+            self._record_heartbeat(name)
+        if said:
+            self._has_posted.add(name)
+        if change.old is None or ready_status(change.old) != ready_status(change.object):
+            self._queue.add_after(CLUSTER_KEY, ZONE_CHECK_DELAY_S)
+        self._queue.add(name)
+
+    def _check_all_zones_down(self) -> None:
+        """Enqueue every node when the cluster enters or leaves a full outage; leaving it, all get their grace
+        period again.
+        """
+        all_zones_down = self._zone_rates().all_zones_down
+        if all_zones_down == self._all_zones_down:
+            return
+        self._all_zones_down = all_zones_down
+        for node in self._nodes.list():
+            if not all_zones_down:
+                self._record_heartbeat(node.metadata.name)
+            self._queue.add(node.metadata.name)
+
+    def _lease_changed(self, change: ObjectChange[Lease]) -> None:
+        """Record the heartbeat of a renewed Lease; enqueue the node only when it is its first."""
+        name = change.object.metadata.name
+        if change.kind == "deleted" or (
+            change.old is not None and change.old.spec.renew_time == change.object.spec.renew_time
+        ):
+            return
+        self._record_heartbeat(name)
+        if name not in self._has_posted:
+            self._has_posted.add(name)
+            self._queue.add(name)  # from now on the shorter grace period holds
+
+    def _record_heartbeat(self, name: str) -> None:
+        self._last_heartbeat[name] = self._clock.monotonic()
+
+    async def run(self) -> None:
+        needs = (self._nodes, self._pods, self._leases)
+        await self._context.run_controller(self.name, self._queue, self.reconcile, needs)
+
+    async def reconcile(self, name: str) -> ReconcileResult:
+        if name == CLUSTER_KEY:
+            self._check_all_zones_down()
+            return Done()
+        node = self._nodes.get("", name)
+        if node is None:
+            return Done()
+        left = self._grace_left_s(name)
+        silent = left <= 0
+        if silent and ready_status(node) != "Unknown":
+            return await self._declare_unknown(node)
+        waits = awaits_eviction(node) and not self._all_zones_down  # its end wakes every node
+        may_evict, evict_in = self._may_evict(node) if waits else (False, 0.0)
+        taints = decide_taints(node, self._context.now(), may_evict=may_evict, all_zones_down=self._all_zones_down)
+        if taints is not None:
+            refused = await self._write_taints(node, taints)
+            if refused is not None:
+                return Requeue(refused.message)
+            if waits and may_evict:
+                rate = self._rate(node)
+                self._next_eviction[zone_of(node)] = self._clock.monotonic() + (
+                    1 / rate if rate else _BLOCKED_ZONE_RETRY_S
+                )
+        if ready_status(node) != "True" and (refused := await self._mark_pods_not_ready(node)) is not None:
+            return Requeue(refused.message)
+        if waits and not may_evict:
+            return RequeueAfter(max(0.1, min(evict_in, left) if not silent else evict_in))
+        return Done() if silent else RequeueAfter(left)
+
+    def _grace_left_s(self, name: str) -> float:
+        """Return the seconds until the node counts as lost if nothing more is heard."""
+        heard = self._last_heartbeat.get(name, self._clock.monotonic())
+        grace = MONITOR_GRACE_S if name in self._has_posted else STARTUP_GRACE_S
+        return heard + grace - self._clock.monotonic()
+
+    # -- evictions by zone
+
+    def _zone_rates(self) -> ZoneEvictionRates:
+        """Return the zone eviction rates, computed over all nodes at most once per ZONE_CHECK_DELAY_S."""
+        now = self._clock.monotonic()
+        if self._cached_zone_rates is None or now - self._cached_zone_rates[0] >= ZONE_CHECK_DELAY_S:
+            seen = zone_eviction_rates(
+                (node, self._grace_left_s(node.metadata.name) <= 0) for node in self._nodes.list()
+            )
+            self._cached_zone_rates = (now, seen)
+        return self._cached_zone_rates[1]
+
+    def _rate(self, node: Node) -> float:
+        return self._zone_rates().rates.get(zone_of(node), 0.0)
+
+    def _may_evict(self, node: Node) -> tuple[bool, float]:
+        """Return whether the node may be evicted now, and otherwise the seconds until to ask again."""
+        if not self._rate(node):
+            return False, _BLOCKED_ZONE_RETRY_S
+        left = self._next_eviction.get(zone_of(node), 0.0) - self._clock.monotonic()
+        return left <= 0, left
+
+    # -- writes
+
+    async def _declare_unknown(self, node: Node) -> ReconcileResult:
+        conditions = unknown_conditions(node, self._context.now())
+        answer = await self._client.patch(
+            NODES,
+            node.metadata.name,
+            {"status": {"conditions": [to_dict(condition) for condition in conditions]}},
+            kind="strategic",
+            subresource="status",
+            uid=node.metadata.uid,
+        )
+        if isinstance(answer, ApiError):
+            return Done() if answer.not_found else Requeue(answer.message)
+        self._record_event(node, "NodeNotReady", f"Node {node.metadata.name} status is now: NodeNotReady")
+        return Done()  # the write comes back as a change, and the taints follow
+
+    async def _write_taints(self, node: Node, taints: tuple[Taint, ...]) -> ApiError | None:
+        """Write the taints over the version that was read, because the list is replaced whole."""
+        answer = await self._client.patch(
+            NODES,
+            node.metadata.name,
+            {"spec": {"taints": [to_dict(taint) for taint in taints] or None}},
+            kind="merge",
+            uid=node.metadata.uid,
+            resource_version=node.metadata.resource_version,
+        )
+        return answer if isinstance(answer, ApiError) and not answer.not_found else None
+
+    async def _mark_pods_not_ready(self, node: Node) -> ApiError | None:
+        """Set the Ready condition of the pods of a lost node to False."""
+        for pod in pods_on_node(self._pods, node.metadata.name):
+            found = pod_state.pod_condition(pod, "Ready")
+            if found is None or found.status != "True":
+                continue
+            not_ready = {
+                "type": "Ready",
+                "status": "False",
+                "reason": "NodeNotReady",
+                "message": "Node is not ready",
+                "lastTransitionTime": timestamp.text(self._context.now()),
+            }
+            meta = pod.metadata
+            answer = await self._client.patch(
+                PODS,
+                meta.name,
+                {"status": {"conditions": [not_ready]}},
+                meta.namespace,
+                kind="strategic",
+                subresource="status",
+                uid=meta.uid,
+            )
+            if isinstance(answer, ApiError):
+                if not answer.not_found and not answer.conflict:
+                    return answer
+                continue
+            self._context.recorder.record(
+                recorder.object_reference(PODS, pod), "Warning", "NodeNotReady", "Node is not ready"
+            )
+        return None
+
+    def _record_event(self, node: Node, reason: str, message: str) -> None:
+        self._context.recorder.record(recorder.object_reference(NODES, node), "Normal", reason, message)
+
+
+def _kubelet_report(node: Node) -> tuple[datetime | None, str] | tuple[()]:
+    """Return when the kubelet last reported and its Ready status; Unknown is written by this controller and
+    does not count.
+    """
+    for condition in node.status.conditions:
+        if condition.type == "Ready" and condition.status != "Unknown":
+            return condition.last_heartbeat_time, condition.status
+    return ()

@@ -1,0 +1,179 @@
+"""Create and delete pods for their owners, and enqueue owners when their pods change.
+
+Pods are created in batches that double with success, and expected until the caches show them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.meta import Object, ObjectMeta
+from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.resource import Resource
+from koord.embedded.workloads.controller_context import ControllerContext
+from koord.embedded.workloads.controller_ref import (
+    controller_owner,
+    controller_owner_of_kind,
+    index_by_controller,
+    index_by_selector,
+    objects_selecting,
+)
+from koord.embedded.workloads.expectations import ControllerExpectations
+from koord.kube.client.request_builder import Unstructured
+from koord.kube.events.recorder import EventType, object_reference
+from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
+from koord.kube.informer.informer import Informer
+from koord.kube.transport.api_error import ApiError
+from koord.values.selector import Selector
+
+# A template that the server refuses is refused once, not five hundred times.
+SLOW_START_BATCH = 1
+BURST_REPLICAS = 500
+_NAME_TRIES = 4
+
+
+class PodControl:
+    def __init__(
+        self, context: ControllerContext, resource: Resource[Any], expectations: ControllerExpectations
+    ) -> None:
+        self._client = context.client
+        self._recorder = context.recorder
+        self._resource = resource
+        self._expectations = expectations
+
+    async def create(self, owner: Object, bodies: Sequence[Callable[[], Unstructured]]) -> tuple[int, ApiError | None]:
+        """Create pods; return how many were made and the first refusal, after which no further batch was begun.
+
+        A body is made anew when its name turns out to be taken.
+        """
+        made, size, at = 0, SLOW_START_BATCH, 0
+        while at < len(bodies):
+            batch = bodies[at : at + size]
+            answers = await asyncio.gather(*(self._create(owner, body) for body in batch), return_exceptions=True)
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+            refusals = [answer for answer in answers if isinstance(answer, ApiError)]
+            made += len(batch) - len(refusals)
+            if refusals:
+                return made, refusals[0]
+            at += len(batch)
+            size *= 2
+        return made, None
+
+    async def delete(self, owner: Object, pods: Sequence[Pod]) -> ApiError | None:
+        answers = await asyncio.gather(*(self._delete(owner, pod) for pod in pods), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return next((answer for answer in answers if isinstance(answer, ApiError)), None)
+
+    async def _create(self, owner: Object, make: Callable[[], Unstructured]) -> ApiError | None:
+        uid = owner.metadata.uid
+        self._expectations.expect_creation(uid)
+        answer: Pod | ApiError | None = None
+        try:
+            for _ in range(_NAME_TRIES):
+                answer = await self._client.create(PODS, make())
+                if not (isinstance(answer, ApiError) and answer.already_exists):
+                    break
+        finally:
+            if isinstance(answer, Pod):
+                self._expectations.created(uid, answer.metadata.uid)
+            else:
+                self._expectations.creation_failed(uid)
+        assert answer is not None, "at least one try was made"
+        if isinstance(answer, ApiError):
+            # A namespace that is being emptied refuses everything: that is no news.
+            if not is_namespace_terminating(answer):
+                self._record_event(owner, "Warning", "FailedCreate", f"Error creating: {answer.message}")
+            return answer
+        self._record_event(owner, "Normal", "SuccessfulCreate", f"Created pod: {answer.metadata.name}", answer)
+        return None
+
+    async def _delete(self, owner: Object, pod: Pod) -> ApiError | None:
+        uid, meta = owner.metadata.uid, pod.metadata
+        self._expectations.expect_deletion(uid, meta.uid)
+        done = False
+        try:
+            answer = await self._client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
+            done = not isinstance(answer, ApiError)
+        finally:
+            if not done:
+                self._expectations.deletion_failed(uid, meta.uid)
+        if isinstance(answer, ApiError):
+            if answer.not_found or answer.conflict:
+                return None  # gone already, which is what was wanted
+            self._record_event(owner, "Warning", "FailedDelete", f"Error deleting: {answer.message}")
+            return answer
+        self._record_event(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {meta.name}", pod)
+        return None
+
+    def _record_event(self, owner: Object, type: EventType, reason: str, message: str, pod: Pod | None = None) -> None:
+        """Record an event. It names the pod, so that events about two pods do not count as repetitions."""
+        related = None if pod is None else object_reference(PODS, pod)
+        self._recorder.record(object_reference(self._resource, owner), type, reason, message, related=related)
+
+
+def is_namespace_terminating(refused: ApiError) -> bool:
+    """Return whether a request was refused because its namespace is terminating."""
+    return refused.forbidden and any(
+        cause.reason == "NamespaceTerminating" for cause in (refused.details.causes if refused.details else ())
+    )
+
+
+O = TypeVar("O", bound=Object)  # noqa: E741  an object
+
+
+class OwnedPodWatch(Generic[O]):
+    """Connects an informer of owners with the one of pods. `wake(key)` enqueues an owner."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        owners: Informer[O],
+        expectations: ControllerExpectations,
+        select: Callable[[O], Selector],
+        wake: Callable[[ObjectKey], None],
+    ) -> None:
+        self._owners = owners
+        self._expectations = expectations
+        self._select = select
+        self._enqueue = wake
+        self.pods: Informer[Pod] = context.pods()
+        index_by_controller(self.pods)
+        index_by_selector(owners, select)
+        owners.add_event_handler(self._owner_changed)
+        self.pods.add_event_handler(self._pod_changed)
+
+    def _owner_changed(self, change: ObjectChange[Any]) -> None:
+        if change.kind == "deleted":
+            self._expectations.forget(change.object.metadata.uid)
+        self._enqueue(object_key(change.object))
+
+    def _pod_changed(self, change: ObjectChange[Pod]) -> None:
+        pod, old = change.object, change.old
+        meta = pod.metadata
+        owner = controller_owner_of_kind(meta, self._owners.resource)
+        if old is not None:
+            before = controller_owner_of_kind(old.metadata, self._owners.resource)
+            if before is not None and (owner is None or before.uid != owner.uid):
+                self._expectations.observed_deletion(before.uid, meta.uid)
+                self._enqueue((meta.namespace, before.name))
+        if owner is not None:
+            if change.kind == "deleted" or meta.deletion_timestamp is not None:
+                self._expectations.observed_deletion(owner.uid, meta.uid)
+            else:
+                self._expectations.observed(owner.uid, meta.uid)
+            self._enqueue((meta.namespace, owner.name))
+        elif change.kind != "deleted" and controller_owner(meta) is None and _matters_to_adopters(old, meta):
+            for candidate in objects_selecting(self._owners, meta, self._select):
+                self._enqueue(object_key(candidate))
+
+
+def _matters_to_adopters(old: Pod | None, meta: ObjectMeta) -> bool:
+    """Return whether a change matters to possible adopters: only labels and the loss of an owner do."""
+    return old is None or old.metadata.labels != meta.labels or bool(old.metadata.owner_references)

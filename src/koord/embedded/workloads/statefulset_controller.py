@@ -1,0 +1,259 @@
+"""The StatefulSet controller: pods with stable names and storage, created, updated and deleted in order."""
+
+from __future__ import annotations
+
+import msgspec
+
+from koord.api.kubernetes.apps import ControllerRevision, StatefulSet
+from koord.api.kubernetes.builtin_kinds import CONTROLLER_REVISIONS, PERSISTENT_VOLUME_CLAIMS, PODS, STATEFUL_SETS
+from koord.api.kubernetes.pod import Pod
+from koord.api.model import RawTemplate
+from koord.embedded.workloads import controller_revision
+from koord.embedded.workloads.controller_context import ControllerContext, patch_status, status_patch
+from koord.embedded.workloads.controller_ref import (
+    apply_object_claims,
+    controller_reference,
+    decide_object_claims,
+    index_by_controller,
+    label_selector,
+    orphans_matching,
+    owned_objects,
+)
+from koord.embedded.workloads.controller_revision import RevisionCollision, RevisionHistory
+from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
+from koord.embedded.workloads.pod_control import OwnedPodWatch, is_namespace_terminating
+from koord.embedded.workloads.pod_template import pod_from_template
+from koord.embedded.workloads.statefulset_plan import (
+    NewStatefulPod,
+    StatefulSetPlan,
+    StatefulSetView,
+    claim_bodies,
+    claim_names,
+    claim_owner_references,
+    decide_stateful_set,
+    is_condemned,
+    ordinal_of,
+    pod_revision,
+    pod_volumes,
+)
+from koord.kube.client.request_builder import Unstructured
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
+from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.events import recorder
+from koord.kube.informer.cache import ObjectChange, ObjectKey
+from koord.kube.transport.api_error import ApiError
+from koord.values.selector import Selector
+
+POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
+POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
+
+
+class StatefulSetController:
+    name = "statefulset"
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self._client = context.client
+        informers = context.informers
+        self._sets = informers.for_resource(STATEFUL_SETS)
+        self._claims = informers.for_resource(PERSISTENT_VOLUME_CLAIMS)
+        self._revisions = informers.for_resource(CONTROLLER_REVISIONS)
+        self._queue: WorkQueue[ObjectKey] = WorkQueue(context.clock, name=self.name)
+        self._written_versions = WrittenVersions()
+        index_by_controller(self._revisions)
+        # Names are fixed, so nothing can be made twice: what the cache does not show yet needs no memory here.
+        self._pods = OwnedPodWatch(
+            context, self._sets, ControllerExpectations(context.clock), _selector, self._queue.add
+        ).pods
+        self._history = RevisionHistory(context.client, STATEFUL_SETS, self._revisions)
+        self._sets.add_event_handler(self._set_changed)
+
+    def _set_changed(self, change: ObjectChange[StatefulSet]) -> None:
+        if change.kind == "deleted":
+            self._written_versions.forget(change.object.metadata.uid)
+
+    async def run(self) -> None:
+        needs = (self._sets, self._pods, self._claims, self._revisions)
+        await self._context.run_controller(self.name, self._queue, self.reconcile, needs)
+
+    async def reconcile(self, key: ObjectKey) -> ReconcileResult:
+        stateful = self._sets.get(*key)
+        if stateful is None or self._written_versions.is_stale(stateful):
+            return Done()
+        selector = _selector(stateful)
+        mine = owned_objects(self._pods, stateful.metadata.uid)
+        candidates = [
+            pod
+            for pod in orphans_matching(self._pods, key[0], selector)
+            if ordinal_of(stateful, pod.metadata.name) is not None
+        ]
+        claims = decide_object_claims(stateful, selector, mine, candidates)
+        if claims.adopt or claims.release:
+            refused = await apply_object_claims(self._client, STATEFUL_SETS, stateful, PODS, claims)
+            return Done() if refused is None else Requeue(refused.message)
+        collisions = stateful.status.collision_count
+        update = await self._history.ensure_current(stateful, stateful.spec.template, collisions)
+        if isinstance(update, ApiError):
+            return Requeue(update.message)
+        if isinstance(update, RevisionCollision):
+            patch = {"collisionCount": (collisions or 0) + 1}
+            await patch_status(self._client, STATEFUL_SETS, stateful, patch, exactly=True)
+            return Requeue("a revision of another template has this name")
+        current = self._current(stateful, update)
+        view = StatefulSetView(
+            set=stateful,
+            pods=claims.held,
+            current=current.metadata.name,
+            update=update.metadata.name,
+            collisions=collisions,
+            now=self._context.now(),
+        )
+        return await self.apply(view, decide_stateful_set(view), {r.metadata.name: r for r in (current, update)})
+
+    def _current(self, stateful: StatefulSet, update: ControllerRevision) -> ControllerRevision:
+        name = stateful.status.current_revision
+        known = {revision.metadata.name: revision for revision in self._history.revisions_of(stateful)}
+        return known.get(name, update)
+
+    async def apply(
+        self, view: StatefulSetView, plan: StatefulSetPlan, revisions: dict[str, ControllerRevision]
+    ) -> ReconcileResult:
+        stateful, refused = view.set, None
+        for new in plan.create:
+            template = controller_revision.revision_template(revisions[new.revision])
+            refused = await self._create(stateful, new, template) or refused
+        for pod in plan.delete:
+            refused = await self._delete(stateful, pod) or refused
+        for pod in view.pods:
+            if pod not in plan.delete:
+                refused = await self._update_claim_owners(stateful, pod) or refused
+        answer = await patch_status(
+            self._client, STATEFUL_SETS, stateful, status_patch(stateful.status, plan.status), exactly=True
+        )
+        if isinstance(answer, ApiError):
+            return Done() if answer.not_found else Requeue(answer.message)
+        if answer is not None:
+            self._written_versions.record(answer)
+        in_use = {view.current, view.update, plan.status.current_revision, *(pod_revision(pod) for pod in view.pods)}
+        refused = await self._history.prune(stateful, in_use, stateful.spec.revision_history_limit) or refused
+        if refused is not None:
+            return Requeue(refused.message)
+        return Done() if plan.requeue_after_s is None else RequeueAfter(plan.requeue_after_s)
+
+    # -- pods
+
+    async def _create(self, stateful: StatefulSet, new: NewStatefulPod, template: RawTemplate) -> ApiError | None:
+        refused = await self._create_claims(stateful, new.ordinal)
+        if refused is not None:
+            return refused
+        answer = await self._client.create(PODS, self._pod(stateful, new, template))
+        if isinstance(answer, ApiError):
+            if answer.already_exists:
+                return None  # of ours, the cache will show it; of another's, its end will wake us
+            if not is_namespace_terminating(answer):
+                who = f"Pod {self._pod_name(stateful, new)} in StatefulSet {stateful.metadata.name}"
+                self._record_event(stateful, "Warning", "FailedCreate", f"create {who} failed error: {answer.message}")
+            return answer
+        message = f"create Pod {answer.metadata.name} in StatefulSet {stateful.metadata.name} successful"
+        self._record_event(stateful, "Normal", "SuccessfulCreate", message, answer)
+        return None
+
+    def _pod_name(self, stateful: StatefulSet, new: NewStatefulPod) -> str:
+        return f"{stateful.metadata.name}-{new.ordinal}"
+
+    def _pod(self, stateful: StatefulSet, new: NewStatefulPod, template: RawTemplate) -> Unstructured:
+        name = self._pod_name(stateful, new)
+        spec: Unstructured = {"hostname": name}
+        if stateful.spec.service_name:
+            spec["subdomain"] = stateful.spec.service_name
+        if stateful.spec.volume_claim_templates:
+            at = msgspec.structs.replace(stateful, spec=msgspec.structs.replace(stateful.spec, template=template))
+            spec["volumes"] = pod_volumes(at, new.ordinal)
+        labels = {
+            POD_NAME_LABEL: name,
+            POD_INDEX_LABEL: str(new.ordinal),
+            controller_revision.REVISION_HASH_LABEL: new.revision,
+        }
+        return pod_from_template(
+            template,
+            name=name,
+            generate_name=f"{stateful.metadata.name}-",
+            namespace=stateful.metadata.namespace,
+            owner=controller_reference(STATEFUL_SETS, stateful),
+            labels=labels,
+            spec=spec,
+        )
+
+    async def _delete(self, stateful: StatefulSet, pod: Pod) -> ApiError | None:
+        refused = await self._update_claim_owners(stateful, pod)
+        if refused is not None:
+            return refused
+        meta = pod.metadata
+        answer = await self._client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
+        if isinstance(answer, ApiError):
+            return None if answer.not_found or answer.conflict else answer
+        message = f"delete Pod {meta.name} in StatefulSet {stateful.metadata.name} successful"
+        self._record_event(stateful, "Normal", "SuccessfulDelete", message, pod)
+        return None
+
+    # -- claims
+
+    async def _create_claims(self, stateful: StatefulSet, ordinal: int) -> ApiError | None:
+        for body in claim_bodies(stateful, ordinal):
+            meta = body["metadata"]
+            known = self._claims.get(meta["namespace"], meta["name"])
+            if known is not None:
+                if known.metadata.deletion_timestamp is not None:
+                    message = f"persistentvolumeclaim {meta['name']} is being deleted"
+                    self._record_event(stateful, "Warning", "FailedCreate", message)
+                continue
+            answer = await self._client.create(PERSISTENT_VOLUME_CLAIMS, body)
+            if isinstance(answer, ApiError) and not answer.already_exists:
+                return answer
+            if not isinstance(answer, ApiError):
+                message = f"create Claim {meta['name']} Pod {stateful.metadata.name}-{ordinal} in StatefulSet "
+                self._record_event(
+                    stateful, "Normal", "SuccessfulCreate", f"{message}{stateful.metadata.name} success", answer
+                )
+        return None
+
+    async def _update_claim_owners(self, stateful: StatefulSet, pod: Pod) -> ApiError | None:
+        """Update the owners of a pod's claims, which decide when they go: with the set, with a pod that is scaled
+        away, or never.
+        """
+        ordinal = ordinal_of(stateful, pod.metadata.name)
+        if ordinal is None or not stateful.spec.volume_claim_templates:
+            return None
+        for name in claim_names(stateful, ordinal).values():
+            claim = self._claims.get(stateful.metadata.namespace, name)
+            if claim is None:
+                continue
+            meta = claim.metadata
+            owners = claim_owner_references(stateful, pod, meta, condemned=is_condemned(stateful, pod.metadata.name))
+            if owners is None:
+                continue
+            answer = await self._client.patch(
+                PERSISTENT_VOLUME_CLAIMS,
+                name,
+                {"metadata": {"ownerReferences": owners or None}},
+                meta.namespace,
+                kind="merge",
+                uid=meta.uid,
+                resource_version=meta.resource_version,
+            )
+            if isinstance(answer, ApiError) and not answer.not_found:
+                return answer
+        return None
+
+    def _record_event(
+        self, stateful: StatefulSet, type: recorder.EventType, reason: str, message: str, about: object = None
+    ) -> None:
+        related = None
+        if isinstance(about, Pod):
+            related = recorder.object_reference(PODS, about)
+        regarding = recorder.object_reference(STATEFUL_SETS, stateful)
+        self._context.recorder.record(regarding, type, reason, message, related=related)
+
+
+def _selector(stateful: StatefulSet) -> Selector:
+    return label_selector(stateful.spec.selector)

@@ -1,0 +1,97 @@
+"""PCI and RDMA devices from sysfs: where they are attached, their ports' health and their virtual functions."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from koord.host.filesystem import Host
+from koord.host.io_error import IoError
+from koord.values.go_format import integer
+
+_PCI_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
+
+
+class PciLocation(msgspec.Struct, frozen=True):
+    """Where a PCI device is attached. `numa` is 0 where the machine does not say; `root` is such as pci0000:00."""
+
+    numa: int
+    root: str
+
+
+def pci_addresses(host: Host) -> list[str] | IoError:
+    return host.list_names(f"{host.paths.sys}/bus/pci/devices")
+
+
+def pci_device_dir(host: Host, address: str) -> str:
+    return f"{host.paths.sys}/bus/pci/devices/{address}"
+
+
+def pci_attribute(host: Host, address: str, name: str) -> str:
+    """Return the text of one of the device's files; "" when it has none."""
+    text = host.read(f"{pci_device_dir(host, address)}/{name}")
+    return "" if isinstance(text, IoError) else text.strip()
+
+
+def pci_location(host: Host, address: str) -> PciLocation:
+    found = _PCI_ROOT.search(host.real_path(pci_device_dir(host, address)))
+    return PciLocation(max(integer(pci_attribute(host, address, "numa_node")) or 0, 0), found[0] if found else "")
+
+
+_NETWORK = "0x02"  # the class of network controllers
+_NUMBERED = re.compile(r"mlx\d+_(\d+)")
+
+
+class RdmaCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One RDMA network card."""
+
+    address: str
+    minor: int
+    healthy: bool  # every port is active
+    location: PciLocation
+    virtual_functions: tuple[str, ...] = ()  # addresses of virtual functions, when they are switched on
+
+
+def rdma_cards(host: Host) -> list[RdmaCard] | IoError:
+    """Return the cards by minor. Cards whose name has no number cannot be told apart and are left out."""
+    addresses = pci_addresses(host)
+    if isinstance(addresses, IoError):
+        return addresses
+    found: list[RdmaCard] = []
+    for address in addresses:
+        folder = pci_device_dir(host, address)
+        if not pci_attribute(host, address, "class").startswith(_NETWORK) or host.exists(f"{folder}/physfn"):
+            continue  # no network card, or itself a virtual function
+        names = host.list_names(f"{folder}/infiniband")
+        numbered = _NUMBERED.fullmatch(names[0]) if not isinstance(names, IoError) and names else None
+        if isinstance(names, IoError) or numbered is None:
+            continue
+        found.append(
+            RdmaCard(
+                address=address,
+                minor=int(numbered[1]),
+                healthy=all(_active(host, f"{folder}/infiniband/{name}/ports") for name in names),
+                location=pci_location(host, address),
+                virtual_functions=_functions(host, address),
+            )
+        )
+    return sorted(found, key=lambda card: card.minor)
+
+
+def _active(host: Host, ports: str) -> bool:
+    numbers = host.list_names(ports)
+    if isinstance(numbers, IoError) or not numbers:
+        return False
+    states = [host.read(f"{ports}/{number}/state") for number in numbers]
+    return all(isinstance(state, str) and "ACTIVE" in state for state in states)
+
+
+def _functions(host: Host, address: str) -> tuple[str, ...]:
+    if (integer(pci_attribute(host, address, "sriov_numvfs")) or 0) <= 0:
+        return ()
+    names = host.list_names(pci_device_dir(host, address))
+    links = [name for name in ([] if isinstance(names, IoError) else names) if name.startswith("virtfn")]
+    links.sort(key=lambda name: integer(name.removeprefix("virtfn")) or 0)
+    targets = [host.read_link(f"{pci_device_dir(host, address)}/{name}") for name in links]
+    return tuple(target.rpartition("/")[2] for target in targets if isinstance(target, str))

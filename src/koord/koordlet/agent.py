@@ -1,0 +1,392 @@
+"""The node agent as a component: it finds its cgroups, follows its pods and its NodeSLO, and acts once a second.
+
+Whatever is missing may come later: cgroups, kubelet, API server, Node and NodeSLO. Until then the agent runs with what
+it has and says what it waits for. When it stops, files keep their values.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from koord.api.kubernetes.builtin_kinds import NODES
+from koord.host.audit_log import AuditEvent, AuditLog
+from koord.host.capability import Capability
+from koord.host.cgroup.detection import LayoutNotDetected, open_tree
+from koord.host.cgroup.tree import CgroupTree
+from koord.host.filesystem import Host
+from koord.host.io_error import IoError
+from koord.koordlet.control_loop import ControlLoop
+from koord.koordlet.eviction.evictor import KoordletEvictor
+from koord.koordlet.eviction.ledger import EvictionLedger, EvictionRequest
+from koord.koordlet.http_endpoints import EndpointSources, build_endpoint
+from koord.koordlet.inputs.kubelet_client import KubeletClient
+from koord.koordlet.inputs.node_inputs import KubeletCpuManager, NodeInputs
+from koord.koordlet.inputs.node_watcher import NodeWatcher
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.inputs.pod_source import PodSource
+from koord.koordlet.inputs.volume_mounts import VolumeMounts
+from koord.koordlet.metrics import KoordletMetrics
+from koord.koordlet.reporter_set import ReporterSet
+from koord.koordlet.reporters.builders import node_conditions
+from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
+from koord.koordlet.scrape_metrics import ScrapeTimeMetrics
+from koord.koordlet.series.metric_kind import retention_s
+from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.settings import KoordletSettings
+from koord.kube.client.typed_client import Client
+from koord.kube.events.recorder import EventRecorder
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.transport.api_error import ApiError
+from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.telemetry.clock import Clock, now
+from koord.telemetry.component_server import ComponentServer, HealthCheck
+from koord.telemetry.metrics.process import register_process_metrics
+from koord.values import timestamp
+
+_LOG = logging.getLogger(__name__)
+
+COMPONENT = "koordlet-qosManager"  # the source of events
+RETRY_S = 10.0  # between two attempts to find the cgroups or to listen
+MACHINE_REFRESH_S = 60.0
+CAPABILITY_PROBE_S = 600.0
+FLUSH_S = 5.0
+TASK_RESTART_S = 5.0
+NODE_WAIT_S = 3.0
+STALE_EVICTION_S = 15.0  # how long an eviction may wait for its turn
+# Metric by collector.
+_INFO_COLLECTORS = {"node_cpu_info": "node-info", "node_numa_info": "node-numa", "node_local_storage_info": "storage"}
+
+
+class Koordlet:
+    """The agent: call `start`, then `stop`. It uses the informers it is given and neither starts nor stops them."""
+
+    def __init__(
+        self, client: Client, informers: InformerFactory, clock: Clock, settings: KoordletSettings, host: Host
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._settings = settings
+        self._host = host
+        self.store = SeriesStore(retention_s(), interval_s=settings.collect.interval_s)
+        self.metrics = KoordletMetrics(settings.node)
+        self.ledger = EvictionLedger()
+        self.node_watcher = NodeWatcher(informers, settings.node)
+        self.node_watcher.on_node(self.metrics.node_changed)
+        audit = settings.audit
+        self._audit_log = (
+            AuditLog(
+                audit.folder,
+                clock,
+                max_mb=audit.max_mb,
+                verbose=audit.verbose,
+                readers=audit.readers,
+                page_limit=audit.page_limit,
+            )
+            if settings.audit_enabled
+            else None
+        )
+        self._recorder = EventRecorder(client, clock, controller=COMPONENT, instance=f"{COMPONENT}-{settings.node}")
+        self._evictor = KoordletEvictor(
+            client,
+            self._recorder,
+            clock,
+            self.ledger,
+            node=settings.node,
+            audit=self._audit,
+            count=lambda victim: self.metrics.count_eviction(clock.time(), victim),
+        )
+        self._victims: asyncio.Queue[tuple[float, EvictionRequest]] = asyncio.Queue()  # and when each was wanted
+        self._informers = informers
+        self.reporters: ReporterSet | None = None
+        self._volumes: VolumeMounts | None = None
+        self._audit_said = ""
+        self._capabilities: list[Capability] = []
+        self._cgroup_problem = "not looked yet"
+        self._ticks = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self.control_loop: ControlLoop | None = None
+        self.pod_source: PodSource | None = None
+        self.endpoint = self._build_endpoint()
+        self.port: int | None = None
+
+    # Life ----------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self.metrics.start_time.labels(self._settings.node).set(int(self._clock.time()))
+        if self._settings.safe_mode:
+            _LOG.warning("safe mode: nothing is written and nobody is evicted")
+        self._recorder.start()
+        self._spawn("listen", self._listen)
+        self._spawn("tick", self._tick)
+        self._spawn("evict", self._evict)
+        self._spawn("upkeep", self._maintain)
+
+    async def stop(self) -> None:
+        """Stop all tasks. Files keep their values: another agent takes over, or `koordlet restore` restores them."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.endpoint.close()
+        await self._recorder.stop()
+        if self.control_loop is not None:
+            self.control_loop.close()
+        if self._audit_log is not None and (io_error := self._audit_log.close()) is not None:
+            _LOG.warning("the audit log's last events are lost: %s", io_error)
+
+    def _spawn(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.create_task(self._run_restarting(name, work), name=f"koordlet-{name}"))
+
+    async def _run_restarting(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a task and restart it when it raises, so that a bug in one task does not stop the others."""
+        while True:
+            try:
+                await work()
+                return
+            except Exception:  # noqa: BLE001
+                _LOG.exception("task %s failed and starts again in %.0f s", name, TASK_RESTART_S)
+            await self._clock.sleep(TASK_RESTART_S)
+
+    # Once a second -------------------------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        control_loop = self.control_loop or await self._build_control_loop()
+        interval_s = self._settings.collect.interval_s
+        due_s = self._clock.monotonic()
+        while True:
+            for victim in control_loop.tick(self._node_inputs(), memory_policy=self._memory_policy()):
+                self._victims.put_nowait((self._clock.monotonic(), victim))
+            self._ticks += 1
+            due_s = max(due_s + interval_s, self._clock.monotonic())  # ticks that were missed are not made up for
+            await self._clock.sleep(due_s - self._clock.monotonic())
+
+    async def _build_control_loop(self) -> ControlLoop:
+        """Wait for the machine's cgroups, then build the control loop and start what depends on it."""
+        tree = await self._wait_for_tree()
+        control_loop = ControlLoop(tree, self.store, self._clock, self._settings, self.metrics, self._audit_log)
+        kubelet = KubeletClient(
+            self._settings.pods, self._clock, lambda: self.node_watcher.node, on_request=self._observe_kubelet_request
+        )
+        self.pod_source = PodSource(tree, self._client, self._clock, self._settings.node, kubelet, self._settings.pods)
+        self._spawn("pods", self._follow_pods)
+        self.reporters = ReporterSet(
+            self._client,
+            self._informers,
+            self._clock,
+            self._settings,
+            self._host,
+            self.store,
+            control_loop,
+            self.node_watcher,
+            self.pod_source,
+            kubelet,
+            self._recorder,
+        )
+        for name, work in self.reporters.tasks:
+            self._spawn(name, work)
+        if "BlkIOReconcile" in self._settings.gates:
+            self._volumes = VolumeMounts(self._client, self._clock, self._host.paths.kubelet, self._pods)
+            self._spawn("volumes", self._volumes.run)
+        readings = ScrapeTimeMetrics(
+            self._settings.node,
+            self.store,
+            self._clock,
+            control_loop,
+            self.reporters,
+            self.node_watcher,
+            self.pod_source,
+            self._settings.gates,
+        )
+        self.metrics.internal.source(readings.internal)
+        self.metrics.external.source(readings.external)
+        self._spawn("capabilities", lambda: self._publish_capabilities(control_loop))
+        self.control_loop = control_loop
+        return control_loop
+
+    async def _follow_pods(self) -> None:
+        """Run the pod source. The kubelet's address is on the Node: waiting for it briefly spares
+        the API server a list.
+        """
+        waited_s = 0.0
+        while self.node_watcher.node is None and waited_s < NODE_WAIT_S:
+            await self._clock.sleep(0.1)
+            waited_s += 0.1
+        if self.pod_source is not None:
+            await self.pod_source.run()
+
+    async def _wait_for_tree(self) -> CgroupTree:
+        """Detect the cgroup layout, and try again until there is one."""
+        while True:
+            node = self.node_watcher.node
+            port = None if node is None else node.status.daemon_endpoints.kubelet_endpoint.port
+            found = open_tree(self._host, port or None, self._settings.kubepods)
+            if not isinstance(found, LayoutNotDetected):
+                _LOG.info("cgroup v%d, pods are below %s", found.version, found.layout.kubepods)
+                self._cgroup_problem = ""
+                return found
+            if self._cgroup_problem != str(found):
+                self._cgroup_problem = str(found)
+                _LOG.warning("%s; looking again every %.0f s", found, RETRY_S)
+            await self._clock.sleep(RETRY_S)
+
+    def _memory_policy(self) -> str:
+        return "" if self.reporters is None else self.reporters.memory_policy
+
+    def _pods(self) -> tuple[PodMeta, ...] | None:
+        return None if self.pod_source is None else self.pod_source.pods
+
+    def _node_inputs(self) -> NodeInputs:
+        views = self._pods()
+        return NodeInputs(
+            node=self.node_watcher.properties,
+            slo=self.node_watcher.slo,
+            pods=() if views is None else views,
+            pods_known=views is not None,
+            kubelet=KubeletCpuManager() if self.reporters is None else self.reporters.kubelet,
+            mounts={} if self._volumes is None else self._volumes.mounts,
+            safe_mode=self._settings.safe_mode,
+        )
+
+    async def _evict(self) -> None:
+        """Evict one pod after the other: what the first frees may be enough. A request that waited too long, because
+        the API server was away, is dropped, as its numbers are stale.
+        """
+        while True:
+            wanted_s, victim = await self._victims.get()
+            late = self._clock.monotonic() - wanted_s > STALE_EVICTION_S
+            why = "it was wanted too long ago" if late else await self._evictor.evict(victim)
+            if self.control_loop is None:
+                continue
+            if why is None:
+                self.control_loop.strategy_runner.evicted(self._clock.time(), victim.uid)
+            else:
+                self.control_loop.strategy_runner.eviction_failed(self._clock.time(), victim.uid, why)
+
+    # Now and then --------------------------------------------------------------------------------------------------
+
+    async def _maintain(self) -> None:
+        refreshed_s = self._clock.monotonic()
+        while True:
+            await self._clock.sleep(FLUSH_S)
+            self.metrics.expire(self._clock.time())
+            if self._audit_log is not None:
+                self._log_audit_error(self._audit_log.flush())
+            if self.control_loop is not None and self._clock.monotonic() - refreshed_s >= MACHINE_REFRESH_S:
+                refreshed_s = self._clock.monotonic()
+                self.control_loop.machine.refresh()
+                for name, collector in _INFO_COLLECTORS.items():
+                    condition = self.control_loop.collectors.statuses.get(collector)
+                    if condition is not None:
+                        self.metrics.count_info_collect(name, not condition.problem)
+
+    async def _publish_capabilities(self, control_loop: ControlLoop) -> None:
+        """Probe what the kernel supports now and then, and publish it as conditions of the Node."""
+        while True:
+            self._capabilities = control_loop.capabilities()
+            await self._publish_capabilities_once(control_loop)
+            await self._clock.sleep(CAPABILITY_PROBE_S)
+
+    async def _publish_capabilities_once(self, control_loop: ControlLoop) -> None:
+        while (node := self.node_watcher.node) is None:
+            await self._clock.sleep(RETRY_S)
+        wanted = node_conditions.strategy_conditions(self._capabilities, control_loop.strategy_runner.enabled)
+        change = node_conditions.conditions_patch(wanted, node.status.conditions, timestamp.text(now(self._clock)))
+        if change is None:
+            return
+        try:
+            answer = await self._client.patch(
+                NODES, node.metadata.name, change, kind="strategic", subresource="status", uid=node.metadata.uid
+            )
+        except TRANSIENT_ERRORS as gone:
+            _LOG.warning("capabilities are not on the Node: %s", gone)
+            return
+        if isinstance(answer, ApiError):
+            _LOG.warning("capabilities are not on the Node: %s", answer.message)
+
+    # Served --------------------------------------------------------------------------------------------------
+
+    def _build_endpoint(self) -> ComponentServer:
+        register_process_metrics(self.metrics.internal)
+        source = EndpointSources(
+            metrics=self.metrics,
+            ledger=self.ledger,
+            audit_log=self._audit_log,
+            capabilities=self._capability_rows,
+            strategy_statuses=lambda: [] if self.control_loop is None else self.control_loop.strategy_statuses(),
+            state=self.state,
+            checks=self._checks(),
+        )
+        return build_endpoint(source, self._clock, events="AuditEventsHTTPHandler" in self._settings.gates)
+
+    def _checks(self) -> Mapping[str, HealthCheck]:
+        return {
+            "cgroups": lambda: self._cgroup_problem or None,
+            "pods": lambda: None if self._node_inputs().pods_known else "pods are not known yet",
+            "node": lambda: "the Node was not seen yet" if self.node_watcher.node is None else None,
+            "collectors": lambda: (
+                None
+                if self.control_loop is not None and self.control_loop.collectors.all_answered
+                else "not all work yet"
+            ),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return what the agent knows and what it waits for, for people."""
+        control_loop, pods = self.control_loop, self.pod_source
+        collectors = {} if control_loop is None else control_loop.collectors.statuses
+        return {
+            "node": self._settings.node,
+            "safeMode": self._settings.safe_mode,
+            "cgroups": self._cgroup_problem or (control_loop.tree.layout.kubepods if control_loop is not None else ""),
+            "cgroupVersion": None if control_loop is None else control_loop.tree.version,
+            "nodeSeen": self.node_watcher.node is not None,
+            "nodeSLOSeen": self.node_watcher.slo is not None,
+            "podsFrom": "" if pods is None else pods.origin,
+            "podsProblem": "" if pods is None else pods.problem,
+            "pods": len(self._node_inputs().pods),
+            "series": len(self.store),
+            "ticks": self._ticks,
+            "reports": {} if self.reporters is None else self.reporters.problems,
+            "disturbedPods": self._disturbed_pods(),
+            "collectors": {name: one.problem or "works" for name, one in collectors.items()},
+            "strategies": [] if control_loop is None else list(control_loop.strategy_runner.enabled),
+        }
+
+    def _disturbed_pods(self) -> list[str]:
+        reporter = None if self.reporters is None else self.reporters.interference
+        return [] if reporter is None else [f"{one.namespace}/{one.pod}: {one.why}" for one in reporter.disturbed]
+
+    def _capability_rows(self) -> list[CapabilityRow]:
+        if not self._capabilities and self.control_loop is not None:
+            self._capabilities = self.control_loop.capabilities()
+        return node_conditions.capability_rows(self._capabilities)
+
+    def _audit(self, event: AuditEvent) -> None:
+        if self._audit_log is not None:
+            self._log_audit_error(self._audit_log.append(event))
+
+    def _log_audit_error(self, io_error: IoError | None) -> None:
+        code = "" if io_error is None else io_error.code
+        if io_error is not None and code != self._audit_said:
+            _LOG.warning("the audit log cannot be written: %s", io_error)
+        self._audit_said = code
+
+    def _observe_kubelet_request(self, path: str, code: int, seconds: float) -> None:
+        self.metrics.kubelet_s.labels("get", path, str(code)).observe(seconds)
+
+    async def _listen(self) -> None:
+        """Listen on the port, and try again while it is taken: the agent works without it."""
+        if self._settings.address is None:
+            return
+        host, port = self._settings.address
+        while True:
+            try:
+                self.port = await self.endpoint.listen(host, port)
+                _LOG.info("listening on port %d", self.port)
+                return
+            except OSError as error:
+                _LOG.warning("cannot listen on %s:%d, trying again every %.0f s: %s", host, port, RETRY_S, error)
+            await self._clock.sleep(RETRY_S)

@@ -1,1 +1,0 @@
-"""From wanted values to kernel files: order, ownership, back-off, journal and audit of every write."""

@@ -1,0 +1,375 @@
+"""Execute effects on files: write only what differs, in a safe order, for one owner per file, undoable and audited.
+
+Nothing that a node can do raises: every effect gets a FileWriteResult. Only a bug of the program raises (OwnerConflict,
+an unknown knob). All calls come from one task.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from koord.host import resctrl
+from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, KnobFile, KnobRoot, KnobSupport
+from koord.host.cgroup.limit_order import loosest
+from koord.host.cgroup.tree import CgroupFile, CgroupTree
+from koord.host.io_error import IoError, malformed
+from koord.koordlet.cgroup_writer.effects import (
+    AddTasks,
+    FileEffect,
+    FileWriteResult,
+    WriteCgroup,
+    WriteEffect,
+    WriteOutcome,
+    WriteSchemata,
+    file_of_effect,
+    value_of_effect,
+)
+from koord.koordlet.cgroup_writer.errno_policy import ErrnoVerdict, classify_io_error
+from koord.koordlet.cgroup_writer.executor_state import OUTCOME_OF_VERDICT, ExecutorState
+from koord.koordlet.cgroup_writer.file_writer import AuditCallback, FileWriter, MeasureCallback, PendingWrite, no_op
+from koord.koordlet.cgroup_writer.journal import FileKey, JournalEntry, WriteJournal
+from koord.koordlet.cgroup_writer.write_order import HierarchyState, depth, explain_refusal, rank_in_group
+from koord.telemetry.clock import Clock
+
+_LOG = logging.getLogger(__name__)
+REFRESH_S = 60.0
+
+
+class CgroupExecutor:
+    """The executor applies file effects to the cgroup tree and keeps what is needed to undo them."""
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        clock: Clock,
+        *,
+        journal: WriteJournal | None = None,
+        audit: AuditCallback = no_op,
+        measure: MeasureCallback = no_op,
+        refresh_s: float = REFRESH_S,
+    ) -> None:
+        self._tree = tree
+        self._clock = clock
+        self._journal = journal if journal is not None else WriteJournal(tree.host)
+        self._state = ExecutorState(refresh_s)
+        self._writer = FileWriter(tree, clock, self._journal, audit, measure)
+        self._refresh_s = refresh_s
+        self._sweep_at = clock.monotonic() + refresh_s
+        self._journal_said = ""
+
+    @property
+    def disabled_knobs(self) -> Mapping[str, IoError]:
+        """Return the knobs that this node turned out not to support, each with the error that showed it."""
+        return self._state.disabled_knobs
+
+    @property
+    def owners(self) -> Mapping[FileKey, str]:
+        """Return the owner of each file."""
+        return self._state.owners
+
+    def execute(self, effects: Sequence[FileEffect]) -> list[FileWriteResult]:
+        """Bring files to their values; the results are in the order of the effects.
+
+        Where one owner names a file twice, as an intermediate and as a final value, only the final one counts:
+        intermediate values are found here, from what the files hold.
+        """
+        now = self._clock.monotonic()
+        keys = [None if isinstance(effect, AddTasks) else self._key(effect) for effect in effects]
+        writes = [(key, effect) for key, effect in zip(keys, effects) if key and not isinstance(effect, AddTasks)]
+        self._state.claim(writes)
+        last = dict(writes)
+        results: dict[FileKey, FileWriteResult] = {}
+        steps: list[PendingWrite] = []
+        hierarchy = HierarchyState()
+        waking = {key[1] for key, effect in last.items() if key[0] == CPU_IDLE and value_of_effect(effect) == "0"}
+        for key, effect in last.items():
+            if key[0] == CPU_SHARES and key[1] not in waking and self._is_idle(key[1]):
+                detail = "the group is idle (cpu.idle 1), which has no shares"
+                results[key] = FileWriteResult(effect, WriteOutcome.HELD, detail=detail)
+                continue
+            found = self._prepare(key, effect, now, hierarchy)
+            if isinstance(found, PendingWrite):
+                steps.append(found)
+            else:
+                results[key] = found
+        self._run_steps(steps, hierarchy, results, now)
+        self._check_journal()
+        if now >= self._sweep_at:
+            self.sweep()
+        return [
+            self._add_tasks(effect)
+            if isinstance(effect, AddTasks)
+            else results[key]
+            if key and last[key] is effect
+            else FileWriteResult(effect, WriteOutcome.REPLACED)
+            for key, effect in zip(keys, effects)
+        ]
+
+    def reconcile(self, owner: str, effects: Sequence[FileEffect]) -> list[FileWriteResult]:
+        """Execute all that an owner wants: files that it wrote before and does not mention now are restored."""
+        wanted = {self._key(effect) for effect in effects if not isinstance(effect, AddTasks)}
+        left = [origin for origin in self._journal.entries_of(owner) if origin.key not in wanted]
+        results = [*self.execute(effects), *self._undo(left, f"{owner} no longer asks for it")]
+        for key in [key for key, name in self._state.owners.items() if name == owner and key not in wanted]:
+            self._state.forget(key)
+        return results
+
+    def release(self, owner: str, why: str = "switched off") -> list[FileWriteResult]:
+        """Restore all files of an owner; it owns nothing afterwards."""
+        results = self._undo(self._journal.entries_of(owner), why)
+        for key in [key for key, name in self._state.owners.items() if name == owner]:
+            self._state.forget(key)
+        return results
+
+    def restore(self, why: str = "restore") -> list[FileWriteResult]:
+        """Undo everything in the journal, whoever wrote it, also what an earlier process wrote."""
+        results = self._undo(list(self._journal), why)
+        for key in list(self._state.owners):
+            self._state.forget(key)
+        return results
+
+    def reenable_knobs(self) -> None:
+        """Enable disabled knobs again, after an operator changed the node."""
+        self._state.disabled_knobs.clear()
+
+    def sweep(self) -> int:
+        """Forget files of groups that are gone, so that memory is bounded by the pods that exist; return how many."""
+        self._sweep_at = self._clock.monotonic() + self._refresh_s
+        known: dict[str, bool] = {}
+        gone = 0
+        for key in {*self._state.owners, *(origin.key for origin in self._journal)}:
+            folder = self._tree.folder(CgroupFile(key[0], key[1])) or ""
+            if folder not in known:
+                known[folder] = self._tree.host.is_folder(folder)
+            if not known[folder]:
+                self._drop(key)
+                gone += 1
+        return gone
+
+    def _key(self, effect: WriteEffect) -> FileKey:
+        file = file_of_effect(effect)
+        codec = self._tree.codec(file.knob)
+        return (file.knob, file.dir, "" if codec is None else codec.key(value_of_effect(effect)))
+
+    def _is_idle(self, group: str) -> bool:
+        """Return whether this executor made the group idle."""
+        entry = self._state.entries.get((CPU_IDLE, group, ""))
+        return entry is not None and entry.actual == "1"
+
+    def _add_tasks(self, effect: AddTasks) -> FileWriteResult:
+        """Move threads into a resctrl group. Threads that ended meanwhile are no failure, a group
+        that cannot be made is.
+        """
+        host = self._tree.host
+        io_error = resctrl.make_group(host, effect.group)
+        io_errors = [io_error] if io_error is not None else resctrl.add_tasks(host, effect.group, effect.tasks)
+        lost = [one for one in io_errors if one.errno != errno.ESRCH]
+        if not lost:
+            return FileWriteResult(effect, WriteOutcome.WRITTEN)
+        return FileWriteResult(effect, WriteOutcome.FAILED, detail=str(lost[0]), io_error=lost[0])
+
+    def _prepare(
+        self, key: FileKey, effect: WriteEffect, now: float, hierarchy: HierarchyState
+    ) -> PendingWrite | FileWriteResult:
+        """Return the pending write of an effect, or its result when nothing has to be written."""
+        knob, group, part = key
+        value = value_of_effect(effect)
+        knob_file, path = self._tree.knob_file(knob), self._tree.path(CgroupFile(knob, group))
+        if knob_file is None or path is None:
+            return FileWriteResult(effect, WriteOutcome.OFF, detail=f"cgroup v{self._tree.version} has no {knob}")
+        if knob in self._state.disabled_knobs:
+            return FileWriteResult(effect, WriteOutcome.OFF, io_error=self._state.disabled_knobs[knob])
+        if self._state.is_fresh(key, value, now):
+            entry = self._state.entries[key]
+            hierarchy.set_field(knob, group, knob_file, entry.actual)
+            return FileWriteResult(effect, WriteOutcome.FRESH, entry.actual)
+        target = knob_file.codec.encode(value) if knob_file.writable else None
+        if target is None:
+            return FileWriteResult(effect, WriteOutcome.INVALID, detail=f"{knob} does not take {value!r}")
+        if self._state.is_backing_off(key, value, now):
+            return FileWriteResult(
+                effect, WriteOutcome.WAITING, detail=f"refused before with {self._state.refusals[key].code}"
+            )
+        if isinstance(effect, WriteSchemata):
+            resctrl.make_group(self._tree.host, group)  # if it fails, reading the group's file shows why
+        text = self._tree.host.read(path)
+        if isinstance(text, IoError):
+            return self._handle_refusal(key, effect, knob_file, text, "", now)
+        current = knob_file.codec.extract(text, part)
+        if current is None:
+            return self._handle_refusal(key, effect, knob_file, malformed(path, f"no value in {text[:80]!r}"), "", now)
+        hierarchy.set_field(knob, group, knob_file, current)
+        if knob_file.codec.same_field(current, target):
+            self._state.settle(key, effect.owner, value, target, current, now)
+            return FileWriteResult(effect, WriteOutcome.SAME, current)
+        return PendingWrite(effect, key, path, knob_file, current, target, current)
+
+    def _run_steps(
+        self, steps: list[PendingWrite], hierarchy: HierarchyState, results: dict[FileKey, FileWriteResult], now: float
+    ) -> None:
+        batch = {step.key for step in steps}
+        down = sorted(steps, key=lambda step: (depth(step.key[1]), rank_in_group(step.key[0], step.target)))
+        for step in down:
+            looser = loosest(step.knob_file.order, step.current, step.target)
+            if not step.codec.same_field(step.current, looser):
+                self._write_step(step, looser, batch, hierarchy, results, now)
+        for step in reversed(down):
+            if step.key not in results and not step.codec.same_field(step.current, step.target):
+                self._write_step(step, step.target, batch, hierarchy, results, now)
+        for step in steps:
+            if step.key not in results:
+                self._state.settle(
+                    step.key, step.effect.owner, value_of_effect(step.effect), step.target, step.current, now
+                )
+                results[step.key] = FileWriteResult(step.effect, WriteOutcome.WRITTEN, step.before)
+
+    def _write_step(
+        self,
+        step: PendingWrite,
+        field: str,
+        batch: Set[FileKey],
+        hierarchy: HierarchyState,
+        results: dict[FileKey, FileWriteResult],
+        now: float,
+    ) -> None:
+        knob, group, _ = step.key
+        obstacle = hierarchy.violation(knob, group, step.knob_file, field)
+        if obstacle is not None:
+            self._state.entries.pop(step.key, None)
+            results[step.key] = FileWriteResult(step.effect, WriteOutcome.HELD, step.before, obstacle)
+            return
+        shares = self._state.entries.get((CPU_SHARES, group, "")) if knob == CPU_IDLE else None
+        io_error = self._writer.write(step, field, batch, None if shares is None else shares.target)
+        hierarchy.set_field(knob, group, step.knob_file, step.current)
+        if io_error is None:
+            self._state.retry_related(step.key)
+            return
+        results[step.key] = self._handle_refusal(
+            step.key, step.effect, step.knob_file, io_error, step.before, now, step, field
+        )
+
+    def _handle_refusal(
+        self,
+        key: FileKey,
+        effect: WriteEffect,
+        knob_file: KnobFile,
+        io_error: IoError,
+        before: str,
+        now: float,
+        step: PendingWrite | None = None,
+        field: str = "",
+    ) -> FileWriteResult:
+        """Classify an I/O error, remember it, and report it once: in the log, in the audit log, with its likely
+        reason.
+        """
+        verdict = classify_io_error(
+            io_error, folder_exists=self._group_remains(key), basic=knob_file.support is KnobSupport.ALWAYS
+        )
+        if verdict is ErrnoVerdict.DISPUTED:
+            taken = step is not None and self._writer.accepts_own_value(step)
+            verdict = ErrnoVerdict.REJECTED if taken else ErrnoVerdict.OFF
+        if verdict is ErrnoVerdict.ABSENT and self._absent_everywhere(key[0], knob_file):
+            verdict = ErrnoVerdict.OFF
+        if verdict is ErrnoVerdict.OFF and self._others_may_write(key[0], io_error):
+            verdict = ErrnoVerdict.REJECTED
+        detail = str(io_error)
+        news = False
+        if verdict is ErrnoVerdict.VANISHED:
+            self._drop(key)
+        elif verdict is ErrnoVerdict.OFF:
+            news = True
+            self._state.disabled_knobs[key[0]] = io_error
+            self._state.forget(key)
+            _LOG.warning("%s is switched off on this node: %s (asked for by %s)", key[0], io_error, effect.owner)
+        else:
+            if step is not None:
+                detail = "; ".join(filter(None, (detail, explain_refusal(self._tree, key, knob_file, field))))
+            news = self._state.record_refusal(key, value_of_effect(effect), io_error.code, _back_off_kind(verdict), now)
+            if news:
+                _LOG.warning("%s of %s cannot be %s: %s", key[0], key[1] or "/", value_of_effect(effect), detail)
+        if news and step is not None:
+            self._writer.audit_write(step, field, io_error)
+        return FileWriteResult(effect, OUTCOME_OF_VERDICT[verdict], before, detail, io_error)
+
+    def _others_may_write(self, knob: str, io_error: IoError) -> bool:
+        """Return whether the same file of all pods is writable: then one group is odd, and the knob stays enabled."""
+        if io_error.errno not in (errno.EACCES, errno.EPERM):
+            return False
+        path = self._tree.path(CgroupFile(knob, self._tree.layout.kubepods))
+        return path is not None and path != io_error.path and self._tree.host.writable(path)
+
+    def _group_remains(self, key: FileKey) -> bool:
+        """Return whether a missing file means a missing feature: its group exists, or is no group that could vanish."""
+        if KNOBS[key[0]].root in (KnobRoot.PROC, KnobRoot.SYS) or not self._tree.is_mounted(key[0]):
+            return True
+        return self._tree.host.is_folder(self._tree.folder(CgroupFile(key[0], key[1])) or "")
+
+    def _absent_everywhere(self, knob: str, knob_file: KnobFile) -> bool:
+        """Return whether the group of all pods, once it exists, lacks the file: then the whole node does."""
+        if knob_file.support is KnobSupport.ROOT or not self._tree.is_mounted(knob):
+            return True
+        everywhere = CgroupFile(knob, self._tree.layout.kubepods)
+        folder, path = self._tree.folder(everywhere), self._tree.path(everywhere)
+        if knob_file.support is KnobSupport.ALWAYS or folder is None or path is None:
+            return False
+        return self._tree.host.is_folder(folder) and not self._tree.host.exists(path)
+
+    def _undo(self, origins: Iterable[JournalEntry], why: str) -> list[FileWriteResult]:
+        now = self._clock.monotonic()
+        results: dict[FileKey, FileWriteResult] = {}
+        steps: list[PendingWrite] = []
+        hierarchy = HierarchyState()
+        for origin in origins:
+            step = self._restore_step(origin, why)
+            if step is None:
+                self._drop(origin.key)
+                continue
+            hierarchy.set_field(origin.knob, origin.dir, step.knob_file, step.current)
+            steps.append(step)
+        self._run_steps(steps, hierarchy, results, now)
+        for key, result in results.items():
+            if result.is_applied:
+                self._drop(key)
+        return list(results.values())
+
+    def _restore_step(self, origin: JournalEntry, why: str) -> PendingWrite | None:
+        """Return the write that undoes an entry, or None when the group is gone, was recreated, or
+        somebody else wrote since.
+        """
+        file = CgroupFile(origin.knob, origin.dir)
+        knob_file, path = self._tree.knob_file(origin.knob), self._tree.path(file)
+        if knob_file is None or path is None:
+            return None
+        text = self._tree.host.read(path)
+        current = None if isinstance(text, IoError) else knob_file.codec.extract(text, origin.part)
+        inode = self._tree.host.inode(path.rpartition("/")[0]) or 0
+        if current is None or inode != origin.inode:
+            return None
+        if not any(knob_file.codec.same_field(current, ours) for ours in (origin.last, origin.prior)):
+            return None
+        effect = WriteCgroup(
+            group=origin.dir,
+            file=origin.knob,
+            value=knob_file.codec.decode(origin.original),
+            owner=origin.owner,
+            cause="recovery",
+            why=why,
+        )
+        return PendingWrite(effect, origin.key, path, knob_file, current, origin.original, current)
+
+    def _check_journal(self) -> None:
+        io_error = self._journal.io_error
+        if io_error is not None and io_error.code != self._journal_said:
+            _LOG.warning("the journal cannot be written, so writes cannot be undone after a restart: %s", io_error)
+        self._journal_said = "" if io_error is None else io_error.code
+
+    def _drop(self, key: FileKey) -> None:
+        self._state.forget(key)
+        self._journal.forget(key)
+
+
+def _back_off_kind(verdict: ErrnoVerdict) -> ErrnoVerdict:
+    """Return the verdict that decides the back-off: a file that one group lacks waits as long as a rejected value."""
+    return ErrnoVerdict.REJECTED if verdict is ErrnoVerdict.ABSENT else verdict

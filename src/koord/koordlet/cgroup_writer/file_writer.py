@@ -1,0 +1,190 @@
+"""Write one file with what must happen around it: the journal before, the audit after, and files that change together.
+
+Two pairs of cgroup v1 change together. memory.limit_in_bytes may not exceed memory.memsw.limit_in_bytes, which runtimes
+set to the same number. And a group that leaves cpu.idle loses its cpu.shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+
+import msgspec
+
+from koord.host.cgroup.codec import FileCodec
+from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, MEMORY_LIMIT, MEMORY_SWAP_LIMIT, KnobFile, KnobRoot
+from koord.host.cgroup.limit_order import limit_size
+from koord.host.cgroup.tree import CgroupFile, CgroupTree
+from koord.host.io_error import IoError, malformed
+from koord.koordlet.cgroup_writer.effects import WriteEffect, WriteRecord, file_of_effect
+from koord.koordlet.cgroup_writer.journal import FileKey, WriteJournal
+from koord.telemetry.clock import Clock
+
+_KIND = {KnobRoot.CGROUP: "cgroup", KnobRoot.RESCTRL: "resctrl-schema"}  # of the metric of update times
+_UNLIMITED = float("inf")
+# What cpu.shares or cpu.weight reads as after cpu.idle was written: (idle, version).
+_SHARES_AFTER = {(True, 1): "3", (True, 2): "0", (False, 1): "1024", (False, 2): "100"}
+
+AuditCallback = Callable[[WriteRecord], None]
+MeasureCallback = Callable[[str, bool, float], None]
+
+
+class PendingWrite(msgspec.Struct):
+    """One file of a batch on its way from `current` to `target`, both as they stand in the file."""
+
+    effect: WriteEffect
+    key: FileKey
+    path: str
+    knob_file: KnobFile
+    current: str
+    target: str
+    before: str
+
+    @property
+    def codec(self) -> FileCodec:
+        return self.knob_file.codec
+
+
+def no_op(*_: object) -> None:
+    """Ignore all arguments: the default callback."""
+
+
+class FileWriter:
+    """The writer performs single writes of a batch and journals and audits each of them."""
+
+    def __init__(
+        self, tree: CgroupTree, clock: Clock, journal: WriteJournal, audit: AuditCallback, measure: MeasureCallback
+    ) -> None:
+        self._tree = tree
+        self._clock = clock
+        self._journal = journal
+        self._audit = audit
+        self._measure = measure
+
+    def write(self, step: PendingWrite, field: str, batch: Set[FileKey], shares: str | None = None) -> IoError | None:
+        """Write the field and the files that change with it, unless the batch has a pending write of its own for those.
+
+        `shares` is what a group leaving idle should have again.
+        """
+        knob, group, _ = step.key
+        if knob == MEMORY_LIMIT and self._tree.version == 1 and (MEMORY_SWAP_LIMIT, group, "") not in batch:
+            return self._write_memory_limit(step, field)
+        if knob == CPU_IDLE:
+            return self._write_cpu_idle(step, field, shares, alone=(CPU_SHARES, group, "") not in batch)
+        if knob == CPU_SHARES:  # a group that left idle in this batch has other shares than were read
+            now = self._sibling_knob(step, CPU_SHARES)
+            step.current = step.current if now is None else now.current
+        return self._write_field(step, field)
+
+    def accepts_own_value(self, step: PendingWrite) -> bool:
+        """Return whether the kernel accepts the value that the file already has: if not, the knob itself does not work.
+
+        A file that cannot be read any more proves nothing, and counts as accepted.
+        """
+        text = self._tree.host.read(step.path)
+        field = None if isinstance(text, IoError) else step.codec.extract(text, step.key[2])
+        if isinstance(text, IoError) or field is None:
+            return True
+        return self._tree.host.write(step.path, step.codec.render(text, step.key[2], field)) is None
+
+    def _write_field(self, step: PendingWrite, field: str) -> IoError | None:
+        text = ""
+        if step.codec.needs_text:
+            found = self._tree.host.read(step.path)
+            if isinstance(found, IoError):
+                return found
+            if step.codec.extract(found, step.key[2]) is None:
+                return malformed(step.path, f"unexpected text {found[:80]!r}")
+            text = found
+        inode = self._tree.host.inode(step.path.rpartition("/")[0]) or 0
+        known = self._journal.get(step.key) is not None
+        owner = self._journal_owner(step)
+        self._journal.record_write(step.key, owner, step.current, field, inode)
+        started = self._clock.monotonic()
+        io_error = self._tree.host.write(step.path, step.codec.render(text, step.key[2], field))
+        self._measure(
+            _KIND.get(KNOBS[step.key[0]].root, "default"), io_error is None, self._clock.monotonic() - started
+        )
+        if io_error is not None:
+            if not known:
+                self._journal.forget(step.key)  # nothing was changed, so there is nothing to undo
+            else:
+                self._journal.record_write(step.key, owner, step.current, step.current, inode)
+            return io_error
+        self.audit_write(step, field)
+        step.current = field
+        return None
+
+    def _journal_owner(self, step: PendingWrite) -> str:
+        """Return the journal owner of the file: one that only changes along with another keeps the owner it has."""
+        known = self._journal.get(step.key)
+        along = file_of_effect(step.effect).knob != step.key[0]
+        return known.owner if along and known is not None else step.effect.owner
+
+    def audit_write(self, step: PendingWrite, field: str, io_error: IoError | None = None) -> None:
+        """Audit a write. The executor audits refusals, as it knows whether they are new."""
+        self._audit(
+            WriteRecord(
+                at=self._clock.time(),
+                owner=step.effect.owner,
+                knob=step.key[0],
+                group=step.key[1],
+                path=step.path,
+                before=step.current,
+                after=field,
+                reason=step.effect.cause,
+                why=step.effect.why,
+                message=f"update {step.path} to {field}",
+                refused="" if io_error is None else io_error.code,
+            )
+        )
+
+    def _write_memory_limit(self, step: PendingWrite, field: str) -> IoError | None:
+        swap = self._sibling_knob(step, MEMORY_SWAP_LIMIT)
+        if (
+            swap is None or limit_size(swap.current) == _UNLIMITED
+        ):  # no accounting of swap, or no limit that could be in the way
+            return self._write_field(step, field)
+        # The room for swap stays what it was.
+        room = limit_size(swap.current) - limit_size(step.current)
+        together = "-1" if limit_size(field) == _UNLIMITED else str(int(limit_size(field) + room))
+        raising = limit_size(field) > limit_size(step.current)
+        io_error = self._write_field(swap, together) if raising else self._write_field(step, field)
+        if io_error is not None:
+            return io_error
+        return self._write_field(step, field) if raising else self._write_field(swap, together)
+
+    def _write_cpu_idle(self, step: PendingWrite, field: str, shares: str | None, *, alone: bool) -> IoError | None:
+        beside = self._sibling_knob(step, CPU_SHARES)
+        if beside is None:
+            return self._write_field(step, field)
+        # Entering, shares read as nonsense from then on; leaving, they are the kernel's default. Either is foretold to
+        # the journal: a process that is killed right after must leave a line by which the old shares come back.
+        known = self._journal.get(beside.key)
+        wanted = shares or (known.original if known is not None else None)
+        self._journal_expected(beside, _SHARES_AFTER[field == "1", self._tree.version])
+        io_error = self._write_field(step, field)
+        after = self._sibling_knob(step, CPU_SHARES)
+        if io_error is not None and known is None:
+            self._journal.forget(beside.key)
+        elif after is not None:
+            self._journal_expected(beside, after.current)
+        if io_error is not None or field == "1" or not alone:
+            return io_error
+        return None if after is None or wanted is None or wanted == after.current else self._write_field(after, wanted)
+
+    def _journal_expected(self, step: PendingWrite, field: str) -> None:
+        """Journal a value that the kernel is about to set by itself."""
+        inode = self._tree.host.inode(step.path.rpartition("/")[0]) or 0
+        self._journal.record_write(step.key, self._journal_owner(step), step.current, field, inode)
+
+    def _sibling_knob(self, step: PendingWrite, knob: str) -> PendingWrite | None:
+        """Return another knob of the same group as it is now."""
+        file = CgroupFile(knob, step.key[1])
+        path, knob_file = self._tree.path(file), self._tree.knob_file(knob)
+        if path is None or knob_file is None:
+            return None
+        text = self._tree.host.read(path)
+        field = None if isinstance(text, IoError) else knob_file.codec.extract(text, "")
+        if field is None:
+            return None
+        return PendingWrite(step.effect, (knob, file.dir, ""), path, knob_file, field, field, field)

@@ -1,0 +1,235 @@
+"""Measure CPU, memory and throttling of pods and their containers every second.
+
+A pod whose group does not exist is skipped quietly: it is starting, or it has ended. Any other error is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from koord.host.cgroup.tree import CgroupTree
+from koord.host.cgroup.usage_reader import CgroupUsageReader
+from koord.host.fd_cache import FdBudget
+from koord.host.io_error import IoError, unsupported
+from koord.koordlet.collect.collector_status import CollectorStatuses
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.series import metric_kind
+from koord.koordlet.series.counter_rate import CounterRates
+from koord.koordlet.series.store import SeriesKey, SeriesStore
+from koord.telemetry.clock import Clock
+
+POD, THROTTLED = "pods", "throttled"
+POD_COLLECTORS = (POD, THROTTLED)
+_MISSING_GROUPS_TIMEOUT_S = 30.0  # that all running pods may lack their groups before it counts as a mistake
+_POD_KINDS = (
+    metric_kind.POD_CPU,
+    metric_kind.POD_MEMORY,
+    metric_kind.POD_THROTTLED,
+    metric_kind.POD_MEMORY_WITH_PAGE_CACHE,
+)
+_CONTAINER_KINDS = (
+    metric_kind.CONTAINER_CPU,
+    metric_kind.CONTAINER_MEMORY,
+    metric_kind.CONTAINER_THROTTLED,
+    metric_kind.CONTAINER_MEMORY_WITH_PAGE_CACHE,
+)
+
+
+class PodsUsageSample(msgspec.Struct, kw_only=True, gc=False):
+    """The sum over all pods that could be measured in one tick."""
+
+    cores: float = 0.0
+    memory_bytes: int = 0
+    numa_bytes: dict[int, int] | None = None
+
+
+class _MeasuredGroup:
+    """One measured pod or container: its reader, and the keys of its series."""
+
+    __slots__ = ("cpu", "memory", "page_cache", "throttled", "usage_reader")
+
+    def __init__(self, usage_reader: CgroupUsageReader, kinds: tuple[str, str, str, str], name: str) -> None:
+        self.usage_reader = usage_reader
+        self.cpu: SeriesKey = (kinds[0], name)
+        self.memory: SeriesKey = (kinds[1], name)
+        self.throttled: SeriesKey = (kinds[2], name)
+        self.page_cache: SeriesKey = (kinds[3], name)
+
+
+class _MeasuredPod:
+    __slots__ = ("containers", "subject", "view")
+
+    def __init__(self, view: PodMeta, subject: _MeasuredGroup) -> None:
+        self.view = view
+        self.subject = subject
+        self.containers: dict[str, _MeasuredGroup] = {}
+
+
+class PodResourceCollector:
+    """Samples all pods and containers of the node."""
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        store: SeriesStore,
+        clock: Clock,
+        statuses: CollectorStatuses,
+        budget: FdBudget,
+        longest_gap_s: float,
+        *,
+        page_cache: bool,
+    ) -> None:
+        self._tree = tree
+        self._store = store
+        self._clock = clock
+        self._statuses = statuses
+        self._budget = budget
+        self._counters = CounterRates(longest_gap_s)
+        self._known: dict[str, _MeasuredPod] = {}
+        self._seen: Sequence[PodMeta] = ()
+        self._ceiling = 1.0
+        self._io_error: IoError | None = None
+        self._throttle_io_error: IoError | None = None
+        self._found = 0  # groups of pods that were there in this tick
+        self._lost_s: float | None = None  # since when none is there
+        self.page_cache = page_cache
+
+    def sample(self, now_s: float, pods: Sequence[PodMeta], cpus: int, numa_ids: tuple[int, ...]) -> PodsUsageSample:
+        if pods is not self._seen:
+            self._track_pods(pods)
+        self._ceiling = float(cpus) if cpus else float("inf")
+        self._io_error = self._throttle_io_error = None
+        self._found = 0
+        total = PodsUsageSample()
+        by_numa = dict.fromkeys(numa_ids, 0)
+        for pod in self._known.values():
+            measured = self._measure(pod.subject, now_s)
+            if measured is not None:
+                cores, memory = measured
+                total.cores += cores
+                total.memory_bytes += memory
+                self._add_numa(pod.subject, memory, by_numa)
+            for container in pod.containers.values():
+                self._measure(container, now_s)
+        total.numa_bytes = by_numa or None
+        self._set_status(POD, self._io_error or self._layout_problem())
+        self._set_status(THROTTLED, self._throttle_io_error)
+        return total
+
+    def close(self) -> None:
+        self._track_pods(())
+
+    def expire(self, at_s: float) -> None:
+        self._counters.expire(at_s)
+
+    # -- inside
+
+    def _measure(self, subject: _MeasuredGroup, now_s: float) -> tuple[float, int] | None:
+        """Sample one group; return cores and bytes when both are known."""
+        usage_reader, counters, store = subject.usage_reader, self._counters, self._store
+        usage_ns = usage_reader.cpu_ns()
+        if isinstance(usage_ns, IoError):
+            self._note(usage_ns)
+            return None
+        self._found += 1
+        at_s = self._clock.monotonic()  # right after the read: the process may be held up between two groups
+        cores = counters.rate(subject.cpu, at_s, usage_ns / 1e9, 2 * self._ceiling)
+        self._throttling(subject, at_s, now_s)
+        memory = usage_reader.memory()
+        if isinstance(memory, IoError):
+            self._note(memory)
+            return None
+        if cores is None:
+            return None
+        cores = min(cores, self._ceiling)
+        store.add(subject.cpu, now_s, cores)
+        store.add(subject.memory, now_s, memory[0])
+        if self.page_cache:
+            store.add(subject.page_cache, now_s, memory[1])
+        return cores, memory[0]
+
+    def _throttling(self, subject: _MeasuredGroup, at_s: float, now_s: float) -> None:
+        found = subject.usage_reader.throttling()
+        if isinstance(found, IoError):
+            if not found.vanished:
+                self._throttle_io_error = found
+            return
+        share = self._counters.share(subject.throttled, at_s, found[1], found[0])
+        if share is not None:
+            self._store.add(subject.throttled, now_s, share)
+
+    def _add_numa(self, subject: _MeasuredGroup, memory: int, by_numa: dict[int, int]) -> None:
+        if len(by_numa) < 2:  # on one NUMA node everything is there, and the file need not be read
+            for node in by_numa:
+                by_numa[node] += memory
+            return
+        found = subject.usage_reader.numa_bytes()
+        if isinstance(found, IoError):
+            self._note(found)
+            return
+        for node, held in found.items():
+            if node in by_numa:
+                by_numa[node] += held
+
+    def _layout_problem(self) -> IoError | None:
+        """Return an error when all running pods lack their groups: then they are looked for in the wrong place."""
+        if self._found:
+            self._lost_s = None
+            return None
+        running = [pod.view for pod in self._known.values() if any(one.running for one in pod.view.containers)]
+        at_s = self._clock.monotonic()
+        self._lost_s = (at_s if self._lost_s is None else self._lost_s) if running else None
+        if self._lost_s is None or at_s - self._lost_s < _MISSING_GROUPS_TIMEOUT_S:
+            return None
+        return unsupported(
+            running[0].group, f"none of {len(running)} running pods has its cgroup; is the layout right?"
+        )
+
+    def _note(self, io_error: IoError) -> None:
+        if not io_error.vanished:
+            self._io_error = io_error
+
+    def _set_status(self, name: str, io_error: IoError | None) -> None:
+        if io_error is None:
+            self._statuses.works(name)
+        else:
+            self._statuses.fails(name, io_error)
+
+    def _track_pods(self, pods: Sequence[PodMeta]) -> None:
+        """Keep the readers of pods that are still the same, and close those of the others."""
+        before, self._known, self._seen = self._known, {}, pods
+        for view in pods:
+            if not view.group or not view.is_alive:
+                continue
+            pod = before.pop(view.uid, None)
+            if pod is not None and pod.subject.usage_reader.group != view.group:
+                _close(pod)
+                pod = None
+            if pod is None:
+                pod = _MeasuredPod(view, self._subject(view.group, _POD_KINDS, view.uid))
+                self._track_containers(pod, view)
+            elif pod.view is not view:
+                pod.view = view
+                self._track_containers(pod, view)
+            self._known[view.uid] = pod
+        for gone in before.values():
+            _close(gone)
+
+    def _track_containers(self, pod: _MeasuredPod, view: PodMeta) -> None:
+        before, pod.containers = pod.containers, {}
+        for container in view.containers:
+            if container.id and container.group:
+                known = before.pop(container.id, None)
+                pod.containers[container.id] = known or self._subject(container.group, _CONTAINER_KINDS, container.id)
+        for gone in before.values():
+            gone.usage_reader.close()
+
+    def _subject(self, group: str, kinds: tuple[str, str, str, str], name: str) -> _MeasuredGroup:
+        return _MeasuredGroup(CgroupUsageReader(self._tree, group, self._budget), kinds, name)
+
+
+def _close(pod: _MeasuredPod) -> None:
+    for subject in (pod.subject, *pod.containers.values()):
+        subject.usage_reader.close()

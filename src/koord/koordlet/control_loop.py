@@ -1,0 +1,144 @@
+"""The control loop of one machine: each tick takes samples, runs the strategies and publishes what changed.
+
+It is built as soon as the machine's cgroups are found. Evictions are returned to the caller, as they
+go over the network.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from koord.host.audit_log import AuditLog
+from koord.host.capability import Capability, probe_capabilities
+from koord.host.cgroup.tree import CgroupTree
+from koord.koordlet.cgroup_writer.audit import PodIdentity, make_audit_callback
+from koord.koordlet.cgroup_writer.effects import WriteRecord
+from koord.koordlet.cgroup_writer.executor import CgroupExecutor
+from koord.koordlet.cgroup_writer.journal import WriteJournal
+from koord.koordlet.collect.collector_set import CollectorSet
+from koord.koordlet.eviction.ledger import EvictionRequest
+from koord.koordlet.host_machine import HostMachine
+from koord.koordlet.inputs.node_inputs import NodeInputs
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.metrics import KoordletMetrics
+from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.settings import KoordletSettings
+from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner, StrategyStatus, strategy_status
+from koord.telemetry.clock import Clock
+from koord.values import timestamp
+
+_LOG = logging.getLogger(__name__)
+
+JOURNAL_FILE = "journal.jsonl"
+
+
+class ControlLoop:
+    """The control loop owns the executor, the collectors and the strategy runner of one machine."""
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        store: SeriesStore,
+        clock: Clock,
+        settings: KoordletSettings,
+        metrics: KoordletMetrics,
+        audit_log: AuditLog | None,
+    ) -> None:
+        self.tree = tree
+        self._clock = clock
+        self._settings = settings
+        self._metrics = metrics
+        self._store = store
+        self._names: Mapping[str, PodIdentity] = {}
+        self._pods: tuple[PodMeta, ...] | None = None
+        audit = self._drop_record if audit_log is None else make_audit_callback(audit_log, tree.layout, self._pod_name)
+        self.executor = CgroupExecutor(
+            tree,
+            clock,
+            journal=WriteJournal(tree.host, f"{settings.state_dir}/{JOURNAL_FILE}"),
+            audit=audit,
+            measure=metrics.observe_write,
+            refresh_s=settings.refresh_s,
+        )
+        self.machine = HostMachine(
+            tree,
+            self.executor,
+            may_write=not settings.safe_mode,
+            resctrl="RdtResctrl" in settings.gates,
+            disks="BlkIOReconcile" in settings.gates,
+        )
+        self.collectors = CollectorSet(tree, store, clock, settings.collect)
+        self.strategy_runner = StrategyRunner(self.machine, store, settings.gates, settings.round)
+        self._strategy_statuses: dict[str, StrategyStatus] = {
+            name: StrategyStatus(strategy=name, why="not run yet") for name in self.strategy_runner.enabled
+        }
+        self._states: dict[str, str] = {}
+
+    def tick(self, node_inputs: NodeInputs, *, memory_policy: str = "") -> tuple[EvictionRequest, ...]:
+        """Take the samples, run the strategies that are due, and return the evictions that they want."""
+        now_s = self._clock.time()
+        if node_inputs.pods is not self._pods:
+            self._pods = node_inputs.pods
+            self._names = {pod.uid: _pod_identity(pod) for pod in node_inputs.pods}
+            self._metrics.pods_changed(node_inputs.pods)
+        applications = () if node_inputs.slo is None else node_inputs.slo.host_applications
+        pods = node_inputs.pods if node_inputs.pods_known else None
+        self.collectors.sample(now_s, pods, applications, memory_policy=memory_policy)
+        self._metrics.set_usage(self._store, now_s)
+        ran = self.strategy_runner.tick(now_s, node_inputs)
+        self._publish_results(now_s, ran, node_inputs)
+        return tuple(victim for one in ran for victim in one.evictions)
+
+    def capabilities(self) -> list[Capability]:
+        """Return what the kernel supports; knobs are probed unless safe mode forbids writes."""
+        return probe_capabilities(self.tree, probe=not self._settings.safe_mode)
+
+    def strategy_statuses(self) -> list[StrategyStatus]:
+        """Return what each enabled strategy last did."""
+        return list(self._strategy_statuses.values())
+
+    def close(self) -> None:
+        """Close the collectors. Files keep their values: an agent that is replaced must not release what it holds."""
+        self.collectors.close()
+
+    def _publish_results(self, now_s: float, ran: Sequence[StrategyResult], node_inputs: NodeInputs) -> None:
+        threshold = None if node_inputs.slo is None else node_inputs.slo.resource_used_threshold_with_be
+        self._metrics.record_strategies(
+            ran, node_inputs.pods, "" if threshold is None else threshold.cpu_suppress_policy
+        )
+        at = timestamp.text(datetime.fromtimestamp(now_s, UTC))
+        for one in ran:
+            self._strategy_statuses[one.strategy] = strategy_status(one, at)
+            self._log_state_change(one, node_inputs)
+
+    def _log_state_change(self, ran: StrategyResult, node_inputs: NodeInputs) -> None:
+        """Log one line whenever a strategy's state changes; single writes are in the audit log."""
+        if ran.error is not None:
+            state = f"failed: {ran.error!r}"
+        elif node_inputs.slo is None:
+            state = "waits for a NodeSLO"
+        elif node_inputs.node is None:
+            state = "waits for the Node"
+        else:
+            state = "only tells what it would do (safe mode)" if node_inputs.safe_mode else "runs"
+        if self._states.get(ran.strategy) == state:
+            return
+        self._states[ran.strategy] = state
+        if ran.error is not None:
+            _LOG.error("strategy %s %s", ran.strategy, state, exc_info=ran.error)
+        else:
+            _LOG.info("strategy %s %s", ran.strategy, state)
+
+    def _pod_name(self, uid: str) -> PodIdentity | None:
+        return self._names.get(uid)
+
+    def _drop_record(self, record: WriteRecord) -> None:
+        """Drop the record, because the gate of the audit log is off."""
+
+
+def _pod_identity(pod: PodMeta) -> PodIdentity:
+    return PodIdentity(
+        pod.namespace, pod.name, {one.id.partition("://")[2]: one.name for one in pod.containers if one.id}
+    )

@@ -1,0 +1,140 @@
+"""The machine as strategies see it: its hardware, its block devices, and the interface to its cgroup files.
+
+The real machine is `koord.koordlet.host_machine`; simulated nodes have their own. No method waits, and none raises for
+what a node may do: an absent file reads as None, and every write gets a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.host.cgroup.layout import CgroupLayout
+from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
+
+DEVICE = "device"
+VOLUME_GROUP = "volumegroup"
+POD_VOLUME = "podvolume"
+
+
+class BlockDevices(msgspec.Struct, frozen=True, kw_only=True):
+    """The block devices of a node: disks, partitions, volume groups and mounts. Devices are paths such as /dev/vda."""
+
+    numbers: Mapping[str, str] = {}  # disk: major:minor
+    partitions: Mapping[str, str] = {}  # partition: disk
+    volume_groups: Mapping[str, str] = {}  # name: disk
+    logical_volumes: Mapping[str, str] = {}  # device: volume group
+    mounts: Mapping[str, str] = {}  # mount point: device
+
+    def number_of_device(self, device: str) -> str | None:
+        """Return the major:minor number of the disk that holds a device."""
+        return self.numbers.get(self.partitions.get(device, device))
+
+    def number_of_volume_group(self, name: str) -> str | None:
+        """Return the number of the disk that holds a volume group."""
+        disk = self.volume_groups.get(name)
+        return None if disk is None else self.number_of_device(disk)
+
+    def number_of_mount(self, point: str) -> str | None:
+        """Return the number of the disk that holds a mount point."""
+        device = self.mounts.get(point)
+        if device is None:
+            return None
+        return self.number_of_device(device) or self.number_of_volume_group(self.logical_volumes.get(device, ""))
+
+
+class L3Cache(msgspec.Struct, frozen=True, kw_only=True):
+    """The last-level cache and how the kernel lets it be divided."""
+
+    mask: int = 0  # all ways
+    ids: tuple[int, ...] = ()
+    vendor: str = ""
+
+    @property
+    def is_divisible(self) -> bool:
+        return self.mask > 0 and bool(self.ids)
+
+
+class MachineShape(msgspec.Struct, frozen=True, kw_only=True):
+    """The properties of a machine that seldom change. Amounts that Kubernetes knows are in NodeInputs."""
+
+    processors: tuple[MachineCpu, ...] = ()
+    layout: CgroupLayout | None = None  # how groups are named; None where there are none to find
+    groups: Mapping[str, str] = {}  # cgroup by Kubernetes' QoS class; that of Guaranteed holds the other two
+    cgroup_version: int = 2
+    page_bytes: int = 4096
+    cache: L3Cache = L3Cache()
+    disks: BlockDevices = BlockDevices()
+    burst_within_quota: bool = True  # mainline kernels refuse a burst above the quota
+
+    @property
+    def kubepods(self) -> str:
+        return self.groups.get(GUARANTEED, "")
+
+    @property
+    def burstable(self) -> str:
+        return self.groups.get(BURSTABLE, "")
+
+    @property
+    def besteffort(self) -> str:
+        return self.groups.get(BEST_EFFORT, "")
+
+
+class NodeMachine(Protocol):
+    """The interface through which strategies read and write a machine's files.
+
+    Groups are paths below the cgroup root ("" is the root); files are named as in the knob table (cgroup v1's names).
+    """
+
+    @property
+    def shape(self) -> MachineShape: ...
+
+    def read_knob(self, group: str, file: str) -> str | None:
+        """Return the present value in cgroup v1's notation, or None when it cannot be read. Files of the whole
+        machine have the group "".
+        """
+        ...
+
+    def has_knob(self, file: str) -> bool:
+        """Return whether the kernel has the file for pods (or at all, for files of the whole machine)."""
+        ...
+
+    def child_groups(self, group: str) -> tuple[str, ...]:
+        """Return the paths of the groups directly below a group; none when it is gone."""
+        ...
+
+    def thread_ids(self, group: str) -> tuple[int, ...]: ...
+
+    def resctrl_threads(self, name: str) -> frozenset[int]:
+        """Return the thread ids in a resctrl group."""
+        ...
+
+    def limited_disks(self, group: str) -> frozenset[str]:
+        """Return the numbers (major:minor) of the disks for which a group has limits or settings now."""
+        ...
+
+    def execute(
+        self, effects: Sequence[FileEffect], *, complete_owners: Sequence[str] = ()
+    ) -> Sequence[FileWriteResult]:
+        """Bring files to their values; the results are in the order of the effects.
+
+        The effects are all that the owners in `complete_owners` want: whatever else those owners wrote before is
+        restored, and the results of that come after the others.
+        """
+        ...
+
+    def release(self, owner: str, why: str) -> Sequence[FileWriteResult]:
+        """Restore everything that an owner ever wrote, also in an earlier process."""
+        ...
+
+
+class MachineCpu(msgspec.Struct, frozen=True, gc=False):
+    """One logical CPU and its place in the topology."""
+
+    cpu: int
+    core: int = 0
+    socket: int = 0
+    node: int = 0

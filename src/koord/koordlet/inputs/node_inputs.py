@@ -1,0 +1,102 @@
+"""The inputs of the strategies from outside the machine: the Node, its effective NodeSLO, its pods and its kubelet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koord.api.annotations import cpu_codecs, node_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator.resource_name import CPU
+from koord.api.koordinator.slo import NodeSLOSpec
+from koord.api.kubernetes import pod_resources
+from koord.api.kubernetes.node import Node
+from koord.koordlet.inputs.effective_slo import effective_slo
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
+
+
+class NodeProperties(msgspec.Struct, frozen=True, kw_only=True):
+    """The properties of a Node that decisions need, computed once per change. CPU is in milli-cores, all else in
+    units.
+    """
+
+    name: str
+    capacity: Mapping[str, int] = {}
+    allocatable: Mapping[str, int] = {}
+    reservation_milli: int = 0  # of its annotation
+    reserved_cpus: CPUSet = EMPTY  # named in its annotation
+    exclusive_cpus: CPUSet = EMPTY  # of system QoS
+    normalization_ratio: float = 1.0
+
+
+class KubeletCpuManager(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the kubelet's configuration that strategies need; the defaults apply where it did not answer."""
+
+    cpu_manager_policy: str = "none"
+
+    @property
+    def is_static(self) -> bool:
+        return self.cpu_manager_policy == "static"
+
+
+class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the node at one moment.
+
+    `slo` is laid over the built-in defaults already; it is None until a NodeSLO was seen, and a deleted NodeSLO counts
+    as an empty one, so that everything is restored. `node` is None until a Node was seen, and stays the last one seen.
+    """
+
+    node: NodeProperties | None = None
+    slo: NodeSLOSpec | None = None
+    pods: tuple[PodMeta, ...] = ()
+    pods_known: bool = True  # False until they were listed once: nothing is decided for a node that may not be empty
+    kubelet: KubeletCpuManager = KubeletCpuManager()
+    # Mount point by a pod's uid and the name of one of its volumes, for disk limits of volumes.
+    mounts: Mapping[tuple[str, str], str] = {}
+    safe_mode: bool = False  # decide and report, but write and evict nothing
+
+
+def node_properties(node: Node) -> NodeProperties:
+    """Compute the properties of a Node that decisions need."""
+    annotations = node.metadata.annotations
+    milli, reserved = _reservation(annotations)
+    ratio = cpu_codecs.parse_cpu_normalization_ratio(annotations)
+    return NodeProperties(
+        name=node.metadata.name,
+        capacity=pod_resources.resource_amounts(node.status.capacity),
+        allocatable=pod_resources.resource_amounts(node.status.allocatable),
+        reservation_milli=milli,
+        reserved_cpus=reserved,
+        exclusive_cpus=_exclusive(annotations),
+        normalization_ratio=ratio if isinstance(ratio, float) and ratio > 1 else 1.0,
+    )
+
+
+def effective_slo_or_empty(spec: NodeSLOSpec | None) -> NodeSLOSpec:
+    """Return the effective NodeSLO of a spec that was seen; None stands for a NodeSLO that was deleted since."""
+    return effective_slo(NodeSLOSpec() if spec is None else spec)
+
+
+def _reservation(annotations: Mapping[str, str]) -> tuple[int, CPUSet]:
+    """Return the reserved milli-cores and CPUs of the annotation; named CPUs take precedence over an amount."""
+    found = node_codecs.parse_node_reservation(annotations)
+    if found is None or isinstance(found, MalformedAnnotation):
+        return 0, EMPTY
+    cpus = _parse_cpus(found.reserved_cpus)
+    return (len(cpus) * 1000, cpus) if cpus else (pod_resources.resource_amounts(found.resources).get(CPU, 0), EMPTY)
+
+
+def _exclusive(annotations: Mapping[str, str]) -> CPUSet:
+    found = cpu_codecs.parse_system_qos_resource(annotations)
+    if found is None or isinstance(found, MalformedAnnotation) or not found.is_exclusive:
+        return EMPTY
+    return _parse_cpus(found.cpuset)
+
+
+def _parse_cpus(text: str) -> CPUSet:
+    try:
+        return CPUSet.parse(text)
+    except CPUSetError:
+        return EMPTY

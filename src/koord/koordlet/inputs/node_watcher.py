@@ -1,0 +1,63 @@
+"""Watch this node's Node and NodeSLO, and nothing else.
+
+While the API server is unreachable the last objects count. A deleted NodeSLO counts as an empty one from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from koord.api.koordinator.custom_kinds import NODE_SLOS
+from koord.api.koordinator.slo import NodeSLO, NodeSLOSpec
+from koord.api.kubernetes.builtin_kinds import NODES
+from koord.api.kubernetes.node import Node
+from koord.koordlet.inputs.node_inputs import NodeProperties, effective_slo_or_empty, node_properties
+from koord.kube.informer.cache import ObjectChange
+from koord.kube.informer.factory import InformerFactory
+
+_LOG = logging.getLogger(__name__)
+
+
+class NodeWatcher:
+    """The watcher keeps the last Node, its properties and the effective NodeSLO."""
+
+    def __init__(self, informers: InformerFactory, node: str) -> None:
+        self.node: Node | None = None
+        self.properties: NodeProperties | None = None
+        self.slo: NodeSLOSpec | None = None
+        self._listeners: list[Callable[[NodeProperties], None]] = []
+        mine = f"metadata.name={node}"
+        informers.for_resource(NODES, fields=mine).add_event_handler(
+            self._node_changed, filter=lambda one: one.metadata.name == node
+        )
+        informers.for_resource(NODE_SLOS, fields=mine).add_event_handler(
+            self._slo_changed, filter=lambda one: one.metadata.name == node
+        )
+
+    def on_node(self, listener: Callable[[NodeProperties], None]) -> None:
+        """Call the listener when the Node is first seen and whenever a property that decisions use changes."""
+        self._listeners.append(listener)
+        if self.properties is not None:
+            listener(self.properties)
+
+    def _node_changed(self, change: ObjectChange[Node]) -> None:
+        if change.kind == "deleted":
+            _LOG.warning("the Node object is deleted; what it said last still counts")
+            return
+        self.node = change.object
+        properties = node_properties(change.object)
+        if properties == self.properties:  # most changes are heartbeats
+            return
+        if self.properties is None:
+            _LOG.info("the Node object is known")
+        self.properties = properties
+        for listener in self._listeners:
+            listener(properties)
+
+    def _slo_changed(self, change: ObjectChange[NodeSLO]) -> None:
+        deleted = change.kind == "deleted"
+        slo = effective_slo_or_empty(None if deleted else change.object.spec)
+        if slo != self.slo:
+            _LOG.info("the NodeSLO is %s", "deleted: all is put back" if deleted else "new or has changed")
+        self.slo = slo

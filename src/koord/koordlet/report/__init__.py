@@ -1,1 +1,0 @@
-"""What the node tells the cluster of itself: its load, and what its prod pods will not need. Pure."""

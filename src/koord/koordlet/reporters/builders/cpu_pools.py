@@ -1,0 +1,160 @@
+"""Decide which CPUs belong to whom: bound by the kubelet, reserved for the node or the system, shared by LS or BE
+pods.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from koord.api.annotations.cpu_codecs import CPUSharedPool, PodCPUAlloc
+from koord.api.koordinator.qos_class import BE, LS, LSE
+from koord.koordlet.inputs.machine import MachineCpu
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
+
+
+class CpuManagerState(msgspec.Struct, frozen=True, kw_only=True):
+    """The kubelet's cpu_manager_state: the CPUs that it assigned, by pod uid, then by container, as CPU lists."""
+
+    policy: str = msgspec.field(default="", name="policyName")
+    entries: Mapping[str, Mapping[str, str]] = {}
+
+
+class CpuPools(msgspec.Struct, frozen=True, kw_only=True):
+    """The shared pools of LS and BE pods, and the CPUs that the kubelet assigned or reserved."""
+
+    ls_pools: tuple[CPUSharedPool, ...]
+    be_pools: tuple[CPUSharedPool, ...]
+    allocs: tuple[PodCPUAlloc, ...]
+    kubelet_reserved: CPUSet
+
+
+def decide_cpu_pools(
+    *,
+    processors: Sequence[MachineCpu],
+    pods: Sequence[PodMeta],
+    state: CpuManagerState,
+    static: bool,
+    kubelet_cpus: CPUSet,
+    kubelet_milli: int,
+    node_cpus: CPUSet,
+    node_milli: int,
+    system_cpus: CPUSet,
+) -> CpuPools:
+    """Decide the pools. Named CPUs take precedence over an amount. What the kubelet reserves stays shared; what the
+    node reserves does not.
+    """
+    everything = CPUSet.of(one.cpu for one in processors)
+    alive = [pod for pod in pods if pod.is_alive]
+    allocs: tuple[PodCPUAlloc, ...] = ()
+    reserved = EMPTY
+    if static:
+        reserved = kubelet_cpus or pack_cpus(processors, _whole(kubelet_milli))
+        allocs = _allocs(alive, state)
+    shared = everything - _union(CPUSet.parse(one.cpuset) for one in allocs)
+    kept = (node_cpus or pack_cpus(processors, _whole(node_milli))) | system_cpus
+    ls = shared - _union(pod.cpuset for pod in alive) - kept
+    be = shared - _union(pod.cpuset for pod in alive if pod.qos == LSE) - kept
+    return CpuPools(
+        ls_pools=_pools(processors, ls), be_pools=_pools(processors, be), allocs=allocs, kubelet_reserved=reserved
+    )
+
+
+def pack_cpus(processors: Sequence[MachineCpu], count: int) -> CPUSet:
+    """Return `count` CPUs as the kubelet would choose them on an idle machine: close together, whole units first."""
+    left, need = {one.cpu: one for one in processors}, min(count, len(processors))
+    taken: list[int] = []
+
+    def take(cpus: Sequence[int]) -> None:
+        nonlocal need
+        taken.extend(cpus)
+        need -= len(cpus)
+        for cpu in cpus:
+            del left[cpu]
+
+    # The larger of socket and NUMA node comes first; which one that is depends on the machine.
+    sockets, nodes = {one.socket for one in processors}, {one.node for one in processors}
+    levels = ("socket", "node") if len(sockets) <= len(nodes) else ("node", "socket")
+    for level in levels:
+        for unit in _units(processors, left, (level,)):
+            free = [cpu for cpu in unit if cpu in left]
+            if len(free) == len(unit) <= need:
+                take(free)
+    ways = (*levels, "core")
+    for unit in _units(processors, left, ways):
+        if len(unit) > need:
+            break
+        if all(cpu in left for cpu in unit):
+            take(unit)
+    for unit in _units(processors, left, ways):
+        take([cpu for cpu in unit if cpu in left][:need])
+    return CPUSet.of(taken)
+
+
+def _units(processors: Sequence[MachineCpu], left: Mapping[int, MachineCpu], ways: tuple[str, ...]) -> list[list[int]]:
+    """Return the units of the innermost level, those in the emptiest surroundings first."""
+    whole: dict[tuple[int, ...], list[int]] = {}
+    free: dict[tuple[int, ...], int] = {}
+    for one in sorted(processors, key=lambda one: one.cpu):
+        place = tuple(getattr(one, way) for way in ways)
+        whole.setdefault(place, []).append(one.cpu)
+        for depth in range(1, len(place) + 1):
+            free[place[:depth]] = free.get(place[:depth], 0) + (one.cpu in left)
+
+    def rank(place: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        return tuple((free[place[: depth + 1]], number) for depth, number in enumerate(place))
+
+    return [whole[place] for place in sorted(whole, key=rank)]
+
+
+def _allocs(pods: Iterable[PodMeta], state: CpuManagerState) -> tuple[PodCPUAlloc, ...]:
+    """Return what the kubelet assigned. Pods that the scheduler placed are left out: their CPUs are
+    in their annotation.
+    """
+    found: list[PodCPUAlloc] = []
+    for pod in pods:
+        entry = state.entries.get(pod.uid)
+        if not entry or pod.qos in (LS, BE) or pod.cpuset:
+            continue
+        cpus = _union(_parsed(text) for text in entry.values())
+        if cpus:
+            found.append(
+                PodCPUAlloc(
+                    namespace=pod.namespace, name=pod.name, uid=pod.uid, cpuset=str(cpus), managed_by_kubelet=True
+                )
+            )
+    return tuple(sorted(found, key=lambda one: one.uid))
+
+
+def _pools(processors: Sequence[MachineCpu], cpus: CPUSet) -> tuple[CPUSharedPool, ...]:
+    """Return one pool per NUMA node that has such CPUs."""
+    by_node: dict[int, list[MachineCpu]] = {}
+    for one in sorted(processors, key=lambda one: one.cpu):
+        if one.cpu in cpus:
+            by_node.setdefault(one.node, []).append(one)
+    found = [
+        CPUSharedPool(socket=members[0].socket, node=node, cpuset=str(CPUSet.of(one.cpu for one in members)))
+        for node, members in by_node.items()
+    ]
+    return tuple(sorted(found, key=lambda pool: (pool.socket, pool.node)))
+
+
+def _whole(milli: int) -> int:
+    return math.ceil(max(milli, 0) / 1000)
+
+
+def _union(sets: Iterable[CPUSet]) -> CPUSet:
+    found = EMPTY
+    for one in sets:
+        found |= one
+    return found
+
+
+def _parsed(text: str) -> CPUSet:
+    try:
+        return CPUSet.parse(text)
+    except CPUSetError:
+        return EMPTY

@@ -1,0 +1,189 @@
+"""Build this node's Device: its accelerators and network cards, where they are attached, and whether they are
+healthy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from koord.api.annotations.device_codecs import (
+    GPU_PARTITION_HONOR,
+    GPU_PARTITION_PREFER,
+    GPUPartition,
+    dump_gpu_partition_table,
+)
+from koord.api.koordinator.device import (
+    GPU,
+    HEALTHY,
+    RDMA,
+    DeviceInfo,
+    DeviceTopology,
+    VirtualFunction,
+    VirtualFunctionGroup,
+)
+from koord.api.koordinator.protocol import (
+    A_GPU_PARTITIONS,
+    L_GPU_DRIVER_VERSION,
+    L_GPU_MODEL,
+    L_GPU_PARTITION_POLICY,
+    L_GPU_VENDOR,
+)
+from koord.api.koordinator.resource_name import GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
+from koord.api.koordinator.resource_name import RDMA as RDMA_RESOURCE
+from koord.api.kubernetes.meta import Condition
+from koord.api.model import ResourceList
+from koord.host.nvml import GpuCard
+from koord.host.pci_devices import PciLocation, RdmaCard
+from koord.host.vendor_devices import Xpu
+from koord.koordlet.reporters.builders.resource_amounts import bytes_quantity
+from koord.values.go_format import integer
+
+MANAGED_LABELS = (L_GPU_VENDOR, L_GPU_MODEL, L_GPU_DRIVER_VERSION, L_GPU_PARTITION_POLICY)
+MANAGED_ANNOTATIONS = (A_GPU_PARTITIONS,)
+_WHOLE = {"gpu-core": GPU_CORE, "gpu-memory": GPU_MEMORY}
+
+
+class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """All of the Device that this agent is responsible for. Keys that are absent are to be absent there."""
+
+    devices: tuple[DeviceInfo, ...]
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+class GpuInventory(msgspec.Struct, frozen=True, kw_only=True):
+    """The NVIDIA cards, each with its PCI location."""
+
+    cards: tuple[tuple[GpuCard, PciLocation], ...] = ()
+    driver: str = ""
+
+
+def build_device_report(
+    xpus: Sequence[Xpu],
+    cards: Sequence[RdmaCard],
+    before: Sequence[DeviceInfo],
+    now_s: float,
+    gpus: GpuInventory = GpuInventory(),  # noqa: B008 - a frozen value
+) -> DeviceReport:
+    """Build the Device. `before` is what was reported last: a condition that did not change keeps its time.
+
+    Accelerators that a vendor describes in files take precedence over what NVML reports.
+    """
+    now = datetime.fromtimestamp(now_s, UTC).replace(microsecond=0)
+    known = {(one.type, one.minor): one.conditions for one in before}
+    devices = [_keep_transition_times(_xpu(one, now), known) for one in xpus] + [_card(one) for one in cards]
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    if gpus.cards and not xpus:
+        devices += [_gpu(card, place) for card, place in gpus.cards]
+        models = {card.model for card, _ in gpus.cards}
+        model = models.pop().removeprefix("NVIDIA ").replace(" ", "-") if len(models) == 1 else ""
+        labels = {L_GPU_VENDOR: "nvidia", L_GPU_MODEL: model, L_GPU_DRIVER_VERSION: gpus.driver}
+    devices.sort(key=lambda one: (one.type, one.minor or 0))
+    if xpus:
+        first = xpus[0]
+        labels = {L_GPU_VENDOR: first.vendor, L_GPU_MODEL: first.model}
+        if first.topology is not None and first.topology.p2p_links:
+            labels[L_GPU_PARTITION_POLICY] = (
+                GPU_PARTITION_HONOR if first.topology.must_honor_partition else GPU_PARTITION_PREFER
+            )
+            annotations[A_GPU_PARTITIONS] = dump_gpu_partition_table(gpu_partitions(xpus))
+    return DeviceReport(
+        devices=tuple(devices), labels={name: text for name, text in labels.items() if text}, annotations=annotations
+    )
+
+
+def gpu_partitions(xpus: Sequence[Xpu]) -> dict[int, tuple[GPUPartition, ...]]:
+    """Return the groups of linked accelerators by size, each group once however many of its members name it."""
+    found: dict[tuple[int, ...], GPUPartition] = {}
+    for one in xpus:
+        for link in () if one.topology is None else one.topology.p2p_links:
+            peers = [integer(text.strip()) for text in link.peer_minor.split(",")]
+            minors = tuple(sorted({int(one.minor), *(peer for peer in peers if peer is not None)}))
+            found.setdefault(minors, GPUPartition(minors=minors, gpu_link_type=link.type, allocation_score=1))
+    by_size: dict[int, list[GPUPartition]] = {}
+    for minors in sorted(found):
+        by_size.setdefault(len(minors), []).append(found[minors])
+    return {size: tuple(listed) for size, listed in sorted(by_size.items())}
+
+
+def _xpu(one: Xpu, now: datetime) -> DeviceInfo:
+    resources: ResourceList = {_WHOLE.get(name, name): amount for name, amount in one.resources.items()}
+    topology = one.topology
+    conditions: tuple[Condition, ...] = ()
+    if one.status is not None:
+        conditions = (_condition(one, now),)
+    return DeviceInfo(
+        type=GPU,
+        id=one.uuid,
+        minor=int(one.minor),
+        health=one.status is not None and one.status.healthy,
+        resources=resources | {GPU_MEMORY_RATIO: "100"},
+        topology=None
+        if topology is None
+        else DeviceTopology(
+            socket_id=_number(topology.socket_id),
+            node_id=_number(topology.node_id),
+            pcie_id=topology.pcie_id,
+            bus_id=topology.bus_id,
+        ),
+        conditions=conditions,
+    )
+
+
+def _condition(one: Xpu, now: datetime) -> Condition:
+    status = one.status
+    if status is not None and status.healthy:
+        state, reason, message = "True", "DeviceHealthy", "device is healthy"
+    else:
+        code, said = ("", "") if status is None else (status.err_code, status.err_message)
+        state, reason, message = "False", code or "Unknown", said or "device is unhealthy"
+    return Condition(type=HEALTHY, status=state, reason=reason, message=message, last_transition_time=now)
+
+
+def _keep_transition_times(
+    device: DeviceInfo, known: Mapping[tuple[str, int | None], tuple[Condition, ...]]
+) -> DeviceInfo:
+    before = {one.type: one for one in known.get((device.type, device.minor), ())}
+
+    def settle(one: Condition) -> Condition:
+        old = before.get(one.type)
+        if old is None or old.status != one.status:
+            return one
+        return msgspec.structs.replace(one, last_transition_time=old.last_transition_time)
+
+    return msgspec.structs.replace(device, conditions=tuple(settle(one) for one in device.conditions))
+
+
+def _gpu(card: GpuCard, place: PciLocation) -> DeviceInfo:
+    return DeviceInfo(
+        type=GPU,
+        id=card.uuid,
+        minor=card.minor,
+        health=True,
+        resources={GPU_CORE: "100", GPU_MEMORY: bytes_quantity(card.total_bytes), GPU_MEMORY_RATIO: "100"},
+        topology=DeviceTopology(socket_id=-1, node_id=place.numa, pcie_id=place.root, bus_id=card.address)
+        if place.root
+        else None,
+    )
+
+
+def _card(one: RdmaCard) -> DeviceInfo:
+    functions = tuple(VirtualFunction(minor=-1, bus_id=address) for address in sorted(one.virtual_functions))
+    return DeviceInfo(
+        type=RDMA,
+        id=one.address,
+        minor=one.minor,
+        health=one.healthy,
+        resources={RDMA_RESOURCE: "100"},
+        topology=DeviceTopology(socket_id=-1, node_id=one.location.numa, pcie_id=one.location.root, bus_id=one.address),
+        vf_groups=(VirtualFunctionGroup(vfs=functions),) if functions else (),
+    )
+
+
+def _number(text: str) -> int:
+    found = integer(text)
+    return -1 if found is None else found

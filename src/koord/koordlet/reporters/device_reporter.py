@@ -1,0 +1,160 @@
+"""Keep this node's Device up to date: check every few seconds, write only what changed.
+
+The content is built in `koord.koordlet.reporters.builders.device`. Labels and annotations of others stay.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from koord.api.koordinator.custom_kinds import DEVICES
+from koord.api.koordinator.device import Device
+from koord.api.kubernetes.node import Node
+from koord.api.model import to_dict
+from koord.host.filesystem import Host
+from koord.host.io_error import IoError
+from koord.host.nvml import GpuCard
+from koord.host.pci_devices import RdmaCard, pci_location, rdma_cards
+from koord.host.vendor_devices import Xpu, xpus
+from koord.koordlet.reporters.builders.device import (
+    MANAGED_ANNOTATIONS,
+    MANAGED_LABELS,
+    DeviceReport,
+    GpuInventory,
+    build_device_report,
+)
+from koord.koordlet.reporters.health_log import HealthLog
+from koord.koordlet.reporters.owner_reference import owned_metadata
+from koord.kube.client.typed_client import Client
+from koord.kube.informer.informer import Informer
+from koord.kube.transport.api_error import ApiError
+from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.telemetry.clock import Clock
+
+_LOG = logging.getLogger(__name__)
+
+
+class DeviceReporterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the Device reporter reports. Accelerators are those that vendors' plugins describe in files."""
+
+    every_s: float = 3.0
+    accelerators: bool = False
+    rdma: bool = False
+    folder: str = "/var/run/koordlet/xpu-device-infos"
+
+    @property
+    def wanted(self) -> bool:
+        return self.accelerators or self.rdma
+
+
+class DeviceReporter:
+    """Run it in a task. `devices` follows the object named as this node; `node` returns None until it was seen."""
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        host: Host,
+        devices: Informer[Device],
+        node: Callable[[], Node | None],
+        settings: DeviceReporterSettings = DeviceReporterSettings(),  # noqa: B008 - a frozen value
+        gpus: Callable[[], tuple[tuple[GpuCard, ...], str] | None] = lambda: ((), ""),
+    ) -> None:
+        """`gpus` returns the cards that the collector found and their driver's version; None until they are known."""
+        self._client = client
+        self._clock = clock
+        self._host = host
+        self._devices = devices
+        self._node = node
+        self._settings = settings
+        self._gpus = gpus
+        self._health = HealthLog(_LOG, "the Device is up to date", "the Device is not kept")
+        self.latest: DeviceReport | None = None
+
+    @property
+    def problem(self) -> str:
+        return self._health.problem
+
+    async def run(self) -> None:
+        """Sync periodically until cancelled."""
+        while True:
+            await self.sync()
+            await self._clock.sleep(self._settings.every_s)
+
+    async def sync(self) -> None:
+        """Read the devices and write the object when it differs."""
+        node = self._node()
+        if node is None or not self._devices.has_synced:
+            self._health.fails("the node, or whether it has a Device, is not known yet")
+            return
+        found: list[Xpu] | IoError = xpus(self._host, self._settings.folder) if self._settings.accelerators else []
+        cards: list[RdmaCard] | IoError = rdma_cards(self._host) if self._settings.rdma else []
+        for io_error in (found, cards):
+            if isinstance(io_error, IoError):
+                # Half of the devices would look like all of them: pods would lose cards that still work.
+                self._health.fails(str(io_error))
+                return
+        gpus = self._gpus()
+        if gpus is None:
+            self._health.fails("the cards of this machine were not listed yet")
+            return
+        there = self._devices.get("", node.metadata.name)
+        before = () if there is None else there.spec.devices
+        wanted = build_device_report(
+            [] if isinstance(found, IoError) else found,
+            [] if isinstance(cards, IoError) else cards,
+            before,
+            self._clock.time(),
+            GpuInventory(
+                cards=tuple((card, pci_location(self._host, card.address)) for card in gpus[0]), driver=gpus[1]
+            ),
+        )
+        self.latest = wanted
+        try:
+            answer = await self._write(node, wanted, there)
+        except TRANSIENT_ERRORS as failure:
+            self._health.fails(str(failure))
+            return
+        if isinstance(answer, ApiError):
+            if not (answer.conflict or answer.already_exists or answer.too_many):
+                self._health.fails(str(answer))
+            return
+        self._health.works()
+
+    async def _write(self, node: Node, wanted: DeviceReport, there: Device | None) -> Device | ApiError | None:
+        if there is None:
+            return await self._client.create(DEVICES, _new_device(node, wanted))
+        patch = device_patch(wanted, there)
+        if not patch:
+            return None
+        meta = there.metadata
+        return await self._client.patch(
+            DEVICES, meta.name, patch, kind="merge", uid=meta.uid, resource_version=meta.resource_version
+        )
+
+
+def device_patch(wanted: DeviceReport, there: Device) -> dict[str, Any]:
+    """Return the merge patch from the present object to the wanted report; empty when there is no difference."""
+    meta: dict[str, Any] = {}
+    for part, mine, keys, theirs in (
+        ("labels", wanted.labels, MANAGED_LABELS, there.metadata.labels),
+        ("annotations", wanted.annotations, MANAGED_ANNOTATIONS, there.metadata.annotations),
+    ):
+        changed = {key: mine.get(key) for key in keys if mine.get(key) != theirs.get(key)}
+        if changed:
+            meta[part] = changed
+    patch: dict[str, Any] = {"metadata": meta} if meta else {}
+    if wanted.devices != there.spec.devices:
+        patch["spec"] = {"devices": [to_dict(one) for one in wanted.devices]}
+    return patch
+
+
+def _new_device(node: Node, wanted: DeviceReport) -> dict[str, Any]:
+    return {
+        "metadata": owned_metadata(node, wanted.labels, wanted.annotations),
+        "spec": {"devices": [to_dict(one) for one in wanted.devices]},
+    }

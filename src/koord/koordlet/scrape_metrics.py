@@ -1,0 +1,221 @@
+"""Metrics computed at scrape time: CPU pools, predictions, PSI, CPI, resctrl monitors and the last report.
+
+They cost nothing between two scrapes, and series of what is gone disappear by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from koord.api.koordinator.resource_name import CPU, MEMORY
+from koord.api.koordinator.slo import ResourceMap
+from koord.host.cgroup.stat import PressureLine
+from koord.koordlet.control_loop import ControlLoop
+from koord.koordlet.inputs.node_watcher import NodeWatcher
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.inputs.pod_source import PodSource
+from koord.koordlet.reporter_set import ReporterSet
+from koord.koordlet.series import metric_kind
+from koord.koordlet.series.store import SeriesStore
+from koord.policy.prediction.reclaimable import PeakPrediction, Reclaimable, ResourceAmount
+from koord.telemetry.clock import Clock
+from koord.telemetry.metrics.registry import MetricReading
+from koord.values.cpuset import CPUSet
+from koord.values.quantity import Quantity
+
+PREFIX = "koordlet_"
+_PREDICTORS = ("podReclaimablePredictor", "priorityReclaimablePredictor", "minPredictor")
+_FIELDS = {"cycle": "cycles", "instruction": "instructions"}
+_PSI_LABELS = ("pod_uid", "pod_name", "pod_namespace", "psi_resource_type", "psi_precision", "psi_degree")
+_PSI_END = ("cpu_full_supported",)
+_CPI_LOOK_BACK_S = 120.0
+
+
+class ScrapeTimeMetrics:
+    """The scrape-time metrics read the agent's parts when a registry asks for them."""
+
+    def __init__(
+        self,
+        node: str,
+        store: SeriesStore,
+        clock: Clock,
+        control_loop: ControlLoop,
+        reports: ReporterSet,
+        node_watcher: NodeWatcher,
+        pods: PodSource,
+        gates: frozenset[str],
+    ) -> None:
+        self._node = node
+        self._store = store
+        self._clock = clock
+        self._control_loop = control_loop
+        self._reports = reports
+        self._node_watcher = node_watcher
+        self._pods = pods
+        self._gates = gates
+
+    def internal(self) -> Iterable[MetricReading]:
+        yield from self._shares()
+        yield from self._predicted()
+        yield self._applications()
+        if "NodeMetricPromMetrics" in self._gates:
+            yield from self._reported()
+
+    def external(self) -> Iterable[MetricReading]:
+        yield from self._reclaimable()
+        yield from self._pressure()
+        yield self._cycles()
+        yield from self._caches()
+
+    # Internal ------------------------------------------------------------------------------------------------------
+
+    def _shares(self) -> Iterator[MetricReading]:
+        latest = self._reports.topology.latest
+        if latest is None:
+            return
+        shares = latest.shares
+        for name, pools in (("cpuset_share_pool", shares.ls_pools), ("cpuset_be_share_pool", shares.be_pools)):
+            pool = CPUSet.of(cpu for one in pools for cpu in CPUSet.parse(one.cpuset))
+            yield self._gauge(f"{name}_cpu_cores", "CPUs of the pool", (), [((), float(len(pool)))])
+            if "PerCPUMetric" in self._gates:
+                values = [((str(cpu),), 1.0) for cpu in pool]
+                yield self._gauge(f"{name}_info", "The CPUs of the pool, one by one", ("cpu",), values)
+
+    def _predicted(self) -> Iterator[MetricReading]:
+        forecast = self._reports.predictor.forecast(self._node_watcher.node)
+        if not isinstance(forecast, Reclaimable):
+            return
+        made = dict(zip(_PREDICTORS, (forecast.by_pod, forecast.by_priority, forecast.result), strict=True))
+        labels = ("predictor", "resource", "unit")
+        yield self._gauge(
+            "node_predicted_resource_reclaimable",
+            "What prod pods will not need",
+            labels,
+            [((name, *rest), value) for name, one in made.items() for rest, value in _amounts(one.reclaimable)],
+        )
+        yield self._gauge(
+            "node_predicted_resource_peak",
+            "What prod pods may need at most",
+            labels,
+            [((name, *rest), value) for name, one in made.items() for rest, value in _amounts(one.peak)],
+        )
+
+    def _applications(self) -> MetricReading:
+        slo, now_s = self._node_watcher.slo, self._clock.time()
+        values: list[tuple[tuple[str, ...], float]] = []
+        for one in () if slo is None else slo.host_applications:
+            for resource, series in ((CPU, metric_kind.APPLICATION_CPU), (MEMORY, metric_kind.APPLICATION_MEMORY)):
+                used = self._store.latest((series, one.name), now_s)
+                if used is not None:
+                    values.append(((one.name, resource, one.priority, one.qos), used))
+        labels = ("host_application_name", "resource", "priority_class", "qos")
+        return self._gauge("host_application_resource_usage", "What a host application uses", labels, values)
+
+    def _reported(self) -> Iterator[MetricReading]:
+        last = self._reports.node_metric.last
+        if last is None or last.node_metric is None:
+            return
+        told = last.node_metric
+        for name, usage in (("node_usage", told.node_usage), ("system_usage", told.system_usage)):
+            values = list(_usage(usage))
+            yield self._gauge(f"node_metric_{name}", "As last reported", ("resource", "unit"), values)
+        for name in ("node_usage", "system_usage"):
+            values = [
+                ((str(one.numa_node_id), *labels), value)
+                for one in told.numa_usages
+                for labels, value in _usage(getattr(one, name))
+            ]
+            yield self._gauge(
+                f"node_metric_numa_{name}", "As last reported", ("numa_node_id", "resource", "unit"), values
+            )
+
+    # External ------------------------------------------------------------------------------------------------------
+
+    def _reclaimable(self) -> Iterator[MetricReading]:
+        forecast = self._reports.predictor.forecast(self._node_watcher.node)
+        good = isinstance(forecast, Reclaimable)
+        status = [(("koord-prod",), 0.0 if good else 1.0)]
+        yield self._gauge(
+            "node_resource_priority_reclaimable_status", "0 when it is known, 1 when not", ("priority",), status
+        )
+        if isinstance(forecast, Reclaimable):
+            result: PeakPrediction = forecast.result
+            yield self._gauge(
+                "node_priority_resource_reclaimable",
+                "What prod pods will not need",
+                ("priority", "resource", "unit"),
+                [(("koord-prod", *labels), value) for labels, value in _amounts(result.reclaimable)],
+            )
+
+    def _pressure(self) -> Iterator[MetricReading]:
+        pods = self._by_uid()
+        of_pods: list[tuple[tuple[str, ...], float]] = []
+        of_containers: list[tuple[tuple[str, ...], float]] = []
+        for (uid, container), by_resource in self._control_loop.collectors.pressure.items():
+            pod = pods.get(uid)
+            if pod is None:
+                continue
+            names = {one.id: one.name for one in pod.containers}
+            for resource, found in by_resource.items():
+                supported = "true" if by_resource["cpu"].full_supported else "false"
+                degrees = [("some", found.some), *([("full", found.full)] if found.full_supported else [])]
+                for degree, line in degrees:
+                    for precision, value in _precisions(line):
+                        labels = (uid, pod.name, pod.namespace, resource, precision, degree, supported)
+                        if container:
+                            of_containers.append(((container, names.get(container, ""), *labels), value))
+                        else:
+                            of_pods.append((labels, value))
+        owner = ("container_id", "container_name")
+        yield self._gauge("pod_psi", "Stalls of a pod", (*_PSI_LABELS, *_PSI_END), of_pods)
+        yield self._gauge("container_psi", "Stalls of a container", (*owner, *_PSI_LABELS, *_PSI_END), of_containers)
+
+    def _cycles(self) -> MetricReading:
+        values: list[tuple[tuple[str, ...], float]] = []
+        for pod in self._by_uid().values():
+            for one in pod.containers:
+                for series, field in _FIELDS.items():
+                    key = (metric_kind.CONTAINER_CPI, one.id, series)
+                    last = self._store.window(key, self._clock.time(), _CPI_LOOK_BACK_S).last if one.id else None
+                    if last is not None:
+                        values.append(((one.id, one.name, pod.uid, pod.name, pod.namespace, field), last))
+        labels = ("container_id", "container_name", "pod_uid", "pod_name", "pod_namespace", "cpi_field")
+        return self._gauge("container_cpi", "Cycles and instructions of a container", labels, values)
+
+    def _caches(self) -> Iterator[MetricReading]:
+        monitors = self._control_loop.collectors.cache_monitors
+        held = [((str(one.cache), qos), float(one.llc_bytes)) for qos, found in monitors.items() for one in found]
+        moved = [
+            ((str(one.cache), qos, name), float(getattr(one, name)))
+            for qos, found in monitors.items()
+            for one in found
+            for name in ("mbm_local_bytes", "mbm_total_bytes")
+        ]
+        yield self._gauge("resctrl_llc_occupancy", "Last-level cache that a class holds", ("cache_id", "qos"), held)
+        yield self._gauge(
+            "resctrl_memory_bandwidth", "Memory traffic of a class", ("cache_id", "qos", "mb_type"), moved
+        )
+
+    def _by_uid(self) -> Mapping[str, PodMeta]:
+        return {pod.uid: pod for pod in self._pods.pods or ()}
+
+    def _gauge(
+        self, name: str, help: str, labels: tuple[str, ...], values: Sequence[tuple[tuple[str, ...], float]]
+    ) -> MetricReading:
+        own = [((self._node, *rest), value) for rest, value in values]
+        return MetricReading(f"{PREFIX}{name}", help, "gauge", ("node", *labels), own)
+
+
+def _amounts(amount: ResourceAmount) -> list[tuple[tuple[str, ...], float]]:
+    return [((CPU, "core"), amount.cpu_milli / 1000), ((MEMORY, "byte"), float(amount.memory_bytes))]
+
+
+def _usage(usage: ResourceMap) -> Iterator[tuple[tuple[str, ...], float]]:
+    for name, unit in ((CPU, "core"), (MEMORY, "byte")):
+        text = usage.resources.get(name)
+        if text is not None:
+            yield (name, unit), Quantity.parse(text).milli_value() / 1000
+
+
+def _precisions(line: PressureLine) -> tuple[tuple[str, float], ...]:
+    return ("avg10", line.avg10), ("avg60", line.avg60), ("avg300", line.avg300)

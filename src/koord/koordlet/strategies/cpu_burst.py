@@ -1,0 +1,312 @@
+"""The CPUBurst strategy: how far latency-sensitive containers may exceed their CPU limits for a while.
+
+There are two means: the kernel's burst buffer, and a quota that grows while a container is throttled and the shared
+CPUs have room. Both are computed from the limit in the spec; the present quota only says where the next step starts.
+Policies other than those known restore everything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from koord.api.annotations import qos_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.config.slo.defaults import BURST_AUTO, BURST_CPU_ONLY, BURST_QUOTA_ONLY
+from koord.api.config.slo.overlay import overlay
+from koord.api.koordinator.qos_class import BE, LSE, LSR
+from koord.api.koordinator.resource_name import CPU
+from koord.api.koordinator.slo_strategy import CPUBurst, CPUBurstStrategy
+from koord.koordlet.cgroup_writer.cgroup_files import CPU_BURST, CPU_QUOTA
+from koord.koordlet.cgroup_writer.effects import UNLIMITED, WriteCgroup
+from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
+from koord.koordlet.series import metric_kind
+from koord.koordlet.strategies.burst_limiter import BurstTokens, check_burst_allowance
+from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
+
+SharePoolState = Literal["idle", "cooling", "overload", "unknown"]
+COOLING_SHARE = 0.9  # of the threshold; in between, nothing grows
+
+
+class SharePoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """The usage of the CPUs that no pod has exclusively: averages over the last few ticks."""
+
+    processors: int
+    threshold_percent: int
+    node_used_milli: int | None
+    pods: tuple[PodMeta, ...] = ()
+    pod_used_milli: Mapping[str, int] = {}  # by uid
+
+
+class SharePool(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How busy the shared CPUs are."""
+
+    state: SharePoolState
+    why: str
+
+
+def classify_share_pool(view: SharePoolView) -> SharePool:
+    """Classify the usage of the shared CPUs against the threshold."""
+    if view.node_used_milli is None or view.processors <= 0:
+        return SharePool(state="unknown", why="the node's CPU use is not known")
+    own = sum(pod.requests.get(CPU, 0) for pod in view.pods if pod.qos in (LSE, LSR) and pod.is_alive)
+    elsewhere = sum(view.pod_used_milli.get(pod.uid, 0) for pod in view.pods if pod.qos in (LSE, LSR, BE))
+    total, used = view.processors * 1000 - own, view.node_used_milli - elsewhere
+    ratio = used / total if total > 0 else 1.0
+    threshold = view.threshold_percent / 100
+    state: SharePoolState = (
+        "overload" if ratio >= threshold else "cooling" if ratio >= COOLING_SHARE * threshold else "idle"
+    )
+    why = f"shared CPUs are {state}: {used}m of {total}m used, threshold {view.threshold_percent}%"
+    return SharePool(state=state, why=why)
+
+
+OWNER = "CPUBurst"
+BURST_CAUSE = "CPUBurst"
+QUOTA_CAUSE = "CFSQuotaBurst"
+PERIOD_US = 100_000
+MIN_QUOTA_US = 1_000
+SCALE_UP, SCALE_DOWN = 1.2, 0.8
+
+
+class CpuBurstView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the strategy observes. Quotas are by cgroup in microseconds; a missing group could not be
+    read, and is left alone.
+    """
+
+    strategy: CPUBurstStrategy | None  # None until a NodeSLO was seen
+    pool: SharePool
+    now_s: float
+    pods: tuple[PodMeta, ...] = ()
+    quota_us: Mapping[str, int] = {}
+    throttled: Mapping[str, float] = {}  # last share of throttled periods, by container id
+    used_milli: Mapping[str, int] = {}  # by container id
+    tokens: Mapping[str, BurstTokens] = {}  # as the last decision left them, by container id
+    # The kernel's own rule; some vendors' kernels take any burst.
+    burst_within_quota: bool = True
+    normalization_ratio: float = 1.0  # limits count that much less where CPUs are faster than the model
+
+
+class CpuBurstPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan, and the burst tokens for the next decision."""
+
+    plan: StrategyPlan
+    tokens: Mapping[str, BurstTokens] = {}
+
+
+class _ContainerBurst(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What one container gets."""
+
+    container: ContainerMeta
+    base_us: int | None  # None without a limit
+    now_us: int | None
+    quota_us: int | None  # None to leave it
+    burst_us: int
+    why: str
+
+
+def decide_cpu_burst(view: CpuBurstView) -> CpuBurstPlan:
+    """Decide quota and burst of every latency-sensitive container and its pod."""
+    if view.strategy is None:
+        return CpuBurstPlan(plan=StrategyPlan(why="no NodeSLO was seen yet"), tokens=view.tokens)
+    effects: list[Effect] = []
+    tokens: dict[str, BurstTokens] = {}
+    for pod in view.pods:
+        if pod.qos in (LSR, LSE, BE) or not pod.is_alive:
+            continue
+        config = _config(view.strategy, pod)
+        steps = [_container_burst(view, config, one, tokens) for one in pod.containers if one.id and one.group]
+        effects += _writes(view, pod, steps)
+    return CpuBurstPlan(plan=StrategyPlan(effects=tuple(effects), why=view.pool.why), tokens=tokens)
+
+
+def _config(strategy: CPUBurstStrategy, pod: PodMeta) -> CPUBurst:
+    own = qos_codecs.parse_cpu_burst(pod.annotations)
+    return strategy if own is None or isinstance(own, MalformedAnnotation) else overlay(strategy, _shaped(own))
+
+
+def _shaped(own: CPUBurst) -> CPUBurstStrategy:
+    return CPUBurstStrategy(**{name: getattr(own, name) for name in own.__struct_fields__})
+
+
+def base_quota_us(limit_milli: int | None, ratio: float) -> int | None:
+    """Return the quota of a limit, lowered by the CPU normalization ratio; None without a limit."""
+    if limit_milli is None or limit_milli <= 0:
+        return None
+    quota = max(limit_milli * PERIOD_US // 1000, MIN_QUOTA_US)
+    return math.ceil(quota / ratio) if ratio > 1 else quota
+
+
+def burst_us(config: CPUBurst, limit_milli: int | None) -> int:
+    """Return the burst buffer that the policy gives to a limit."""
+    if config.policy not in (BURST_AUTO, BURST_CPU_ONLY) or not limit_milli or limit_milli < 0:
+        return 0
+    return limit_milli * (config.cpu_burst_percent or 0) * PERIOD_US // 100_000
+
+
+def _container_burst(
+    view: CpuBurstView, config: CPUBurst, one: ContainerMeta, tokens: dict[str, BurstTokens]
+) -> _ContainerBurst:
+    limit = one.limits.get(CPU)
+    base, now = base_quota_us(limit, view.normalization_ratio), view.quota_us.get(one.group)
+    quota, why = None, "it has no limit"
+    if base is not None and limit is not None and one.running:
+        used = view.used_milli.get(one.id)
+        allowance = check_burst_allowance(
+            config, one.id, view.tokens.get(one.id), view.now_s, 100 if used is None else used * 100 // limit
+        )
+        if allowance.tokens is not None:
+            tokens[one.id] = allowance.tokens
+        wish, why = _operation(view, config, one, allowance.allowed, allowance.why)
+        # A quota of -1 was set on purpose by the component that pins this container to CPUs.
+        if now is not None and now > 0:
+            quota, why = _target(config, base, now, wish), f"{why}; limit {base}us, now {now}us"
+    burst = burst_us(config, limit)
+    held = quota if quota is not None else now
+    if view.burst_within_quota and held is not None and held > 0:
+        burst = min(burst, held)
+    return _ContainerBurst(container=one, base_us=base, now_us=now, quota_us=quota, burst_us=burst, why=why)
+
+
+def _operation(
+    view: CpuBurstView, config: CPUBurst, one: ContainerMeta, allowed: bool, limiter: str
+) -> tuple[str, str]:
+    if config.policy not in (BURST_AUTO, BURST_QUOTA_ONLY):
+        return "reset", f"policy {config.policy or 'none'}"
+    throttled = view.throttled.get(one.id)
+    if not allowed:
+        wish, why = "down", limiter
+    elif throttled is None:
+        wish, why = "remain", "throttling is not known"
+    else:
+        wish, why = ("up" if throttled > 0 else "remain"), f"throttled {throttled:.2f}"
+    state = view.pool.state
+    if state == "overload" and wish in ("up", "remain"):
+        wish = "down"
+    elif state in ("cooling", "unknown") and wish == "up":
+        wish = "remain"
+    return wish, f"{why}, {view.pool.why}: {wish}"
+
+
+def _target(config: CPUBurst, base: int, now: int, wish: str) -> int:
+    percent = config.cfs_quota_burst_percent
+    ceiling = base * percent // 100 if percent is not None and percent > 100 else base
+    wanted = {"up": int(now * SCALE_UP), "down": int(now * SCALE_DOWN), "reset": base, "remain": now}[wish]
+    return min(max(wanted, base), ceiling)
+
+
+def _writes(view: CpuBurstView, pod: PodMeta, steps: list[_ContainerBurst]) -> list[Effect]:
+    """Return the writes in a safe order. A pod must hold at least what its containers have, a quota at least its burst:
+    so bursts that may shrink and quotas that grow come first from the top, the others after.
+    """
+    if not steps:
+        return []
+    quota_now, quota = view.quota_us.get(pod.group), _pod_quota(view, pod, steps)
+    burst = sum(step.burst_us for step in steps)
+    if view.burst_within_quota and (held := quota or quota_now) is not None and held > 0:
+        burst = min(burst, held)
+    shrinking = [s for s in steps if s.quota_us is not None and s.now_us is not None and s.quota_us < s.now_us]
+    growing = [s for s in steps if s.quota_us is not None and s.now_us is not None and s.quota_us > s.now_us]
+    pod_shrinks = quota is not None and quota_now is not None and quota < quota_now
+    pod_grows = quota is not None and quota_now is not None and quota > quota_now
+    why = "; ".join(f"{step.container.name}: {step.why}" for step in steps)
+    effects: list[Effect] = []
+    effects += [_burst(step.container.group, step.burst_us, step.why) for step in steps if step not in growing]
+    effects += [_burst(pod.group, burst, why)] if not pod_grows else []
+    effects += [_quota(step.container.group, step.quota_us, step.why) for step in shrinking]
+    effects += [_quota(pod.group, quota, why)] if pod_grows or pod_shrinks else []
+    effects += [_quota(step.container.group, step.quota_us, step.why) for step in growing]
+    effects += [_burst(step.container.group, step.burst_us, step.why) for step in growing]
+    effects += [_burst(pod.group, burst, why)] if pod_grows else []
+    return effects
+
+
+def _pod_quota(view: CpuBurstView, pod: PodMeta, steps: list[_ContainerBurst]) -> int | None:
+    """Return the pod's own quota plus what its containers got on top; None leaves a pod without a bound alone."""
+    base = base_quota_us(pod.limits.get(CPU), view.normalization_ratio)
+    now = view.quota_us.get(pod.group)
+    if base is None or now is None or now <= 0:
+        return None
+    held = [(s.quota_us if s.quota_us is not None else s.now_us, s.base_us) for s in steps]
+    return base + sum(quota - own for quota, own in held if quota is not None and quota > 0 and own is not None)
+
+
+def _burst(group: str, value_us: int, why: str) -> WriteCgroup:
+    return WriteCgroup(group=group, file=CPU_BURST, value=str(value_us), owner=OWNER, cause=BURST_CAUSE, why=why)
+
+
+def _quota(group: str, value_us: int | None, why: str) -> WriteCgroup:
+    return WriteCgroup(group=group, file=CPU_QUOTA, value=str(value_us), owner=OWNER, cause=QUOTA_CAUSE, why=why)
+
+
+CPU_NORMALIZATION_GATE = "CPUNormalization"  # the gate
+_LONGEST_S = 10.0
+_INTERVALS = 5
+
+
+def observe_cpu_burst(inputs: StrategyInputs) -> CpuBurstView:
+    """Observe quotas, throttling and usage of latency-sensitive containers, and how busy the shared CPUs are."""
+    slo, node = inputs.node_inputs.slo, inputs.node_inputs.node
+    strategy = None if slo is None else slo.cpu_burst_strategy
+    quota_us: dict[str, int] = {}
+    throttled: dict[str, float] = {}
+    used_milli: dict[str, int] = {}
+    for pod in inputs.pods if strategy is not None else ():
+        if pod.qos in (LSR, LSE, BE) or not pod.is_alive:
+            continue
+        groups = [one.group for one in pod.containers if one.id and one.group]
+        for group in (pod.group, *groups) if groups and pod.group else ():
+            quota = inputs.number(group, CPU_QUOTA)
+            if quota is not None:
+                quota_us[group] = quota if quota > 0 else UNLIMITED
+        for one in pod.containers:
+            if not one.id:
+                continue
+            share = inputs.store.latest((metric_kind.CONTAINER_THROTTLED, one.id), inputs.now_s)
+            if share is not None:
+                throttled[one.id] = share
+            used = inputs.latest_milli(metric_kind.CONTAINER_CPU, one.id)
+            if used is not None:
+                used_milli[one.id] = used
+    return CpuBurstView(
+        strategy=strategy,
+        pool=observe_share_pool(inputs),
+        now_s=inputs.now_s,
+        pods=inputs.pods,
+        quota_us=quota_us,
+        throttled=throttled,
+        used_milli=used_milli,
+        tokens=inputs.tokens,
+        burst_within_quota=inputs.machine.shape.burst_within_quota,
+        # This strategy alone writes quotas of latency-sensitive pods, so it is also the one that scales them down.
+        normalization_ratio=node.normalization_ratio
+        if node is not None and CPU_NORMALIZATION_GATE in inputs.gates
+        else 1.0,
+    )
+
+
+def observe_share_pool(inputs: StrategyInputs) -> SharePool:
+    """Observe the usage of the shared CPUs and classify it."""
+    slo = inputs.node_inputs.slo
+    strategy = None if slo is None else slo.cpu_burst_strategy
+    if strategy is None:
+        return SharePool(state="unknown", why="no NodeSLO was seen yet")
+    window_s = max(min(_INTERVALS * inputs.settings.collect_interval_s, _LONGEST_S), inputs.settings.collect_interval_s)
+    used: dict[str, int] = {}
+    for pod in inputs.pods:
+        if pod.qos in (LSE, LSR, BE):
+            milli = inputs.average_milli(window_s, metric_kind.POD_CPU, pod.uid)
+            if milli is not None:
+                used[pod.uid] = milli
+    return classify_share_pool(
+        SharePoolView(
+            processors=len(inputs.machine.shape.processors),
+            threshold_percent=strategy.share_pool_threshold_percent or 0,
+            node_used_milli=inputs.average_milli(window_s, metric_kind.NODE_CPU),
+            pods=inputs.pods,
+            pod_used_milli=used,
+        )
+    )

@@ -1,0 +1,1 @@
+"""Connection settings of an API server: kubeconfig files, service accounts, proxies."""

@@ -1,0 +1,1 @@
+"""The event recorder and the correlator that folds repeated events into series."""

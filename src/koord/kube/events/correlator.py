@@ -1,0 +1,169 @@
+"""This module folds many similar events into few Event objects: a series for repetitions and a budget per
+object. It is pure.
+
+Events are events.k8s.io/v1 as kube-scheduler writes them. Two events share one EventKey when type, reason,
+action, regarding and related are the same; the regarding object's resourceVersion does not count, because
+it changes with every write. A note that differs starts a new Event at most once a minute (upstream keeps
+the first note until the series has been silent for six minutes, and so shows reasons that are no longer
+true); within that minute it only adds to the count.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from koord.api.kubernetes.meta import format_micro_time
+from koord.api.model import ObjectReference, to_dict
+from koord.kube.rate_limit import TokenBucket
+from koord.telemetry.clock import Clock
+
+MAX_NOTE_BYTES = 1024  # the server refuses more
+MAX_NAME_BYTES = 128  # ... of reason, action and reporting instance
+FINISH_TIME_S = 6 * 60.0  # a story that was silent this long is over
+REFRESH_TIME_S = 30 * 60.0  # a story that goes on is written this often
+NEW_NOTE_INTERVAL_S = 60.0
+EVENTS_PER_OBJECT_BURST = 25
+EVENTS_PER_OBJECT_PER_S = 1 / 300
+MAX_CACHED_EVENTS = 4096  # remembered at once, and as many objects' limits
+_TRUNCATED = " ..."
+
+
+class EventKey(msgspec.Struct, frozen=True, kw_only=True):
+    type: str
+    reason: str
+    action: str
+    regarding: ObjectReference
+    related: ObjectReference | None
+
+
+class CachedEvent(msgspec.Struct, kw_only=True, eq=False):
+    """CachedEvent is one Event object in memory, ahead of what the server has."""
+
+    key: EventKey
+    regarding: ObjectReference
+    name: str
+    note: str
+    first_s: float  # wall clock
+    last_s: float
+    count: int = 1
+    written: int = 0  # the count that the server has; 0 before it was created
+    written_s: float = 0.0
+    queued: bool = False
+    tries: int = 0
+
+    @property
+    def namespace(self) -> str:
+        return self.regarding.namespace or "default"
+
+    @property
+    def needs_write(self) -> bool:
+        """Return whether the event must be written now: its first occurrence and its first repetition are; later
+        counts can wait.
+        """
+        return self.written == 0 or (self.written == 1 and self.count > 1)
+
+    def series(self) -> dict[str, Any] | None:
+        return {"count": self.count, "lastObservedTime": _micro_time(self.last_s)} if self.count > 1 else None
+
+
+def _micro_time(seconds: float) -> str:
+    return format_micro_time(datetime.fromtimestamp(seconds, UTC))
+
+
+def truncate_utf8(text: str, limit: int = MAX_NOTE_BYTES) -> str:
+    """Truncate text to at most `limit` bytes of UTF-8, never inside a character."""
+    raw = text.encode()
+    if len(raw) <= limit:
+        return text
+    return raw[: limit - len(_TRUNCATED)].decode(errors="ignore") + _TRUNCATED
+
+
+def event_body(event: CachedEvent, controller: str, instance: str) -> dict[str, Any]:
+    key = event.key
+    body: dict[str, Any] = {
+        "metadata": {"name": event.name, "namespace": event.namespace},
+        "eventTime": _micro_time(event.first_s),
+        "reportingController": controller,
+        "reportingInstance": instance,
+        "action": key.action,
+        "reason": key.reason,
+        "type": key.type,
+        "note": event.note,
+        "regarding": to_dict(event.regarding),
+    }
+    if key.related is not None:
+        body["related"] = to_dict(key.related)
+    if (series := event.series()) is not None:
+        body["series"] = series
+    return body
+
+
+class EventCorrelator:
+    """EventCorrelator caches the events that are being recorded. Time comes from the clock; nothing is sent from
+    here.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._events: OrderedDict[EventKey, CachedEvent] = OrderedDict()  # least recently heard of first
+        self._limits: OrderedDict[tuple[str, ...], TokenBucket] = OrderedDict()
+
+    def count_repetition(self, key: EventKey, note: str) -> CachedEvent | None:
+        """Return the cached event that this one repeats, with its count raised, or None."""
+        event = self._events.get(key)
+        now = self._clock.time()
+        if event is None or (event.note != note and now - event.first_s >= NEW_NOTE_INTERVAL_S):
+            return None
+        event.count += 1
+        event.last_s = now
+        self._events.move_to_end(key)
+        return event
+
+    def take_object_budget(self, regarding: ObjectReference) -> bool:
+        """Take one token of the object's budget for new Events; return whether there was one."""
+        who = (regarding.kind, regarding.namespace, regarding.name, regarding.uid)
+        bucket = self._limits.get(who)
+        if bucket is None:
+            bucket = self._limits[who] = TokenBucket(self._clock, EVENTS_PER_OBJECT_PER_S, EVENTS_PER_OBJECT_BURST)
+            while len(self._limits) > MAX_CACHED_EVENTS:
+                self._limits.popitem(last=False)
+        self._limits.move_to_end(who)
+        return bucket.allow()
+
+    def start_event(
+        self, key: EventKey, regarding: ObjectReference, name: str, note: str
+    ) -> tuple[CachedEvent, list[CachedEvent]]:
+        """Cache a new event; return it and the evicted events whose counts the server does not have yet."""
+        now = self._clock.time()
+        event = CachedEvent(key=key, regarding=regarding, name=name, note=note, first_s=now, last_s=now)
+        old = self._events.pop(key, None)
+        pushed = [] if old is None else [old]
+        self._events[key] = event
+        while len(self._events) > MAX_CACHED_EVENTS:
+            pushed.append(self._events.popitem(last=False)[1])
+        return event, [other for other in pushed if 0 < other.written < other.count]
+
+    def due_for_write(self) -> Iterator[CachedEvent]:
+        """Yield the events whose counts should be written now and forget those that are over."""
+        now = self._clock.time()
+        for event in list(self._events.values()):
+            over = now - event.last_s >= FINISH_TIME_S
+            if over and event.written:
+                del self._events[event.key]
+            if 0 < event.written < event.count and (over or now - event.written_s >= REFRESH_TIME_S):
+                yield event
+
+    def events_with_unwritten_counts(self) -> list[CachedEvent]:
+        return [event for event in self._events.values() if event.written < event.count]
+
+    def forget(self, event: CachedEvent) -> None:
+        if self._events.get(event.key) is event:
+            del self._events[event.key]
+
+    def __len__(self) -> int:
+        return len(self._events)

@@ -1,0 +1,195 @@
+"""Parsing of each document of slo-controller-config into strategies that are complete for a node. Pure.
+
+What a broken document does to settings in use is decided in koord.manager.configuration.kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from koord.api.config.field_error import FieldError
+from koord.api.config.lenient_decode import decode_lenient, unknown_names
+from koord.api.config.slo import colocation, defaults, slo_documents, slo_validation
+from koord.api.config.slo.overlay import overlay
+from koord.api.koordinator.slo_strategy import (
+    CPUBurstStrategy,
+    HostApplicationSpec,
+    ResourceQOSStrategy,
+    ResourceThresholdStrategy,
+    SystemStrategy,
+)
+from koord.api.kubernetes.meta import LabelSelector
+from koord.policy.colocation.strategy import LayeredStrategy, NodeStrategyLayer
+from koord.values.selector import NOTHING, Selector, SelectorError
+
+S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
+
+HostApplications = tuple[HostApplicationSpec, ...]
+
+
+class ParsedDocument(msgspec.Struct, Generic[T], frozen=True):
+    value: T
+    remarks: tuple[FieldError, ...] = ()  # what has no effect, and what a node may refuse
+
+
+class RejectedDocument(msgspec.Struct, frozen=True):
+    """A document that has no effect as a whole."""
+
+    error: FieldError
+    is_unreadable: bool = True  # not readable; False: readable, with a value that cannot be used
+
+
+def parse_colocation(text: str) -> ParsedDocument[LayeredStrategy[colocation.ColocationStrategy]] | RejectedDocument:
+    """Parse colocation-config. A bad cluster value rejects the document; a bad node entry falls back to the
+    cluster.
+    """
+    if not text:
+        return ParsedDocument(LayeredStrategy(cluster=colocation.DEFAULT_COLOCATION))
+    given = decode_lenient(text, colocation.ColocationConfig)
+    if isinstance(given, FieldError):
+        return RejectedDocument(given)
+    cluster = overlay(colocation.DEFAULT_COLOCATION, given)
+    if flaws := colocation.validate_runtime(cluster):
+        return RejectedDocument(flaws[0], is_unreadable=False)
+
+    def usable(strategy: colocation.ColocationStrategy) -> list[FieldError]:
+        return colocation.validate_runtime(strategy)
+
+    return _build_layers(text, colocation.ColocationConfig, cluster, given.node_configs, "nodeConfigs", usable)
+
+
+def parse_threshold(text: str) -> ParsedDocument[LayeredStrategy[ResourceThresholdStrategy]] | RejectedDocument:
+    return _parse_nested(text, slo_documents.ThresholdConfig, defaults.THRESHOLD, slo_validation.validate_threshold)
+
+
+def parse_qos(text: str) -> ParsedDocument[LayeredStrategy[ResourceQOSStrategy]] | RejectedDocument:
+    return _parse_nested(text, slo_documents.QOSConfig, ResourceQOSStrategy(), slo_validation.validate_qos)
+
+
+def parse_cpu_burst(text: str) -> ParsedDocument[LayeredStrategy[CPUBurstStrategy]] | RejectedDocument:
+    return _parse_nested(text, slo_documents.CPUBurstConfig, defaults.CPU_BURST, slo_validation.validate_cpu_burst)
+
+
+def parse_system(text: str) -> ParsedDocument[LayeredStrategy[SystemStrategy]] | RejectedDocument:
+    return _parse_nested(text, slo_documents.SystemConfig, defaults.SYSTEM_STRATEGY, slo_validation.validate_system)
+
+
+def parse_cpu_normalization(
+    text: str,
+) -> ParsedDocument[LayeredStrategy[slo_documents.CPUNormalizationStrategy]] | RejectedDocument:
+    return _parse_flat(text, slo_documents.CPUNormalizationConfig, slo_documents.DEFAULT_CPU_NORMALIZATION)
+
+
+def parse_resource_amplification(
+    text: str,
+) -> ParsedDocument[LayeredStrategy[slo_documents.ResourceAmplificationStrategy]] | RejectedDocument:
+    return _parse_flat(text, slo_documents.ResourceAmplificationConfig, slo_documents.DEFAULT_RESOURCE_AMPLIFICATION)
+
+
+def parse_host_applications(text: str) -> ParsedDocument[LayeredStrategy[HostApplications]] | RejectedDocument:
+    """Parse host-application-config. Nothing is merged: a node entry's list replaces the cluster's, even an empty
+    one.
+    """
+    if not text:
+        return ParsedDocument(LayeredStrategy(cluster=()))
+    given = decode_lenient(text, slo_documents.HostApplicationConfig)
+    if isinstance(given, FieldError):
+        return RejectedDocument(given)
+    layers, remarks = [], _unknown_field_errors(text, slo_documents.HostApplicationConfig)
+    for index, entry in enumerate(given.node_configs):
+        selector = _build_selector(entry.node_selector, f"nodeConfigs[{index}]")
+        if isinstance(selector, FieldError):
+            remarks.append(selector)
+        else:
+            layers.append(NodeStrategyLayer(name=entry.name, selector=selector, strategy=entry.applications))
+    return ParsedDocument(LayeredStrategy(cluster=given.applications, nodes=tuple(layers)), tuple(remarks))
+
+
+def _parse_nested(
+    text: str, model: type[Any], default: S, ranges: Callable[[Any], list[FieldError]]
+) -> ParsedDocument[LayeredStrategy[S]] | RejectedDocument:
+    """Parse `{clusterStrategy, nodeStrategies}`. A value out of range is used, as upstream does, and remarked on."""
+    if not text:
+        return ParsedDocument(LayeredStrategy(cluster=default))
+    given = decode_lenient(text, model)
+    if isinstance(given, FieldError):
+        return RejectedDocument(given)
+    cluster = default if given.cluster_strategy is None else overlay(default, given.cluster_strategy)
+    read_layers = _build_layers(text, model, cluster, given.node_strategies, "nodeStrategies")
+    return ParsedDocument(read_layers.value, (*read_layers.remarks, *ranges(given)))
+
+
+def _parse_flat(text: str, model: type[Any], default: S) -> ParsedDocument[LayeredStrategy[S]] | RejectedDocument:
+    """Parse a document with the cluster's strategy at the top level and `nodeConfigs` beside it."""
+    if not text:
+        return ParsedDocument(LayeredStrategy(cluster=default))
+    given = decode_lenient(text, model)
+    if isinstance(given, FieldError):
+        return RejectedDocument(given)
+    return _build_layers(text, model, overlay(default, given), given.node_configs, "nodeConfigs")
+
+
+def _build_layers(
+    text: str,
+    model: type[Any],
+    cluster: S,
+    entries: Iterable[Any],
+    where: str,
+    flaws: Callable[[S], list[FieldError]] = lambda _: [],
+) -> ParsedDocument[LayeredStrategy[S]]:
+    spoken = _names_any_field(text, where, type(cluster))
+    layers, remarks = [], _unknown_field_errors(text, model)
+    for index, entry in enumerate(entries):
+        here = f"{where}[{index}]"
+        selector = _build_selector(entry.node_selector, here)
+        if isinstance(selector, FieldError):
+            remarks.append(selector)
+            continue
+        # An entry without any setting is the cluster's strategy. One with a setting states the unset bandwidth as 0.
+        strategy = overlay(cluster, entry) if spoken[index] else cluster
+        if wrong := flaws(strategy):
+            remarks += [_prefix_error(here, flaw, "; the cluster's strategy is used for these nodes") for flaw in wrong]
+            strategy = cluster
+        layers.append(NodeStrategyLayer(name=entry.name, selector=selector, strategy=strategy))
+    return ParsedDocument(LayeredStrategy(cluster=cluster, nodes=tuple(layers)), tuple(remarks))
+
+
+def _build_selector(given: LabelSelector | None, path: str) -> Selector | FieldError:
+    """Build a node selector: None matches no node, an empty one every node."""
+    if given is None:
+        return NOTHING
+    try:
+        return Selector.from_label_selector(
+            given.match_labels, ((e.key, e.operator, e.values) for e in given.match_expressions)
+        )
+    except SelectorError as error:
+        return FieldError(f"{path}.nodeSelector", None, f"{error}; the entry is passed over")
+
+
+def _names_any_field(text: str, where: str, strategy: type[msgspec.Struct]) -> list[bool]:
+    """Return for each node entry whether it names any field of the strategy."""
+    names = {field.encode_name.lower() for field in msgspec.structs.fields(strategy)}
+    document: Any = msgspec.json.decode(text)
+    entries = _find_field(document, where) or []
+    return [isinstance(entry, dict) and any(key.lower() in names for key in entry) for entry in entries]
+
+
+def _find_field(document: Any, name: str) -> Any:
+    """Return the field by name in any case; of duplicates the last one counts."""
+    found = None
+    for key, value in document.items() if isinstance(document, Mapping) else ():
+        if key.lower() == name.lower() and value is not None:
+            found = value
+    return found
+
+
+def _unknown_field_errors(text: str, model: type[Any]) -> list[FieldError]:
+    return [unknown.to_field_error() for unknown in unknown_names(msgspec.json.decode(text), model)]
+
+
+def _prefix_error(path: str, flaw: FieldError, consequence: str) -> FieldError:
+    return FieldError(f"{path}.{flaw.field}", flaw.value, flaw.rule + consequence)

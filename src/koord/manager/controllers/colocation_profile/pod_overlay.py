@@ -1,0 +1,119 @@
+"""Which waiting pods a profile covers, and what it changes on them. Pure.
+
+The steps are those of admission without scheduler name, priority class and resource translation, which
+cannot be
+changed on an existing pod. Applying a profile twice has the same result as applying it once.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koord.api.koordinator.colocation_profile import ClusterColocationProfile
+from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.scheduling import PriorityClass
+from koord.manager.webhooks.admission import SYSTEM_NAMESPACES, AdmissionDenied
+from koord.manager.webhooks.colocation_profile.application import apply_profile
+from koord.manager.webhooks.colocation_profile.compiled import (
+    CompiledProfile,
+    compile_profile,
+    is_skipped_by_probability,
+)
+from koord.manager.webhooks.copy_on_write import PlainObject, readable, writable
+from koord.manager.webhooks.pod_mutating.admission import POD_LAYOUT
+from koord.values.selector import EVERYTHING, NOTHING, Selector, SelectorError
+
+
+class ProfileCoverage(msgspec.Struct, frozen=True):
+    """A profile compiled for existing pods. Unlike at admission, a profile without selector covers none."""
+
+    profile: CompiledProfile
+    pod_selector: Selector
+    namespace_selector: Selector
+    excluded_namespaces: frozenset[str]  # namespaces that no profile reaches
+
+
+def compile_coverage(
+    profile: ClusterColocationProfile, excluded_namespaces: frozenset[str] = SYSTEM_NAMESPACES
+) -> ProfileCoverage | str:
+    """Compile the profile, or return what is wrong with it."""
+    made = compile_profile(profile)
+    if made.bad_probability:
+        return f"probability: {made.bad_probability}"
+    try:
+        pods = _build_selector(profile.spec.selector, absent=NOTHING)
+        namespaces = _build_selector(profile.spec.namespace_selector, absent=EVERYTHING)
+    except SelectorError as error:
+        return f"selector: {error}"
+    movable = msgspec.structs.replace(made, scheduler_name="", priority_class_name="")
+    return ProfileCoverage(movable, pods, namespaces, excluded_namespaces)
+
+
+def is_covered(coverage: ProfileCoverage, pod: Pod, namespace_labels: Mapping[str, str] | None) -> bool:
+    meta = pod.metadata
+    if pod.spec.node_name or pod.status.phase not in ("", "Pending") or meta.deletion_timestamp is not None:
+        return False
+    if meta.namespace in coverage.excluded_namespaces or not coverage.pod_selector.matches(meta.labels):
+        return False
+    if not coverage.namespace_selector.is_everything() and (
+        namespace_labels is None or not coverage.namespace_selector.matches(namespace_labels)
+    ):
+        return False
+    return not is_skipped_by_probability(coverage.profile, lambda: stable_draw(coverage.profile.name, meta.uid))
+
+
+def stable_draw(profile: str, uid: str) -> int:
+    """Return 0 to 99, always the same for a pod: with a new draw each round half the pods would end as all of
+    them.
+    """
+    return zlib.crc32(f"{profile}/{uid}".encode()) % 100
+
+
+def overlay_profile(pod: PlainObject, profile: CompiledProfile) -> PlainObject | AdmissionDenied:
+    """Return the pod with the profile applied; the given pod is not changed."""
+    made = dict(pod)
+    for key, suffix in profile.label_suffixes:
+        value = readable(made, "metadata", "labels").get(key) or ""
+        if suffix and value.endswith(suffix):  # it was appended before; the steps below append it again
+            writable(made, "metadata", "labels")[key] = value.removesuffix(suffix)
+    return apply_profile(made, profile, POD_LAYOUT, _no_priority_class)
+
+
+def merge_patch(old: PlainObject, new: PlainObject) -> PlainObject:
+    """Return the JSON merge patch (RFC 7386) from one object to the other; empty when they are equal."""
+    patch: PlainObject = dict.fromkeys(old.keys() - new.keys())
+    for key, value in new.items():
+        if key not in old:
+            patch[key] = value
+        elif isinstance(value, dict) and isinstance(old[key], dict):
+            if inner := merge_patch(old[key], value):
+                patch[key] = inner
+        elif not _is_same_on_wire(old[key], value):
+            patch[key] = value
+    return patch
+
+
+def _is_same_on_wire(old: Any, new: Any) -> bool:
+    """Return whether two values are equal on the wire, where true is not 1."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(_is_same_on_wire(old[key], new[key]) for key in old)
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(_is_same_on_wire, old, new))
+    return type(old) is type(new) and bool(old == new)
+
+
+def _build_selector(given: LabelSelector | None, *, absent: Selector) -> Selector:
+    if given is None:
+        return absent
+    return Selector.from_label_selector(
+        given.match_labels, [(one.key, one.operator, one.values) for one in given.match_expressions]
+    )
+
+
+def _no_priority_class(name: str) -> PriorityClass | None:
+    raise AssertionError(f"priority class {name}: profiles for existing pods have none")

@@ -1,0 +1,232 @@
+"""The report on one node: every term of what it lends, what the node shows now, and why the two differ. Pure.
+
+The numbers are those of the decision itself; nothing is computed a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from koord.api.annotations import cpu_codecs, node_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
+from koord.api.model import QuantityText
+from koord.manager.explain import lending_terms
+from koord.manager.explain.lending_terms import LendingSum
+from koord.policy.colocation.decision import ColocationDecision, ColocationNodeView
+from koord.policy.colocation.node_patch import decide_node_patch, desired_resources
+from koord.values.quantity import Quantity
+
+ResourceState = Literal["UpToDate", "WithinThreshold", "WriteDue", "Withheld", "NoCapacity", "NotComputed"]
+
+
+def explain_difference(
+    shown: int | None, computed: int | None, *, sized: bool, due: bool, decision: ColocationDecision
+) -> tuple[ResourceState, str]:
+    """Explain why a node shows another amount than was computed just now. `due`: the next reconcile writes at
+    once.
+    """
+    if not sized:
+        return "NoCapacity", "the node states no capacity or no allocatable: nothing is written"
+    if shown == computed:
+        if computed is None:
+            return "Withheld", explain_withheld(decision)
+        return "UpToDate", ""
+    if computed is None:
+        return "WriteDue", f"{explain_withheld(decision)}; the resource is about to be removed"
+    if due or not shown:
+        return "WriteDue", "differs by more than the threshold: koord-manager writes it with the node's next report"
+    rules = decision.rules
+    percent = 100 * abs(computed - shown) / shown
+    return (
+        "WithinThreshold",
+        f"differs by {percent:.1f} %, not more than resourceDiffThreshold ({100 * rules.diff_threshold:g} %):"
+        f" written with the first report {rules.update_seconds} s after the last write",
+    )
+
+
+def explain_withheld(decision: ColocationDecision) -> str:
+    """Explain why the node lends nothing."""
+    resolved = decision.resolved
+    if not resolved.cluster_enabled:
+        return "co-location is off: colocation-config does not say enable: true for the cluster"
+    if not resolved.enabled:
+        layers = [f"nodeConfig {resolved.layer}"] if resolved.layer is not None else []
+        layers += ["the node's annotation"] if resolved.annotated else []
+        return f"co-location is off for this node by {' or '.join(layers) or 'its settings'}"
+    if decision.degraded is not None:
+        return f"nothing is lent: {decision.degraded}"
+    return "koord-manager does not compute it"
+
+
+LENT_RESOURCES = (BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY)
+
+
+class ResourceReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One resource. Amounts are milli-cores of CPU or bytes; None: the resource is absent."""
+
+    resource: str
+    sum: LendingSum | None = None  # None: nothing is lent, and `why` says so
+    computed: int | None = None
+    shown: int | None = None
+    state: ResourceState
+    why: str = ""
+
+
+class ZoneReport(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    lines: tuple[ResourceReport, ...]
+
+
+class NodeMetricReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The state of the node's NodeMetric; `flaw` says why nothing is lent by it."""
+
+    at: datetime | None = None
+    age_seconds: int | None = None
+    good_for_seconds: int | None = None  # below 0: that long over
+    flaw: str = ""
+
+
+class StrategySources(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The sources of the node's settings."""
+
+    enabled: bool
+    cluster_enabled: bool
+    node_config: str | None = None
+    annotation: bool = False
+    labels: tuple[str, ...] = ()
+    ignored: str = ""
+
+
+class RatioReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A normalization or amplification ratio: computed, shown on the node, and the error if there is none."""
+
+    computed: dict[str, float] = {}
+    shown: dict[str, float] = {}
+    cpu_model: str = ""
+    error: str = ""
+
+
+class NodeResourceReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    node: str
+    at: datetime
+    settings: StrategySources
+    report: NodeMetricReport
+    lines: tuple[ResourceReport, ...]
+    zones: tuple[ZoneReport, ...] = ()
+    normalization: RatioReport = RatioReport()
+    amplification: RatioReport = RatioReport()
+    estimated: tuple[str, ...] = ()  # pods without a sample: their request is counted
+    gone: tuple[str, ...] = ()  # samples of pods that are not on the node any more, and still count
+
+
+def report_node(view: ColocationNodeView, decision: ColocationDecision) -> NodeResourceReport:
+    batch = decision.batch
+    consumption = None if batch is None or batch.terms is None else batch.terms.consumption
+    resolved = decision.resolved
+    return NodeResourceReport(
+        node=view.node.metadata.name,
+        at=view.now,
+        settings=StrategySources(
+            enabled=resolved.enabled,
+            cluster_enabled=resolved.cluster_enabled,
+            node_config=resolved.layer,
+            annotation=resolved.annotated,
+            labels=resolved.labelled,
+            ignored=resolved.ignored,
+        ),
+        report=_report_metric(view, decision),
+        lines=_report_resources(view, decision),
+        zones=_report_zones(view, decision),
+        normalization=_report_normalization(view, decision),
+        amplification=_report_amplification(view, decision),
+        estimated=() if consumption is None else tuple("/".join(key) for key in consumption.estimated),
+        gone=() if consumption is None else tuple("/".join(key) for key in consumption.dangling),
+    )
+
+
+def _report_resources(view: ColocationNodeView, decision: ColocationDecision) -> tuple[ResourceReport, ...]:
+    node = view.node
+    target, found = desired_resources(node, decision), lending_terms.node_sums(node, decision)
+    sized = bool(node.status.capacity and node.status.allocatable)
+    due = decide_node_patch(node, decision, 0.0).status_due
+    lines = []
+    for name in LENT_RESOURCES:
+        shown = listed_amount(node.status.allocatable, name)
+        if name not in target:
+            lines.append(
+                ResourceReport(resource=name, shown=shown, state="NotComputed", why="the plugin is switched off")
+            )
+            continue
+        aim = target[name]
+        computed = None if aim is None else aim.value()
+        state, why = explain_difference(shown, computed, sized=sized, due=due, decision=decision)
+        lines.append(
+            ResourceReport(resource=name, sum=found.get(name), computed=computed, shown=shown, state=state, why=why)
+        )
+    return tuple(lines)
+
+
+def _report_zones(view: ColocationNodeView, decision: ColocationDecision) -> tuple[ZoneReport, ...]:
+    topology, batch = view.topology, decision.batch
+    if topology is None or batch is None:
+        return ()
+    shown = [{r.name: r.allocatable for r in zone.resources} for zone in topology.zones]
+    zones = []
+    for position, zone in enumerate(batch.zones):
+        listed: Mapping[str, QuantityText] = shown[position] if position < len(shown) else {}
+        lines = []
+        for name, total in lending_terms.zone_sums(zone, decision.normalization).items():
+            now = listed_amount(listed, name)
+            due = now is None or abs(total.result - now) > now * decision.rules.diff_threshold
+            state, why = explain_difference(now, total.result, sized=True, due=due, decision=decision)
+            lines.append(
+                ResourceReport(resource=name, sum=total, computed=total.result, shown=now, state=state, why=why)
+            )
+        zones.append(ZoneReport(name=zone.name, lines=tuple(lines)))
+    return tuple(zones)
+
+
+def _report_metric(view: ColocationNodeView, decision: ColocationDecision) -> NodeMetricReport:
+    flaw = "" if decision.degraded is None else str(decision.degraded)
+    at = None if view.metric is None else view.metric.status.update_time
+    if at is None:
+        return NodeMetricReport(flaw=flaw)
+    age = int((view.now - at).total_seconds())
+    return NodeMetricReport(
+        at=at, age_seconds=age, good_for_seconds=decision.rules.degrade_minutes * 60 - age, flaw=flaw
+    )
+
+
+def _report_normalization(view: ColocationNodeView, decision: ColocationDecision) -> RatioReport:
+    shown = cpu_codecs.parse_cpu_normalization_ratio(view.node.metadata.annotations)
+    found = decision.normalization
+    return RatioReport(
+        computed={} if found is None or found.ratio is None else {"cpu": found.ratio},
+        shown={"cpu": shown} if isinstance(shown, float) else {},
+        cpu_model="" if found is None else found.cpu_model,
+        error=found.error if found is not None else "",
+    )
+
+
+def _report_amplification(view: ColocationNodeView, decision: ColocationDecision) -> RatioReport:
+    shown = node_codecs.parse_amplification_ratios(view.node.metadata.annotations)
+    found = decision.amplification
+    return RatioReport(
+        computed={} if found is None else found.ratios,
+        shown={} if shown is None or isinstance(shown, MalformedAnnotation) else dict(shown),
+        error=found.error if found is not None else "",
+    )
+
+
+def listed_amount(listed: Mapping[str, QuantityText], name: str) -> int | None:
+    return _units(listed.get(name))
+
+
+def _units(text: QuantityText | None) -> int | None:
+    """Parse the amount; batch-cpu and mid-cpu are in milli-cores already."""
+    return None if text is None else Quantity.parse(text).value()

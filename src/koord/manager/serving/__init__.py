@@ -1,1 +1,0 @@
-"""How webhooks are reached: the HTTPS server, its certificates and the webhook configurations."""

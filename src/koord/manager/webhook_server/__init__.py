@@ -1,0 +1,1 @@
+"""Serving of the webhooks: the HTTPS server, its certificates, its handlers and the webhook configurations."""

@@ -1,0 +1,278 @@
+"""Rotates the certificate and updates the webhook configurations on every replica, without a failing call.
+
+A certificate of a new CA is served in three steps. First every configuration trusts the new CA beside the
+old one.
+Then, when API servers have had time to see that, each replica serves the new certificate and says so on the
+Secret.
+Last, when all replicas have said so, the old CA is dropped. The configurations themselves remember the CAs,
+so it
+does not matter who replaced the certificate, or how.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from koord.api.kubernetes.builtin_kinds import (
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    PODS,
+    SECRETS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+)
+from koord.api.kubernetes.meta import Object
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
+from koord.api.kubernetes.resource import Resource
+from koord.kube.controller.controller import Controller, ReconcileResult, Requeue, RequeueAfter
+from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.transport.api_error import ApiError
+from koord.manager.context import NAMESPACE, ManagerContext
+from koord.manager.webhook_server import cert_store, certificate, registration
+from koord.manager.webhook_server.cert_store import (
+    CertStore,
+    StoredCertificate,
+    acknowledge_serving,
+    ensure_certificate,
+)
+from koord.manager.webhook_server.metrics import WebhookMetrics
+from koord.manager.webhook_server.registration import WebhookAddress
+from koord.manager.webhook_server.server import ServingIdentity
+from koord.telemetry.clock import now
+
+_LOG = logging.getLogger(__name__)
+
+Obj = dict[str, Any]
+
+MUTATING_NAME = "koordinator-mutating-webhook-configuration"
+VALIDATING_NAME = "koordinator-validating-webhook-configuration"
+SECRET_NAME = "koordinator-webhook-certs"
+SERVICE_NAME = "koordinator-webhook-service"
+_REGISTRATION_GROUP = "admissionregistration.k8s.io"
+OWN_POD_SELECTOR = "koord-app=koord-manager"
+SYNC_KEY = "webhooks"
+SYNC_PERIOD_S = 60.0
+SETTLE_S = 10.0  # API servers read configurations from a cache: time until all of them trust a new authority
+OVERLAP_S = 600.0  # an old authority stays at least this long
+
+
+class WebhookConfigurationError(Exception):
+    """A webhook configuration is missing or cannot be written: nobody would call this server."""
+
+
+class WebhookObjectNames(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of the Secret and the webhook configurations; the environment may override them."""
+
+    secret: str = SECRET_NAME
+    mutating: str = MUTATING_NAME
+    validating: str = VALIDATING_NAME
+
+
+class CertRotator:
+    """Runs beside the server on every replica, leader or not. `initialised` is set after the first success."""
+
+    name: ClassVar[str] = "webhook-controller"
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("secrets",), ("create",), namespace=NAMESPACE),  # a name cannot limit this verb
+        RbacRule("", ("secrets",), (*READ_VERBS, "patch"), names=(SECRET_NAME,), namespace=NAMESPACE),
+        RbacRule("", ("pods",), READ_VERBS, namespace=NAMESPACE),
+        RbacRule(
+            _REGISTRATION_GROUP, ("mutatingwebhookconfigurations",), (*READ_VERBS, "patch"), names=(MUTATING_NAME,)
+        ),
+        RbacRule(
+            _REGISTRATION_GROUP, ("validatingwebhookconfigurations",), (*READ_VERBS, "patch"), names=(VALIDATING_NAME,)
+        ),
+    )
+
+    def __init__(
+        self,
+        context: ManagerContext,
+        identity: ServingIdentity,
+        store: CertStore,
+        metrics: WebhookMetrics,
+        *,
+        address: WebhookAddress,
+        paths: frozenset[str],
+        replica: str,
+        cert_dir: Path | None = None,
+        names: WebhookObjectNames = WebhookObjectNames(),  # noqa: B008 - a frozen value
+        excluded: Sequence[str] = (),
+        excluding: frozenset[str] = frozenset(),
+        settle_s: float = SETTLE_S,
+        overlap_s: float = OVERLAP_S,
+    ) -> None:
+        """`cert_dir` is the directory that shows what is served; `excluded` namespaces are hidden from `excluding`."""
+        self.initialised = asyncio.Event()
+        self._context = context
+        self._identity = identity
+        self._store = store
+        self._metrics = metrics
+        self._address = address
+        self._paths = paths
+        self._replica = replica
+        self._cert_dir = cert_dir
+        self._names = names
+        self._excluded_namespaces = tuple(excluded)
+        self._excluding_paths = excluding
+        self._settle_s = settle_s
+        self._overlap_s = overlap_s
+        self._adopted_at = 0.0
+        self._acknowledged = ""  # the fingerprint that this replica last said it serves
+        self._trusted_since: dict[bytes, float] = {}  # authority -> when all configurations were first seen to trust it
+        self._queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
+        self._task: asyncio.Task[None] | None = None
+        self.last_error = "the first look has not ended"
+
+    async def start(self) -> None:
+        informers, names = self._context.informers, self._names
+        named: Sequence[tuple[Resource[Any], str, str | None]] = (
+            (SECRETS, names.secret, self._address.namespace),
+            (MUTATING_WEBHOOK_CONFIGURATIONS, names.mutating, None),
+            (VALIDATING_WEBHOOK_CONFIGURATIONS, names.validating, None),
+        )
+        for resource, name, namespace in named:
+            informers.for_resource(resource, namespace, fields=f"metadata.name={name}").add_event_handler(
+                lambda _: self._queue.add(SYNC_KEY)
+            )
+        self._queue.add(SYNC_KEY)
+        controller = Controller(self.name, self._queue, self.reconcile)
+        self._task = asyncio.create_task(controller.run(), name=self.name)
+
+    async def stop(self) -> None:
+        self._queue.shutdown(drain=False)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def reconcile(self, _key: str) -> ReconcileResult:
+        try:
+            outcome = await self._sync()
+        except Exception as error:
+            self.last_error = str(error) or type(error).__name__
+            self._metrics.certificate_syncs.labels("failed").inc()
+            raise
+        self._metrics.certificate_syncs.labels("succeeded").inc()
+        return outcome
+
+    async def _sync(self) -> ReconcileResult:
+        kept = await ensure_certificate(self._store, self._address.dns_name, self._context.clock)
+        configurations = await self._configurations()
+        others = [] if await self._is_rotation_complete(kept, configurations) else [self._identity.material.ca_cert]
+        if others:
+            others += [registration.trusted_bundle(current) for _, current in configurations]
+        trusted = registration.merge_authorities(kept.material.ca_cert, others, now(self._context.clock))
+        self._metrics.trusted_authorities.labels().set(len(certificate.parse_authorities(trusted)))
+        for resource, current in configurations:
+            if not await self._write(resource, current, trusted):
+                return Requeue("another replica changed a configuration first")
+        served = await self._serve(kept)
+        self.initialised.set()
+        self.last_error = ""
+        overlapping = len(certificate.parse_authorities(trusted)) > 1
+        return RequeueAfter(min(SYNC_PERIOD_S, self._wait_s(kept, served=served, overlapping=overlapping)))
+
+    def _wait_s(self, kept: StoredCertificate, *, served: bool, overlapping: bool) -> float:
+        """Return the seconds until the next step. Steps of other replicas show as changes of the Secret."""
+        moment = self._context.clock.monotonic()
+        if not served:
+            return max(0.0, self._trusted_since[kept.material.ca_cert] + self._settle_s - moment)
+        if overlapping and self._acknowledged != kept.material.fingerprint:
+            return 0.0
+        left_s = self._adopted_at + self._overlap_s - moment
+        return left_s if overlapping and left_s > 0 else SYNC_PERIOD_S
+
+    # Trust -------------------------------------------------------------------------------------------------------
+
+    async def _configurations(self) -> list[tuple[Resource[Any], Obj]]:
+        found: list[tuple[Resource[Any], Obj]] = []
+        for resource, name in (
+            (MUTATING_WEBHOOK_CONFIGURATIONS, self._names.mutating),
+            (VALIDATING_WEBHOOK_CONFIGURATIONS, self._names.validating),
+        ):
+            current = await self._context.client.dynamic.get(resource, name)
+            if isinstance(current, ApiError):
+                why = f"not found {resource.kind} {name}" if current.not_found else f"{resource.kind} {name}: {current}"
+                raise WebhookConfigurationError(why)
+            found.append((resource, current))
+        return found
+
+    async def _write(self, resource: Resource[Object], current: Obj, trusted: bytes) -> bool:
+        target = registration.desired_webhooks(
+            current,
+            self._address,
+            trusted=trusted,
+            paths=self._paths,
+            excluded=self._excluded_namespaces,
+            excluding=self._excluding_paths,
+        )
+        if registration.is_up_to_date(current, target):
+            return True
+        answer = await self._context.client.dynamic.patch(
+            resource,
+            current["metadata"]["name"],
+            registration.build_patch(target),
+            kind="merge",
+            resource_version=current["metadata"]["resourceVersion"],
+        )
+        if isinstance(answer, ApiError):
+            if answer.conflict:
+                return False
+            raise WebhookConfigurationError(f"cannot change {resource.kind} {current['metadata']['name']}: {answer}")
+        _LOG.info("%s %s has %d entries now", resource.kind, current["metadata"]["name"], len(target.webhooks))
+        return True
+
+    async def _is_rotation_complete(
+        self, kept: StoredCertificate, configurations: Sequence[tuple[Resource[Any], Obj]]
+    ) -> bool:
+        """Return whether no replica can be left that serves a certificate of another CA than the present one."""
+        present = registration.merge_authorities(kept.material.ca_cert, (), now(self._context.clock))
+        bundles = [registration.trusted_bundle(current) for _, current in configurations]
+        if all(bundle in (b"", present) for bundle in bundles) and self._identity.material.ca_cert in (b"", present):
+            return True
+        fingerprint = kept.material.fingerprint
+        if self._identity.fingerprint != fingerprint:
+            return False
+        replicas = await self._replicas()
+        serving = await acknowledge_serving(self._store, self._replica, fingerprint, replicas)
+        self._acknowledged = serving.get(self._replica, "")
+        late = [name for name in {*replicas, self._replica} if serving.get(name) != fingerprint]
+        if late:
+            _LOG.info("the old authority stays trusted: %s still to serve the new certificate", ", ".join(sorted(late)))
+            return False
+        return self._context.clock.monotonic() - self._adopted_at >= self._overlap_s
+
+    async def _replicas(self) -> list[str]:
+        """Return the pods that may be called.
+
+        One of an older release never says what it serves, so the old CA stays until it is gone.
+        """
+        listing = await self._context.client.list(PODS, self._address.namespace, labels=OWN_POD_SELECTOR)
+        if isinstance(listing, ApiError):
+            raise WebhookConfigurationError(f"cannot see the other replicas: {listing}")
+        return [pod.metadata.name for pod in listing.items if pod.status.phase not in ("Succeeded", "Failed")]
+
+    # Serving -----------------------------------------------------------------------------------------------------
+
+    async def _serve(self, kept: StoredCertificate) -> bool:
+        """Serve the stored certificate, unless API servers may not trust it yet."""
+        identity, material = self._identity, kept.material
+        moment = self._context.clock.monotonic()
+        since = self._trusted_since.get(material.ca_cert, moment)
+        self._trusted_since = {material.ca_cert: since}
+        if identity.fingerprint != material.fingerprint:
+            replaces = bool(identity.fingerprint) and identity.material.ca_cert != material.ca_cert
+            if replaces and moment < since + self._settle_s:
+                return False
+            identity.adopt(material)
+            self._adopted_at = moment
+            for part, pem in (("certificate", material.cert), ("authority", material.ca_cert)):
+                self._metrics.certificate_not_after.labels(part).set(certificate.not_after(pem).timestamp())
+            _LOG.info("serving the certificate %s", material.fingerprint)
+        if self._cert_dir is not None:
+            await asyncio.to_thread(cert_store.write_cert_dir, self._cert_dir, material.files())
+        return True

@@ -1,0 +1,185 @@
+"""Calls the webhooks the way an API server does, so that a failure policy of Ignore does not hide an outage.
+
+Address and CA are taken from the stored webhook configurations, and the review goes through the service: a
+wrong
+caBundle, a missing endpoint or a closed port show here before they show as pods without a profile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import ssl
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import aiohttp
+import msgspec
+
+from koord.api.kubernetes.builtin_kinds import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from koord.api.kubernetes.rbac import RbacRule
+from koord.api.model import ObjectReference
+from koord.kube.transport.api_error import ApiError
+from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.manager.context import ManagerContext
+from koord.manager.webhook_server import registration
+from koord.manager.webhook_server.cert_rotator import MUTATING_NAME, VALIDATING_NAME, WebhookObjectNames
+from koord.manager.webhook_server.metrics import WebhookMetrics
+
+_LOG = logging.getLogger(__name__)
+
+Obj = dict[str, Any]
+
+PROBE_PERIOD_S = 60.0
+PROBE_TIMEOUT_S = 10.0
+UNREACHABLE_REASON = "WebhookUnreachable"
+REACHABLE_REASON = "WebhookReachable"
+_PROBE_UID = "00000000-0000-0000-0000-00000000c4ec"
+_CALL_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
+
+
+class ProbeTarget(msgspec.Struct, frozen=True):
+    url: str
+    server_name: str | None  # that the certificate must prove, where it is not the URL's host
+    ca_bundle: bytes
+    path: str
+
+
+class WebhookSelfProbe:
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("admissionregistration.k8s.io", ("mutatingwebhookconfigurations",), ("get",), (MUTATING_NAME,)),
+        RbacRule("admissionregistration.k8s.io", ("validatingwebhookconfigurations",), ("get",), (VALIDATING_NAME,)),
+        RbacRule("events.k8s.io", ("events",), ("create", "patch")),
+    )
+
+    def __init__(
+        self,
+        context: ManagerContext,
+        metrics: WebhookMetrics,
+        names: WebhookObjectNames = WebhookObjectNames(),  # noqa: B008 - a frozen value
+        *,
+        tells: Callable[[], bool] = lambda: True,
+        resolve: Callable[[str, str], str | None] = lambda _namespace, _service: None,
+    ) -> None:
+        """`tells`: whether this replica records the event. `resolve` finds a service that no DNS knows."""
+        self._context = context
+        self._metrics = metrics
+        self._names = names
+        self._records_events = tells
+        self._resolve = resolve
+        self._unreachable_paths: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="webhook-reach")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.probe_all()
+            except TRANSIENT_ERRORS as error:
+                _LOG.warning("the webhooks were not called for a check: %s", error)
+            await self._context.clock.sleep(PROBE_PERIOD_S)
+
+    async def probe_all(self) -> dict[str, str]:
+        """Call every registered path once. Return the error by path, "" without one."""
+        found: dict[str, str] = {}
+        for resource, name in (
+            (MUTATING_WEBHOOK_CONFIGURATIONS, self._names.mutating),
+            (VALIDATING_WEBHOOK_CONFIGURATIONS, self._names.validating),
+        ):
+            current = await self._context.client.dynamic.get(resource, name)
+            if isinstance(current, ApiError):
+                _LOG.warning("%s %s cannot be read: %s", resource.kind, name, current)
+                continue
+            about = ObjectReference(
+                api_version=resource.api_version, kind=resource.kind, name=name, uid=current["metadata"]["uid"]
+            )
+            for target in self._targets(current.get("webhooks") or []):
+                why = found[target.path] = await self._probe(target)
+                self._report(about, target, why)
+        return found
+
+    def _targets(self, entries: Iterable[Obj]) -> Iterable[ProbeTarget]:
+        seen: set[str] = set()
+        for entry in entries:
+            path = registration.entry_path(entry)
+            if path in seen:
+                continue
+            seen.add(path)
+            client = entry["clientConfig"]
+            trust = base64.b64decode(client.get("caBundle") or "")
+            service = client.get("service")
+            if not service:
+                yield ProbeTarget(client["url"], None, trust, path)
+                continue
+            name = f"{service['name']}.{service['namespace']}.svc"
+            known = self._resolve(service["namespace"], service["name"])
+            place = known or f"{name}:{service.get('port') or 443}"
+            yield ProbeTarget(f"https://{place}{path}", name, trust, path)
+
+    async def _probe(self, target: ProbeTarget) -> str:
+        try:
+            trust = ssl.create_default_context(cadata=target.ca_bundle.decode())
+            async with (
+                asyncio.timeout(PROBE_TIMEOUT_S),
+                aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
+                session.post(
+                    target.url, data=synthetic_review(), ssl=trust, server_hostname=target.server_name
+                ) as answer,
+            ):
+                body = msgspec.json.decode(await answer.read()) if answer.status == 200 else {}
+                if (body.get("response") or {}).get("uid") == _PROBE_UID:
+                    return ""
+                return f"answered {answer.status} without an AdmissionReview"
+        except TimeoutError:
+            return f"no answer within {PROBE_TIMEOUT_S:.0f} s"
+        except aiohttp.ClientConnectorCertificateError as error:
+            return str(error.certificate_error)
+        except aiohttp.ClientConnectorError as error:
+            refused = isinstance(error.os_error, ConnectionRefusedError)
+            return "connection refused" if refused else error.os_error.strerror or str(error.os_error)
+        except _CALL_ERRORS as error:
+            return str(error) or type(error).__name__
+
+    def _report(self, about: ObjectReference, target: ProbeTarget, why: str) -> None:
+        self._metrics.reachable.labels(target.path).set(0.0 if why else 1.0)
+        if why:
+            _LOG.warning("API servers cannot call %s: %s", target.url, why)
+            self._unreachable_paths.add(target.path)
+        elif target.path not in self._unreachable_paths:
+            return
+        else:
+            self._unreachable_paths.discard(target.path)
+        if not self._records_events():
+            return
+        if why:
+            message = f"{target.url} cannot be called as an API server calls it: {why}"
+            self._context.recorder.record(about, "Warning", UNREACHABLE_REASON, message, action="Check")
+        else:
+            message = f"{target.url} can be called again"
+            self._context.recorder.record(about, "Normal", REACHABLE_REASON, message, action="Check")
+
+
+def synthetic_review() -> bytes:
+    """Return a review of a kind that no webhook decides on, so that it changes and counts nothing."""
+    kind = {"group": "koordinator.sh", "version": "v1", "kind": "SelfCheck"}
+    resource = {"group": "koordinator.sh", "version": "v1", "resource": "selfchecks"}
+    request = {
+        "uid": _PROBE_UID,
+        "kind": kind,
+        "resource": resource,
+        "name": "self-check",
+        "operation": "CREATE",
+        "userInfo": {"username": "koord-manager"},
+        "object": {"apiVersion": "koordinator.sh/v1", "kind": "SelfCheck", "metadata": {"name": "self-check"}},
+        "dryRun": True,
+    }
+    return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})

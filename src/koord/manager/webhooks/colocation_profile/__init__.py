@@ -1,0 +1,1 @@
+"""ClusterColocationProfiles at admission: matching and applying. Shared by pods and reservations."""

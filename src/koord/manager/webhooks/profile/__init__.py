@@ -1,1 +1,0 @@
-"""ClusterColocationProfiles at admission: which match, and what they write. Shared by pods and reservations."""

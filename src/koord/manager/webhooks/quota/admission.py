@@ -1,0 +1,238 @@
+"""The mutating and validating admission of ElasticQuotas, and the events that the topology should remember."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from koord.api.annotations import quota_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator.protocol import (
+    A_QUOTA_NAMESPACES,
+    A_QUOTA_SHARED_WEIGHT,
+    DEFAULT_QUOTA,
+    L_QUOTA_PARENT,
+    L_QUOTA_TREE_ID,
+    ROOT_QUOTA,
+    SYSTEM_QUOTA,
+)
+from koord.api.koordinator.sigs_scheduling import ElasticQuota
+from koord.api.kubernetes.admission import AdmissionRequest
+from koord.api.model import convert
+from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
+from koord.manager.webhooks.quota import checks
+from koord.manager.webhooks.quota.checks import QuotaCheckGates
+from koord.manager.webhooks.quota.topology import (
+    QuotaDeleteAdmitted,
+    QuotaInfo,
+    QuotaTopology,
+    QuotaWriteAdmitted,
+    TopologyEvent,
+)
+from koord.values import resources as vector
+from koord.values.quantity_syntax import QuantityError
+
+_SHOWN_PODS = 2
+
+
+class QuotaPodLister(Protocol):
+    """Lists the pods of the cluster by what binds them to a quota."""
+
+    def pods_with_label(self, quota: str) -> Sequence[str]:
+        """Return the names of the pods whose label names the quota."""
+        ...
+
+    def has_pods_in(self, namespace: str) -> bool: ...
+
+
+class QuotaRuling(msgspec.Struct, frozen=True):
+    """The decision, and the event for the topology unless the request was a dry run."""
+
+    verdict: AdmissionDecision
+    event: TopologyEvent | None = None
+
+
+class UnreadableQuota(msgspec.Struct, frozen=True):
+    why: str
+
+
+def decode_quota(
+    plain: dict[str, object] | None, request: AdmissionRequest
+) -> tuple[ElasticQuota, QuotaInfo] | UnreadableQuota:
+    if plain is None:
+        return UnreadableQuota("there is no content to decode")
+    try:
+        quota = convert(plain, ElasticQuota)
+        info = QuotaInfo.from_quota(quota)
+        vector.parse(quota.status.used)  # so that no check meets an amount that is none
+    except (msgspec.ValidationError, QuantityError) as error:
+        return UnreadableQuota(str(error))
+    return quota, info if info.namespace else msgspec.structs.replace(info, namespace=request.namespace)
+
+
+def validate_quota(
+    request: AdmissionRequest, tree: QuotaTopology, pods: QuotaPodLister, rules: QuotaCheckGates, now: float
+) -> QuotaRuling:
+    if request.sub_resource:
+        return QuotaRuling(AdmissionAllowed())
+    match request.operation:
+        case "CREATE":
+            found = decode_quota(request.object, request)
+            if isinstance(found, UnreadableQuota):
+                return QuotaRuling(AdmissionDenied(400, found.why))
+            return _validate_create(*found, tree, rules, now)
+        case "UPDATE":
+            found, before = decode_quota(request.object, request), decode_quota(request.old_object, request)
+            if isinstance(found, UnreadableQuota):
+                return QuotaRuling(AdmissionDenied(400, found.why))
+            if isinstance(before, UnreadableQuota):
+                return QuotaRuling(AdmissionDenied(400, before.why))
+            return _validate_update(found, before, tree, pods, rules, now)
+        case "DELETE":
+            name = request.name or _object_name(request.old_object)
+            fault = _delete_fault(name, tree, pods)
+            return (
+                QuotaRuling(AdmissionDenied(400, fault))
+                if fault
+                else QuotaRuling(AdmissionAllowed(), QuotaDeleteAdmitted(name, now))
+            )
+        case _:
+            return QuotaRuling(AdmissionAllowed())
+
+
+def _validate_create(
+    quota: ElasticQuota, info: QuotaInfo, tree: QuotaTopology, rules: QuotaCheckGates, now: float
+) -> QuotaRuling:
+    if tree.get(info.name) is not None:
+        return QuotaRuling(AdmissionDenied(400, f"AddQuota quota already exist:{info.name}"))
+    for namespace in info.namespaces:
+        if owner := tree.owner_of(namespace, besides=info.name):
+            words = f"AddQuota quota {info.name}'s annotation namespace {namespace} is already bound to quota {owner}"
+            return QuotaRuling(AdmissionDenied(400, words))
+    fault = checks.spec_fault(quota, info) or checks.topology_fault(info, None, tree, rules, lambda: False)
+    return (
+        QuotaRuling(AdmissionDenied(400, fault))
+        if fault
+        else QuotaRuling(AdmissionAllowed(), QuotaWriteAdmitted(info, now))
+    )
+
+
+def _validate_update(
+    new: tuple[ElasticQuota, QuotaInfo],
+    before: tuple[ElasticQuota, QuotaInfo],
+    tree: QuotaTopology,
+    pods: QuotaPodLister,
+    rules: QuotaCheckGates,
+    now: float,
+) -> QuotaRuling:
+    quota, info = new
+    if _changes_nothing_checked(new, before):
+        return QuotaRuling(AdmissionAllowed())
+    name = info.name
+    if name in (SYSTEM_QUOTA, ROOT_QUOTA):
+        return QuotaRuling(AdmissionDenied(400, f"invalid quota {name}"))
+    for namespace in info.namespaces:
+        if owner := tree.owner_of(namespace, besides=name):
+            bound = f"namespace {namespace} is already bound to quota {owner}"
+            # The misspelling is upstream's, and scripts may look for it.
+            words = f"UpdadteQuota, quota {name} update namespaces, but {bound}"
+            return QuotaRuling(AdmissionDenied(400, words))
+    known = tree.get(name)
+    if known is None:
+        return QuotaRuling(AdmissionDenied(400, f"UpdateQuota quota not exist in quotaInfoMap:{name}"))
+
+    def has_pods() -> bool:
+        claimed = quota_codecs.quota_namespaces(before[0].metadata.annotations)
+        return bool(pods.pods_with_label(name)) or any(pods.has_pods_in(namespace) for namespace in (name, *claimed))
+
+    fault = checks.spec_fault(quota, info) or checks.topology_fault(info, known, tree, rules, has_pods)
+    return (
+        QuotaRuling(AdmissionDenied(400, fault))
+        if fault
+        else QuotaRuling(AdmissionAllowed(), QuotaWriteAdmitted(info, now))
+    )
+
+
+def _changes_nothing_checked(new: tuple[ElasticQuota, QuotaInfo], before: tuple[ElasticQuota, QuotaInfo]) -> bool:
+    """Return whether nothing that is checked changes."""
+    (quota, info), (old_quota, old) = new, before
+    claims = (one.metadata.annotations.get(A_QUOTA_NAMESPACES, "") for one in (quota, old_quota))
+    return (
+        info.parent == old.parent
+        and info.is_parent == old.is_parent
+        and info.tree_id == old.tree_id
+        and next(claims) == next(claims)
+        and info.min == old.min
+        and info.max == old.max
+    )
+
+
+def _delete_fault(name: str, tree: QuotaTopology, pods: QuotaPodLister) -> str | None:
+    if name in (SYSTEM_QUOTA, ROOT_QUOTA, DEFAULT_QUOTA):
+        return f"can not delete quotaGroup :{name}"
+    if tree.get(name) is None:
+        return f"not found quota:{name}"
+    if children := tree.children(name):
+        return f"delete quota failed, quota {name} has {len(children)} child quotas"
+    if bound := sorted(pods.pods_with_label(name)):
+        shown = [*bound[:_SHOWN_PODS], *(["..."] if len(bound) > _SHOWN_PODS else [])]
+        return f"delete quota failed, quota {name} has {len(bound)} child pods: {', '.join(shown)}"
+    return None
+
+
+def _object_name(plain: dict[str, object] | None) -> str:
+    meta = (plain or {}).get("metadata")
+    name = meta.get("name") if isinstance(meta, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def mutate_quota(request: AdmissionRequest, tree: QuotaTopology) -> AdmissionDecision:
+    """Default a new ElasticQuota: a parent, the tree of that parent, and a weight for each resource of its max."""
+    if request.operation != "CREATE" or request.sub_resource:
+        return AdmissionAllowed()
+    found = decode_quota(request.object, request)
+    if isinstance(found, UnreadableQuota):
+        return AdmissionDenied(400, found.why)
+    quota, info = found
+    if info.name == ROOT_QUOTA:
+        return AdmissionAllowed()
+    labels, annotations = dict(quota.metadata.labels), dict(quota.metadata.annotations)
+    if not labels.get(L_QUOTA_PARENT):
+        labels[L_QUOTA_PARENT] = ROOT_QUOTA
+    if not info.tree_id and info.parent != ROOT_QUOTA:
+        parent = tree.get(info.parent)
+        if parent is None:
+            return AdmissionDenied(400, f"fill quota {info.name} failed, parent not exist")
+        if parent.tree_id:
+            labels[L_QUOTA_TREE_ID] = parent.tree_id
+    weights = _shared_weight(quota, info, request.object or {})
+    if isinstance(weights, MalformedAnnotation):
+        return AdmissionDenied(400, f"fillDefaultQuotaInfo unmarshal sharedWeight failed:{weights.reason}")
+    annotations[A_QUOTA_SHARED_WEIGHT] = weights
+    if labels == quota.metadata.labels and annotations == quota.metadata.annotations:
+        return AdmissionAllowed()
+    return AdmissionAllowed(_with_metadata(request.object or {}, labels=labels, annotations=annotations))
+
+
+def _shared_weight(quota: ElasticQuota, info: QuotaInfo, plain: dict[str, Any]) -> str | MalformedAnnotation:
+    """Return the annotation's text; it stays as it is when it names exactly the resources of max."""
+    text = quota.metadata.annotations.get(A_QUOTA_SHARED_WEIGHT, "")
+    if not text:
+        # A quota without max gets the text that Go writes for a map that is not there.
+        spec = plain.get("spec") or {}
+        return quota_codecs.dump_quota_resources(vector.to_wire(info.max)) if spec.get("max") is not None else "null"
+    stated = quota_codecs.parse_quota_resources(quota.metadata.annotations, A_QUOTA_SHARED_WEIGHT)
+    if isinstance(stated, MalformedAnnotation):
+        return stated
+    weights = vector.parse(stated or {})
+    if weights.keys() == info.max.keys():
+        return text
+    return quota_codecs.dump_quota_resources(
+        vector.to_wire({key: weights.get(key, most) for key, most in info.max.items()})
+    )
+
+
+def _with_metadata(plain: dict[str, Any], **parts: dict[str, str]) -> dict[str, Any]:
+    return {**plain, "metadata": {**(plain.get("metadata") or {}), **parts}}

@@ -1,1 +1,0 @@
-"""Gangs: pods that start together or not at all. Who is in one, what it asks for, and what becomes of a round."""

@@ -1,0 +1,404 @@
+"""Bind decided pods: wait at Permit, run PreBind, write the binding once, and find out what became of it.
+
+    submit -> [Permit: wait] -> PreBind -> bind --201--> confirmed later by the watch
+                   |               |         |
+                   | rejected      | failed  | refused: undo          no answer: ask the server what is true
+                   +---------------+---------+----------------> undo: unreserve, forget, wake others, report, requeue
+
+An answer that never came is not a failure: the pod keeps its resources until the server says whether it is bound.
+A reserve pod has no binding: the status of its Reservation is written instead (`StatusBinder`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import ApiError
+from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import PODS
+from koord.scheduler.framework.attempt import AttemptFailure, describe_error, failure_of_verdict, plugin_that_raised
+from koord.scheduler.framework.bind_effects import PodPatch, PreBindActions, StatusBinding
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.decision import ChosenNode
+from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.framework.verdict import Fault, Reject, Skip
+from koord.scheduler.queue.queued_pod import QueuedPod
+from koord.scheduler.waiting_pods import WaitingPod, WaitingPods
+from koord.telemetry.clock import Clock
+
+
+class BindingContext:
+    """Carry what the steps after a decision need to bind one pod to its node, or to undo that."""
+
+    __slots__ = ("cycle", "decision", "pod", "profile", "queued", "started", "waits")
+
+    def __init__(
+        self,
+        queued: QueuedPod,
+        profile: SchedulerProfile,
+        cycle: CycleState,
+        decision: ChosenNode,
+        waits: Mapping[str, float],
+        started: float,
+    ) -> None:
+        self.queued = queued
+        self.pod: PodInfo = queued.pod  # as it was decided about; `queued.pod` follows the server
+        self.profile = profile
+        self.cycle = cycle
+        self.decision = decision
+        self.waits = waits  # by plugin: how long Permit may hold it
+        self.started = started
+
+    @property
+    def node_name(self) -> str:
+        return self.decision.node
+
+    def unreserve(self) -> None:
+        """Run Unreserve of all plugins in reverse order; it must work for plugins whose Reserve was never run."""
+        for plugin in reversed(self.profile.plugins_at("reserve")):
+            plugin.unreserve(self.cycle, self.pod, self.node_name)
+
+
+_STATUS_WRITE_TRIES = 5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
+
+
+class StatusBinder:
+    """Write a `StatusBinding`: the pod patch to the object's metadata, then its new status in place of a binding.
+
+    After a conflict the status is computed anew from what the server has. An answer that never came is not a failure:
+    the server is asked until it says whether the object shows the status.
+    """
+
+    def __init__(self, client: Client, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+
+    async def write(self, binding: StatusBinding, pod_patch: PodPatch | None) -> Fault | None:
+        if pod_patch is not None and (pod_patch.annotations or pod_patch.labels):
+            fault = await self._patch_metadata(binding, pod_patch)
+            if fault is not None:
+                return fault
+        message = ""
+        for _ in range(_STATUS_WRITE_TRIES):
+            live = await self._latest(binding)
+            if isinstance(live, Fault):
+                return live
+            status = binding.make_status(live)
+            if isinstance(status, Fault):
+                return status
+            patch = {"metadata": {"resourceVersion": live.metadata.resource_version}, "status": status}
+            try:
+                answer = await self._client.patch(
+                    binding.resource,
+                    binding.name,
+                    patch,
+                    binding.namespace or None,
+                    kind="merge",
+                    subresource="status",
+                    uid=binding.uid,
+                )
+            except TRANSIENT_ERRORS as outage:
+                return await self._confirm_status(binding, str(outage))
+            if not isinstance(answer, ApiError):
+                return None
+            message = answer.message
+            if answer.code >= 500:  # it may be done all the same
+                return await self._confirm_status(binding, message)
+            if not answer.conflict:
+                return Fault(message)
+        return Fault(message)
+
+    async def _patch_metadata(self, binding: StatusBinding, pod_patch: PodPatch) -> Fault | None:
+        metadata: dict[str, Any] = {"annotations": dict(pod_patch.annotations), "labels": dict(pod_patch.labels)}
+        patch = {"metadata": {field: values for field, values in metadata.items() if values}}
+        try:
+            answer = await self._client.patch(
+                binding.resource, binding.name, patch, binding.namespace or None, kind="merge", uid=binding.uid
+            )
+        except TRANSIENT_ERRORS as outage:
+            return Fault(str(outage))
+        return Fault(answer.message) if isinstance(answer, ApiError) else None
+
+    async def _latest(self, binding: StatusBinding) -> Any:
+        """Return the object as the server has it, or a fault that says why it cannot be written."""
+        try:
+            live = await self._client.get(binding.resource, binding.name, binding.namespace or None)
+        except TRANSIENT_ERRORS as outage:
+            return Fault(str(outage))
+        if isinstance(live, ApiError):
+            return Fault(live.message)
+        return live if live.metadata.uid == binding.uid else Fault(f"{binding.name} is another object now")
+
+    async def _confirm_status(self, binding: StatusBinding, message: str) -> Fault | None:
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                live = await self._client.get(binding.resource, binding.name, binding.namespace or None)
+            except TRANSIENT_ERRORS:
+                live = None
+            if isinstance(live, ApiError) and live.not_found:
+                return Fault(message)
+            if live is not None and not isinstance(live, ApiError):
+                shown = live.metadata.uid == binding.uid and binding.is_written(live)
+                return None if shown else Fault(message)
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+_LOG = logging.getLogger(__name__)
+
+# Bindings on the wire at a time. More does not make an API server quicker, and decisions should not run far ahead.
+MAX_CONCURRENT_BINDINGS = 64
+# Decided pods that may queue for their turn; the loop pauses beyond that, so that decisions see a recent state.
+MAX_PENDING_BINDINGS = 256
+_PREBIND_POLL_S = (0.1, 1.0)  # first and longest interval between checks whether PreBind actions are done
+_CONFIRM_POLL_S = (0.5, 10.0)  # first and longest interval between questions to the server whether the pod is bound
+
+OnBound = Callable[[BindingContext], None]
+OnBindingFailed = Callable[[BindingContext, AttemptFailure], None]
+
+
+class Binder:
+    """Run one binding cycle per submitted pod; exactly one of `bound` and `undone` is called for each of them."""
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        waiting_pods: WaitingPods,
+        *,
+        committed: Callable[[str], None],
+        bound: OnBound,
+        undone: OnBindingFailed,
+        waited: Callable[[str, float], None],
+        took: Callable[[str, str, float], None],
+    ) -> None:
+        """Take the callbacks of the scheduling loop.
+
+        `waited` receives the result of each wait at Permit under Kubernetes' name of it, and its duration in seconds.
+        """
+        self._client = client
+        self._clock = clock
+        self._waiting_pods = waiting_pods
+        self._on_committed = committed
+        self._on_bound = bound
+        self._on_binding_failed = undone
+        self._observe_permit_wait = waited
+        self._observe_point = took  # a point of a profile, in seconds
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._semaphore = asyncio.Semaphore(MAX_CONCURRENT_BINDINGS)
+        self._drained = asyncio.Event()
+        self._status_binder = StatusBinder(client, clock)
+        self.in_progress = 0  # past Permit, not yet answered
+
+    def submit(self, context: BindingContext) -> None:
+        waiting_pod = None
+        if context.waits:
+            now = self._clock.monotonic()
+            waiting_pod = WaitingPod(
+                context.pod, context.node_name, {name: now + wait for name, wait in context.waits.items()}
+            )
+            self._waiting_pods.add(waiting_pod)
+        else:
+            self._commit(context)
+        task = asyncio.create_task(self._binding_cycle(context, waiting_pod), name=f"bind-{context.pod.key}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def wait_for_releases(self) -> None:
+        """Wait until pods just rejected at Permit have released their resources, so that the next decision
+        sees them.
+        """
+        while self._waiting_pods.releasing:  # noqa: ASYNC110 - a turn or two of the loop: their answer is there already
+            await asyncio.sleep(0)
+
+    @property
+    def has_capacity(self) -> bool:
+        return self.in_progress < MAX_PENDING_BINDINGS
+
+    async def wait_for_capacity(self) -> None:
+        while not self.has_capacity:
+            self._drained.clear()
+            await self._drained.wait()
+
+    async def stop(self) -> None:
+        """Cancel all binding cycles: nothing new is written, and requests on the wire are left to the next leader's
+        watch.
+        """
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # The binding cycle -------------------------------------------------------------------------------------------
+
+    async def _binding_cycle(self, context: BindingContext, waiting_pod: WaitingPod | None) -> None:
+        if waiting_pod is not None:
+            began = self._clock.monotonic()
+            try:
+                refusal = await waiting_pod.wait(self._clock, context.waits)
+            finally:
+                self._waiting_pods.remove(context.pod.uid)
+            self._observe_permit_wait(
+                "Success" if refusal is None else "Unschedulable", self._clock.monotonic() - began
+            )
+            if refusal is not None:
+                refused = failure_of_verdict(refusal.plugin, "Permit", Reject((refusal.message,)))
+                self._on_binding_failed(context, msgspec.structs.replace(refused, silent_release=refusal.quiet))
+                return
+            self._commit(context)
+        try:
+            async with self._semaphore:
+                failure = await self._pre_bind_and_bind(context)
+        except Exception as error:  # noqa: BLE001 - a plugin's or our own fault: this pod fails, the scheduler lives
+            _LOG.exception("binding %s failed", context.pod.key)
+            failure = AttemptFailure(
+                message=f'running "{plugin_that_raised(error)}" plugin: {describe_error(error)}', error=True
+            )
+        finally:
+            self.in_progress -= 1
+            if self.has_capacity:
+                self._drained.set()
+        if failure is None:
+            self._on_bound(context)
+        else:
+            self._on_binding_failed(context, failure)
+
+    def _commit(self, context: BindingContext) -> None:
+        self.in_progress += 1
+        self._on_committed(context.pod.uid)
+
+    async def _pre_bind_and_bind(self, context: BindingContext) -> AttemptFailure | None:
+        began = self._clock.monotonic()
+        pod_patch = await self._run_pre_bind(context)
+        self._observe_point(context.profile.scheduler_name, "PreBind", self._clock.monotonic() - began)
+        if isinstance(pod_patch, AttemptFailure):
+            return pod_patch
+        pod, node = context.pod, context.node_name
+        for plugin in context.profile.plugins_at("bind"):
+            effect = plugin.bind(context.cycle, pod, node)
+            if isinstance(effect, Skip):
+                continue
+            if isinstance(effect, PreBindActions):  # in place of a binding
+                fault = await self._execute(effect)
+                return None if fault is None else failure_of_verdict(plugin.name, "Bind", fault)
+            if isinstance(effect, StatusBinding):
+                fault = await self._status_binder.write(effect, pod_patch)
+                return None if fault is None else failure_of_verdict(plugin.name, "Bind", fault)
+            if isinstance(effect, Reject | Fault):
+                return failure_of_verdict(plugin.name, "Bind", effect)
+            break
+        if pod_patch is not None and pod_patch.labels:
+            failure = await self._patch_labels(context, pod_patch)
+            if failure is not None:
+                return failure
+        began = self._clock.monotonic()
+        failure = await self._post_binding(context, pod_patch.annotations if pod_patch is not None else None)
+        self._observe_point(context.profile.scheduler_name, "Bind", self._clock.monotonic() - began)
+        return failure
+
+    async def _post_binding(
+        self, context: BindingContext, annotations: Mapping[str, str] | None
+    ) -> AttemptFailure | None:
+        pod, node = context.pod, context.node_name
+        try:
+            refused = await self._client.bind(pod.namespace, pod.name, node, uid=pod.uid, annotations=annotations)
+        except TRANSIENT_ERRORS as outage:
+            return await self._confirm_binding(context, f'running Bind plugin "DefaultBinder": {outage}')
+        if refused is None:
+            return None
+        message = f'running Bind plugin "DefaultBinder": {refused.message}'
+        if refused.code >= 500 or refused.conflict:  # it may be bound all the same, by this call or by a lost one
+            return await self._confirm_binding(context, message)
+        return AttemptFailure(message=message, error=True)
+
+    async def _run_pre_bind(self, context: BindingContext) -> PodPatch | AttemptFailure | None:
+        annotations: dict[str, str] = {}
+        labels: dict[str, str] = {}
+        for plugin in context.profile.plugins_at("pre_bind"):
+            effect = plugin.pre_bind(context.cycle, context.pod, context.node_name)
+            if isinstance(effect, PreBindActions):
+                fault = await self._execute(effect)
+                if fault is not None:
+                    return failure_of_verdict(plugin.name, "PreBind", fault)
+                effect = effect.pod_patch
+            if isinstance(effect, Reject | Fault):
+                return failure_of_verdict(plugin.name, "PreBind", effect)
+            if effect is not None:
+                annotations.update(effect.annotations)
+                labels.update(effect.labels)
+        return self._run_apply_patch(context, PodPatch(annotations, labels)) if annotations or labels else None
+
+    def _run_apply_patch(self, context: BindingContext, pod_patch: PodPatch) -> PodPatch | AttemptFailure:
+        """Let the ApplyPatch plugin change the combined patch of all PreBind plugins; the first that does not skip
+        decides.
+        """
+        for plugin in context.profile.plugins_at("apply_patch"):
+            answer = plugin.apply_patch(context.cycle, context.pod, context.node_name, pod_patch)
+            if isinstance(answer, Fault):
+                return failure_of_verdict(plugin.name, "PreBind", answer)
+            if not isinstance(answer, Skip):
+                return answer
+        return pod_patch
+
+    async def _execute(self, actions: PreBindActions) -> Fault | None:
+        for write in actions.writes:
+            try:
+                done = await self._client.patch(
+                    write.resource, write.name, write.patch, write.namespace or None, kind="merge"
+                )
+            except TRANSIENT_ERRORS as outage:
+                return Fault(str(outage))
+            if isinstance(done, ApiError):
+                return Fault(done.message)
+        end = self._clock.monotonic() + actions.timeout_s
+        pause, longest = _PREBIND_POLL_S
+        while True:
+            settled = actions.is_done()
+            if isinstance(settled, Fault):
+                return settled
+            if settled:
+                return None
+            if self._clock.monotonic() >= end:
+                return Fault("timed out waiting for the condition")
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    async def _patch_labels(self, context: BindingContext, pod_patch: PodPatch) -> AttemptFailure | None:
+        """Patch the pod's labels before the binding, which can carry annotations but no labels."""
+        pod = context.pod
+        patch = {"metadata": {"labels": dict(pod_patch.labels)}}
+        try:
+            done = await self._client.patch(PODS, pod.name, patch, pod.namespace, kind="merge", uid=pod.uid)
+        except TRANSIENT_ERRORS as outage:
+            return AttemptFailure(message=f'running PreBind plugin "DefaultPreBind": {outage}', error=True)
+        if isinstance(done, ApiError):
+            return AttemptFailure(message=f'running PreBind plugin "DefaultPreBind": {done.message}', error=True)
+        return None
+
+    async def _confirm_binding(self, context: BindingContext, message: str) -> AttemptFailure | None:
+        """Ask the server until it says whether the pod is bound to the node after all; return the failure if it is
+        not.
+        """
+        pod = context.pod
+        pause, longest = _CONFIRM_POLL_S
+        while True:
+            try:
+                seen = await self._client.get(PODS, pod.name, pod.namespace)
+            except TRANSIENT_ERRORS:
+                seen = None
+            if isinstance(seen, ApiError) and seen.not_found:
+                return AttemptFailure(message=message, error=True)
+            if seen is not None and not isinstance(seen, ApiError):
+                bound = seen.metadata.uid == pod.uid and seen.spec.node_name == context.node_name
+                return None if bound else AttemptFailure(message=message, error=True)
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, longest)

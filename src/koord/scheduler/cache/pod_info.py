@@ -1,0 +1,178 @@
+"""Represent a pod in the scheduler's cache: its identity, its shape, its label group, and where it is.
+
+A label group is all pods of one namespace with equal labels: no selector can tell them apart. Where they are placed is
+counted by `selector_counts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from datetime import datetime
+from typing import Any, cast
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from koord.api.koordinator.protocol import A_RESERVE_POD
+from koord.api.kubernetes import pod as api_pod
+from koord.api.kubernetes.meta import OwnerReference
+from koord.api.kubernetes.pod_resources import pod_requests
+from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.cache.pod_shape import PodShape
+
+
+class LabelGroup:
+    """Hold a namespace and a label set that some pods share.
+
+    `memo` is where plugins keep what they derive from the two; it goes with the last such pod.
+    """
+
+    __slots__ = ("__weakref__", "labels", "memo", "namespace")
+
+    def __init__(self, namespace: str, labels: Mapping[str, str]) -> None:
+        self.namespace = namespace
+        self.labels = labels
+        self.memo: dict[Hashable, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"Peers({self.namespace}, {dict(self.labels)})"
+
+
+class LabelGroups:
+    """Intern one group for each namespace and label set that some pod has."""
+
+    def __init__(self) -> None:
+        self._known: WeakValueDictionary[Hashable, LabelGroup] = WeakValueDictionary()
+
+    def group_of(self, namespace: str, labels: Mapping[str, str]) -> LabelGroup:
+        key = (namespace, frozenset(labels.items()))
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = LabelGroup(namespace, labels)
+        return known
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+_NO_ANNOTATIONS: Mapping[str, str] = {}
+
+
+class HeldResources(msgspec.Struct, frozen=True):
+    """Hold what a pod takes of its node where that is less than its requests, because a part is counted for others
+    already.
+    """
+
+    requests: dict[str, int]
+    nonzero_cpu: int = 0
+    nonzero_memory: int = 0
+
+
+class PodInfo:
+    """Hold one pod; immutable by convention: a changed pod is a new PodInfo.
+
+    Requests of a placed pod include a resize in progress.
+    """
+
+    __slots__ = (
+        "annotations",
+        "claims",
+        "created",
+        "deleting",
+        "gates",
+        "held",
+        "initialized_at",
+        "is_daemon_pod",
+        "is_reserve_pod",
+        "key",
+        "label_group",
+        "labels",
+        "name",
+        "namespace",
+        "node_name",
+        "nominated_node",
+        "owner",
+        "owners",
+        "preempted",
+        "requests",
+        "resource_version",
+        "scheduled_at",
+        "scheduler",
+        "shape",
+        "started",
+        "uid",
+    )
+
+    def __init__(self, pod: Pod, shape: PodShape, label_group: LabelGroup) -> None:
+        meta = pod.metadata
+        self.uid = meta.uid
+        self.namespace = meta.namespace
+        self.name = meta.name
+        self.key = f"{meta.namespace}/{meta.name}"
+        self.resource_version = meta.resource_version
+        self.label_group = label_group
+        self.labels: Mapping[str, str] = label_group.labels
+        self.annotations: Mapping[str, str] = meta.annotations or _NO_ANNOTATIONS
+        self.is_reserve_pod = A_RESERVE_POD in self.annotations  # it stands for a Reservation; no server has it
+        self.owners: tuple[OwnerReference, ...] = meta.owner_references
+        self.owner: OwnerReference | None = next((o for o in meta.owner_references if o.controller), None)
+        self.is_daemon_pod = any(o.kind == "DaemonSet" for o in meta.owner_references)
+        self.created: datetime | None = meta.creation_timestamp
+        self.deleting = meta.deletion_timestamp is not None
+        self.preempted = self.deleting and _is_preempted(pod)  # it is on its way out, to make room
+        self.started: datetime | None = pod.status.start_time
+        self.scheduled_at, self.initialized_at = _condition_times(pod)
+        self.node_name = pod.spec.node_name
+        self.nominated_node = pod.status.nominated_node_name
+        self.scheduler = shape.spec.scheduler_name
+        self.gates: tuple[str, ...] = tuple(gate.name for gate in pod.spec.scheduling_gates)
+        self.claims = pod.status.resource_claim_statuses  # which ResourceClaims were made for it
+        self.shape = shape
+        self.requests: dict[str, int] = shape.requests
+        self.held: HeldResources | None = None
+        statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+        if any(status.resources is not None for status in statuses):
+            resized = pod_requests(cast(api_pod.PodSpec, pod.spec), cast(api_pod.PodStatus, pod.status))
+            self.requests = {name: n for name, n in resized.items() if n}
+
+    @property
+    def priority(self) -> int:
+        return self.shape.priority
+
+    def placed_on(self, node_name: str) -> PodInfo:
+        """Return the same pod as if it were bound to that node."""
+        other = self._copy()
+        other.node_name = node_name
+        return other
+
+    def with_held(self, held: HeldResources | None) -> PodInfo:
+        """Return the same pod, counted on its node with another amount; None for its requests."""
+        other = self._copy()
+        other.held = held
+        return other
+
+    def _copy(self) -> PodInfo:
+        other = object.__new__(PodInfo)
+        for slot in PodInfo.__slots__:
+            setattr(other, slot, getattr(self, slot))
+        return other
+
+    def __repr__(self) -> str:
+        return f"PodInfo({self.key})"
+
+
+def _condition_times(pod: Pod) -> tuple[float | None, float | None]:
+    """Return when the pod was scheduled and initialized, in seconds since 1970; None while it was not."""
+    scheduled = initialized = None
+    for condition in pod.status.conditions:
+        if condition.status == "True" and condition.last_transition_time is not None:
+            if condition.type == "PodScheduled":
+                scheduled = condition.last_transition_time.timestamp()
+            elif condition.type == "Initialized":
+                initialized = condition.last_transition_time.timestamp()
+    return scheduled, initialized
+
+
+def _is_preempted(pod: Pod) -> bool:
+    target = next((c for c in pod.status.conditions if c.type == "DisruptionTarget"), None)
+    return target is not None and target.status == "True" and target.reason == "PreemptionByScheduler"

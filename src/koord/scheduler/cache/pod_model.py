@@ -1,0 +1,160 @@
+"""Model the parts of a Pod that placement can depend on; nothing else is decoded, because fifty thousand are held.
+
+Also normalises what is read differently from how it is written: deprecated resource names, and a scheduler chosen by a
+label. A Reservation takes part as a reserve pod of the same form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from koord.api.koordinator.protocol import L_SCHEDULER_NAME
+from koord.api.koordinator.resource_name import DEPRECATED_BATCH, DEPRECATED_DEVICES
+from koord.api.koordinator.scheduling import Reservation
+from koord.api.kubernetes import builtin_kinds
+from koord.api.kubernetes.affinity import Affinity, Toleration, TopologySpreadConstraint
+from koord.api.kubernetes.container import ContainerPort, ResourceRequirements
+from koord.api.kubernetes.meta import Object
+from koord.api.kubernetes.pod import PodCondition, PodResourceClaim, PodResourceClaimStatus, PodSchedulingGate
+from koord.api.kubernetes.resource import Resource
+from koord.api.kubernetes.volume import Volume
+from koord.api.model import ResourceList, Submodel, convert
+from koord.scheduler.cache.reserve_pod import build_reserve_pod
+
+
+class SchedulerContainer(Submodel, frozen=True, kw_only=True):
+    name: str = ""
+    image: str = ""
+    ports: tuple[ContainerPort, ...] = ()
+    resources: ResourceRequirements = ResourceRequirements()
+    restart_policy: str | None = None
+
+
+class SchedulerPodSpec(Submodel, frozen=True, kw_only=True):
+    """Hold the spec fields that placement reads; pods of one template differ only in their node and
+    scheduling gates.
+    """
+
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority: int | None = None
+    priority_class_name: str = ""
+    preemption_policy: str | None = None
+    containers: tuple[SchedulerContainer, ...] = ()
+    init_containers: tuple[SchedulerContainer, ...] = ()
+    resources: ResourceRequirements | None = None
+    overhead: ResourceList | None = None
+    volumes: tuple[Volume, ...] = ()
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    scheduling_gates: tuple[PodSchedulingGate, ...] = ()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+    host_network: bool = False
+    termination_grace_period_seconds: int | None = None
+
+
+class SchedulerContainerStatus(Submodel, frozen=True, kw_only=True):
+    """Hold what a resize in progress has admitted and what runs now; nothing else of a container's status matters
+    here.
+    """
+
+    name: str = ""
+    allocated_resources: ResourceList | None = None
+    resources: ResourceRequirements | None = None
+
+
+class SchedulerPodStatus(Submodel, frozen=True, kw_only=True):
+    phase: str = ""
+    nominated_node_name: str = ""
+    conditions: tuple[PodCondition, ...] = ()
+    start_time: datetime | None = None
+    container_statuses: tuple[SchedulerContainerStatus, ...] = ()
+    init_container_statuses: tuple[SchedulerContainerStatus, ...] = ()
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
+
+
+class Pod(Object, frozen=True, kw_only=True):
+    spec: SchedulerPodSpec = SchedulerPodSpec()
+    status: SchedulerPodStatus = SchedulerPodStatus()
+    shape: Any = None  # not on the wire: put there by `Shapes.interned`, and alive as long as a pod has it
+
+
+PODS: Resource[Pod] = builtin_kinds.PODS.with_model(Pod)
+
+
+def is_terminal(pod: Pod) -> bool:
+    """Return whether the pod has ended: it holds nothing, wherever it is."""
+    return pod.status.phase in ("Succeeded", "Failed")
+
+
+def deterministic_bytes(value: Any) -> bytes:
+    """Encode a value so that equal values give equal bytes and equal specs can share what is derived from them."""
+    return msgspec.msgpack.encode(value, order="deterministic")
+
+
+V = TypeVar("V")
+
+_DEPRECATED_NAMES = {**DEPRECATED_BATCH, **DEPRECATED_DEVICES}
+
+
+def with_current_resource_names(amounts: Mapping[str, V]) -> Mapping[str, V]:
+    """Return the amounts under current resource names; where both names are present the deprecated one is
+    left alone.
+    """
+    if _DEPRECATED_NAMES.keys().isdisjoint(amounts):
+        return amounts
+    return {
+        _DEPRECATED_NAMES[name] if name in _DEPRECATED_NAMES and _DEPRECATED_NAMES[name] not in amounts else name: v
+        for name, v in amounts.items()
+    }
+
+
+def normalised_spec(pod: Pod) -> SchedulerPodSpec:
+    """Return the spec as the scheduler reads it; the very same object for nearly every pod."""
+    spec = pod.spec
+    labels = pod.metadata.labels
+    chosen = labels.get(L_SCHEDULER_NAME) if labels else None
+    if chosen and chosen != spec.scheduler_name:
+        spec = msgspec.structs.replace(spec, scheduler_name=chosen)
+    if (
+        any(map(_uses_deprecated_names, spec.containers))
+        or any(map(_uses_deprecated_names, spec.init_containers))
+        or _has_deprecated_names(spec.overhead)
+    ):
+        spec = msgspec.structs.replace(
+            spec,
+            containers=tuple(map(_normalised_container, spec.containers)),
+            init_containers=tuple(map(_normalised_container, spec.init_containers)),
+            overhead=None if spec.overhead is None else dict(with_current_resource_names(spec.overhead)),
+        )
+    return spec
+
+
+def _uses_deprecated_names(container: SchedulerContainer) -> bool:
+    resources = container.resources
+    return _has_deprecated_names(resources.requests) or _has_deprecated_names(resources.limits)
+
+
+def _has_deprecated_names(amounts: Mapping[str, object] | None) -> bool:
+    return amounts is not None and not _DEPRECATED_NAMES.keys().isdisjoint(amounts)
+
+
+def _normalised_container(container: SchedulerContainer) -> SchedulerContainer:
+    given = container.resources
+    resources = ResourceRequirements(
+        requests=dict(with_current_resource_names(given.requests)),
+        limits=dict(with_current_resource_names(given.limits)),
+        claims=given.claims,
+    )
+    return msgspec.structs.replace(container, resources=resources)
+
+
+def reserve_pod_of(reservation: Reservation) -> Pod:
+    """Return the reserve pod of a Reservation in the scheduler's pod model."""
+    return convert(msgspec.to_builtins(build_reserve_pod(reservation)), Pod)

@@ -1,0 +1,149 @@
+"""Select the plugins of one profile at each extension point, with order, weight and arguments, or say what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koord.api.config.field_error import FieldError
+from koord.api.config.plugin_set import PluginConfig, PluginSet, expand_multi_point
+from koord.api.config.scheduler.configuration import KubeSchedulerProfile, SchedulerPlugins
+from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG, typed_args
+from koord.scheduler.configuration.extension_points import EXTENSION_POINTS, ExtensionPoint
+from koord.scheduler.framework.plugin import MAX_SCORE, Plugin
+
+
+def plugin_config_of(profile: KubeSchedulerProfile, name: str) -> PluginConfig | None:
+    return next((entry for entry in profile.plugin_config if entry.name == name), None)
+
+
+def plugin_args(profile: KubeSchedulerProfile, name: str) -> Any:
+    """Return a plugin's arguments, typed and complete where their type is known; else as in the file, None for none."""
+    entry = plugin_config_of(profile, name)
+    if name not in SCHEDULER_PLUGIN_CATALOG:
+        return entry.args if entry is not None and entry.args else None
+    args = typed_args(name, entry.args if entry is not None else None)
+    if isinstance(args, list):
+        raise ValueError("; ".join(map(str, args)))
+    return args
+
+
+_INT32_LIMIT = 1 << 31
+_MAX_TOTAL_SCORE = (1 << 63) - 1  # what the sum of all weighted scores of a node may come to
+
+
+class PluginSelection(msgspec.Struct, frozen=True):
+    """Hold the plugin names by extension point, and the weights. A plugin listed at a point need not be
+    called there.
+    """
+
+    points: Mapping[str, tuple[str, ...]]
+    weights: Mapping[str, int]
+
+
+def enabled_plugins(plugins: SchedulerPlugins) -> dict[str, str]:
+    """Return every plugin that is enabled somewhere, with the path of its first mention."""
+    found: dict[str, str] = {}
+    for path, held in _plugin_sets(plugins):
+        for index, plugin in enumerate(held.enabled):
+            found.setdefault(plugin.name, f"{path}.enabled[{index}].name")
+    return found
+
+
+def select_plugins(
+    profile: KubeSchedulerProfile, path: str, made: Mapping[str, Plugin]
+) -> PluginSelection | list[FieldError]:
+    """Select the plugins of a profile, or return its errors; `made` has every plugin that the profile enables."""
+    plugins = profile.plugins or SchedulerPlugins()
+    here = f"{path}.plugins"
+    errors = _enabled_twice(plugins, here) + _misplaced(plugins, here, made) + _weights_out_of_range(plugins, here)
+    if errors:
+        return errors
+    points = {point.name: _plugins_at(point, plugins, made) for point in EXTENSION_POINTS}
+    name = profile.scheduler_name
+    if len(points["queue_sort"]) != 1:
+        rule = f'only one queue sort plugin required for profile with scheduler name "{name}"'
+        found = list(points["queue_sort"])
+        errors.append(FieldError(f"{here}.queueSort", found, f"{rule}, but got {len(found)}"))
+    if not points["bind"]:
+        rule = f'at least one bind plugin is needed for profile with scheduler name "{name}", such as DefaultBinder'
+        errors.append(FieldError(f"{here}.bind", [], rule))
+    weights = _weights(plugins, made)
+    if _overflows(list(weights.values())):
+        rule = "total score of Score plugins could overflow: weights must be positive and their sum within bounds"
+        errors.append(FieldError(f"{here}.score", weights, rule))
+    return errors or PluginSelection(points, weights)
+
+
+def _plugin_sets(plugins: SchedulerPlugins) -> list[tuple[str, PluginSet]]:
+    return [("multiPoint", plugins.multi_point), *((point.path, point.set_of(plugins)) for point in EXTENSION_POINTS)]
+
+
+def _plugins_at(point: ExtensionPoint, plugins: SchedulerPlugins, made: Mapping[str, Plugin]) -> tuple[str, ...]:
+    found = expand_multi_point(
+        plugins.multi_point, point.set_of(plugins), lambda name: point.is_implemented_by(made[name])
+    )
+    return tuple(plugin.name for plugin in found)
+
+
+def _enabled_twice(plugins: SchedulerPlugins, path: str) -> list[FieldError]:
+    errors = []
+    for where, held in _plugin_sets(plugins):
+        seen: set[str] = set()
+        for index, plugin in enumerate(held.enabled):
+            if plugin.name in seen:
+                rule = "is enabled twice: a plugin can be enabled once at a point"
+                errors.append(FieldError(f"{path}.{where}.enabled[{index}].name", plugin.name, rule))
+            seen.add(plugin.name)
+    return errors
+
+
+def _misplaced(plugins: SchedulerPlugins, path: str, made: Mapping[str, Plugin]) -> list[FieldError]:
+    errors = []
+    for point in EXTENSION_POINTS:
+        for index, plugin in enumerate(point.set_of(plugins).enabled):
+            if not point.is_implemented_by(made[plugin.name]):
+                has = ", ".join(p.path for p in EXTENSION_POINTS if p.is_implemented_by(made[plugin.name])) or "none"
+                rule = f'plugin "{plugin.name}" does not extend {point.interface} plugin; its points are: {has}'
+                errors.append(FieldError(f"{path}.{point.path}.enabled[{index}].name", plugin.name, rule))
+    return errors
+
+
+def _weights_out_of_range(plugins: SchedulerPlugins, path: str) -> list[FieldError]:
+    return [
+        FieldError(
+            f"{path}.{where}.enabled[{index}].weight",
+            plugin.weight,
+            f"must be from {-_INT32_LIMIT} to {_INT32_LIMIT - 1}",
+        )
+        for where, held in _plugin_sets(plugins)
+        for index, plugin in enumerate(held.enabled)
+        if plugin.weight is not None and not -_INT32_LIMIT <= plugin.weight < _INT32_LIMIT
+    ]
+
+
+def _weights(plugins: SchedulerPlugins, made: Mapping[str, Plugin]) -> dict[str, int]:
+    """Return the weights: the one at score wins over multiPoint's, even when it is left out there; none and 0
+    mean 1.
+    """
+    (score,) = (point for point in EXTENSION_POINTS if point.name == "score")
+    weights: dict[str, int] = {}
+    for plugin in (*plugins.score.enabled, *plugins.multi_point.enabled):
+        if score.is_implemented_by(made[plugin.name]):
+            weights.setdefault(plugin.name, plugin.weight or 1)
+    return weights
+
+
+def _overflows(weights: list[int]) -> bool:
+    """Return whether Kubernetes would refuse the weights.
+
+    It adds up in 64 bits and refuses once the sum so far is negative or too large for the next weight.
+    """
+    total = 0
+    for weight in weights:
+        if total < 0 or weight * MAX_SCORE > _MAX_TOTAL_SCORE - total:
+            return True
+        total += weight * MAX_SCORE
+    return False

@@ -1,0 +1,115 @@
+"""Refuse, or leave out on request, what a configuration names and this program does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koord.api.config.field_error import FieldError
+from koord.api.config.plugin_set import PluginEntry, PluginSet
+from koord.api.config.scheduler.configuration import (
+    DEFAULT_MULTI_POINT,
+    DEFAULT_PRE_BIND,
+    REMOVED_PLUGINS,
+    KubeSchedulerConfiguration,
+    KubeSchedulerProfile,
+    SchedulerPlugins,
+    defaulted,
+)
+from koord.scheduler.configuration.extension_points import EXTENSION_POINTS, KNOWN_POINTS, KOORDINATOR_POINTS
+from koord.scheduler.configuration.plugin_selection import enabled_plugins
+from koord.scheduler.plugins.registry import REGISTRY, PluginFactory
+
+
+def unsupported_settings(config: KubeSchedulerConfiguration) -> list[FieldError]:
+    """Return an error for each valid setting that this version does not support: none is ignored silently.
+
+    The shape belongs to StorageCapacityScoring, which is off by default in Kubernetes.
+    """
+    rule = "must be left out: this version of koord asks no extenders"
+    errors = [FieldError("extenders", [e.url_prefix for e in config.extenders], rule)] if config.extenders else []
+    rule = "must be left out: scoring by storage capacity (feature gate StorageCapacityScoring) is not built"
+    return errors + [
+        FieldError(f"profiles[{i}].pluginConfig[{k}].args.shape", entry.args["shape"], rule)
+        for i, profile in enumerate(config.profiles)
+        for k, entry in enumerate(profile.plugin_config)
+        if entry.name == "VolumeBinding" and entry.args.get("shape")
+    ]
+
+
+def unknown_plugins(
+    profile: KubeSchedulerProfile, path: str, factories: Mapping[str, PluginFactory]
+) -> list[FieldError]:
+    """Return one error per unknown plugin name, at its first mention."""
+    plugins = profile.plugins or SchedulerPlugins()
+    met: set[str] = set()
+    errors = []
+    # Of two mentions the one at a point is told: Kubernetes looks at multiPoint last.
+    for interface, where, held in (
+        *((point.interface, point.path, point.set_of(plugins)) for point in EXTENSION_POINTS),
+        (EXTENSION_POINTS[0].interface, "multiPoint", plugins.multi_point),
+    ):
+        for index, plugin in enumerate(held.enabled):
+            if plugin.name in factories or plugin.name in met:
+                continue
+            met.add(plugin.name)
+            rule = f'{interface} "{plugin.name}" does not exist{_why_unknown(plugin.name, factories)}'
+            errors.append(FieldError(f"{path}.plugins.{where}.enabled[{index}].name", plugin.name, rule))
+    return errors
+
+
+def _why_unknown(name: str, factories: Mapping[str, PluginFactory]) -> str:
+    if name in KNOWN_POINTS:
+        whose = "Koordinator" if name in KOORDINATOR_POINTS else "Kubernetes"
+        return f": it is a plugin of {whose} that this version of koord does not have yet"
+    if name in REMOVED_PLUGINS:
+        return ": Kubernetes removed it"
+    return f"; known are {', '.join(sorted(factories))}"
+
+
+def without_unsupported_plugins(
+    config: KubeSchedulerConfiguration, factories: Mapping[str, PluginFactory] = REGISTRY
+) -> tuple[KubeSchedulerConfiguration, tuple[str, ...]]:
+    """Return the configuration without Kubernetes' and Koordinator's plugins that `factories` lacks, and their names.
+
+    Defaults are filled in on the way, since those may name such plugins too. Whoever runs the result has to tell the
+    user
+    which names were left out. Other unknown names stay, and are refused like any mistake.
+    """
+    whole = defaulted(config)
+    left_out = frozenset(
+        name
+        for profile in whole.profiles
+        for name in enabled_plugins(profile.plugins or SchedulerPlugins())
+        if name in KNOWN_POINTS and name not in factories
+    )
+    profiles = tuple(
+        msgspec.structs.replace(
+            profile,
+            plugins=_reduced(profile.plugins or SchedulerPlugins(), left_out),
+            plugin_config=tuple(entry for entry in profile.plugin_config if entry.name not in left_out),
+        )
+        for profile in whole.profiles
+    )
+    return msgspec.structs.replace(whole, profiles=profiles), tuple(sorted(left_out))
+
+
+def _reduced(plugins: SchedulerPlugins, left_out: frozenset[str]) -> SchedulerPlugins:
+    """Remove the plugins, and disable defaults by name where they come from, so that they are not filled in again."""
+    sets = {field: getattr(plugins, field) for field in SchedulerPlugins.__struct_fields__}
+    kept = {field: _without(held, left_out) for field, held in sets.items()}
+    kept["multi_point"] = _disabling(
+        kept["multi_point"], left_out & {plugin.name for plugin in DEFAULT_MULTI_POINT.enabled}
+    )
+    kept["pre_bind"] = _disabling(kept["pre_bind"], left_out & {DEFAULT_PRE_BIND})
+    return SchedulerPlugins(**kept)
+
+
+def _without(held: PluginSet, left_out: frozenset[str]) -> PluginSet:
+    return msgspec.structs.replace(held, enabled=tuple(p for p in held.enabled if p.name not in left_out))
+
+
+def _disabling(held: PluginSet, names: frozenset[str]) -> PluginSet:
+    added = tuple(PluginEntry(name=name) for name in sorted(names) if not held.disables(name))
+    return msgspec.structs.replace(held, disabled=(*held.disabled, *added))

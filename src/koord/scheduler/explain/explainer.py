@@ -1,0 +1,157 @@
+"""Explain pods and nodes of a running scheduler for its HTTP routes."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.evictor import SchedulerEvictionRecord
+from koord.scheduler.explain.report import PermitWait, PodReport, PodReportInputs, report_attempt, report_pod
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
+from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
+from koord.scheduler.plugins.device_share.plugin import DeviceShare
+from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
+from koord.scheduler.plugins.elastic_quota.explain import quota_cache_of
+from koord.scheduler.plugins.reservation import cache as reservation_book
+from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
+from koord.scheduler.queue.queued_pod import QueuedPodStatus
+from koord.scheduler.scheduler import Scheduler
+from koord.telemetry.clock import Clock
+from koord.values.resources import materialise, to_wire
+
+P = TypeVar("P", bound=Plugin)
+
+
+class Explainer:
+    """Read the state of a running scheduler for reports."""
+
+    def __init__(self, scheduler: Scheduler, clock: Clock) -> None:
+        self._scheduler = scheduler
+        self._clock = clock
+
+    def pod(self, namespace: str, name: str) -> PodReport | None:
+        """Report a pod; None when the watch shows no such pod."""
+        scheduler = self._scheduler
+        pod = scheduler.event_handlers.pods.get(namespace, name)
+        if pod is None:
+            return None
+        uid, now = pod.metadata.uid, self._clock.monotonic()
+        queue_status = scheduler.queue.status_of(uid, now)
+        attempt = scheduler.attempt_log.get(uid)
+        waiting_pod = scheduler.waiting_pods.get(uid)
+        last = None
+        if attempt is not None:
+            last = report_attempt(
+                attempt.number, attempt.at, attempt.took_s, attempt.result, attempt.message, attempt.decision
+            )
+        asleep = queue_status is not None and queue_status.part in ("unschedulable", "gated")
+        return report_pod(
+            PodReportInputs(
+                pod=pod,
+                served_schedulers=tuple(sorted(scheduler.profiles)),
+                now=now,
+                queue_status=queue_status,
+                attempt=last,
+                waiting=PermitWait(waiting_pod.node_name, waiting_pod.pending_plugins)
+                if waiting_pod is not None
+                else None,
+                ahead=scheduler.queue.ahead_of(uid),
+                wakes_on=self._wakes_on(pod.spec.scheduler_name, queue_status.rejected_by)
+                if asleep and queue_status
+                else (),
+            )
+        )
+
+    def _wakes_on(self, profile: str, plugins: tuple[str, ...]) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        for plugin in self._scheduler.profiles[profile].plugins():
+            if plugin.name in plugins:
+                found |= {
+                    f"{event.kind} {event.action}{f' of {event.part}' if event.part else ''}": None
+                    for event in plugin.wakes_on
+                }
+        return tuple(sorted(found))
+
+    def queue(self) -> dict[str, Any]:
+        """Report the queue, the longest waiting pods first, bounded for any cluster."""
+        now = self._clock.monotonic()
+        pods = [self._scheduler.queue.status_of(queued.uid, now) for queued in self._scheduler.queue.pods()]
+        listed = sorted((p for p in pods if p is not None), key=lambda p: p.queued_at)[:1000]
+        return {"counts": self._scheduler.queue.counts(), "pods": msgspec.to_builtins(listed)}
+
+    def device_cache(self) -> NodeDeviceCache | None:
+        """Return the device cache; None when no profile allocates devices."""
+        for profile in self._scheduler.profiles.values():
+            for plugin in profile.plugins():
+                if isinstance(plugin, DeviceShare):
+                    return plugin.cache
+        return None
+
+    def plugin(self, kind: type[P]) -> P | None:
+        """Return the first plugin of that class in any profile."""
+        found = (plugin for profile in self._scheduler.profiles.values() for plugin in profile.plugins())
+        return next((plugin for plugin in found if isinstance(plugin, kind)), None)
+
+    def node_info(self, name: str) -> NodeInfo | None:
+        return self._scheduler.state.node(name)
+
+    def pod_key(self, uid: str) -> str | None:
+        """Return the namespace/name of a placed pod."""
+        pod = self._scheduler.state.placed_pod(uid)
+        return None if pod is None else pod.key
+
+    def node(self, name: str) -> dict[str, Any] | None:
+        """Describe a node as Koordinator's service does; None when there is no such node."""
+        info = self._scheduler.state.node(name)
+        return _node(info) if info is not None else None
+
+    def gang_manager(self) -> GangManager:
+        """Return the gang manager; empty where no profile knows gangs."""
+        return self._scheduler.state.derived(GangManager)
+
+    def queue_status(self, uid: str) -> QueuedPodStatus | None:
+        """Return where a pod is in the queue."""
+        return self._scheduler.queue.status_of(uid, self._clock.monotonic())
+
+    def reservation_cache(self) -> reservation_book.ReservationCache | None:
+        """Return the reservation cache; None where no profile has reservations."""
+        found = (plugin for profile in self._scheduler.profiles.values() for plugin in profile.plugins())
+        return next((plugin.cache for plugin in found if isinstance(plugin, ReservationPlugin)), None)
+
+    def quota_cache(self) -> ElasticQuotaCache | None:
+        """Return the quota cache; None where no profile has quotas."""
+        return quota_cache_of(self._scheduler.profiles.values())
+
+    def evictions(self) -> list[SchedulerEvictionRecord]:
+        """Return the evictions by this scheduler, newest first."""
+        return list(self._scheduler.evictor.evictions)
+
+
+def _node(info: NodeInfo) -> dict[str, Any]:
+    allocatable = {**info.allocatable, "pods": info.allowed_pods}
+    requested = {**info.requested, "pods": len(info.pods)}
+    remaining = {name: amount - requested.get(name, 0) for name, amount in allocatable.items()}
+    ports: dict[str, list[str]] = {}
+    for protocol, address, port in sorted(info.ports):
+        ports.setdefault(address, []).append(f"{protocol}/{port}")
+    images = info.node.status.images if info.node is not None else ()
+    return {
+        "node": info.name,
+        "pods": sorted(pod.key for pod in info.pods.values()),
+        "podsWithAffinity": sorted(p.key for p in info.pods.values() if p.shape.spec.affinity is not None),
+        "podsWithRequiredAntiAffinity": sorted(p.key for p in info.pods.values() if _keeps_others_away(p.shape.spec)),
+        "usedPorts": ports,
+        "requested": to_wire(materialise(requested)),
+        "nonZeroRequested": to_wire(materialise({"cpu": info.nonzero_cpu, "memory": info.nonzero_memory})),
+        "remaining": to_wire(materialise(remaining)),
+        "allocatable": to_wire(materialise(allocatable)),
+        "imageStates": {name: image.size_bytes for image in images for name in image.names},
+    }
+
+
+def _keeps_others_away(spec: Any) -> bool:
+    anti = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
+    return anti is not None and bool(anti.required_during_scheduling_ignored_during_execution)

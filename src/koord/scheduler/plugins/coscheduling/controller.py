@@ -1,0 +1,234 @@
+"""Run the controllers of Coscheduling: the status of PodGroups, and of the ClusterNetworkTopology."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from koord.api.annotations.gang_codecs import gang_id
+from koord.api.koordinator.custom_kinds import CLUSTER_NETWORK_TOPOLOGIES, POD_GROUPS
+from koord.api.koordinator.scheduling import ClusterNetworkTopologyStatus
+from koord.api.koordinator.sigs_scheduling import PodGroup, PodGroupStatus
+from koord.api.kubernetes.meta import Object
+from koord.api.model import to_dict
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue
+from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.events.recorder import object_reference
+from koord.kube.rate_limit import RateLimitedLog
+from koord.kube.transport.api_error import ApiError
+from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.scheduler.cache.pod_model import PODS, Pod
+from koord.scheduler.controllers.controller import SchedulerController, SchedulerControllerContext
+from koord.scheduler.plugins.coscheduling.gang_spec import gang_id_of_pod
+from koord.scheduler.plugins.coscheduling.network_planner import CLUSTER_TOPOLOGY_NAME
+from koord.scheduler.plugins.coscheduling.network_plugin import NetworkCoscheduling
+from koord.scheduler.plugins.coscheduling.network_topology import InvalidNetworkTopology, topology_details
+from koord.scheduler.plugins.coscheduling.plugin import Coscheduling
+from koord.scheduler.plugins.coscheduling.pod_group_status import PENDING, MemberPhase, pod_group_status
+
+_LOG = logging.getLogger(__name__)
+
+_PERIOD_S = 10.0
+
+
+class NetworkTopologyController:
+    """Write the network tree as the scheduler understood it into the status of the ClusterNetworkTopology that counts.
+
+    It is checked every few seconds, and written when it differs.
+    """
+
+    name: ClassVar[str] = "network surveyor"
+
+    def __init__(self, context: SchedulerControllerContext) -> None:
+        plugin = next(p for p in context.plugins if isinstance(p, NetworkCoscheduling))
+        self._map = plugin.planner.network
+        self._client, self._clock, self._recorder = context.client, context.clock, context.recorder
+        self._quiet = RateLimitedLog(_LOG, context.clock)
+        self._reported = ""
+        self._written: tuple[object, str] | None = None  # the tree and the revision that show the same
+        self.writes = 0
+
+    async def run(self) -> None:
+        while True:
+            await self._reconcile()
+            await self._clock.sleep(_PERIOD_S)
+
+    async def _reconcile(self) -> None:
+        topology = self._map.topologies.get("", CLUSTER_TOPOLOGY_NAME)
+        tree = self._map.tree()
+        if topology is None or tree is None:
+            return
+        if isinstance(tree, InvalidNetworkTopology):
+            self._report_broken(tree.why)
+            return
+        self._reported = ""
+        if self._written == (tree, topology.metadata.resource_version):
+            return
+        wanted = ClusterNetworkTopologyStatus(detail_status=topology_details(tree))
+        if wanted == topology.status:
+            self._written = (tree, topology.metadata.resource_version)
+            return
+        patch = {"status": {"detailStatus": to_dict(wanted).get("detailStatus", [])}}
+        try:
+            answer = await self._client.patch(
+                CLUSTER_NETWORK_TOPOLOGIES,
+                CLUSTER_TOPOLOGY_NAME,
+                patch,
+                kind="merge",
+                subresource="status",
+                uid=topology.metadata.uid,
+            )
+        except TRANSIENT_ERRORS as outage:
+            self._quiet.warning("the status of the network topology was not written: %s", outage)
+            return
+        if isinstance(answer, ApiError):
+            self._quiet.warning("the status of the network topology was not written: %s", answer.message)
+            return
+        self.writes += 1
+
+    def _report_broken(self, why: str) -> None:
+        """Record a broken topology once, until it is fixed or broken in another way."""
+        topology = self._map.topologies.get("", CLUSTER_TOPOLOGY_NAME)
+        if topology is not None and why != self._reported:
+            self._reported = why
+            about = object_reference(CLUSTER_NETWORK_TOPOLOGIES, topology)
+            self._recorder.record(about, "Warning", "BrokenTopology", why, action="Surveying")
+
+
+_DEBOUNCE_S = 0.25
+
+
+class PodGroupController:
+    """Keep the status of PodGroups: written when it differs from what the members say, with an event for every phase.
+
+    Members come and go in bursts, so a PodGroup is reconciled a moment after the first change.
+    """
+
+    name: ClassVar[str] = "pod group keeper"
+
+    def __init__(self, context: SchedulerControllerContext) -> None:
+        plugin = context.plugins[0]
+        assert isinstance(plugin, Coscheduling)
+        self._gang_manager = plugin.gang_manager
+        self._workers = plugin.controller_workers
+        self._client, self._clock, self._recorder = context.client, context.clock, context.recorder
+        self._pods = context.handle.lister(PODS)
+        self._pod_groups = context.handle.lister(POD_GROUPS)
+        self._queue: WorkQueue[tuple[str, str]] | None = None  # nobody works before this scheduler leads
+        self._failures: dict[tuple[str, str], str] = {}  # what was told last of a failed round
+        self.writes = 0
+        self._pods.on_change(self._on_pod)
+        self._gang_manager.reserve_pod_callbacks.append(self._on_pod)
+        self._pod_groups.on_change(self._on_pod_group)
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if self._queue is None:
+            return
+        for pod in (old, new):
+            gang = _gang_key_of_pod(pod) if pod is not None else None
+            if gang is not None and self._pod_groups.get(*gang) is not None:
+                self._queue.add_after(gang, _DEBOUNCE_S)
+
+    def _on_pod_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        if new is None and old is not None:
+            self._failures.pop(_object_key(old), None)
+        elif new is not None and self._queue is not None:
+            self._queue.add_after(_object_key(new), _DEBOUNCE_S)
+
+    async def run(self) -> None:
+        queue = self._queue = WorkQueue(self._clock, name="pod-groups")
+        for known in self._pod_groups.list():
+            queue.add(_object_key(known))
+        try:
+            await Controller("pod-groups", queue, self._reconcile, workers=self._workers).run()
+        finally:
+            self._queue = None
+
+    async def _reconcile(self, key: tuple[str, str]) -> ReconcileResult:
+        found = self._pod_groups.get(*key)
+        if found is None or found.metadata.deletion_timestamp is not None:
+            return Done()
+        self._record_failure(key, found)
+        now = datetime.fromtimestamp(int(self._clock.time()), UTC)
+        wanted = pod_group_status(found.status, found.spec.min_member, self._members(gang_id(*key)), now)
+        patch = pod_group_status_patch(found.status, wanted)
+        if not patch:
+            return Done()
+        try:
+            answer = await self._client.patch(
+                POD_GROUPS, key[1], {"status": patch}, key[0], kind="merge", uid=found.metadata.uid
+            )
+        except TRANSIENT_ERRORS as outage:
+            return Requeue(str(outage))
+        if isinstance(answer, ApiError):
+            return Done() if answer.not_found else Requeue(answer.message)
+        self.writes += 1
+        if wanted.phase != found.status.phase:
+            self._record_phase(found, wanted)
+        return Done()
+
+    def _members(self, gang: str) -> list[MemberPhase]:
+        known = self._gang_manager.gangs.gangs.get(gang)
+        if known is None:
+            return []
+        seen = []
+        for member in known.members.values():
+            namespace, _, name = member.key.partition("/")
+            pod = self._gang_manager.reserve_pods.get(member.uid) or self._pods.get(namespace, name)
+            if pod is not None and pod.metadata.uid == member.uid:
+                bound = bool(pod.spec.node_name) or member.uid in known.bound
+                seen.append(MemberPhase(pod.status.phase, bound, _controller_owner(pod)))
+        return seen
+
+    # Words -------------------------------------------------------------------------------------------------------
+
+    def _record_phase(self, found: PodGroup, status: PodGroupStatus) -> None:
+        minimum = found.spec.min_member
+        note = f"{status.scheduled} of at least {minimum} members have a node"
+        if status.phase == PENDING:
+            there = len(self._members(gang_id(*_object_key(found))))
+            note = f"{there} of at least {minimum} members are there"
+        self._recorder.record(object_reference(POD_GROUPS, found), "Normal", status.phase, note, action="Scheduling")
+
+    def _record_failure(self, key: tuple[str, str], found: PodGroup) -> None:
+        """Record why the gang was not scheduled, once for all members, and again only when the message changes."""
+        gang = self._gang_manager.gangs.gangs.get(gang_id(*key))
+        message = self._gang_manager.failure_messages.get(gang.gang_group_id, "") if gang is not None else ""
+        if message != self._failures.get(key, ""):
+            self._failures[key] = message
+            if message:
+                about = object_reference(POD_GROUPS, found)
+                self._recorder.record(about, "Warning", "FailedScheduling", message, action="Scheduling")
+
+
+def gang_controllers(context: SchedulerControllerContext) -> Sequence[SchedulerController]:
+    keeper = PodGroupController(context)
+    aware = any(isinstance(plugin, NetworkCoscheduling) for plugin in context.plugins)
+    return (keeper, NetworkTopologyController(context)) if aware else (keeper,)
+
+
+def pod_group_status_patch(before: PodGroupStatus, after: PodGroupStatus) -> dict[str, Any]:
+    """Return a merge patch of the status; fields that are the default again are removed, as Go clients do."""
+    old, new = to_dict(before), to_dict(after)
+    changed = {name: value for name, value in new.items() if old.get(name) != value}
+    return changed | {name: None for name in old if name not in new}
+
+
+def _object_key(obj: Object) -> tuple[str, str]:
+    return obj.metadata.namespace, obj.metadata.name
+
+
+def _gang_key_of_pod(pod: Pod) -> tuple[str, str] | None:
+    meta = pod.metadata
+    gang = gang_id_of_pod(meta.namespace, meta.labels or {}, meta.annotations or {})
+    if gang is None:
+        return None
+    namespace, _, name = gang.partition("/")
+    return namespace, name
+
+
+def _controller_owner(pod: Pod) -> str:
+    controller = next((owner for owner in pod.metadata.owner_references if owner.controller), None)
+    return f"{pod.metadata.namespace}/{controller.name}" if controller is not None else ""

@@ -1,0 +1,222 @@
+"""GangManager keeps the gangs of all profiles and the scheduling round that is under way.
+
+It follows the watches of pods, PodGroups and Reservations, and activates a member when its group can
+proceed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from koord.api.annotations.gang_codecs import (
+    ONCE_SATISFIED,
+    gang_id,
+    is_defined_by_pod_group,
+    parse_network_topology_index,
+)
+from koord.api.koordinator.custom_kinds import POD_GROUPS, RESERVATIONS
+from koord.api.koordinator.scheduling import Reservation
+from koord.api.koordinator.sigs_scheduling import PodGroup
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_model import PODS, Pod, is_terminal, reserve_pod_of
+from koord.scheduler.framework.handle import Handle, SchedulerActions
+from koord.scheduler.plugins.coscheduling import messages
+from koord.scheduler.plugins.coscheduling.gang_cache import GangCache, GangGroup, GangGroupEvent
+from koord.scheduler.plugins.coscheduling.gang_round import GangRound, match_policy_of
+from koord.scheduler.plugins.coscheduling.gang_spec import (
+    GangDefaults,
+    GangMember,
+    gang_id_of_pod,
+    gang_spec_of_pod,
+    gang_spec_of_pod_group,
+)
+
+
+def member_from_pod(pod: Pod) -> GangMember | None:
+    """Return the gang member that the pod is; None for a pod that is in no gang."""
+    meta = pod.metadata
+    labels, annotations = meta.labels or {}, meta.annotations or {}
+    gang = gang_id_of_pod(meta.namespace, labels, annotations)
+    if gang is None:
+        return None
+    labelled = is_defined_by_pod_group(labels)
+    index = parse_network_topology_index(annotations)
+    return GangMember(
+        uid=meta.uid,
+        key=f"{meta.namespace}/{meta.name}",
+        gang=gang,
+        names_pod_group=labelled,
+        spec=None if labelled else gang_spec_of_pod(gang, labels, annotations),
+        created=meta.creation_timestamp.timestamp() if meta.creation_timestamp is not None else 0.0,
+        node=pod.spec.node_name,
+        is_schedulable=not pod.spec.scheduling_gates and meta.deletion_timestamp is None,
+        ended=is_terminal(pod),
+        index=index if isinstance(index, int) else None,
+    )
+
+
+# The plugin name that Koordinator reports for a rejected member, by which its nomination is kept or not.
+JOB_REJECT_PLUGIN = "JobRejectPlugin"
+
+RoundEndedCallback = Callable[[str, int, float], None]  # reason, number of members tried, seconds
+SearchDoneCallback = Callable[[str, bool, float], None]  # group, whether a preemption was found, seconds
+
+
+class GangManager:
+    """The gang state of one cluster state; get it with `state.derived(GangManager)`, then call `attach`."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.gangs = GangCache()
+        self.round: GangRound | None = None
+        self.defaults = GangDefaults()
+        self.failed_members: dict[str, str] = {}  # group -> uid of the member that failed its last round
+        self.failure_messages: dict[str, str] = {}  # group -> why its last round failed, until one succeeds
+        self.lost_nodes: dict[str, str] = {}  # uid -> the node that a member lost after its gang was permitted
+        self.kept_nominations: dict[
+            str, str
+        ] = {}  # uid -> the node that stays nominated for a member while victims leave
+        self.round_ended_callbacks: list[RoundEndedCallback] = []
+        self.search_done_callbacks: list[SearchDoneCallback] = []
+        self.batch_done_callbacks: list[
+            Callable[[bool, float], None]
+        ] = []  # called with whether an uninterruptible plan succeeded
+        self.reserve_pod_callbacks: list[
+            Callable[[Pod | None, Pod | None], None]
+        ] = []  # called with reserve pods before and after
+        self.group_removed_callbacks: list[Callable[[str], None]] = []  # called with groups that no longer exist
+        self._desk = SchedulerActions()
+        self._now: Callable[[], float] = lambda: 0.0
+        self._attached = False
+        self._reservations_attached = False
+        self.reserve_pods: dict[str, Pod] = {}  # uid -> the reserve pod of a Reservation that is a member
+
+    def attach(self, handle: Handle, defaults: GangDefaults) -> None:
+        if self._attached:
+            return
+        self._attached = True
+        self.defaults = defaults
+        self._desk = handle.actions
+        self._now = handle.now
+        handle.lister(POD_GROUPS).on_change(self._on_pod_group)
+        handle.lister(PODS).on_change(self._on_pod)
+
+    def attach_reservations(self, handle: Handle) -> None:
+        """Follow Reservations too: where they are scheduled, they can be gang members by their own or their template's
+        labels.
+        """
+        if not self._reservations_attached:
+            self._reservations_attached = True
+            handle.lister(RESERVATIONS).on_change(self._on_reservation)
+
+    # What the watch shows ----------------------------------------------------------------------------------------
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and (new is None or old.metadata.uid != new.metadata.uid):
+            self.lost_nodes.pop(old.metadata.uid, None)
+            self.kept_nominations.pop(old.metadata.uid, None)
+            self.handle_gang_changes(self.gangs.remove_member(old.metadata.uid))
+        if new is None:
+            return
+        member = member_from_pod(new)
+        self.handle_gang_changes(
+            self.gangs.update_member(member) if member is not None else self.gangs.remove_member(new.metadata.uid)
+        )
+
+    def _on_reservation(self, old: Reservation | None, new: Reservation | None) -> None:
+        before = self.reserve_pods.pop(old.metadata.uid, None) if old is not None else None
+        now = reserve_pod_of(new) if new is not None and _may_be_member(new) else None
+        if now is not None:
+            self.reserve_pods[now.metadata.uid] = now
+        if before is not None or now is not None:
+            self._on_pod(before, now)
+            for callback in self.reserve_pod_callbacks:
+                callback(before, now)
+
+    def _on_pod_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        seen = new or old
+        assert seen is not None
+        meta = seen.metadata
+        settings = gang_spec_of_pod_group(new) if new is not None else None
+        self.handle_gang_changes(self.gangs.update_pod_group(gang_id(meta.namespace, meta.name), settings))
+
+    def handle_gang_changes(self, news: Iterable[GangGroupEvent]) -> None:
+        """Activate the members that a change concerns.
+
+        One member represents the others, except where each member is scheduled on its own from now on.
+        """
+        for item in news:
+            group = self.gangs.groups.get(item.group)
+            if group is None:
+                self.failed_members.pop(item.group, None)
+                self.failure_messages.pop(item.group, None)
+                for callback in self.group_removed_callbacks:
+                    callback(item.group)
+            elif item.what == "satisfied":
+                self._desk.activate(
+                    [
+                        uid
+                        for gang in self.gangs.gangs_in_group(group)
+                        if match_policy_of(gang, self.defaults) == ONCE_SATISFIED
+                        for uid in gang.pending
+                    ]
+                )
+            elif self.round is None or self.round.group != group.id:
+                self.activate_representative(group)
+
+    def activate_representative(self, group: GangGroup) -> None:
+        """Activate one pending member to represent the group, preferably the one that did not fit the last time."""
+        if not group.ready or group.representative:
+            return
+        failed_member = self.failed_members.get(group.id, "")
+        line = sorted(self.gangs.pending_in_group(group), key=lambda member: member.uid != failed_member)
+        for member in line:
+            self._desk.activate((member.uid,))  # if it is in the queue, its PreEnqueue makes it the representative
+            if self._is_represented(group):
+                return
+
+    def _is_represented(self, group: GangGroup) -> bool:
+        return bool(group.representative)
+
+    def report_search(self, group: str, found: bool, took_s: float) -> None:
+        for callback in self.search_done_callbacks:
+            callback(group, found, took_s)
+
+    # The round ---------------------------------------------------------------------------------------------------
+
+    def start_round(self, group: GangGroup, first: str) -> GangRound:
+        group.representative = ""
+        self.round = GangRound(group.id, first, self._now())
+        return self.round
+
+    def running_round(self, group: GangGroup) -> GangRound | None:
+        return self.round if self.round is not None and self.round.group == group.id else None
+
+    def reject_waiting_members(self, group: GangGroup, message: str) -> None:
+        """Reject the members of the group that wait at Permit, so that they give back their nodes."""
+        round_ = self.running_round(group)
+        quiet = round_ is not None and not round_.disturbed
+        for uid in self.gangs.waiting_in_group(group):
+            self._desk.reject(uid, JOB_REJECT_PLUGIN, message, quiet=quiet)
+
+    def end_round(self, reason: str) -> None:
+        round_, self.round = self.round, None
+        if round_ is None:
+            return
+        if reason == messages.GANG_SUCCEEDED:
+            self.failed_members.pop(round_.group, None)
+            self.failure_messages.pop(round_.group, None)
+        took = self._now() - round_.started_s
+        if round_.all_or_nothing:
+            for batch_callback in self.batch_done_callbacks:
+                batch_callback(reason == messages.GANG_SUCCEEDED, took)
+        for round_callback in self.round_ended_callbacks:
+            round_callback(reason, len(round_.attempted), took)
+
+
+def _may_be_member(reservation: Reservation) -> bool:
+    """Return whether the Reservation may be a gang member, before a reserve pod is built for it: nearly none is."""
+    meta, template = reservation.metadata, reservation.spec.template
+    own = gang_id_of_pod("", meta.labels or {}, meta.annotations or {})
+    if own is not None or template is None:
+        return own is not None
+    return gang_id_of_pod("", template.metadata.labels or {}, template.metadata.annotations or {}) is not None

@@ -1,0 +1,202 @@
+"""Allocate devices of every requested type on one node, jointly where the pod demands it, or say why not.
+
+Nothing is recorded here: the result goes into the ledger, and `allocated_annotation` writes it for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koord.api.koordinator import device as wire
+from koord.scheduler.plugins.device_share.device_amounts import DeviceAmounts, vf_key
+from koord.scheduler.plugins.device_share.device_score import DeviceScorer
+from koord.scheduler.plugins.device_share.gpu_selection import GpuNodeLabels, GpuSelectionOptions, select_gpus
+from koord.scheduler.plugins.device_share.ledger import DeviceLedger
+from koord.scheduler.plugins.device_share.refusal import (
+    JOINT_VIOLATED,
+    NO_PRIMARY,
+    DeviceNearMiss,
+    DeviceRefusal,
+    DeviceRefusalCode,
+    insufficient_devices,
+    unschedulable,
+)
+from koord.scheduler.plugins.device_share.request import DeviceDemand
+from koord.scheduler.plugins.device_share.selection import (
+    DeviceTypeRequest,
+    SelectedDevice,
+    requests_on_node,
+    select_by_score,
+)
+from koord.scheduler.plugins.device_share.usable_devices import (
+    NO_CONSTRAINTS,
+    DeviceConstraints,
+    UsableDevices,
+    usable_devices,
+)
+
+
+class AllocatedDevices(msgspec.Struct, frozen=True):
+    devices: Mapping[str, tuple[SelectedDevice, ...]]  # by device type, in the order in which they were chosen
+
+    @property
+    def device_amounts(self) -> DeviceAmounts:
+        return {kind: {one.card.minor: _held_amounts(one) for one in chosen} for kind, chosen in self.devices.items()}
+
+    @property
+    def total_amounts(self) -> dict[str, int]:
+        """Return all allocated amounts by resource: what a reservation that names no amounts is resized to."""
+        total: dict[str, int] = {}
+        for chosen in self.devices.values():
+            for one in chosen:
+                for name, amount in one.amounts.items():
+                    total[name] = total.get(name, 0) + amount
+        return total
+
+    def minors(self, device_type: str) -> tuple[int, ...]:
+        return tuple(one.card.minor for one in self.devices.get(device_type, ()))
+
+
+class DeviceAllocateOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of one allocation. `final`: the pod is being placed for good. The last two differ from Koordinator's
+    defaults.
+    """
+
+    scorer: DeviceScorer | None = None  # None: by minor alone
+    final: bool = False
+    keep_switches_apart: bool = False  # give effect to the PCIeLevel exclusive policy
+    best_partitions_first: bool = False  # the highest allocationScore first
+
+
+DEFAULT_ALLOCATE_OPTIONS = DeviceAllocateOptions()
+NO_GPU_LABELS = GpuNodeLabels()
+
+
+def allocate_devices(
+    ledger: DeviceLedger,
+    demand: DeviceDemand,
+    facts: GpuNodeLabels = NO_GPU_LABELS,
+    terms: DeviceConstraints = NO_CONSTRAINTS,
+    options: DeviceAllocateOptions = DEFAULT_ALLOCATE_OPTIONS,
+) -> AllocatedDevices | DeviceRefusal:
+    wanted = requests_on_node(demand, ledger.inventory, final=options.final)
+    if isinstance(wanted, DeviceRefusal):
+        return wanted
+    attempt = _Attempt(ledger, demand, facts, terms, options, wanted)
+    found = _allocate_jointly(attempt) if len(wanted) > 1 and demand.joint_types else {}
+    if isinstance(found, DeviceRefusal):
+        return found
+    for device_type in wanted:
+        if device_type not in found:
+            chosen = attempt.choose(device_type)
+            if isinstance(chosen, DeviceRefusal):
+                return chosen
+            found[device_type] = chosen
+    if not any(found.values()):
+        return DeviceRefusal(
+            DeviceRefusalCode.UNSCHEDULABLE, tuple(insufficient_devices(device_type) for device_type in wanted)
+        )
+    return AllocatedDevices({kind: tuple(found[kind]) for kind in sorted(found)})
+
+
+class _Attempt(msgspec.Struct, frozen=True):
+    """One allocation attempt on one node: what stays the same from type to type."""
+
+    ledger: DeviceLedger
+    demand: DeviceDemand
+    facts: GpuNodeLabels
+    terms: DeviceConstraints
+    options: DeviceAllocateOptions
+    wanted: Mapping[str, DeviceTypeRequest]
+
+    def view(self, device_type: str) -> UsableDevices:
+        return usable_devices(
+            self.ledger,
+            device_type,
+            self.wanted[device_type].hint,
+            self.terms,
+            keep_switches_apart=self.options.keep_switches_apart,
+        )
+
+    def choose(
+        self,
+        device_type: str,
+        *,
+        switches: frozenset[str] = frozenset(),
+        desired: int | None = None,
+        most: int | None = None,
+    ) -> list[SelectedDevice] | DeviceRefusal:
+        wanted = self.wanted[device_type]
+        preferred = self.terms.preferred.get(device_type, frozenset())
+        included = self.terms.included.get(device_type, frozenset())
+        if device_type == wire.GPU:
+            order = GpuSelectionOptions(
+                scorer=self.options.scorer,
+                preferred=preferred,
+                included=included,
+                switches=switches,
+                highest_partition_score_first=self.options.best_partitions_first,
+            )
+            return select_gpus(self.view(device_type), wanted, self.demand, self.ledger.inventory, self.facts, order)
+        return select_by_score(
+            self.view(device_type),
+            wanted,
+            self.options.scorer,
+            desired=desired,
+            most=most,
+            preferred=preferred,
+            included=included,
+            switches=switches,
+        )
+
+
+def _allocate_jointly(attempt: _Attempt) -> dict[str, list[SelectedDevice]] | DeviceRefusal:
+    """Allocate the leading type first; the others follow it to its PCIe switches.
+
+    Each of the others tries to get one device per switch and settles for its own count. SamePCIe requires one
+    per switch, with no device elsewhere. GPUs are the exception: no pod gets more of them than it requested.
+    """
+    demand = attempt.demand
+    leading, *following = (kind for kind in demand.joint_types if kind in attempt.wanted)
+    first = attempt.choose(leading)
+    if isinstance(first, DeviceRefusal):
+        return first
+    if not first:
+        return unschedulable(NO_PRIMARY)
+    found = {leading: first}
+    switches = frozenset(one.card.pcie for one in first if one.card.pcie is not None)
+    for device_type in following:
+        count = attempt.wanted[device_type].count
+        desired = max(count, len(switches)) if demand.same_pcie else count
+        chosen = attempt.choose(device_type, switches=switches, desired=desired, most=max(desired, len(switches)))
+        if isinstance(chosen, DeviceRefusal):
+            return chosen
+        found[device_type] = chosen
+        if demand.same_pcie and len(demand.joint_types) > 1:
+            theirs = {one.card.pcie for one in chosen}
+            if theirs != switches:  # a device without topology shares no switch
+                return unschedulable(JOINT_VIOLATED, _joint_near_miss(leading, device_type, switches, theirs))
+    return found
+
+
+def _joint_near_miss(
+    leading: str, device_type: str, switches: frozenset[str], theirs: set[str | None]
+) -> DeviceNearMiss:
+    missing = ", ".join(sorted(switches - theirs)) or "none"
+    return DeviceNearMiss(
+        device_type=device_type,
+        wanted=max(len(switches), 1),
+        fitting=len(switches & theirs),
+        group="PCIe switch",
+        best=len(switches & theirs),
+        detail=f"{leading} sits on PCIe {', '.join(sorted(switches)) or 'unknown'}; no {device_type} on {missing}",
+    )
+
+
+def _held_amounts(one: SelectedDevice) -> dict[str, int]:
+    amounts = {name: amount for name, amount in one.amounts.items() if amount}
+    if one.virtual_function is not None:
+        amounts[vf_key(one.virtual_function.bus_id)] = 1
+    return amounts

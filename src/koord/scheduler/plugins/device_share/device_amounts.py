@@ -1,0 +1,99 @@
+"""Device amounts: how much of each resource is held on each device, with exact sums and differences.
+
+A virtual function is one unit of a resource of its own (`vf_key`), so code that moves amounts moves it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+Amounts: TypeAlias = Mapping[str, int]  # resource -> whole units: percents of a card, bytes of gpu-memory
+MinorAmounts: TypeAlias = Mapping[int, Amounts]
+DeviceAmounts: TypeAlias = Mapping[str, MinorAmounts]  # device type -> minor -> amounts
+
+NO_DEVICE_AMOUNTS: DeviceAmounts = {}
+NO_MINORS: MinorAmounts = {}
+NO_AMOUNTS: Amounts = {}
+
+_VF_PREFIX = "vf/"
+
+
+def vf_key(bus_id: str) -> str:
+    return _VF_PREFIX + bus_id
+
+
+def vf_bus_ids(amounts: Amounts) -> list[str]:
+    """Return the bus ids of the virtual functions among the amounts, sorted."""
+    return sorted(name.removeprefix(_VF_PREFIX) for name, amount in amounts.items() if amount and is_vf_key(name))
+
+
+def is_vf_key(name: str) -> bool:
+    return name.startswith(_VF_PREFIX)
+
+
+def add(a: DeviceAmounts, b: DeviceAmounts) -> dict[str, MinorAmounts]:
+    return _combined(a, b, 1)
+
+
+def subtract(a: DeviceAmounts, b: DeviceAmounts) -> dict[str, MinorAmounts]:
+    """Subtract b from a. The result may go below zero, so that an over-allocation stays visible."""
+    return _combined(a, b, -1)
+
+
+def limited_to(a: DeviceAmounts, b: DeviceAmounts) -> dict[str, MinorAmounts]:
+    """Return the part of a that lies on the devices of b."""
+    limited = {
+        kind: {m: amounts for m, amounts in minors.items() if m in b.get(kind, {})} for kind, minors in a.items()
+    }
+    return {kind: minors for kind, minors in limited.items() if minors}
+
+
+def intersection(a: DeviceAmounts, b: DeviceAmounts) -> dict[str, MinorAmounts]:
+    """Return what is in both, by the lesser amount."""
+    shared: dict[str, MinorAmounts] = {}
+    for kind, minors in a.items():
+        theirs = b.get(kind, NO_MINORS)
+        found = {
+            m: {n: min(v, theirs[m][n]) for n, v in amounts.items() if n in theirs[m]}
+            for m, amounts in minors.items()
+            if m in theirs
+        }
+        shared[kind] = found
+    return positive_part(shared)
+
+
+def positive_part(a: DeviceAmounts) -> dict[str, MinorAmounts]:
+    """Drop every amount that is zero or below."""
+    kept = {
+        kind: {m: left for m, amounts in minors.items() if (left := {n: v for n, v in amounts.items() if v > 0})}
+        for kind, minors in a.items()
+    }
+    return {kind: minors for kind, minors in kept.items() if minors}
+
+
+def _combined(a: DeviceAmounts, b: DeviceAmounts, sign: int) -> dict[str, MinorAmounts]:
+    """Add or subtract device amounts.
+
+    Untouched types and minors are shared with `a`; zeros are dropped, so that allocating and freeing is exact.
+    """
+    result = dict(a)
+    for kind, minors in b.items():
+        there = dict(result.get(kind, NO_MINORS))
+        for minor, amounts in minors.items():
+            sums = dict(there.get(minor, NO_AMOUNTS))
+            for name, amount in amounts.items():
+                total = sums.get(name, 0) + sign * amount
+                if total:
+                    sums[name] = total
+                else:
+                    sums.pop(name, None)
+            if sums:
+                there[minor] = sums
+            else:
+                there.pop(minor, None)
+        if there:
+            result[kind] = there
+        else:
+            result.pop(kind, None)
+    return result

@@ -1,0 +1,244 @@
+"""ElasticQuotaCache keeps the quotas of one cluster state in line with the watched quotas, pods and nodes.
+
+Requests come from the list of all pods; usage comes from the cluster state, so that an assumed pod counts
+from the moment it is assumed and no longer than it is. Nothing else is remembered: a cache made anew from
+the same lists and the same state has the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, Protocol
+
+from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
+from koord.api.koordinator.protocol import A_RESERVE_POD
+from koord.api.koordinator.sigs_scheduling import ElasticQuota
+from koord.api.kubernetes.pod_resources import resource_amounts
+from koord.policy.quota.amounts import Amounts, Counts, add_in_place
+from koord.policy.quota.definition import QuotaDefinition, QuotaPod, QuotaRules
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.node_info import PODS_RESOURCE, NodeInfo
+from koord.scheduler.cache.node_table import NodeTable
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import PODS, Pod, is_terminal
+from koord.scheduler.framework.handle import Handle
+from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
+from koord.scheduler.plugins.elastic_quota.quota_events import (
+    ClusterTotalChanged,
+    QuotaDeleted,
+    QuotaEffect,
+    QuotaPodRefused,
+    QuotaPodRemoved,
+    QuotaPodUpdated,
+    QuotaUpdated,
+)
+from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
+from koord.values.quantity_syntax import QuantityError
+
+# One that has not started yet is the youngest of all.
+_NOT_STARTED = float("inf")
+
+
+def quota_pod_from(pod: PodInfo, *, with_overhead: bool = True) -> QuotaPod:
+    """Return the pod as quotas count it. Its placement is told apart, so that assumed and bound are the same to
+    quotas.
+    """
+    return QuotaPod.from_pod(
+        uid=pod.uid,
+        namespace=pod.namespace,
+        name=pod.name,
+        labels=pod.labels,
+        requests=pod.requests if with_overhead else _without_overhead(pod),
+        priority=pod.priority,
+        since=_NOT_STARTED if pod.started is None else pod.started.timestamp(),
+    )
+
+
+def counts_towards_quota(pod: PodInfo) -> bool:
+    """Return whether the pod counts towards a quota: a reserve pod does not, the owners of its reservation do."""
+    return A_RESERVE_POD not in pod.annotations
+
+
+def _without_overhead(pod: PodInfo) -> Counts:
+    extra = resource_amounts(pod.shape.spec.overhead or {})
+    if not extra:
+        return pod.requests
+    return {name: left for name, n in pod.requests.items() if (left := n - extra.get(name, 0)) > 0}
+
+
+class ClusterTotal:
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self.position = -1  # in the log of changed nodes, up to which it holds
+        self._rows: dict[int, Counts] = {}
+        self._total: Amounts = {}
+
+    def refresh(self) -> Counts | None:
+        """Return the new total, or None when it is unchanged."""
+        changes = self._table.node_changes
+        position = changes.position
+        if position == self.position:
+            return None
+        rows = changes.since(self.position)
+        self.position = position
+        before = dict(self._total)
+        if rows is None:
+            self._total = {}
+            self._rows = {}
+        for row in range(self._table.size) if rows is None else rows:
+            add_in_place(self._total, self._rows.pop(row, {}), -1)
+            node = self._table.nodes[row]
+            if node is not None and node.node is not None:
+                held = {**node.allocatable, PODS_RESOURCE: node.allowed_pods}
+                self._rows[row] = held
+                add_in_place(self._total, held)
+        return dict(self._total) if self._total != before else None
+
+
+QuotaKey = tuple[str, str]  # namespace and name of the object
+
+
+class QuotaOperationTimer(Protocol):
+    def now(self) -> float: ...
+
+    def took(self, operation: str, since: float) -> None: ...
+
+
+class ElasticQuotaCache:
+    """The quotas of one cluster state for one set of rules."""
+
+    def __init__(self, rules: QuotaRules, handle: Handle, *, with_overhead: bool = True) -> None:
+        self.rules = rules
+        self.with_overhead = with_overhead
+        self.invalid_quotas: dict[QuotaKey, str] = {}  # quotas that count as absent, and why
+        self.on_quota_released: Callable[[], None] | None = (
+            None  # called when quota is released without a placement event
+        )
+        self.timer: QuotaOperationTimer | None = None  # measures the duration of operations, if set
+        self._state = handle.state
+        self._manager = GroupQuotaManager(rules)
+        self._total = ClusterTotal(handle.state.table)
+        self._nodes = handle.state.table.node_changes
+        self._pods = handle.lister(PODS)
+        quotas = handle.lister(ELASTIC_QUOTAS)
+        quotas.on_change(self._on_quota_timed)
+        self._pods.on_change(self._on_pod_timed)
+        handle.state.add_placement_listener(self._on_placement)
+
+    # Reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def manager(self) -> GroupQuotaManager:
+        """Return the quota manager, with the cluster total up to date."""
+        total = self._total.refresh()
+        if total is not None:
+            self._manager.handle(ClusterTotalChanged(total))
+        return self._manager
+
+    def quota_pod(self, pod: PodInfo) -> QuotaPod:
+        return self._manager.pods.get(pod.uid) or quota_pod_from(pod, with_overhead=self.with_overhead)
+
+    def check_admission(self, pod: PodInfo) -> QuotaRefusal | None:
+        """Return why the pod may not start; None when its quota admits it."""
+        manager = self._manager if self._total.position == self._nodes.position else self.manager
+        return manager.check_pod(manager.pods.get(pod.uid) or self.quota_pod(pod))
+
+    def check_admission_without(self, pod: PodInfo, gone: Iterable[PodInfo]) -> QuotaRefusal | None:
+        """Return why the pod may not start if those other pods were gone."""
+        return self.manager.check_pod(self.quota_pod(pod), without=[self.quota_pod(other) for other in gone])
+
+    def pods_in_quota(self, quota: str) -> Iterator[PodInfo]:
+        """Yield the pods that use a quota itself, not one of its children."""
+        for quota_pod in self.manager.pods_of(quota):
+            pod = self._state.placed_pod(quota_pod.uid)
+            if pod is not None:
+                yield pod
+
+    # What happens ------------------------------------------------------------------------------------------------
+
+    def record_refusal(self, pod: PodInfo, refusal: QuotaRefusal, at: float) -> None:
+        """Record a refusal with the quota that the pod belongs to, whichever parent quota was exhausted."""
+        quota = self._manager.quota_of_pod(self.quota_pod(pod)) or refusal.quota
+        self._manager.handle(QuotaPodRefused(pod.key, quota, refusal, at))
+
+    def _on_quota_timed(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
+        started = 0.0 if self.timer is None else self.timer.now()
+        self._on_quota(old, new)
+        if self.timer is not None:
+            self.timer.took("DeleteQuota" if new is None else "UpdateQuota", started)
+
+    def _on_pod_timed(self, old: Pod | None, new: Pod | None) -> None:
+        started = 0.0 if self.timer is None else self.timer.now()
+        self._on_pod(old, new)
+        if self.timer is not None:
+            self.timer.took("OnPodDelete" if new is None else "OnPodAdd" if old is None else "OnPodUpdate", started)
+
+    def _on_quota(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
+        shown = new if new is not None else old
+        assert shown is not None
+        key = (shown.metadata.namespace, shown.metadata.name)
+        self.invalid_quotas.pop(key, None)
+        if new is None:
+            self._manager.handle(QuotaDeleted(*key))
+            return
+        try:
+            quota = QuotaDefinition.from_elastic_quota(new)
+        except QuantityError as error:
+            self.invalid_quotas[key] = str(error)
+            self._manager.handle(QuotaDeleted(*key))
+            return
+        self._manager.handle(QuotaUpdated(quota))
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        effects: tuple[QuotaEffect, ...] = ()
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            effects = self._manager.handle(QuotaPodRemoved(old.metadata.uid))
+        if new is not None:
+            uid = new.metadata.uid
+            if is_terminal(new):
+                effects += self._manager.handle(QuotaPodRemoved(uid))
+            else:
+                info = self._state.pod_info(new)
+                if counts_towards_quota(info):
+                    effects += self._manager.handle(
+                        QuotaPodUpdated(quota_pod_from(info, with_overhead=self.with_overhead))
+                    )
+                else:
+                    effects += self._manager.handle(QuotaPodRemoved(uid))
+        if effects and self.on_quota_released is not None:
+            self.on_quota_released()
+
+    def _on_placement(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
+        uid, manager, timer = pod.uid, self._manager, self.timer
+        started = 0.0 if timer is None else timer.now()
+        if what == "add":
+            if not manager.assume_pod(uid) and counts_towards_quota(pod):
+                manager.handle(QuotaPodUpdated(quota_pod_from(pod, with_overhead=self.with_overhead)))
+                manager.assume_pod(uid)
+            if timer is not None:
+                timer.took("ReservePod", started)
+            return
+        listed = self._pods.get(pod.namespace, pod.name)
+        if listed is None or listed.metadata.uid != uid or is_terminal(listed):
+            manager.handle(QuotaPodRemoved(uid))
+        else:
+            manager.forget_pod(uid)
+        if timer is not None:
+            timer.took("UnreservePod", started)
+
+
+class ElasticQuotaCaches:
+    """The quota caches by rules; get it with `state.derived(ElasticQuotaCaches)`. Profiles with equal rules share
+    one.
+    """
+
+    def __init__(self, state: ClusterState) -> None:
+        self._known: list[ElasticQuotaCache] = []
+
+    def get_or_create(self, rules: QuotaRules, handle: Handle, *, with_overhead: bool) -> ElasticQuotaCache:
+        for quota_cache in self._known:
+            if quota_cache.rules == rules and quota_cache.with_overhead == with_overhead:
+                return quota_cache
+        made = ElasticQuotaCache(rules, handle, with_overhead=with_overhead)
+        self._known.append(made)
+        return made

@@ -1,0 +1,73 @@
+"""Serve the numbers of every quota as metrics, read when they are served: a quota that is gone has no series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from koord.api.koordinator.protocol import (
+    A_QUOTA_ALLOCATED,
+    A_QUOTA_CHILD_REQUEST,
+    A_QUOTA_GUARANTEED,
+    A_QUOTA_NON_PREEMPTIBLE_REQUEST,
+    A_QUOTA_NON_PREEMPTIBLE_USED,
+    A_QUOTA_REQUEST,
+    A_QUOTA_RUNTIME,
+)
+from koord.policy.quota.amounts import Counts
+from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
+from koord.scheduler.plugins.elastic_quota.quota_status import quota_figures
+from koord.telemetry.clock import Clock
+from koord.telemetry.metrics.registry import Histogram, MetricFamily, MetricReading, MetricRegistry
+
+QUOTA_STATUS_METRIC = "scheduler_elastic_quota_status"
+QUOTA_STATUS_LABELS = ("name", "resource", "tree", "is_parent", "parent", "field")
+_FIELDS = {
+    A_QUOTA_RUNTIME: "runtime",
+    A_QUOTA_REQUEST: "request",
+    A_QUOTA_CHILD_REQUEST: "child-request",
+    A_QUOTA_GUARANTEED: "guaranteed",
+    A_QUOTA_ALLOCATED: "allocated",
+    A_QUOTA_NON_PREEMPTIBLE_REQUEST: "non-preemptible-request",
+    A_QUOTA_NON_PREEMPTIBLE_USED: "non-preemptible-used",
+}
+
+
+def register_quota_metrics(registry: MetricRegistry, ledger: ElasticQuotaCache, leads: Callable[[], bool]) -> None:
+    """Register the quota metrics; only the leader serves values, so that a sum over replicas counts each quota once."""
+
+    def read() -> Iterator[MetricReading]:
+        values = [] if not leads() else list(_values(ledger))
+        yield MetricReading(
+            QUOTA_STATUS_METRIC, "What a quota has: cpu in thousandths.", "gauge", QUOTA_STATUS_LABELS, values
+        )
+
+    registry.source(read)
+
+
+class QuotaCacheTimer:
+    """Time the operations on the quota cache under their names in Koordinator's metrics."""
+
+    def __init__(self, clock: Clock, family: MetricFamily[Histogram]) -> None:
+        self.now = clock.monotonic
+        self._family = family
+        self._known: dict[str, Histogram] = {}
+
+    def took(self, operation: str, since: float) -> None:
+        known = self._known.get(operation)
+        if known is None:
+            known = self._known[operation] = self._family.labels(operation)
+        known.observe(self.now() - since)
+
+
+def _values(ledger: ElasticQuotaCache) -> Iterator[tuple[tuple[str, ...], float]]:
+    book = ledger.manager
+    for account in book.trees.all_nodes():
+        quota, found = account.definition, quota_figures(book, account.name)
+        assert found is not None
+        annotations, used = found
+        fields: dict[str, Counts] = {field: annotations[key] for key, field in _FIELDS.items()}
+        fields |= {"used": used, "min": quota.min, "max": quota.max, "sharedWeight": quota.weight}
+        for field, amounts in fields.items():
+            for resource, amount in amounts.items():
+                labels = (account.name, resource, quota.tree, str(quota.is_parent).lower(), quota.parent, field)
+                yield labels, float(amount)

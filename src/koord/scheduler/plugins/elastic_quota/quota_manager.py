@@ -1,0 +1,432 @@
+"""The quota manager: all quotas and their pods, and the one place where events become numbers.
+
+The numbers are a function of the live quotas, the live pods, the assumed pods and the cluster's total,
+and of nothing else; `GroupQuotaManager.build` makes the same from those alone. Pods are summed by address
+(the quota they name and their namespace), so a change of the tree costs as many steps as there are
+addresses, not pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from koord.api.koordinator.protocol import DEFAULT_QUOTA
+from koord.policy.quota.amounts import Amounts, Counts, add_in_place, keep_resources, subtract_amounts
+from koord.policy.quota.definition import QuotaAddress, QuotaDefinition, QuotaPod, QuotaRules
+from koord.policy.quota.tree import UNLIMITED, QuotaNode
+from koord.policy.quota.trees import DEFAULT_TREE, QuotaIndex, QuotaTrees
+from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal, check_admission
+from koord.scheduler.plugins.elastic_quota.quota_events import (
+    ClusterTotalChanged,
+    QuotaDeleted,
+    QuotaEffect,
+    QuotaEvent,
+    QuotaFreed,
+    QuotaPodAssumed,
+    QuotaPodForgotten,
+    QuotaPodRefused,
+    QuotaPodRemoved,
+    QuotaPodUpdated,
+    QuotaUpdated,
+)
+
+_MAX_PENDING_USED = 1024
+
+
+class _AddressPods:
+    """The pods of one address, added up."""
+
+    __slots__ = (
+        "is_unlimited",
+        "node",
+        "non_preemptible_request",
+        "non_preemptible_used",
+        "pods",
+        "refusal",
+        "request",
+        "used",
+    )
+
+    def __init__(self) -> None:
+        self.pods: dict[str, QuotaPod] = {}  # by uid
+        self.request: Amounts = {}
+        self.non_preemptible_request: Amounts = {}
+        self.used: Amounts = {}
+        self.non_preemptible_used: Amounts = {}
+        self.node: QuotaNode | None = None  # where they are counted
+        self.refusal: QuotaRefusal | None = None  # why none of them may start
+        self.is_unlimited = False  # they are counted in a built-in group without a max
+
+    def assign_node(self, home_node: QuotaNode | None, refusal: QuotaRefusal | None) -> None:
+        self.node, self.refusal = home_node, refusal
+        self.is_unlimited = refusal is None and (home_node is None or (not home_node.path and home_node.is_unlimited))
+
+
+class GroupQuotaManager:
+    def __init__(self, rules: QuotaRules) -> None:
+        self.rules = rules
+        self.version = 0  # incremented whenever some number may have changed
+        self._quota_index = QuotaIndex()
+        self.pods: dict[str, QuotaPod] = {}  # by uid; changed by `handle` alone
+        self._assumed: set[str] = set()  # pods with a node that no API server confirmed yet
+        self._pods_by_address: dict[QuotaAddress, _AddressPods] = {}
+        self._total: Counts = {}
+        self._trees: QuotaTrees | None = None  # rebuilt when it is next needed
+        # Assumed pods of a built-in group that are not counted there yet: nothing depends on it before it is read.
+        self._pending_used: list[tuple[_AddressPods, QuotaPod]] = []
+        self._is_total_stale = True  # what is left for the default tree has changed
+        self._last_refusals: dict[str, QuotaPodRefused] = {}
+
+    @staticmethod
+    def build(
+        rules: QuotaRules,
+        quotas: Iterable[QuotaDefinition],
+        pods: Iterable[QuotaPod],
+        total: Counts,
+        promised: Iterable[str] = (),
+    ) -> GroupQuotaManager:
+        book = GroupQuotaManager(rules)
+        book.handle(ClusterTotalChanged(total))
+        for quota in quotas:
+            book.handle(QuotaUpdated(quota))
+        for pod in pods:
+            book.handle(QuotaPodUpdated(pod))
+        for uid in promised:
+            book.handle(QuotaPodAssumed(uid))
+        return book
+
+    # -- changing
+
+    def handle(self, event: QuotaEvent) -> tuple[QuotaEffect, ...]:
+        eased: Collection[str] = ()
+        if not isinstance(event, QuotaPodRefused):
+            self.version += 1
+        match event:
+            case QuotaUpdated(quota):
+                eased = self._invalidate_trees(self._quota_index.upsert(quota))
+            case QuotaDeleted(namespace, name):
+                eased = self._invalidate_trees(self._quota_index.remove(namespace, name))
+                if self._quota_index.get(name) is None:
+                    self._last_refusals.pop(name, None)
+            case QuotaPodUpdated(pod):
+                eased = self._requested(pod)
+            case QuotaPodAssumed(uid):
+                self.assume_pod(uid)
+            case QuotaPodForgotten(uid):
+                eased = self.forget_pod(uid)
+            case QuotaPodRemoved(uid):
+                gone = self.pods.get(uid)
+                if gone is not None:
+                    eased = self._trees_of(gone)
+                    self._forget(gone)
+            case ClusterTotalChanged(total):
+                eased = (DEFAULT_TREE,) if any(n > self._total.get(name, 0) for name, n in total.items()) else ()
+                self._total = total
+                self._is_total_stale = True
+            case QuotaPodRefused():
+                self._last_refusals[event.quota] = event
+        return (QuotaFreed(frozenset(eased), event),) if eased else ()
+
+    def _invalidate_trees(self, changed: bool) -> Collection[str]:
+        if not changed:
+            return ()
+        self._trees = None
+        return self._all_trees()
+
+    def _requested(self, pod: QuotaPod) -> Collection[str]:
+        known = self.pods.get(pod.uid)
+        if known == pod:
+            return ()
+        eased: Collection[str] = ()
+        if known is not None and _same_request(known, pod):
+            self.pods[pod.uid] = self._pods_by_address[pod.address].pods[pod.uid] = pod
+            if known.has_node != pod.has_node and pod.uid not in self._assumed:
+                self._add_used(pod, 1 if pod.has_node else -1)
+                return () if pod.has_node else self._trees_of(pod)
+            return ()
+        if known is not None:
+            eased = self._trees_of(known)
+            promised = known.uid in self._assumed
+            self._forget(known)
+            if promised:
+                self._assumed.add(pod.uid)
+        self.pods[pod.uid] = pod
+        self._add_request(pod, 1)
+        if self._is_assigned(pod):
+            self._add_used(pod, 1)
+        return eased
+
+    def assume_pod(self, uid: str) -> bool:
+        """Assume a pod as QuotaPodAssumed does, without an event since every placement comes here. False for an
+        unknown pod.
+        """
+        pod = self.pods.get(uid)
+        if pod is None:
+            return False
+        if uid not in self._assumed:
+            self.version += 1
+            self._assumed.add(uid)
+            if not pod.has_node:
+                address_pods = self._pods_by_address[pod.quota, pod.namespace]
+                if address_pods.node is None or address_pods.node.path:
+                    self._add_used(pod, 1)
+                else:
+                    self._pending_used.append((address_pods, pod))
+                    if len(self._pending_used) > _MAX_PENDING_USED:
+                        self._flush_pending_used()
+        return True
+
+    def _flush_pending_used(self) -> None:
+        """Count the assumed pods of the built-in groups, equal ones at once. Sums do not depend on order."""
+        alike: dict[tuple[int, int, bool], tuple[_AddressPods, QuotaPod, int]] = {}
+        for address_pods, pod in self._pending_used:
+            key = (id(address_pods), id(pod.requests), pod.preemptible)
+            known = alike.get(key)
+            alike[key] = (address_pods, pod, 1 if known is None else known[2] + 1)
+        self._pending_used.clear()
+        for address_pods, pod, times in alike.values():
+            self._add_used_to(address_pods, pod, times)
+
+    def forget_pod(self, uid: str) -> Collection[str]:
+        """Forget an assumed pod and return the trees where it may help."""
+        self.version += 1
+        pod = self.pods.get(uid)
+        if pod is None or uid not in self._assumed:
+            return ()
+        self._assumed.discard(uid)
+        if pod.has_node:
+            return ()
+        self._add_used(pod, -1)
+        return self._trees_of(pod)
+
+    def _forget(self, pod: QuotaPod) -> None:
+        if self._is_assigned(pod):
+            self._add_used(pod, -1)
+        self._add_request(pod, -1)
+        self._assumed.discard(pod.uid)
+        del self.pods[pod.uid]
+
+    def _add_request(self, pod: QuotaPod, sign: int) -> None:
+        address_pods = self._pods_by_address.get(pod.address)
+        if address_pods is None:
+            address_pods = self._pods_by_address[pod.address] = _AddressPods()
+            if self._trees is not None:
+                address_pods.assign_node(*self._locate(pod.address, self._trees))
+        if sign > 0:
+            address_pods.pods[pod.uid] = pod
+        else:
+            del address_pods.pods[pod.uid]
+        add_in_place(address_pods.request, pod.requests, sign)
+        if not pod.preemptible:
+            add_in_place(address_pods.non_preemptible_request, pod.requests, sign)
+        if self._trees is not None and address_pods.node is not None:
+            own = keep_resources(pod.requests, address_pods.node.definition.max)
+            address_pods.node.add_request(own, {} if pod.preemptible else own, sign)
+        if not address_pods.pods:
+            del self._pods_by_address[pod.address]
+
+    def _add_used(self, pod: QuotaPod, sign: int) -> None:
+        self._add_used_to(self._pods_by_address[pod.address], pod, sign)
+
+    def _add_used_to(self, address_pods: _AddressPods, pod: QuotaPod, sign: int) -> None:
+        add_in_place(address_pods.used, pod.requests, sign)
+        if not pod.preemptible:
+            add_in_place(address_pods.non_preemptible_used, pod.requests, sign)
+        if self._trees is not None and address_pods.node is not None:
+            home_node, own = address_pods.node, pod.requests
+            most = home_node.definition.max
+            if not own.keys() <= most.keys():
+                own = keep_resources(own, most)
+            self._add_used_to_node(home_node, own, {} if pod.preemptible else own, sign)
+            if not home_node.path:
+                self._is_total_stale = True
+
+    def _add_used_to_node(self, home_node: QuotaNode, own: Counts, fixed: Counts, sign: int = 1) -> None:
+        home_node.add_used(own, fixed, sign)
+        if self.rules.guarantee_usage:
+            home_node.add_allocated(own, sign)
+
+    def _current_trees(self) -> QuotaTrees:
+        """Return the trees with every pod in its place."""
+        if self._pending_used:
+            self._flush_pending_used()
+        if self._trees is None:
+            trees = QuotaTrees(self._quota_index, self.rules)
+            for address, address_pods in self._pods_by_address.items():
+                address_pods.assign_node(*self._locate(address, trees))
+                if address_pods.node is not None:
+                    most = address_pods.node.definition.max
+                    address_pods.node.add_request(
+                        keep_resources(address_pods.request, most),
+                        keep_resources(address_pods.non_preemptible_request, most),
+                    )
+                    self._add_used_to_node(
+                        address_pods.node,
+                        keep_resources(address_pods.used, most),
+                        keep_resources(address_pods.non_preemptible_used, most),
+                    )
+            self._trees = trees
+            self._is_total_stale = True
+        if self._is_total_stale:
+            self._is_total_stale = False
+            self._trees.set_total(self._total)
+        return self._trees
+
+    def _locate(self, address: QuotaAddress, trees: QuotaTrees) -> tuple[QuotaNode | None, QuotaRefusal | None]:
+        """Return where pods of an address are counted, and why they are refused, if they are.
+
+        Pods that name a quota which does not exist may hold nodes all the same, so they are counted with the
+        default group; they have none of its rights.
+        """
+        name = self._quota_index.quota_for(address, default=self.rules.has_default_group)
+        if not name:
+            return None, None
+        if not self._quota_index.exists(name):
+            return (trees.node(DEFAULT_QUOTA) if self.rules.has_default_group else None), QuotaRefusal(
+                kind="unknown", quota=name
+            )
+        why = trees.orphan_reason(name)
+        return trees.node(name), None if why is None else QuotaRefusal(kind="adrift", quota=name, why=why)
+
+    # -- reading
+
+    @property
+    def trees(self) -> QuotaTrees:
+        """Return the trees, for readers of numbers; only `handle` changes them."""
+        return self._current_trees()
+
+    @property
+    def quota_index(self) -> QuotaIndex:
+        return self._quota_index
+
+    @property
+    def total(self) -> Counts:
+        return self._total
+
+    @property
+    def assumed(self) -> Collection[str]:
+        return self._assumed
+
+    def is_assigned(self, uid: str) -> bool:
+        pod = self.pods.get(uid)
+        return pod is not None and self._is_assigned(pod)
+
+    def last_refusal(self, quota: str) -> QuotaPodRefused | None:
+        return self._last_refusals.get(quota)
+
+    def pods_of(self, quota: str) -> Iterator[QuotaPod]:
+        """Yield the assigned pods of a quota itself, not of those below it."""
+        self._current_trees()
+        for address_pods in self._pods_by_address.values():
+            if address_pods.node is not None and address_pods.node.name == quota and address_pods.refusal is None:
+                for pod in address_pods.pods.values():
+                    if self._is_assigned(pod):
+                        yield pod
+
+    def quota_of_pod(self, pod: QuotaPod) -> str | None:
+        """Return the quota that a pod belongs to; None when it has none or names one that does not exist."""
+        name = self._quota_index.quota_for(pod.address, default=self.rules.has_default_group)
+        return name if name and self._quota_index.exists(name) else None
+
+    def runtime(self, quota: str) -> Amounts:
+        """Return what a quota may use now: the max of a built-in group, nothing for an orphaned quota."""
+        trees = self._current_trees()
+        quota_node = trees.node(quota)
+        if quota_node is None:
+            return {}
+        return (
+            dict(quota_node.definition.max)
+            if quota in trees.builtin_nodes
+            else trees.tree_of(quota).runtime_of(quota_node)
+        )
+
+    def check_pod(self, pod: QuotaPod, *, without: Iterable[QuotaPod] = ()) -> QuotaRefusal | None:
+        """Check whether the pod may start. Its request counts, even when the watch did not bring it yet.
+
+        `without` are running pods that are preempted in a dry run; only their use is removed, not what they
+        request.
+        """
+        trees = self._current_trees() if self._trees is None else self._trees
+        address_pods = self._pods_by_address.get((pod.quota, pod.namespace))
+        if address_pods is not None and address_pods.is_unlimited:
+            return None
+        home_node, refusal = (
+            (address_pods.node, address_pods.refusal) if address_pods is not None else self._locate(pod.address, trees)
+        )
+        if refusal is not None or home_node is None:
+            return refusal
+        if not home_node.path and (home_node.is_unlimited or self._has_room(home_node, pod.requests)):
+            return None  # a built-in group shares nothing
+        trees = self._current_trees()
+        known = self.pods.get(pod.uid)
+        requested = keep_resources(pod.requests, home_node.definition.max)
+        gone = list(without)
+        if known is not None and self._is_assigned(known):
+            gone.append(known)
+        if known is not None and known.address == pod.address and known.requests == pod.requests:
+            return self._check_with(trees, home_node, pod, requested, gone)
+        # As if the watch had brought the pod as it is now: its new request counts, its former one does not.
+        former = self._pods_by_address[known.address].node if known is not None else None
+        before = (
+            keep_resources(known.requests, former.definition.max) if known is not None and former is not None else {}
+        )
+        home_node.add_request(requested, {})
+        if former is not None:
+            former.add_request(before, {}, -1)
+        try:
+            return self._check_with(trees, home_node, pod, requested, gone)
+        finally:
+            home_node.add_request(requested, {}, -1)
+            if former is not None:
+                former.add_request(before, {})
+
+    def _has_room(self, home_node: QuotaNode, requests: Counts) -> bool:
+        """Return whether a built-in group, whose limit is its max, has room."""
+        self._current_trees()
+        most, used = home_node.definition.max, home_node.used
+        return all(used.get(name, 0) + amount <= most.get(name, UNLIMITED) for name, amount in requests.items())
+
+    def _check_with(
+        self, trees: QuotaTrees, home_node: QuotaNode, pod: QuotaPod, requested: Amounts, gone: list[QuotaPod]
+    ) -> QuotaRefusal | None:
+        def used_by(quota_node: QuotaNode) -> Amounts:
+            return self._without(quota_node, quota_node.used, gone)
+
+        def fixed() -> Amounts:
+            return self._without(
+                home_node, home_node.non_preemptible_used, [other for other in gone if not other.preemptible]
+            )
+
+        levels = trees.tree_of(home_node.name).runtime_path(home_node)
+        return check_admission(self.rules, home_node, levels, requested, used_by, None if pod.preemptible else fixed)
+
+    def _without(self, quota_node: QuotaNode, used: Amounts, gone: list[QuotaPod]) -> Amounts:
+        """Return the use of a node, less that of assigned pods at or below it that are preempted in a dry run."""
+        for pod in gone:
+            address_pods = self._pods_by_address.get(pod.address)
+            home_node = address_pods.node if address_pods is not None else None
+            if (
+                home_node is not None
+                and (home_node is quota_node or quota_node in home_node.path)
+                and self.is_assigned(pod.uid)
+            ):
+                used = subtract_amounts(used, keep_resources(pod.requests, home_node.definition.max))
+        return used
+
+    def _is_assigned(self, pod: QuotaPod) -> bool:
+        return pod.has_node or pod.uid in self._assumed
+
+    def _trees_of(self, pod: QuotaPod) -> Collection[str]:
+        trees = self._trees
+        address_pods = self._pods_by_address.get(pod.address)
+        if trees is None or address_pods is None or address_pods.node is None:
+            return self._all_trees()
+        return (trees.tree_name(address_pods.node.name),)
+
+    def _all_trees(self) -> Collection[str]:
+        return {DEFAULT_TREE, *(quota.tree for quota in self._quota_index if self.rules.multi_quota_tree)}
+
+
+def _same_request(a: QuotaPod, b: QuotaPod) -> bool:
+    """Return whether b requests exactly what a requested of the same quota, so that no sum of requests changes."""
+    return a.address == b.address and a.requests == b.requests and a.preemptible == b.preemptible

@@ -1,0 +1,111 @@
+"""PodEstimator estimates what a pod will use, and for how long after its start the estimate overrides
+measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import cast
+
+import msgspec
+
+from koord.api.annotations.pod_codecs import (
+    estimated_scaling_factors,
+    estimated_seconds_after_initialized,
+    estimated_seconds_after_scheduled,
+)
+from koord.api.config.scheduler.load_aware_args import LoadAwareSchedulingArgs
+from koord.api.koordinator.protocol import A_LOAD_ESTIMATED_SCALING_FACTORS, L_PRIORITY_CLASS, L_QOS_CLASS
+from koord.api.koordinator.qos_class import BURSTABLE, PROD
+from koord.api.koordinator.resource_name import CPU, MEMORY
+from koord.api.kubernetes import pod as api_pod
+from koord.api.kubernetes.pod_resources import compute_qos_class, pod_limits
+from koord.policy.load.thresholds import ResourceAxes, ResourceVector
+from koord.policy.qos.classes import priority_class_with_default
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import SchedulerPodSpec
+from koord.scheduler.cache.pod_shape import PodShape
+from koord.scheduler.plugins.load_aware.usage_estimate import estimate_pod_usage
+
+
+class PodEstimate(msgspec.Struct, frozen=True):
+    usage: ResourceVector
+    prod: bool  # of the prod class, stated or implied
+    unreported_usage: (
+        ResourceVector | None
+    )  # what counts of a pod that nothing is reported of; None for one that is guessed to use nothing
+
+    deltas: ResourceVector  # the same as an account adds it up: for the node, then for prod
+
+    @staticmethod
+    def from_usage(usage: ResourceVector, *, prod: bool) -> PodEstimate:
+        unreported_usage = tuple([max(amount, 0) for amount in usage]) if any(usage) else None
+        return PodEstimate(usage, prod, unreported_usage, (unreported_usage or ()) * (1 + prod))
+
+
+class PodEstimator:
+    """Estimates pods, once per template, labels and (where they count) annotations."""
+
+    def __init__(self, args: LoadAwareSchedulingArgs, axes: ResourceAxes) -> None:
+        self._axes = axes
+        self._factors = args.estimated_scaling_factors
+        self._allows_custom = args.allow_customize_estimation
+        self._after_scheduled = args.estimated_seconds_after_pod_scheduled
+        self._after_initialized = args.estimated_seconds_after_initialized
+        self.has_estimate_window = self._allows_custom or bool(self._after_scheduled or self._after_initialized)
+        # Profiles with other arguments guess otherwise of the same shape.
+        self._memo = f"LoadAwareScheduling {axes.names} {sorted(self._factors.items())} {self._allows_custom}"
+
+    def signature(self, pod: PodInfo) -> Hashable:
+        """Return what is read of a pod beyond its template, here and by the filter."""
+        labels = pod.labels
+        own = pod.annotations.get(A_LOAD_ESTIMATED_SCALING_FACTORS) if self._allows_custom else None
+        return labels.get(L_PRIORITY_CLASS), labels.get(L_QOS_CLASS), pod.is_daemon_pod, own
+
+    def estimate(self, pod: PodInfo) -> PodEstimate:
+        memo: dict[Hashable, PodEstimate] | None = pod.shape.memo.get(self._memo)
+        if memo is None:
+            memo = pod.shape.memo[self._memo] = {}
+        key = self.signature(pod)
+        known = memo.get(key)
+        if known is None:
+            known = memo[key] = self._compute(pod)
+        return known
+
+    def _compute(self, pod: PodInfo) -> PodEstimate:
+        shape = pod.shape
+        spec = cast(api_pod.PodSpec, shape.spec)  # only attributes are read that the slim spec has too
+        tier = priority_class_with_default(pod.labels, shape.spec.priority, _kube_qos(shape))
+        limits = pod_limits(spec) if _is_limited(shape.spec) else {}
+        factors = self._factors
+        if self._allows_custom:
+            factors = {**factors, **estimated_scaling_factors(pod.annotations)}
+        return PodEstimate.from_usage(
+            estimate_pod_usage(tier, shape.requests, limits, factors, self._axes), prod=tier == PROD
+        )
+
+    def estimate_until(self, pod: PodInfo, assigned_at: float) -> float | None:
+        """Return the time that a report must be newer than for its usage of the pod to count; None for any report."""
+        scheduled, initialized = self._after_scheduled, self._after_initialized
+        if self._allows_custom:
+            own = estimated_seconds_after_scheduled(pod.annotations)
+            scheduled = scheduled if own is None else own
+            own = estimated_seconds_after_initialized(pod.annotations)
+            initialized = initialized if own is None else own
+        if initialized is not None and initialized > 0 and pod.initialized_at is not None:
+            return pod.initialized_at + initialized
+        return assigned_at + scheduled if scheduled is not None and scheduled > 0 else None
+
+
+def _is_limited(spec: SchedulerPodSpec) -> bool:
+    if spec.resources is not None and spec.resources.limits:
+        return True
+    return any(container.resources.limits for container in (*spec.containers, *spec.init_containers))
+
+
+def _kube_qos(shape: PodShape) -> str:
+    """Return the QoS class as far as it matters: whether a pod is best-effort, and most pods plainly are not."""
+    spec, requests = shape.spec, shape.requests
+    if spec.resources is None and not spec.overhead and (requests.get(CPU, 0) > 0 or requests.get(MEMORY, 0) > 0):
+        return BURSTABLE
+    return compute_qos_class(cast(api_pod.PodSpec, spec))

@@ -1,0 +1,205 @@
+"""The CPU and NUMA allocations of one node as an immutable value, so a dry run is a plain copy; and their
+annotations.
+
+Every sum is that of the allocations listed, in whatever order they came and went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from koord.api.annotations import numa_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.numa_codecs import CPU_EXCLUSIVE_NUMA_NODE_LEVEL, CPU_EXCLUSIVE_PCPU_LEVEL
+from koord.api.koordinator.protocol import A_RESOURCE_STATUS
+from koord.scheduler.plugins.node_numa_resource.cpu_refcount import NO_REFERENCES, CpuRefCounts
+from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology, InvalidCpuTopology
+from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
+from koord.values.resources import materialise, parse, to_units, to_wire
+
+Amounts = Mapping[str, int]
+ZoneAmounts = Mapping[int, Amounts]
+
+IDLE, SINGLE, SHARED = "idle", "single", "shared"
+
+
+class NumaAllocation(msgspec.Struct, frozen=True):
+    """The allocation of one pod. `zones` are amounts by NUMA node as the pod requested them: not amplified."""
+
+    cpus: CPUSet = EMPTY
+    exclusive: str = ""
+    zones: ZoneAmounts = {}
+
+    def is_empty(self) -> bool:
+        return not self.cpus.bits and not self.zones
+
+
+class NumaLedger(msgspec.Struct, frozen=True, kw_only=True):
+    """The allocations of one node with their sums.
+
+    The exclusive counts are of holders that want their cores, or their NUMA nodes, for themselves. The zone
+    counts are, by NUMA node, of pods whose CPUs lie all in it, and of pods whose CPUs also lie in others.
+    """
+
+    topology: CpuTopology | None = None
+    pods: Mapping[str, NumaAllocation] = {}
+    refcounts: CpuRefCounts = NO_REFERENCES
+    pcpu_exclusive: CpuRefCounts = NO_REFERENCES
+    numa_exclusive: CpuRefCounts = NO_REFERENCES
+    zone_amounts: ZoneAmounts = {}
+    single_zone_pods: Mapping[int, int] = {}
+    multi_zone_pods: Mapping[int, int] = {}
+
+    @staticmethod
+    def build(
+        topology: CpuTopology | InvalidCpuTopology | None, pods: Mapping[str, NumaAllocation] | None = None
+    ) -> NumaLedger:
+        """Build a ledger. Without a topology CPUs are still counted; only their location is unknown."""
+        ledger = NumaLedger(topology=topology if isinstance(topology, CpuTopology) else None)
+        for uid, allocation in (pods or {}).items():
+            ledger = ledger.add(uid, allocation)
+        return ledger
+
+    def with_topology(self, topology: CpuTopology | InvalidCpuTopology | None) -> NumaLedger:
+        """Return the same allocations on a changed topology."""
+        known = topology if isinstance(topology, CpuTopology) else None
+        return self if known is self.topology else NumaLedger.build(known, self.pods)
+
+    def add(self, uid: str, allocation: NumaAllocation) -> NumaLedger:
+        """Add or replace the allocation of a pod."""
+        before = self.pods.get(uid)
+        if before == allocation:
+            return self
+        ledger = self if before is None else self.remove(uid)
+        if allocation.is_empty():
+            return ledger
+        return ledger._with({**ledger.pods, uid: allocation}, allocation, 1)
+
+    def remove(self, uid: str) -> NumaLedger:
+        allocation = self.pods.get(uid)
+        if allocation is None:
+            return self
+        pods = dict(self.pods)
+        del pods[uid]
+        return self._with(pods, allocation, -1)
+
+    def _with(self, pods: Mapping[str, NumaAllocation], changed: NumaAllocation, by: int) -> NumaLedger:
+        cpus = changed.cpus.bits
+        step = CpuRefCounts.add if by > 0 else CpuRefCounts.remove
+        inside, spanning = self.single_zone_pods, self.multi_zone_pods
+        if cpus and self.topology is not None:
+            zones = [zone.number for zone in self.topology.zones if zone.cpus & cpus]
+            if len(zones) == 1:
+                inside = _with_counts(inside, zones, by)
+            else:
+                spanning = _with_counts(spanning, zones, by)
+        return NumaLedger(
+            topology=self.topology,
+            pods=pods,
+            refcounts=step(self.refcounts, cpus),
+            pcpu_exclusive=step(self.pcpu_exclusive, cpus)
+            if changed.exclusive == CPU_EXCLUSIVE_PCPU_LEVEL
+            else self.pcpu_exclusive,
+            numa_exclusive=step(self.numa_exclusive, cpus)
+            if changed.exclusive == CPU_EXCLUSIVE_NUMA_NODE_LEVEL
+            else self.numa_exclusive,
+            zone_amounts=add_zone_amounts(self.zone_amounts, changed.zones, by) if changed.zones else self.zone_amounts,
+            single_zone_pods=inside,
+            multi_zone_pods=spanning,
+        )
+
+    def zone_status(self, zone: int) -> str:
+        """Return whether pods have their CPUs in this NUMA node alone, in it and others, or not at all."""
+        if self.multi_zone_pods.get(zone):
+            return SHARED
+        return SINGLE if self.single_zone_pods.get(zone) else IDLE
+
+    def cpus_of(self, uid: str) -> CPUSet:
+        allocation = self.pods.get(uid)
+        return EMPTY if allocation is None else allocation.cpus
+
+
+def add_zone_amounts(total: ZoneAmounts, change: ZoneAmounts, by: int = 1) -> dict[int, Amounts]:
+    """Add amounts by NUMA node (`by` -1 subtracts); zeros are dropped."""
+    result = dict(total)
+    for zone, amounts in change.items():
+        mine = dict(result.get(zone, {}))
+        for name, amount in amounts.items():
+            value = mine.get(name, 0) + by * amount
+            if value:
+                mine[name] = value
+            else:
+                mine.pop(name, None)
+        if mine:
+            result[zone] = mine
+        else:
+            result.pop(zone, None)
+    return result
+
+
+def total_zone_amounts(parts: Iterable[ZoneAmounts]) -> dict[int, Amounts]:
+    total: dict[int, Amounts] = {}
+    for part in parts:
+        total = add_zone_amounts(total, part)
+    return total
+
+
+def _with_counts(counts: Mapping[int, int], zones: Iterable[int], by: int) -> dict[int, int]:
+    result = dict(counts)
+    for zone in zones:
+        value = result.get(zone, 0) + by
+        if value:
+            result[zone] = value
+        else:
+            result.pop(zone, None)
+    return result
+
+
+def parse_allocation(annotations: Mapping[str, str]) -> NumaAllocation | MalformedAnnotation | None:
+    """Parse a pod's allocation; None when it has none. A spec that cannot be read requests no exclusivity."""
+    status = numa_codecs.parse_resource_status(annotations)
+    if status is None or isinstance(status, MalformedAnnotation):
+        return status
+    try:
+        cpus = CPUSet.parse(status.cpuset)
+    except CPUSetError as error:
+        return MalformedAnnotation(A_RESOURCE_STATUS, f"cpuset: {error}")
+    zones: dict[int, Amounts] = {}
+    for entry in status.numa_node_resources:
+        amounts = dict(zones.get(entry.node, {}))
+        for name, amount in to_units(parse(entry.resources)).items():
+            amounts[name] = amounts.get(name, 0) + amount
+        zones[entry.node] = {name: amount for name, amount in amounts.items() if amount}
+    zones = {number: amounts for number, amounts in sorted(zones.items()) if amounts}
+    spec = numa_codecs.parse_resource_spec(annotations)
+    exclusive = spec.preferred_cpu_exclusive_policy if isinstance(spec, numa_codecs.ResourceSpec) else ""
+    found = NumaAllocation(cpus=cpus, exclusive=exclusive if cpus.bits else "", zones=zones)
+    return None if found.is_empty() else found
+
+
+def to_resource_status(allocation: NumaAllocation) -> numa_codecs.PodResourceStatus:
+    return numa_codecs.PodResourceStatus(
+        cpuset=str(allocation.cpus),
+        numa_node_resources=tuple(
+            numa_codecs.NUMANodeResource(node=number, resources=dict(to_wire(materialise(amounts))))
+            for number, amounts in sorted(allocation.zones.items())
+        ),
+    )
+
+
+def ledger_from_pods(
+    topology: CpuTopology | InvalidCpuTopology | None, pods: Iterable[tuple[str, Mapping[str, str]]]
+) -> tuple[NumaLedger, dict[str, MalformedAnnotation]]:
+    """Build the ledger from (UID, annotations) of the live pods of a node, and return those that cannot be read, by
+    UID.
+    """
+    ledger, unread = NumaLedger.build(topology), {}
+    for uid, written in pods:
+        found = parse_allocation(written)
+        if isinstance(found, MalformedAnnotation):
+            unread[uid] = found
+        elif found is not None:
+            ledger = ledger.add(uid, found)
+    return ledger, unread

@@ -1,0 +1,277 @@
+"""This module places one demand on one node: whether it fits, its NUMA nodes, its allocation, and how near a
+miss was.
+
+Nothing is allocated in the cache here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from koord.api.annotations.numa_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS, NUMA_POLICY_NONE
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.framework.cycle_state import MatchedReservation as Reservation
+from koord.scheduler.framework.numa_hint import NumaTopologyHints
+from koord.scheduler.plugins.node_numa_resource.allocator import allocate_designated, allocate_numa
+from koord.scheduler.plugins.node_numa_resource.available import (
+    FreeCpuCounts,
+    FreeNumaSummary,
+    cpus_for_policy,
+    free_cpu_pool,
+    summarize_free,
+)
+from koord.scheduler.plugins.node_numa_resource.cache import NodeAllocation, NodeTopologyProfile
+from koord.scheduler.plugins.node_numa_resource.cpu_binding import (
+    CpuBinding,
+    NumaRequest,
+    check_amplified_cpu,
+    check_binding,
+    decide_binding,
+)
+from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
+from koord.scheduler.plugins.node_numa_resource.demand import NumaDemand
+from koord.scheduler.plugins.node_numa_resource.hint_provider import provide_numa_hints
+from koord.scheduler.plugins.node_numa_resource.ledger import SHARED, SINGLE, Amounts, NumaAllocation
+from koord.scheduler.plugins.node_numa_resource.numa_score import NumaScorer
+from koord.scheduler.plugins.node_numa_resource.refusal import MISSING_NUMA, NOT_ENOUGH_CPUS, NumaRefusal
+from koord.scheduler.plugins.node_numa_resource.reserved_cpus import (
+    NodeReservedCpus,
+    ReservedCpus,
+    allocate_reserved,
+    allocate_within_reservation,
+    request_beside_reservations,
+    request_with_all,
+)
+from koord.scheduler.plugins.node_numa_resource.topology_manager import (
+    HintProvider,
+    NumaAffinity,
+    admit_pod,
+    numa_zones_of,
+    resolve_numa_policy,
+)
+from koord.values.bitmask import BitMask
+from koord.values.resources import CPU, materialise
+
+RESTRICTED_RESERVATION = "Restricted"
+NO_NOMINATED = "no nominated reservation"
+OUT_OF_SCOPE = "pod has a nominated reservation but cannot be allocated within its NUMA scope"
+
+
+class PlacementTerms(msgspec.Struct, frozen=True):
+    """What applies to a demand on this node: the NUMA policy of both, and whether its CPUs are bound."""
+
+    policy: str
+    binding: CpuBinding | None
+    request: NumaRequest
+
+    @property
+    def needs_nothing(self) -> bool:
+        """Return whether nothing has to be allocated."""
+        return self.binding is None and self.policy == NUMA_POLICY_NONE
+
+
+def resolve_terms(demand: NumaDemand, profile: NodeTopologyProfile) -> PlacementTerms | NumaRefusal:
+    policy = resolve_numa_policy(profile.topology.numa_policy, demand.policy)
+    if isinstance(policy, NumaRefusal):
+        return policy
+    binding = decide_binding(demand.wish, profile.topology)
+    if isinstance(binding, NumaRefusal):
+        return binding
+    return PlacementTerms(policy, binding, NumaRequest(amounts=demand.amounts, binding=binding))
+
+
+def check_before_placement(
+    demand: NumaDemand,
+    terms: PlacementTerms,
+    profile: NodeTopologyProfile,
+    node_allocation: NodeAllocation,
+    node: NodeInfo,
+) -> NumaRefusal | None:
+    """Return the refusal that is known before CPUs and NUMA nodes are considered."""
+    refused = check_amplified_cpu(
+        demand.wish,
+        profile.topology,
+        node_allocation.ledger,
+        binds=terms.binding is not None,
+        requested_milli=node.requested.get(CPU, 0),
+        allocatable_milli=node.allocatable.get(CPU, 0),
+    )
+    if refused is None and terms.binding is not None:
+        refused = check_binding(demand.wish, terms.binding, profile.topology)
+    return refused
+
+
+class NumaTrial(msgspec.Struct, frozen=True):
+    """A trial allocation of a demand on a live or changed node, with the reservations there that it may use."""
+
+    demand: NumaDemand
+    terms: PlacementTerms
+    profile: NodeTopologyProfile
+    node_allocation: NodeAllocation
+    reserved: NodeReservedCpus = NodeReservedCpus()
+
+    @staticmethod
+    def with_reservations(
+        demand: NumaDemand,
+        terms: PlacementTerms,
+        profile: NodeTopologyProfile,
+        node_allocation: NodeAllocation,
+        reservations: Sequence[Reservation],
+    ) -> NumaTrial:
+        held = node_allocation.ledger.pods
+        matched = tuple(
+            ReservedCpus(uid=one.uid, held=held[one.reserve_pod.uid], restricted=one.policy == RESTRICTED_RESERVATION)
+            for one in reservations
+            if one.reserve_pod.uid in held
+        )
+        return NumaTrial(demand, terms, profile, node_allocation, NodeReservedCpus(matched))
+
+    # Whether it fits ---------------------------------------------------------------------------------------------
+
+    def admit_zones(self, scorer: NumaScorer, others: Sequence[HintProvider]) -> NumaAffinity | NumaRefusal:
+        """Return the NUMA nodes that the policy admits; any without a policy."""
+        policy, topology = self.terms.policy, self.profile.topology
+        if policy == NUMA_POLICY_NONE:
+            return NumaAffinity()
+        if not topology.zones:
+            return NumaRefusal.unresolvable(MISSING_NUMA)
+        zones = numa_zones_of(topology, self.node_allocation.ledger, self.demand.exclusive)
+        return admit_pod(policy, zones, [lambda width: self.hints(scorer, width), *others])
+
+    def hints(self, scorer: NumaScorer, widest: int) -> NumaTopologyHints | NumaRefusal:
+        topology, ledger, request = self.profile.topology, self.node_allocation.ledger, self.terms.request
+        if not self.reserved.matched:
+            return provide_numa_hints(topology, ledger, request, self.terms.policy, scorer, widest=widest)
+        return provide_numa_hints(
+            topology,
+            ledger,
+            request_with_all(request, self.reserved),
+            self.terms.policy,
+            scorer,
+            widest=widest,
+            feasible=lambda mask: not isinstance(self.try_allocate(mask), NumaRefusal),
+        )
+
+    def try_allocate(self, mask: BitMask | None) -> NumaAllocation | NumaRefusal:
+        """Allocate in the first reservation that takes the demand, else outside of all of them."""
+        topology, ledger, request = self.profile.topology, self.node_allocation.ledger, self.terms.request
+        if self.demand.designated is not None:
+            return allocate_designated(topology, ledger, request, self.demand.designated)
+        if not self.reserved.matched:
+            return allocate_numa(topology, ledger, request, mask)
+        if self.demand.ignores_reservations:
+            return allocate_numa(topology, ledger, request_with_all(request, self.reserved), mask)
+        needed = self.demand.needs_reservation
+        found = allocate_reserved(topology, ledger, request, self.reserved, mask, needed=needed)
+        if isinstance(found, NumaRefusal):
+            return found
+        return (
+            found[1]
+            if found is not None
+            else allocate_numa(topology, ledger, request_beside_reservations(request, self.reserved), mask)
+        )
+
+    def allocate_nominated(self, nominated: str | None, mask: BitMask | None) -> NumaAllocation | NumaRefusal:
+        """Allocate for good: from the nominated reservation if it holds CPUs or NUMA amounts, else outside of all
+        reservations.
+        """
+        topology, ledger, request, matched = (
+            self.profile.topology,
+            self.node_allocation.ledger,
+            self.terms.request,
+            self.reserved.matched,
+        )
+        if self.demand.designated is not None or self.demand.ignores_reservations or not matched:
+            return self.try_allocate(mask)
+        holding = next((one for one in matched if one.uid == nominated), None)
+        if holding is None:
+            if nominated is None and self.demand.needs_reservation:
+                return NumaRefusal.unschedulable(NO_NOMINATED)
+            return allocate_numa(topology, ledger, request_beside_reservations(request, self.reserved), mask)
+        found = allocate_within_reservation(topology, ledger, request, self.reserved, holding, mask)
+        return NumaRefusal.unschedulable(OUT_OF_SCOPE) if isinstance(found, NumaRefusal) else found
+
+    def check_cpu_count(self) -> NumaRefusal | None:
+        """Return the refusal for too few CPUs of a demand without NUMA policy.
+
+        `try_allocate` tells the same, but counting is enough almost everywhere.
+        """
+        binding, topology = self.terms.binding, self.profile.topology
+        if binding is None and self.demand.designated is None:
+            return None
+        simple = (
+            not self.reserved.matched
+            and self.demand.designated is None
+            and (self.profile.has_uniform_cores or not self.terms.request.required_policy)
+        )
+        if not simple or binding is None or not isinstance(topology.cpu, CpuTopology):
+            found = self.try_allocate(None)
+            return found if isinstance(found, NumaRefusal) else None
+        free = free_cpu_pool(topology, self.node_allocation.ledger).available
+        if binding.required_policy:
+            free = cpus_for_policy(topology.cpu, free, binding.required_policy)
+        return NumaRefusal.unschedulable(NOT_ENOUGH_CPUS) if free.bit_count() < binding.count else None
+
+
+_BIND_POLICY_TEXT = {CPU_BIND_FULL_PCPUS: " on whole cores", CPU_BIND_SPREAD_BY_PCPUS: " on cores of their own"}
+
+
+def numa_near_miss(
+    terms: PlacementTerms, profile: NodeTopologyProfile, node_allocation: NodeAllocation
+) -> tuple[float, str] | None:
+    """Return the missing share of the request and a sentence; None when the rejection is not about numbers."""
+    there = summarize_free(profile.topology, node_allocation.ledger)
+    if terms.policy != NUMA_POLICY_NONE:
+        return _by_zone(terms, there)
+    binding = terms.binding
+    if binding is None or not isinstance(profile.topology.cpu, CpuTopology):
+        return None
+    free = _free_of_policy(there.total, binding.required_policy)
+    if free >= binding.count:
+        return None
+    kind = _BIND_POLICY_TEXT.get(binding.required_policy, "")
+    return (binding.count - free) / binding.count, f"{binding.count} CPUs asked for, {free} free{kind}"
+
+
+def _by_zone(terms: PlacementTerms, there: FreeNumaSummary) -> tuple[float, str] | None:
+    """Evaluate each NUMA node on its own; the one that lacks least decides."""
+    if not there.zones:
+        return None
+    least, words = None, []
+    for number, zone in sorted(there.zones.items()):
+        lacking = _lacking(terms, there, zone.amounts, zone.free)
+        status = " (used by pods that span NUMA nodes)" if zone.status == SHARED else ""
+        status = " (used by pods of its own)" if zone.status == SINGLE else status
+        missing = ", ".join(text for _, text in lacking)
+        words.append(
+            f"NUMA node {number}{status} lacks {missing}" if missing else f"NUMA node {number}{status} has enough"
+        )
+        share = sum(part for part, _ in lacking)
+        least = share if least is None else min(least, share)
+    assert least is not None
+    return least, "; ".join(words)
+
+
+def _lacking(
+    terms: PlacementTerms, there: FreeNumaSummary, left: Amounts, free: FreeCpuCounts
+) -> list[tuple[float, str]]:
+    """Return by resource the missing share of the request, and the missing amount as text."""
+    found = []
+    for name, asked in sorted(terms.request.amounts.items()):
+        short = asked - left.get(name, 0) if name in there.known_resources else 0
+        if short > 0:
+            found.append((short / asked, f"{materialise({name: short})[name]} {name}"))
+    binding = terms.binding
+    if binding is not None and not any(text.endswith(f" {CPU}") for _, text in found):
+        short = binding.count - _free_of_policy(free, binding.required_policy)
+        if short > 0:
+            found.append((short / binding.count, f"{short} CPUs{_BIND_POLICY_TEXT.get(binding.required_policy, '')}"))
+    return found
+
+
+def _free_of_policy(free: FreeCpuCounts, must: str) -> int:
+    if must == CPU_BIND_FULL_PCPUS:
+        return free.on_whole_cores
+    return free.cores if must == CPU_BIND_SPREAD_BY_PCPUS else free.cpus

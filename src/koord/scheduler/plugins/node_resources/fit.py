@@ -1,0 +1,208 @@
+"""NodeResourcesFit rejects nodes that lack what a pod requests, and scores nodes by how full they would be
+with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+import numpy as np
+
+from koord.api.config.scheduler.in_tree_args import NodeResourcesFitArgs
+from koord.api.koordinator.resource_name import CPU, MEMORY
+from koord.api.kubernetes import pod as api_pod
+from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.pod_resources import nonzero_requests
+from koord.scheduler.cache.node_info import PODS_RESOURCE, NodeInfo, node_allocatable
+from koord.scheduler.cache.node_table import NodeTable, Rows
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_shape import PodShape
+from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.plugin import Codes, Plugin, Scores
+from koord.scheduler.framework.verdict import ROW, Fault, PreFilterResult, Reject, Skip
+from koord.scheduler.plugins.node_resources.resource_allocation import (
+    BUILT_IN,
+    ScoredResource,
+    is_counted,
+    is_extended,
+    scored_resources,
+)
+from koord.scheduler.plugins.node_resources.scoring_strategy import build_strategy
+
+_TOO_MANY_PODS = "Too many pods"
+# A code is bits: too many pods, some request larger than the whole node, then one per resource that is short.
+_TOO_MANY_BIT, _UNRESOLVABLE_BIT, _FIRST_RESOURCE = 1, 2, 2
+_MAX_CODED_RESOURCES = 18  # as many as leave codes below those that verdicts without a code get
+
+
+class _FitState(msgspec.Struct, frozen=True):
+    """What this profile checks and scores for one class of pods."""
+
+    checked: tuple[tuple[str, int], ...]  # resource and amount, in the order in which refusals name them
+    counted: tuple[ScoredResource, ...]
+    codes_by_verdict: dict[
+        Reject | None, int
+    ] = {}  # verdicts by code, for a pod with more resources than a code has bits
+
+
+class NodeResourcesFit(Plugin):
+    name = "NodeResourcesFit"
+    scope = ROW
+    reads_pods = "sums"
+    wakes_on = (
+        ClusterEvent("Pod", DELETE),
+        ClusterEvent("Pod", UPDATE, "scale-down"),
+        ClusterEvent("Node", ADD),
+        ClusterEvent("Node", UPDATE, "allocatable"),
+    )
+
+    def __init__(self, args: NodeResourcesFitArgs) -> None:
+        """Take arguments that are already defaulted."""
+        if args.scoring_strategy is None:
+            raise ValueError("scoring strategy not specified")
+        self._ignored = frozenset(args.ignored_resources)
+        self._ignored_groups = frozenset(args.ignored_resource_groups)
+        self._scored = args.scoring_strategy.resources
+        self._strategy = build_strategy(args.scoring_strategy)
+
+    # Waking ------------------------------------------------------------------------------------------------------
+
+    def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
+        if object_event.event.kind == "Node":
+            return self._node_helps(pod, object_event.old, object_event.new)
+        if object_event.new is None:
+            return bool(object_event.old.node_name or object_event.old.nominated_node)
+        return _scale_down_helps(pod, object_event.old, object_event.new)
+
+    def _node_helps(self, pod: PodInfo, before: Node | None, now: Node) -> bool:
+        """Return whether the pod would fit an empty node of this size and the node has more of something that it
+        requests.
+        """
+        room = node_allocatable(now)
+        asked = self._checked(pod)
+        if room.get(PODS_RESOURCE, 0) < 1 or any(amount > room.get(name, 0) for name, amount in asked):
+            return False
+        if before is None:
+            return True
+        had = node_allocatable(before)
+        return any(room.get(name, 0) > had.get(name, 0) for name in (PODS_RESOURCE, *(name for name, _ in asked)))
+
+    # Filter ------------------------------------------------------------------------------------------------------
+
+    def _fit_state(self, cycle: CycleState, pod: PodInfo) -> _FitState:
+        known = cycle.plugin_data.get(self.name)
+        if known is None:
+            counted = scored_resources(self._scored, _scored_requests(pod.shape), nonzero=True)
+            known = _FitState(self._checked(pod), counted, {None: 0})
+            cycle.write(self.name, known)
+        assert isinstance(known, _FitState)
+        return known
+
+    def _checked(self, pod: PodInfo) -> tuple[tuple[str, int], ...]:
+        return tuple((name, amount) for name, amount in _requests(pod) if not self._is_ignored(name))
+
+    def _is_ignored(self, name: str) -> bool:
+        if not is_extended(name):
+            return False
+        return name in self._ignored or name.split("/", 1)[0] in self._ignored_groups
+
+    def pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject | Skip | PreFilterResult | Fault | None:
+        self._fit_state(cycle, pod)
+        return None
+
+    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
+        short = [] if len(node.pods) < node.allowed_pods else [_TOO_MANY_PODS]
+        resolvable = True
+        allocatable, requested = node.allocatable, node.requested
+        for name, amount in self._fit_state(cycle, pod).checked:
+            capacity = allocatable.get(name, 0)
+            if amount > capacity - requested.get(name, 0):
+                short.append(f"Insufficient {name}")
+                resolvable = resolvable and amount <= capacity
+        return Reject(tuple(short), resolvable) if short else None
+
+    def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
+        checked = self._fit_state(cycle, pod).checked
+        if len(checked) > _MAX_CODED_RESOURCES:
+            return self._code_each(cycle, pod, table)[rows]
+        codes = (table.pod_count[rows] >= table.allowed_pods[rows]).astype(np.int32)
+        for place, (name, amount) in enumerate(checked):
+            capacity = table.allocatable(name)[rows]
+            codes |= (capacity - table.requested(name)[rows] < amount) * np.int32(1 << (_FIRST_RESOURCE + place))
+            codes |= (capacity < amount) * np.int32(_UNRESOLVABLE_BIT)
+        return codes
+
+    def _code_each(self, cycle: CycleState, pod: PodInfo, table: NodeTable) -> Codes:
+        codes_by_verdict = self._fit_state(cycle, pod).codes_by_verdict
+        codes = np.zeros(table.size, np.int32)
+        for row in table.live_rows():
+            codes[row] = codes_by_verdict.setdefault(
+                self._verdict_of_row(cycle, pod, table, row), len(codes_by_verdict)
+            )
+        return codes
+
+    def _verdict_of_row(self, cycle: CycleState, pod: PodInfo, table: NodeTable, row: int) -> Reject | None:
+        """Compute `filter` for one row from the columns."""
+        short = [] if table.pod_count[row] < table.allowed_pods[row] else [_TOO_MANY_PODS]
+        resolvable = True
+        for name, amount in self._fit_state(cycle, pod).checked:
+            capacity = table.allocatable(name)[row]
+            if amount > capacity - table.requested(name)[row]:
+                short.append(f"Insufficient {name}")
+                resolvable = resolvable and bool(amount <= capacity)
+        return Reject(tuple(short), resolvable) if short else None
+
+    def explain_code(self, cycle: CycleState, pod: PodInfo, code: int) -> Reject:
+        fit_state = self._fit_state(cycle, pod)
+        if len(fit_state.checked) > _MAX_CODED_RESOURCES:
+            return next(
+                verdict
+                for verdict, known in fit_state.codes_by_verdict.items()
+                if verdict is not None and known == code
+            )
+        short = [_TOO_MANY_PODS] if code & _TOO_MANY_BIT else []
+        for place, (name, _) in enumerate(fit_state.checked):
+            if code & (1 << (_FIRST_RESOURCE + place)):
+                short.append(f"Insufficient {name}")
+        return Reject(tuple(short), not code & _UNRESOLVABLE_BIT)
+
+    # Score -------------------------------------------------------------------------------------------------------
+
+    def pre_score(self, cycle: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
+        return None
+
+    def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        return self._strategy.score(self._fit_state(cycle, pod).counted, node)
+
+    def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
+        return self._strategy.score_columns(self._fit_state(cycle, pod).counted, table, rows)
+
+
+def _requests(pod: PodInfo) -> list[tuple[str, int]]:
+    """Return the requests, built-in resources first and the others by name."""
+    asked = pod.requests
+    first = [(name, asked[name]) for name in BUILT_IN if name in asked]
+    return first + sorted((name, n) for name, n in asked.items() if name not in BUILT_IN and is_counted(name))
+
+
+def _scored_requests(shape: PodShape) -> dict[str, int]:
+    """Return what a pod adds to a node for scoring.
+
+    Kubernetes leaves pod-level resources out of this one number, though not out of what pods on nodes hold; so
+    the containers' requests and defaults are what counts.
+    """
+    if shape.spec.resources is None:
+        return shape.requests | {CPU: shape.nonzero_cpu, MEMORY: shape.nonzero_memory}
+    return nonzero_requests(cast(api_pod.PodSpec, msgspec.structs.replace(shape.spec, resources=None)))
+
+
+def _scale_down_helps(pod: PodInfo, before: PodInfo, now: PodInfo) -> bool:
+    """Return whether the pod itself requests less, or a placed pod released some of what this one requests."""
+    if now.uid == pod.uid:
+        return True
+    if not now.node_name:
+        return False
+    return any(now.requests.get(name, 0) < before.requests.get(name, 0) for name in pod.requests)

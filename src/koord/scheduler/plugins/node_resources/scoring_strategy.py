@@ -1,0 +1,120 @@
+"""This module turns the utilization of a node into a score: LeastAllocated, MostAllocated or
+RequestedToCapacityRatio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from koord.api.config.scheduler.plugin_args import (
+    LEAST_ALLOCATED,
+    MOST_ALLOCATED,
+    REQUESTED_TO_CAPACITY_RATIO,
+    ScoringStrategy,
+    UtilizationShapePoint,
+)
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.node_table import NodeTable, Rows
+from koord.scheduler.framework.plugin import MAX_SCORE, Scores
+from koord.scheduler.plugins.node_resources.resource_allocation import ScoredResource, present_resources
+from koord.scheduler.plugins.node_resources.utilization_columns import UtilizationColumns
+
+# Points of a curve give scores from 0 to this.
+_MAX_SHAPE_SCORE = 10
+
+
+class ResourceScoringStrategy(Protocol):
+    def score(self, counted: Sequence[ScoredResource], node: NodeInfo) -> int: ...
+
+    def score_columns(self, counted: Sequence[ScoredResource], table: NodeTable, rows: Rows) -> Scores: ...
+
+
+class LeastAllocatedStrategy:
+    """Score the weighted mean of the free percentages, so that pods spread."""
+
+    def score(self, counted: Sequence[ScoredResource], node: NodeInfo) -> int:
+        total = weights = 0
+        for capacity, used, weight in present_resources(counted, node):
+            if used <= capacity:
+                total += (capacity - used) * MAX_SCORE // capacity * weight
+            weights += weight
+        return total // weights if weights else 0
+
+    def score_columns(self, counted: Sequence[ScoredResource], table: NodeTable, rows: Rows) -> Scores:
+        return table.derived(UtilizationColumns).weighted_mean_percent(counted, rows, fills_up=False)
+
+
+class MostAllocatedStrategy:
+    """Score the weighted mean of the used percentages, so that nodes fill up.
+
+    Defaults for unstated requests can make a node look overfull, which counts as full.
+    """
+
+    def score(self, counted: Sequence[ScoredResource], node: NodeInfo) -> int:
+        total = weights = 0
+        for capacity, used, weight in present_resources(counted, node):
+            total += min(used, capacity) * MAX_SCORE // capacity * weight
+            weights += weight
+        return total // weights if weights else 0
+
+    def score_columns(self, counted: Sequence[ScoredResource], table: NodeTable, rows: Rows) -> Scores:
+        return table.derived(UtilizationColumns).weighted_mean_percent(counted, rows, fills_up=True)
+
+
+class RequestedToCapacityRatioStrategy:
+    """Score by a curve over the used percentage. A resource that scores 0 has no weight."""
+
+    def __init__(self, points: Sequence[UtilizationShapePoint]) -> None:
+        self._curve = np.asarray([_interpolate(points, percent) for percent in range(MAX_SCORE + 1)], np.int64)
+        self._steps: list[int] = self._curve.tolist()
+
+    def score(self, counted: Sequence[ScoredResource], node: NodeInfo) -> int:
+        total = weights = 0
+        for capacity, used, weight in present_resources(counted, node):
+            resource_score = self._steps[min(used, capacity) * MAX_SCORE // capacity]
+            if resource_score > 0:
+                total += resource_score * weight
+                weights += weight
+        return (2 * total + weights) // (2 * weights) if weights else 0
+
+    def score_columns(self, counted: Sequence[ScoredResource], table: NodeTable, rows: Rows) -> Scores:
+        total = weights = np.zeros(len(table.alive[rows]), np.int64)
+        for resource in counted:
+            capacity, used = resource.allocatable_and_used_columns(table, rows)
+            resource_score = self._curve[np.minimum(used, capacity) * MAX_SCORE // np.maximum(capacity, 1)]
+            weight = resource.weight * ((capacity != 0) & (resource_score > 0))
+            total, weights = total + resource_score * weight, weights + weight
+        return (2 * total + weights) // np.maximum(2 * weights, 1)
+
+
+def build_strategy(given: ScoringStrategy) -> ResourceScoringStrategy:
+    """Build the configured strategy. Raise ValueError for an unknown one: configuration is validated before it
+    comes here.
+    """
+    if given.type == LEAST_ALLOCATED:
+        return LeastAllocatedStrategy()
+    if given.type == MOST_ALLOCATED:
+        return MostAllocatedStrategy()
+    if given.type == REQUESTED_TO_CAPACITY_RATIO and given.requested_to_capacity_ratio is not None:
+        return RequestedToCapacityRatioStrategy(given.requested_to_capacity_ratio.shape)
+    raise ValueError(f"scoring strategy {given.type} is not supported")
+
+
+def _interpolate(points: Sequence[UtilizationShapePoint], percent: int) -> int:
+    """Interpolate the curve at a percentage: linear between points, constant outside, fractions truncated towards
+    zero.
+    """
+    scale = MAX_SCORE // _MAX_SHAPE_SCORE
+    before = points[0]
+    for point in points:
+        if percent <= point.utilization:
+            if point is before:
+                return point.score * scale
+            rise = (point.score - before.score) * scale * (percent - before.utilization)
+            run = point.utilization - before.utilization
+            return before.score * scale + (rise // run if rise >= 0 else -(-rise // run))
+        before = point
+    return before.score * scale

@@ -1,0 +1,241 @@
+"""Check whether a pod fits on a node and into a reservation there, with reservations kept from pods they are
+not for.
+
+free = allocatable - what pods request - what reservations still hold. An owner may add what remains of
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from koord.api.koordinator.protocol import RESERVATION_ERROR_PREFIX
+from koord.api.koordinator.scheduling import RESTRICTED
+from koord.scheduler.plugins.reservation.owner_matching import Counts, ReservationRequest
+from koord.scheduler.plugins.reservation.reservation_info import ReservationUsage
+from koord.values.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
+
+_NATIVE = frozenset((CPU, MEMORY, EPHEMERAL_STORAGE, PODS))
+
+
+class IgnoredResources(msgspec.Struct, frozen=True):
+    """Extended resources that are not counted, by name or by the domain before the slash."""
+
+    names: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+
+    def covers(self, resource: str) -> bool:
+        if resource in _NATIVE:
+            return False
+        group, slash, _ = resource.partition("/")
+        return resource in self.names or bool(slash and group and group in self.groups)
+
+
+NO_IGNORED_RESOURCES = IgnoredResources()
+
+
+class NodeFreeResources(msgspec.Struct, frozen=True, kw_only=True):
+    """The resources of one node. `used` and `pods` are of real pods, owners included; reservations are counted
+    beside them.
+
+    An operating pod is one of the reservations, and not among the pods.
+    """
+
+    node: str
+    allocatable: Counts
+    used: Counts = {}
+    pods: int = 0
+    max_pods: int = 110
+    usages: tuple[ReservationUsage, ...] = ()  # every reservation that holds something here
+    preemptible: Counts = {}  # of pods preempted in a dry run
+    preemptible_pods: int = 0
+
+    def free(self, owner_of: ReservationUsage | None = None) -> dict[str, int]:
+        """Return what is free for any pod, or for an owner of one reservation. Below zero where a node is over-
+        committed.
+        """
+        left = dict(self.allocatable)
+        _subtract_in_place(left, self.used)
+        _subtract_in_place(left, self.preemptible, -1)
+        for usage in self.usages:
+            _subtract_in_place(left, usage.unallocated())
+        if owner_of is not None:
+            _subtract_in_place(left, owner_of.remaining_for_owners(), -1)
+        return left
+
+    def free_with_reservations(self, ignored: Iterable[ReservationUsage]) -> dict[str, int]:
+        """Return what is free for a pod that may use what these reservations hold and nobody took."""
+        left = self.free()
+        for usage in ignored:
+            _subtract_in_place(left, usage.unallocated(), -1)
+        return left
+
+    def free_pod_slots(self, owner_of: ReservationUsage | None = None) -> int:
+        """Return the free pod slots. Each reservation holds one, for its owner."""
+        held = len(self.usages) - (owner_of is not None)
+        return self.max_pods - self.pods + self.preemptible_pods - held
+
+
+def _subtract_in_place(left: dict[str, int], amounts: Mapping[str, int], sign: int = 1) -> None:
+    for name, amount in amounts.items():
+        left[name] = left.get(name, 0) - sign * amount
+
+
+NO_MATCH = "node(s) no reservations match reservation affinity"
+NO_ROOM = "node(s) no reservation(s) to meet the requirements"
+WRONG_NODE = "node(s) didn't match the nodeName specified by reservation"
+POLICY_CONFLICT = "node(s) reservation allocate policy conflict"
+PREEMPTION_FAILED = "node(s) preemption failed due to insufficient resources"
+ALREADY_ALLOCATED = "reservation has allocateOnce enabled and has already been allocated"
+
+
+class ReservationRefusal(msgspec.Struct, frozen=True):
+    """The reasons for refusing a node. `resolvable`: preempting pods could help."""
+
+    reasons: tuple[str, ...]
+    resolvable: bool = True
+
+
+class PreemptedOwners(msgspec.Struct, frozen=True):
+    """What owners that are preempted in a dry run return to their reservation."""
+
+    amounts: Counts = {}
+    pods: int = 0
+
+
+# What other plugins have against a reservation for this pod, NUMA and devices above all; nothing when it suits them.
+ExternalCheck = Callable[[ReservationUsage], Sequence[str]]
+
+
+def _no_objections(_: ReservationUsage) -> Sequence[str]:
+    return ()
+
+
+def fits_node(
+    pod: ReservationRequest,
+    room: NodeFreeResources,
+    owner_of: ReservationUsage | None = None,
+    *,
+    ignored: IgnoredResources = NO_IGNORED_RESOURCES,
+) -> list[str]:
+    """Return what the node is short of, sorted."""
+    short: list[str] = []
+    if room.free_pod_slots(owner_of) < 1:
+        short.append(PODS)
+    if any(pod.requests.values()):
+        free = room.free(owner_of)
+        short += [
+            name
+            for name, amount in pod.requests.items()
+            if amount > 0 and amount > free.get(name, 0) and not ignored.covers(name)
+        ]
+    return sorted(short)
+
+
+def fits_reservation(
+    pod: ReservationRequest, usage: ReservationUsage, back: PreemptedOwners | None = None
+) -> list[str]:
+    """Return what a Restricted reservation is short of by itself. Pods that named the reservation are told the
+    details.
+    """
+    held, given = usage.info, back or PreemptedOwners()
+    detailed = bool(pod.requested_name)
+    reasons: list[str] = []
+    most = held.reserved.get(PODS)
+    if most is not None:
+        used = usage.owner_count - given.pods
+        if used + 1 > most:
+            detail = f", requested: 1, used: {used}, capacity: {most}" if detailed else ""
+            reasons.append(f"{RESERVATION_ERROR_PREFIX}Too many pods{detail}")
+    for name in held.restricted:
+        requested = pod.requests.get(name, 0)
+        if name == PODS or requested <= 0:
+            continue
+        capacity = held.reserved.get(name, 0) - held.node_reserved.get(name, 0)
+        used = max(0, usage.allocated.get(name, 0) - given.amounts.get(name, 0))
+        if requested > capacity - used:
+            detail = f", requested: {requested}, used: {used}, capacity: {capacity}" if detailed else ""
+            reasons.append(f"{RESERVATION_ERROR_PREFIX}Insufficient {name}{detail}")
+    return reasons
+
+
+def fits_with_reservation(
+    pod: ReservationRequest,
+    usage: ReservationUsage,
+    room: NodeFreeResources,
+    *,
+    others: ExternalCheck = _no_objections,
+    back: PreemptedOwners | None = None,
+    ignored: IgnoredResources = NO_IGNORED_RESOURCES,
+) -> tuple[list[str], list[str]]:
+    """Return what the node is short of, and the objections of the reservation and of other plugins. Both empty: it
+    fits.
+    """
+    short = fits_node(pod, room, usage, ignored=ignored)
+    against = fits_reservation(pod, usage, back) if usage.info.policy == RESTRICTED else []
+    return short, [*against, *others(usage)]
+
+
+def is_relevant(pod: ReservationRequest, usage: ReservationUsage) -> bool:
+    """Return whether the reservation matters to the pod: it reserves something requested, or the pod demands a
+    reservation.
+    """
+    if pod.affinity is None:
+        return any(name in pod.requests for name in usage.info.resource_names)
+    return not pod.requested_name or pod.requested_name == usage.info.name
+
+
+def filter_node(
+    pod: ReservationRequest,
+    matched: Sequence[ReservationUsage],
+    room: NodeFreeResources,
+    *,
+    others: ExternalCheck = _no_objections,
+    backs: Callable[[ReservationUsage], PreemptedOwners | None] = lambda _: None,
+    preempting: bool = False,
+    ignored: IgnoredResources = NO_IGNORED_RESOURCES,
+) -> ReservationRefusal | None:
+    """Filter one node for the Reservation plugin; `matched` are the reservations there that the pod may use.
+
+    Where there are none, other plugins judge the node; this one only looks during preemption dry runs.
+    """
+    if not matched:
+        if pod.affinity is not None:
+            return ReservationRefusal((NO_MATCH,), resolvable=False)
+        if preempting and fits_node(pod, room, ignored=ignored):
+            return ReservationRefusal((PREEMPTION_FAILED,))
+        return None
+    if pod.ignores_reservations:
+        return None
+    shortages: set[str] = set()
+    against: list[str] = []
+    for usage in matched:
+        if not is_relevant(pod, usage):
+            continue
+        short, reasons = fits_with_reservation(pod, usage, room, others=others, back=backs(usage), ignored=ignored)
+        if not short and not reasons:
+            return None
+        shortages.update(short)
+        against += reasons
+    by_node = _insufficient_by_node(shortages)
+    if pod.affinity is not None:
+        return ReservationRefusal((*by_node, *against) or (NO_ROOM,))
+    if by_node:
+        return ReservationRefusal(by_node)
+    alone = fits_node(pod, room, ignored=ignored)
+    return ReservationRefusal(_insufficient_by_node(alone)) if alone else None
+
+
+def filter_reserve_pod(pinned: str, policy: str, room: NodeFreeResources) -> ReservationRefusal | None:
+    """Filter one node for a new reservation with this policy; `pinned` is the node that it names."""
+    if pinned and pinned != room.node:
+        return ReservationRefusal((WRONG_NODE,), resolvable=False)
+    if any((s.info.effective_policy == "") != (policy == "") for s in room.usages if s.is_matchable):
+        return ReservationRefusal((POLICY_CONFLICT,), resolvable=False)
+    return None
+
+
+def _insufficient_by_node(short: Sequence[str] | set[str]) -> tuple[str, ...]:
+    return tuple(sorted(f"Insufficient {name} by node" for name in short))

@@ -1,0 +1,71 @@
+"""Serve the reservations of a node below /apis/v1, with the fields of Koordinator's service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from koord.scheduler.explain.explainer import Explainer
+from koord.scheduler.plugins.reservation.cache import ReservationCache
+from koord.scheduler.plugins.reservation.reservation_info import ReservationUsage
+from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, json_reply
+from koord.values.resources import materialise, to_wire
+
+_NOT_ENABLED = "no profile of this scheduler enables Reservation"
+
+
+def routes(explainer: Explainer) -> tuple[tuple[str, HttpHandler], ...]:
+    def node(call: HttpCall) -> Any:
+        book = explainer.reservation_cache()
+        if book is None:
+            return error_reply(404, _NOT_ENABLED)
+        return json_reply(
+            {
+                "items": [
+                    reservation_item(book, standing) for standing in book.register.on_node(call.parameters["nodeName"])
+                ]
+            }
+        )
+
+    return (("/plugins/Reservation/nodeReservations/:nodeName", node),)
+
+
+def reservation_item(book: ReservationCache, standing: ReservationUsage) -> dict[str, Any]:
+    held = standing.info
+    known = book.reservations.get(held.uid)
+    left = {name: amount - standing.allocated.get(name, 0) for name, amount in held.reserved.items()}
+    return {
+        "name": held.name,
+        "namespace": "",
+        "uid": held.uid,
+        "kind": "Pod" if held.is_operating_pod else "Reservation",
+        "available": held.available,
+        "allocateOnce": held.allocate_once,
+        "allocatable": _wire(held.reserved),
+        "reserved": _wire(held.node_reserved),
+        "allocated": _wire(standing.allocated),
+        "availableResource": _wire({name: max(0, amount) for name, amount in left.items()}),
+        "allocatedResource": _wire(standing.allocated),
+        "owners": [_plain(owner) for owner in known.spec.owners] if known is not None else [],
+        "allocatePolicy": held.effective_policy,
+        "assignedPods": [_assigned(book, uid) for uid in sorted(book.register.owner_pods(held.uid))],
+    }
+
+
+def _assigned(book: ReservationCache, uid: str) -> dict[str, Any]:
+    pod, part = book.state.placed_pod(uid), book.register.owner_pod(uid)
+    return {
+        "Namespace": pod.namespace if pod is not None else "",
+        "Name": pod.name if pod is not None else "",
+        "UID": uid,
+        "Requests": _wire(part.requests) if part is not None else {},
+    }
+
+
+def _wire(amounts: Any) -> dict[str, str]:
+    return dict(to_wire(materialise(dict(amounts))))
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.to_builtins(value)

@@ -1,0 +1,55 @@
+"""Serve the phase and amounts of every Reservation, read when they are served: one that is gone has no series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from koord.api.koordinator.custom_kinds import RESERVATIONS
+from koord.api.koordinator.scheduling import AVAILABLE, FAILED, PENDING, SUCCEEDED, Reservation
+from koord.api.kubernetes.pod_resources import resource_amounts
+from koord.scheduler.live_handle import LiveHandle
+from koord.telemetry.metrics.registry import MetricReading, MetricRegistry
+from koord.values.resources import CPU, MEMORY
+
+PHASE_METRIC = "scheduler_reservation_status_phase"
+RESOURCE_METRIC = "scheduler_reservation_resource"
+_PHASES = (PENDING, AVAILABLE, SUCCEEDED, FAILED)
+
+LabelledValue = tuple[tuple[str, ...], float]
+
+
+def register_reservation_metrics(registry: MetricRegistry, handle: LiveHandle, leads: Callable[[], bool]) -> None:
+    """Register the Reservation metrics; only the leader serves values, so that a sum over replicas counts each once."""
+    lister = handle.lister(RESERVATIONS)
+
+    def read() -> Iterator[MetricReading]:
+        found = lister.list() if leads() else ()
+        yield MetricReading(PHASE_METRIC, "Phase it is in.", "gauge", ("name", "phase"), list(_phases(found)))
+        labels = ("type", "name", "resource", "unit")
+        yield MetricReading(RESOURCE_METRIC, "What is reserved and used.", "gauge", labels, list(_resources(found)))
+
+    registry.source(read)
+
+
+def _phases(found: Iterable[Reservation]) -> Iterator[LabelledValue]:
+    for reservation in found:
+        now = reservation.status.phase or PENDING
+        for phase in _PHASES:
+            yield (reservation.metadata.name, phase), float(phase == now)
+
+
+def _resources(found: Iterable[Reservation]) -> Iterator[LabelledValue]:
+    for reservation in found:
+        name = reservation.metadata.name
+        there, taken = resource_amounts(reservation.status.allocatable), resource_amounts(reservation.status.allocated)
+        yield from _amount_values("allocatable", name, there)
+        yield from _amount_values("allocated", name, taken)
+        for resource, amount in there.items():
+            if amount:
+                yield ("utilization", name, resource, "ratio"), taken.get(resource, 0) / amount
+
+
+def _amount_values(kind: str, name: str, held: Mapping[str, int]) -> Iterator[LabelledValue]:
+    for resource, amount in held.items():
+        unit, share = {CPU: ("core", 1000), MEMORY: ("Gi", 1 << 30)}.get(resource, ("raw", 1))
+        yield (kind, name, resource, unit), amount / share

@@ -1,0 +1,258 @@
+"""Assemble koord-scheduler from a client, informers and a completed configuration, and run it while it leads.
+
+The component knows neither flags nor files nor which API server it talks to. `start` registers what is to be watched;
+leading is a task of its own, so that a standby keeps its caches warm. The journey of a pod is
+event_handlers -> queue -> schedule_one -> bind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Mapping
+
+from koord.api.model import ObjectReference
+from koord.kube.client.typed_client import Client
+from koord.kube.events.recorder import EventRecorder
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.informer.malformed_objects import MalformedObject
+from koord.scheduler.bind import Binder
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.controllers.controller import SchedulerControllerContext, build_controllers, run_controllers
+from koord.scheduler.controllers.registry import CONTROLLER_FACTORIES
+from koord.scheduler.event_handlers import EventHandlers
+from koord.scheduler.evictor import SchedulerEvictor
+from koord.scheduler.framework.attempt import AttemptLog
+from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.live_handle import LiveHandle, LiveSchedulerActions
+from koord.scheduler.metrics_recorder import MetricsRecorder, NullMetricsRecorder, PointTimer
+from koord.scheduler.pod_status_writer import PodStatusWriter
+from koord.scheduler.preemption.evaluator import PreemptionsInProgress
+from koord.scheduler.queue.backoff import QueueSettings
+from koord.scheduler.queue.scheduling_queue import SchedulingQueue
+from koord.scheduler.schedule_one import SchedulingLoop
+from koord.scheduler.status_reporter import EventThrottle, StatusReporter
+from koord.scheduler.waiting_pods import WaitingPods
+from koord.telemetry.clock import Clock
+
+_LOG = logging.getLogger(__name__)
+
+_POD_GONE_MESSAGE = "the pod is gone"
+
+
+class Scheduler:
+    """Own all parts of one scheduler: call `start`, start the informers, await `wait_synced`, then `lead` while
+    leading.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        informers: InformerFactory,
+        clock: Clock,
+        completed_config: CompletedConfig,
+        *,
+        seed: int = 0,
+        instance: str = "koord-scheduler",
+        meter: MetricsRecorder | None = None,
+        max_unschedulable_s: float = 300.0,
+    ) -> None:
+        """Wire all parts together; nothing runs yet.
+
+        `max_unschedulable_s`: after this long an unschedulable pod is tried again whatever happened meanwhile.
+        """
+        self._client = client
+        self._clock = clock
+        self._completed_config = completed_config
+        self.state = ClusterState()
+        self.handle = LiveHandle(self.state, informers, clock)
+        self.waiting_pods = WaitingPods()
+        self.attempt_log = AttemptLog()
+        self.profiles: Mapping[str, SchedulerProfile] = {
+            p.scheduler_name: p for p in completed_config.make_profiles(self.handle)
+        }
+        # Events carry the name of the scheduler that the pod asked for.
+        self._recorders = {
+            name: EventRecorder(client, clock, controller=name, instance=instance) for name in sorted(self.profiles)
+        }
+        config = completed_config.config
+        settings = QueueSettings(
+            initial_backoff_s=float(config.pod_initial_backoff_seconds or 0),
+            max_backoff_s=float(config.pod_max_backoff_seconds or 0),
+            max_unschedulable_s=max_unschedulable_s,
+        )
+        self.queue = SchedulingQueue(tuple(self.profiles.values()), settings)
+        self.engines = {
+            name: SchedulingEngine(profile, self.state, seed ^ zlib.crc32(name.encode()), self.queue.nominations)
+            for name, profile in self.profiles.items()
+        }
+        self.event_handlers = EventHandlers(
+            informers,
+            self.handle,
+            self.queue,
+            clock,
+            schedulers=frozenset(self.profiles),
+            gone=self._pod_gone,
+            wake=self._wake,
+        )
+        meter = meter or NullMetricsRecorder()
+        self.status_writer = PodStatusWriter(client, clock, self.event_handlers.pods.get)
+        self.event_throttle = EventThrottle(clock, self._is_busy, lambda: self.unwritten_events)
+        status_reporter = StatusReporter(
+            latest=self.event_handlers.latest_pod,
+            state=self.state,
+            queue=self.queue,
+            recorders=self._recorders,
+            status_writer=self.status_writer,
+            event_throttle=self.event_throttle,
+            meter=meter,
+            clock=clock,
+        )
+        self.scheduling_loop = SchedulingLoop(
+            self.state,
+            self.queue,
+            self.engines,
+            status_reporter,
+            self.attempt_log,
+            clock,
+            PointTimer(meter, clock),
+            _next_pod_plugin(self.profiles),
+        )
+        self.scheduling_loop.binder = self.binder = Binder(
+            client,
+            clock,
+            self.waiting_pods,
+            committed=self.queue.committed,
+            bound=self.scheduling_loop.on_bound,
+            undone=self.scheduling_loop.on_binding_failed,
+            waited=meter.permit_waited,
+            took=meter.point_took,
+        )
+        self.scheduling_loop.evictor = self.evictor = SchedulerEvictor(
+            client,
+            clock,
+            self._recorders,
+            self.waiting_pods,
+            self.state.derived(PreemptionsInProgress),
+            failed=self._retry_preemptor,
+        )
+        self.handle.actions.backend = LiveSchedulerActions(
+            self.waiting_pods, self.queue, clock, self._wake, self.status_writer.submit
+        )
+        recorder = next(iter(self._recorders.values()))
+        self.controllers = build_controllers(
+            self.profiles.values(),
+            CONTROLLER_FACTORIES,
+            lambda plugins: SchedulerControllerContext(client, self.handle, clock, recorder, self.evictor, plugins),
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Return whether every handler has received its first list completely."""
+        return self.event_handlers.synced
+
+    async def start(self) -> None:
+        self.event_handlers.connect()
+        for recorder in self._recorders.values():
+            recorder.start()
+
+    async def wait_synced(self) -> None:
+        await self.event_handlers.wait_synced()
+
+    async def lead(self) -> None:
+        """Run the scheduling loop and the controllers until cancelled.
+
+        Bindings that are in progress at that moment are left to the next leader, which learns of them from its watch.
+        """
+        await self.wait_synced()
+        self.status_writer.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(run_controllers(self.controllers, self._clock))
+                group.create_task(self.scheduling_loop.run())
+        finally:
+            await self.binder.stop()
+            await self.evictor.stop()
+            await self.status_writer.stop()
+
+    async def stop(self) -> None:
+        await self.event_throttle.stop()
+        await asyncio.gather(*(recorder.stop() for recorder in self._recorders.values()))
+
+    def report_malformed(self, what: MalformedObject) -> None:
+        """Record a warning event on an object that cannot be decoded; everything else goes on without it."""
+        about = ObjectReference(kind=what.kind, namespace=what.namespace, name=what.name, uid=what.uid)
+        recorder = next(iter(self._recorders.values()))
+        recorder.record(about, "Warning", "MalformedObject", f"left out of scheduling: {what.error}", action="Reading")
+
+    # Joints ------------------------------------------------------------------------------------------------------
+
+    @property
+    def unwritten_events(self) -> int:
+        """Return the number of events that wait to be written."""
+        return sum(recorder.pending for recorder in self._recorders.values())
+
+    def _is_busy(self) -> bool:
+        """Return whether bindings are in progress or soon will be.
+
+        While the members of a gang are tried none is in progress yet, so active pods count as well.
+        """
+        return self.binder.in_progress > 0 or self.queue.counts()["active"] > 0
+
+    def _wake(self) -> None:
+        self.scheduling_loop.wake()
+
+    def _pod_gone(self, uid: str) -> None:
+        self.waiting_pods.reject(uid, "", _POD_GONE_MESSAGE)
+        self.status_writer.drop(uid)
+
+    def _retry_preemptor(self, pod: PodInfo) -> None:
+        if self.queue.activate((pod.uid,), self._clock.monotonic()):
+            self._wake()
+
+
+def _next_pod_plugin(profiles: Mapping[str, SchedulerProfile]) -> Plugin | None:
+    """Return the plugin that may name the next pod: the first one of all profiles that implements `next_pod`,
+    if any.
+    """
+    return next((plugin for profile in profiles.values() for plugin in profile.plugins_at("next_pod")), None)
+
+
+class StandaloneScheduler:
+    """Run a scheduler without leader election, as something that is started and stopped, in a process that has no
+    rival.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.scheduler.start()
+        self._task = asyncio.create_task(self.scheduler.lead(), name="koord-scheduler")
+        self._task.add_done_callback(_log_if_failed)
+
+    async def stop(self) -> None:
+        """Stop the scheduler, and raise the exception that ended it, if there was one."""
+        died: BaseException | None = None
+        if self._task is not None:
+            self._task.cancel()
+            (end,) = await asyncio.gather(self._task, return_exceptions=True)
+            died = end if isinstance(end, Exception) else None
+        await self.scheduler.stop()
+        if died is not None:
+            raise died
+
+
+def _log_if_failed(task: asyncio.Task[None]) -> None:
+    """Log a scheduler that ended with an exception at once.
+
+    Otherwise nothing would be scheduled until somebody stops it, and nobody would know why.
+    """
+    if not task.cancelled() and task.exception() is not None:
+        _LOG.critical("koord-scheduler ended and schedules nothing any more", exc_info=task.exception())

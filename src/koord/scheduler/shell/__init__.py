@@ -1,1 +1,0 @@
-"""The parts of the scheduler that do I/O."""

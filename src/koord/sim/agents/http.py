@@ -1,0 +1,95 @@
+"""The HTTP services of simulated agents, under the paths that real ones have: of all nodes together, and of
+one below /nodes/NAME.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from koord.host.capability import CapabilityState
+from koord.host.cgroup.knob import CPU_BURST, KNOBS
+from koord.koordlet.reporters.builders import node_conditions
+from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
+from koord.koordlet.strategies.runner import strategy_status
+from koord.sim.agents.cluster_agents import SimulatedAgents
+from koord.sim.agents.node_agent import SimulatedAgent
+from koord.sim.machine.simulated_machine import SimulatedMachine
+from koord.telemetry import http_routing
+from koord.telemetry.clock import Clock
+from koord.telemetry.component_server import ComponentServer, ServiceRoutes
+from koord.telemetry.http_routing import HttpCall
+from koord.values import timestamp
+
+_NODE_PATH = "/nodes/:node/apis/v1"
+
+
+def build_server(agents: SimulatedAgents, clock: Clock) -> ComponentServer:
+    endpoint = ComponentServer(clock)
+    ServiceRoutes(endpoint).add("GET", "/evictions", lambda call: _evictions(agents, call))
+    of_one = ServiceRoutes(endpoint, _NODE_PATH)
+    of_one.add("GET", "/evictions", _for_node(agents, lambda agent, call: _evictions(agents, call)))
+    of_one.add(
+        "GET", "/capabilities", _for_node(agents, lambda agent, _: {"capabilities": capability_rows(agent.machine)})
+    )
+    of_one.add("GET", "/strategies", _for_node(agents, lambda agent, _: {"strategies": _strategy_statuses(agent)}))
+    of_one.add("GET", "/state", _for_node(agents, lambda agent, _: _state(agents, agent)))
+    return endpoint
+
+
+def capability_rows(machine: SimulatedMachine) -> list[CapabilityRow]:
+    """Return the capabilities of a machine: a file that it has takes every value that its kernel would."""
+    bounded = machine.shape.burst_within_quota
+    found = [_row(name, has=machine.has_knob(name), bounded=bounded and name == CPU_BURST) for name in KNOBS]
+    features = [
+        CapabilityRow(knob=name, state=CapabilityState.OFF.value, how="simulated machines have none")
+        for name in ("perf_event", "kidled", "resctrl")
+    ]
+    return [*node_conditions.with_strategies(found), *features]
+
+
+def _row(name: str, *, has: bool, bounded: bool) -> CapabilityRow:
+    if not has:
+        return CapabilityRow(knob=name, state=CapabilityState.OFF.value, how="the simulated kernel does not have it")
+    if bounded:
+        return CapabilityRow(
+            knob=name, state=CapabilityState.DEGRADED.value, how="simulated; not above the quota", errno="EINVAL"
+        )
+    return CapabilityRow(knob=name, state=CapabilityState.SUPPORTED.value, how="simulated")
+
+
+def _for_node(agents: SimulatedAgents, answer: Callable[[SimulatedAgent, HttpCall], Any]) -> Callable[[HttpCall], Any]:
+    def handler(call: HttpCall) -> Any:
+        name = call.parameters["node"]
+        agent = agents.agents.get(name)
+        return http_routing.error_reply(404, f"no simulated node {name}") if agent is None else answer(agent, call)
+
+    return handler
+
+
+def _evictions(agents: SimulatedAgents, call: HttpCall) -> dict[str, Any]:
+    found = agents.ledger.entries(call.first_value("namespace") or "", call.first_value("name") or "")
+    node = call.parameters.get("node")
+    return {"evictions": [entry for entry in found if node is None or entry.node == node]}
+
+
+def _strategy_statuses(agent: SimulatedAgent) -> list[Any]:
+    return [
+        strategy_status(ran, timestamp.text(datetime.fromtimestamp(at_s, UTC)))
+        for at_s, ran in agent.last_runs.values()
+    ]
+
+
+def _state(agents: SimulatedAgents, agent: SimulatedAgent) -> dict[str, Any]:
+    facts = agents.facts(agent.name)
+    return {
+        "node": agent.name,
+        "simulated": True,
+        "cgroupVersion": agent.machine.shape.cgroup_version,
+        "nodeSeen": facts.node is not None,
+        "nodeSLOSeen": facts.slo is not None,
+        "pods": len(facts.pods),
+        "series": len(agent.store),
+        "strategies": list(agent.round.enabled),
+    }

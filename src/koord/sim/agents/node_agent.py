@@ -1,0 +1,146 @@
+"""The koordlet of one simulated node: the same strategies and reports as the real one, on a machine in memory.
+
+Synchronous: `advance` moves the machine on by one step and runs what is due. The API server is left to
+`cluster_agents`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koord.api.koordinator.resource_name import CPU, MEMORY
+from koord.api.koordinator.slo import NodeMetricSpec, NodeMetricStatus
+from koord.koordlet.eviction.ledger import EvictionRequest
+from koord.koordlet.inputs.node_inputs import NodeInputs
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.reporters.builders.node_metric import (
+    NodeMetricView,
+    ReportPolicy,
+    ReportWithheld,
+    build_node_metric,
+    report_policy,
+)
+from koord.koordlet.reporters.builders.usage_models import (
+    PredictionLimits,
+    UsageModels,
+    reclaimable_view,
+    training_samples,
+)
+from koord.koordlet.series import metric_kind
+from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner
+from koord.koordlet.strategies.strategy import StrategySettings as RoundSettings
+from koord.policy.prediction.reclaimable import PeakPrediction, Reclaimable, ResourceAmount, decide_reclaimable
+from koord.sim.machine.cgroup_files import MAINLINE_FILES
+from koord.sim.machine.simulated_machine import SimulatedHardware, SimulatedMachine
+from koord.sim.machine.step_result import ContainerDemand, MachineStepResult, record_samples
+
+TRAIN_INTERVAL_S = 60.0
+EXPIRE_INTERVAL_S = 300.0
+
+
+class SimulatedAgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of simulated agents. `step_s` is how far time moves at once, as a second does for a real agent."""
+
+    gates: frozenset[str]
+    step_s: float = 10.0
+    files: frozenset[str] = MAINLINE_FILES  # that kernels of the nodes have
+    cold_start_s: float = 24 * 3600.0  # nothing is reclaimed of the requests of pods younger than that
+
+
+class KilledContainer(msgspec.Struct, frozen=True, kw_only=True):
+    uid: str
+    container: str  # its name
+    why: str
+
+
+class AgentStep(msgspec.Struct, frozen=True, kw_only=True):
+    moment: MachineStepResult
+    ran: tuple[StrategyResult, ...]
+    killed: tuple[KilledContainer, ...]
+
+    @property
+    def evictions(self) -> tuple[EvictionRequest, ...]:
+        return tuple(one for ran in self.ran for one in ran.evictions)
+
+
+class SimulatedAgent:
+    def __init__(
+        self, name: str, hardware: SimulatedHardware, system: ContainerDemand, settings: SimulatedAgentSettings
+    ) -> None:
+        self.name = name
+        self.machine = SimulatedMachine(hardware)
+        self._settings = settings
+        self._system = system
+        self.policy = ReportPolicy()
+        step_s = settings.step_s
+        keep = metric_kind.retention_s(aggregate_s=self.policy.aggregate_s, longest_s=int(self.policy.longest_s))
+        self.store = SeriesStore(keep, default_keep_s=max(60, int(4 * step_s)), interval_s=step_s)
+        self.round = StrategyRunner(self.machine, self.store, settings.gates, RoundSettings(collect_interval_s=step_s))
+        self._models = UsageModels()
+        self._trained_s = self._expired_s = float("-inf")
+        self._stepped_s: float | None = None
+        self.last_step: AgentStep | None = None
+        self.last_runs: dict[str, tuple[float, StrategyResult]] = {}  # by strategy: when it last ran, and what it did
+
+    def advance(self, now_s: float, facts: NodeInputs, wishes: Mapping[str, ContainerDemand]) -> AgentStep:
+        """Advance to `now_s` and run what is due. `wishes` is the resource demand by container id."""
+        since = self._stepped_s
+        step_s = self._settings.step_s if since is None else max(now_s - since, 0.001)
+        self._stepped_s = now_s
+        self.machine.set_pods(facts.pods)
+        moment = self.machine.step(now_s, step_s, wishes, self._system)
+        record_samples(self.store, moment)
+        ran = self.round.tick(now_s, facts)
+        self.last_runs.update({one.strategy: (now_s, one) for one in ran})
+        if now_s - self._trained_s >= TRAIN_INTERVAL_S:
+            self._trained_s = now_s
+            self._models.train(now_s, training_samples(self.store, now_s, facts.pods))
+        if now_s - self._expired_s >= EXPIRE_INTERVAL_S:
+            self._expired_s = now_s
+            self.store.expire(now_s)
+            self._models.expire(now_s)
+        self.last_step = AgentStep(moment=moment, ran=ran, killed=_killed_containers(facts.pods, moment))
+        return self.last_step
+
+    def set_collect_policy(self, spec: NodeMetricSpec) -> ReportPolicy:
+        self.policy = report_policy(spec)
+        return self.policy
+
+    def report(self, now_s: float, facts: NodeInputs) -> NodeMetricStatus | ReportWithheld:
+        return build_node_metric(
+            NodeMetricView(
+                series=self.store,
+                now_s=now_s,
+                policy=self.policy,
+                pods=facts.pods,
+                prediction=self.prediction(now_s, facts),
+                max_sample_age_s=3 * self._settings.step_s,
+            )
+        )
+
+    def prediction(self, now_s: float, facts: NodeInputs) -> PeakPrediction | None:
+        node = facts.node
+        allocatable = None if node is None else node.allocatable
+        seen = reclaimable_view(
+            self._models,
+            now_s,
+            facts.pods,
+            None if not allocatable else ResourceAmount(allocatable.get(CPU, 0), allocatable.get(MEMORY, 0)),
+            PredictionLimits(cold_start_s=self._settings.cold_start_s),
+        )
+        found = decide_reclaimable(seen)
+        return found.result if isinstance(found, Reclaimable) else None
+
+
+def _killed_containers(pods: tuple[PodMeta, ...], moment: MachineStepResult) -> tuple[KilledContainer, ...]:
+    if not moment.kills:
+        return ()
+    found = {one.group: (pod.uid, one.name) for pod in pods for one in pod.containers}
+    return tuple(
+        KilledContainer(uid=found[kill.group][0], container=found[kill.group][1], why=kill.why)
+        for kill in moment.kills
+        if kill.group in found
+    )

@@ -1,0 +1,198 @@
+"""The cgroup files of a simulated machine, in memory, with the kernel's answers to writes. Values are cgroup v1's.
+
+What a value means for CPU and memory is modelled elsewhere; this module knows what can be written and restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from koord.host.cgroup.knob import KNOBS
+from koord.koordlet.cgroup_writer import cgroup_files
+from koord.koordlet.cgroup_writer.effects import (
+    AddTasks,
+    FileEffect,
+    FileWriteResult,
+    WriteCgroup,
+    WriteOutcome,
+    WriteSchemata,
+    WriteSystem,
+)
+from koord.values.cpuset import CPUSet, CPUSetError
+from koord.values.go_format import integer
+
+IO_THROTTLES = (cgroup_files.READ_IOPS, cgroup_files.READ_BPS, cgroup_files.WRITE_IOPS, cgroup_files.WRITE_BPS)
+PER_DISK_FILES = frozenset((*IO_THROTTLES, cgroup_files.IO_WEIGHT, cgroup_files.IO_QOS, cgroup_files.IO_MODEL))
+_NOTHING = {cgroup_files.IO_WEIGHT: "100", cgroup_files.IO_QOS: "enable=0", cgroup_files.IO_MODEL: "ctrl=auto"}
+
+MAINLINE_FILES = frozenset(
+    {
+        cgroup_files.CPU_SHARES,
+        cgroup_files.CPU_QUOTA,
+        cgroup_files.CPU_BURST,
+        cgroup_files.CPU_IDLE,
+        cgroup_files.CPUSET,
+        "memory.limit_in_bytes",
+        cgroup_files.MEMORY_MIN,
+        cgroup_files.MEMORY_LOW,
+        cgroup_files.MEMORY_HIGH,
+        cgroup_files.MEMORY_OOM_GROUP,
+        *IO_THROTTLES,
+        cgroup_files.MIN_FREE_KBYTES,
+        cgroup_files.WATERMARK_SCALE_FACTOR,
+    }
+)
+# A kernel that was made for co-location.
+ANOLIS_FILES = frozenset(KNOBS) - {cgroup_files.CPU_IDLE}
+
+FileValues = dict[str, str]
+
+
+class SimulatedCgroupFiles:
+    """All files of the machine; `changed` is called with every group whose files change."""
+
+    def __init__(self, known: frozenset[str], cpus: CPUSet, changed: Callable[[str], None]) -> None:
+        self.known = known
+        self._cpus = cpus
+        self._changed = changed
+        self._values: dict[str, FileValues] = {}
+        self._below: dict[str, dict[str, None]] = {}
+        self._first: dict[tuple[str, str, str], str | None] = {}  # (owner, group, file) -> what it was before
+
+    def make_group(self, group: str, values: Mapping[str, str]) -> None:
+        """Make a group with these values; other values that it has stay."""
+        if group and group not in self._values:
+            self._below.setdefault(group.rpartition("/")[0], {})[group] = None
+        self._values.setdefault(group, {}).update({name: value for name, value in values.items() if name in self.known})
+        self._changed(group)
+
+    def remove_group(self, group: str) -> None:
+        """Remove a group and all below it."""
+        self._below.get(group.rpartition("/")[0], {}).pop(group, None)
+        gone = [group]
+        for name in gone:
+            gone += self._below.pop(name, {})
+            self._values.pop(name, None)
+        self._first = {key: value for key, value in self._first.items() if key[1] in self._values}
+
+    def child_groups(self, group: str) -> tuple[str, ...]:
+        return tuple(self._below.get(group, ()))
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._values
+
+    def read(self, group: str, name: str) -> str | None:
+        """Return the value of a file; one that was never written has the kernel's default."""
+        values = self._values.get(group)
+        if values is None or name not in self.known:
+            return None
+        return values.get(name, _FRESH.get(name, ""))
+
+    def number(self, group: str, name: str, default: int) -> int:
+        found = integer(self.read(group, name) or "")
+        return default if found is None else found
+
+    def disks(self, group: str) -> frozenset[str]:
+        found: set[str] = set()
+        for name in PER_DISK_FILES & self.known:
+            for line in (self.read(group, name) or "").splitlines():
+                found.add(line.split(" ", 1)[0])
+        return frozenset(found)
+
+    def write(self, effect: FileEffect) -> FileWriteResult:
+        if isinstance(effect, AddTasks | WriteSchemata):
+            return FileWriteResult(effect, WriteOutcome.OFF, detail="this machine cannot divide its cache")
+        group = effect.group if isinstance(effect, WriteCgroup) else ""
+        before = self.read(group, effect.file)
+        if effect.file not in self.known:
+            return FileWriteResult(effect, WriteOutcome.OFF, detail="this kernel does not have the file")
+        if before is None:
+            return FileWriteResult(effect, WriteOutcome.VANISHED)
+        after = self._merged(before, effect) if effect.file in PER_DISK_FILES else effect.value
+        if after == before:
+            return FileWriteResult(effect, WriteOutcome.SAME, before=before)
+        wrong = self._refusal(effect, group)
+        if wrong:
+            return FileWriteResult(effect, WriteOutcome.REJECTED, before=before, detail=wrong)
+        self._first.setdefault((effect.owner, group, effect.file), before)
+        self._values[group][effect.file] = after
+        self._changed(group)
+        return FileWriteResult(effect, WriteOutcome.WRITTEN, before=before)
+
+    def restore(self, owner: str, keep: Iterable[tuple[str, str]], why: str) -> list[FileWriteResult]:
+        """Restore what an owner wrote, except the files in `keep`."""
+        kept = set(keep)
+        results: list[FileWriteResult] = []
+        for who, group, name in list(self._first):
+            if who != owner or (group, name) in kept:
+                continue
+            original = self._first.pop((who, group, name))
+            if group not in self._values or original is None:
+                continue
+            before = self._values[group].get(name, "")
+            self._values[group][name] = original
+            self._changed(group)
+            effect = WriteCgroup(group=group, file=name, value=original, owner=owner, cause="restore", why=why)
+            results.append(
+                FileWriteResult(
+                    effect, WriteOutcome.SAME if before == original else WriteOutcome.WRITTEN, before=before
+                )
+            )
+        return results
+
+    def _refusal(self, effect: WriteCgroup | WriteSystem, group: str) -> str:
+        """Return why the kernel refuses the value; "" when it accepts it."""
+        if effect.file == cgroup_files.CPUSET:
+            try:
+                cpus = CPUSet.parse(effect.value)
+            except CPUSetError as error:
+                return str(error)
+            return "" if not cpus - self._cpus else "there are no such CPUs"
+        if effect.file in PER_DISK_FILES:
+            return ""
+        number = integer(effect.value)
+        if effect.file == cgroup_files.CPU_BURST and number is not None:
+            quota = self.number(group, cgroup_files.CPU_QUOTA, -1)
+            return "a burst above the quota" if 0 < quota < number else ""
+        if effect.file == cgroup_files.CPU_QUOTA and number is not None and number > 0:
+            return "a quota below the burst" if self.number(group, cgroup_files.CPU_BURST, 0) > number else ""
+        return ""
+
+    def _merged(self, before: str, effect: WriteCgroup | WriteSystem) -> str:
+        """Return the file's text with one line per disk; a default value leaves no line."""
+        disk, _, value = effect.value.partition(" ")
+        lines = dict(line.split(" ", 1) for line in before.splitlines())
+        if value == _NOTHING.get(effect.file, "0"):
+            lines.pop(disk, None)
+        else:
+            lines[disk] = value
+        return "".join(f"{name} {value}\n" for name, value in sorted(lines.items()))
+
+
+_FRESH = {
+    cgroup_files.CPU_SHARES: "1024",
+    cgroup_files.CPU_QUOTA: "-1",
+    cgroup_files.CPU_BURST: "0",
+    cgroup_files.CPU_BVT: "0",
+    cgroup_files.CPU_IDLE: "0",
+    "memory.limit_in_bytes": "-1",
+    cgroup_files.MEMORY_MIN: "0",
+    cgroup_files.MEMORY_LOW: "0",
+    cgroup_files.MEMORY_HIGH: str(2**63 - 1),
+    cgroup_files.MEMORY_WMARK_RATIO: "0",
+    cgroup_files.MEMORY_WMARK_SCALE: "50",
+    cgroup_files.MEMORY_WMARK_MIN_ADJ: "0",
+    cgroup_files.MEMORY_PRIORITY: "0",
+    cgroup_files.MEMORY_USE_PRIORITY_OOM: "0",
+    cgroup_files.MEMORY_OOM_GROUP: "0",
+    cgroup_files.PAGE_CACHE_ENABLE: "0",
+    cgroup_files.PAGE_CACHE_SIZE: "0",
+    cgroup_files.PAGE_CACHE_SYNC: "0",
+    cgroup_files.MIN_FREE_KBYTES: "67584",
+    cgroup_files.WATERMARK_SCALE_FACTOR: "10",
+    cgroup_files.MEMCG_REAP_BACKGROUND: "0",
+    cgroup_files.PAGE_CACHE_LIMIT_ENABLED: "0",
+    cgroup_files.GROUP_IDENTITY_ENABLED: "1",
+    cgroup_files.SCHED_CORE: "0",
+    cgroup_files.IDLE_SAVER_WMARK: "0",
+}

@@ -1,0 +1,213 @@
+"""The CPU side of the simulated machine: read cgroup files into the CFS tree, divide the CPUs, and measure
+contention.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from koord.koordlet.cgroup_writer import cgroup_files
+from koord.sim.machine.cfs import NORMAL_RANK, UNBOUNDED, CfsGroup, CfsQuota, divide_cpu, max_milli_in_step, saved_after
+from koord.sim.machine.cgroup_files import SimulatedCgroupFiles
+from koord.sim.machine.cpu_flow import CPU_MILLI
+from koord.sim.machine.parameters import DEFAULT_PARAMETERS, ContentionParameters
+from koord.values.cpuset import CPUSet, CPUSetError
+
+
+class CpuContention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How one container suffered from others on its CPUs. Shares are from 0 to 1; factors are 1 on an idle machine."""
+
+    short_milli: float  # wanted, within its own bounds, and not given
+    stalled_share: float  # of what was wanted in all: PSI's "some" of CPU
+    cpi: float
+    latency_factor: float
+
+
+def compute_contention(
+    *,
+    wanted_milli: float,
+    allowed_milli: float,
+    got_milli: float,
+    cpus: int,
+    ahead_milli: float,
+    behind_milli: float,
+    parameters: ContentionParameters = DEFAULT_PARAMETERS,
+) -> CpuContention:
+    """Compute the contention of one container.
+
+    `allowed` is the demand within its own quota. On the `cpus` that it can use, work of its rank and above, its own
+    included, is `ahead`: it queues with that. Work of lower ranks yields, but still pollutes the caches.
+    """
+    room = max(cpus, 1) * CPU_MILLI
+    short = max(0.0, min(wanted_milli, allowed_milli) - got_milli)
+    neighbours = min(max(ahead_milli - got_milli, 0.0) + behind_milli, room) / room
+    cpi = parameters.cpi * (1 + parameters.cpi_of_neighbours * neighbours)
+    busy = min(ahead_milli / room, parameters.busiest)
+    stalled = max(0.0, wanted_milli - got_milli) / wanted_milli if wanted_milli > 0 else 0.0
+    work = cpi / parameters.cpi / max(1.0 - stalled, 1.0 - parameters.busiest)
+    return CpuContention(
+        short_milli=short,
+        stalled_share=stalled,
+        cpi=cpi,
+        latency_factor=work * (1 + queueing_delay(busy, max(cpus, 1))),
+    )
+
+
+def queueing_delay(busy: float, cpus: int) -> float:
+    """Return the mean queueing time of `cpus` servers with that utilisation, in service times (Sakasegawa)."""
+    return 0.0 if busy <= 0 else float(busy ** (math.sqrt(2 * (cpus + 1)) - 1) / (cpus * (1 - busy)))
+
+
+SYSTEM = "system.slice"
+IDLE_RANK = -2  # below every identity: it runs on CPUs that nobody else wants
+_US_OF_MILLI = 100.0  # of a period of 100 ms
+
+
+class CpuStepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step gave to each container, by its group."""
+
+    got: Mapping[str, float]  # by group of the container
+    contention: Mapping[str, CpuContention]
+    system_milli: float
+
+
+class CpuSimulation:
+    """The CPU simulation of one machine."""
+
+    def __init__(self, files: SimulatedCgroupFiles, cpus: CPUSet, parameters: ContentionParameters) -> None:
+        self._files = files
+        self._parameters = parameters
+        self._every = cpus.bits
+        self._root = CfsGroup("", mask=cpus.bits)
+        self._groups: dict[str, CfsGroup] = {"": self._root}
+        self._system = CfsGroup(SYSTEM, self._root)
+        self.quotas: dict[str, CfsQuota] = {}  # of groups that have one
+        self._saved: dict[str, float] = {}  # unused quota, in milli-core-seconds
+
+    def usable_cpus(self, name: str) -> int:
+        """Return how many CPUs a group can use."""
+        return self._mask(self._groups[name]).bit_count()
+
+    def refresh(self, touched: Iterable[str]) -> None:
+        """Read the files of these groups again."""
+        for name in sorted(touched):  # parents before children
+            if name not in self._files or name == "":
+                continue
+            group = self._groups.get(name) or self._make(name)
+            number = self._files.number
+            group.weight = float(number(name, cgroup_files.CPU_SHARES, 1024))
+            group.mask = self._own_mask(name)
+            bvt, idle = number(name, cgroup_files.CPU_BVT, 0), number(name, cgroup_files.CPU_IDLE, 0)
+            group.rank = IDLE_RANK if idle else bvt or None
+            quota_us = number(name, cgroup_files.CPU_QUOTA, -1)
+            if quota_us > 0:
+                burst_us = number(name, cgroup_files.CPU_BURST, 0)
+                self.quotas[name] = CfsQuota(milli=quota_us / _US_OF_MILLI, burst_milli_s=burst_us / 1000)
+            else:
+                self.quotas.pop(name, None)
+                self._saved.pop(name, None)
+                group.bound_milli = UNBOUNDED
+
+    def drop(self, name: str) -> None:
+        """Remove a group and all below it."""
+        group = self._groups.get(name)
+        if group is None:
+            return
+        for one in list(group.walk()):
+            del self._groups[one.name]
+            self.quotas.pop(one.name, None)
+            self._saved.pop(one.name, None)
+        group.cut()
+
+    def share(self, step_s: float, wanted: Mapping[str, float], system_milli: float) -> CpuStepResult:
+        """Divide the CPUs for one step."""
+        for name, quota in self.quotas.items():
+            self._groups[name].bound_milli = max_milli_in_step(quota, self._saved.get(name, 0.0), step_s)
+        got = divide_cpu(self._root, {**wanted, SYSTEM: system_milli})
+        system = got.pop(SYSTEM)
+        self._save(step_s, got)
+        return CpuStepResult(got=got, contention=self._contentions(wanted, got, system), system_milli=system)
+
+    def _save(self, step_s: float, got: Mapping[str, float]) -> None:
+        """Update the burst buffers; groups without one save nothing."""
+        buffers = [name for name, quota in self.quotas.items() if quota.burst_milli_s > 0]
+        for name in buffers:
+            used = sum(got.get(one.name, 0.0) for one in self._groups[name].walk() if not one.children)
+            self._saved[name] = saved_after(self.quotas[name], self._saved.get(name, 0.0), used, step_s)
+
+    def _contentions(
+        self, wanted: Mapping[str, float], got: Mapping[str, float], system_milli: float
+    ) -> dict[str, CpuContention]:
+        places = {name: (self._mask(group), self._rank(group)) for name in got for group in (self._groups[name],)}
+        loads: dict[tuple[int, int], float] = {(self._every, NORMAL_RANK): system_milli}
+        for name, place in places.items():
+            loads[place] = loads.get(place, 0.0) + got[name]
+        around = {place: _around(place, loads) for place in set(places.values())}
+        found: dict[str, CpuContention] = {}
+        for name, place in places.items():
+            ahead, behind = around[place]
+            found[name] = compute_contention(
+                wanted_milli=wanted[name],
+                allowed_milli=self._allowed(self._groups[name], wanted[name]),
+                got_milli=got[name],
+                cpus=place[0].bit_count(),
+                ahead_milli=ahead,
+                behind_milli=behind,
+                parameters=self._parameters,
+            )
+        return found
+
+    def _allowed(self, group: CfsGroup, wanted: float) -> float:
+        """Return the demand within the quotas of the pod; a bound of the whole class is contention, not
+        the pod's own limit.
+        """
+        allowed = min(wanted, group.bound_milli)
+        return allowed if group.parent is None else min(allowed, group.parent.bound_milli)
+
+    def _make(self, name: str) -> CfsGroup:
+        above = name.rpartition("/")[0]
+        parent = self._groups.get(above)
+        if parent is None:
+            parent = self._make(above)
+        made = self._groups[name] = CfsGroup(name, parent)
+        return made
+
+    def _own_mask(self, name: str) -> int | None:
+        try:
+            return CPUSet.parse(self._files.read(name, cgroup_files.CPUSET) or "").bits or None
+        except CPUSetError:  # a file never holds what it would not take
+            return None
+
+    def _mask(self, group: CfsGroup) -> int:
+        mask, at = self._every, group
+        while at.parent is not None:
+            if at.mask is not None:
+                mask &= at.mask
+            at = at.parent
+        return mask
+
+    def _rank(self, group: CfsGroup) -> int:
+        at: CfsGroup | None = group
+        while at is not None:
+            if at.rank is not None:
+                return at.rank
+            at = at.parent
+        return NORMAL_RANK
+
+
+def _around(place: tuple[int, int], loads: Mapping[tuple[int, int], float]) -> tuple[float, float]:
+    """Return the load on these CPUs that runs first or alongside, and the load that yields; each spread
+    evenly over its CPUs.
+    """
+    mask, rank = place
+    ahead = behind = 0.0
+    for (other, its_rank), milli in loads.items():
+        here = milli * (mask & other).bit_count() / max(other.bit_count(), 1)
+        if its_rank >= rank:
+            ahead += here
+        else:
+            behind += here
+    return ahead, behind

@@ -1,0 +1,311 @@
+"""A machine in memory: strategies read and write its files as those of a real one, and time passes in steps.
+
+Groups and their initial values are those that a kubelet makes; batch amounts count as the agent's hooks have the
+runtime apply them. What a step does is computed in `cfs`, `cpu_contention` and `memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY, MID_CPU, MID_MEMORY
+from koord.host.cgroup import knob
+from koord.host.cgroup.layout import CGROUPFS, CgroupLayout
+from koord.koordlet.cgroup_writer import cgroup_files
+from koord.koordlet.cgroup_writer.effects import UNLIMITED, FileEffect, FileWriteResult, WriteCgroup, WriteSystem
+from koord.koordlet.inputs.machine import BlockDevices, MachineCpu, MachineShape
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.sim.machine.cfs import CfsQuota, throttled_share
+from koord.sim.machine.cgroup_files import MAINLINE_FILES, SimulatedCgroupFiles
+from koord.sim.machine.cpu_contention import CpuSimulation
+from koord.sim.machine.memory import MemoryDemand, MemoryGroup, settle_memory
+from koord.sim.machine.parameters import DEFAULT_PARAMETERS, ContentionParameters
+from koord.sim.machine.step_result import ContainerDemand, ContainerOutcome, MachineStepResult
+from koord.values.cpuset import CPUSet
+
+MIN_SHARES = 2
+_SHARES_OF_CPU = 1024
+_LEAST_QUOTA_US = 1000
+_QUOTA_OF_MILLI = 100  # microseconds of a period of 100 ms
+
+_CPUS = (CPU, BATCH_CPU, MID_CPU)
+_MEMORIES = (MEMORY, BATCH_MEMORY, MID_MEMORY)
+
+
+def cpu_shares(milli: int) -> int:
+    """Return the cpu.shares of a request."""
+    return max(MIN_SHARES, milli * _SHARES_OF_CPU // 1000)
+
+
+def cfs_quota_us(milli: int | None) -> int:
+    """Return the CFS quota of a limit; -1 without one."""
+    return UNLIMITED if milli is None else max(_LEAST_QUOTA_US, milli * _QUOTA_OF_MILLI)
+
+
+def first_amount(amounts: Mapping[str, int], names: tuple[str, ...]) -> int | None:
+    """Return the first amount that is set among these resource names, or None."""
+    return next((found for name in names if (found := amounts.get(name))), None)
+
+
+def initial_values(requests: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, str]:
+    """Return the values of a pod's or container's files before any strategy writes."""
+    cpu, memory = first_amount(limits, _CPUS), first_amount(limits, _MEMORIES)
+    return {
+        cgroup_files.CPU_SHARES: str(cpu_shares(first_amount(requests, _CPUS) or 0)),
+        cgroup_files.CPU_QUOTA: str(cfs_quota_us(cpu)),
+        cgroup_files.CPU_BURST: "0",
+        cgroup_files.CPUSET: "",
+        knob.MEMORY_LIMIT: str(UNLIMITED if memory is None else memory),
+    }
+
+
+def pod_group_limits(pod: PodMeta) -> Mapping[str, int]:
+    """Return the limits of the pod's own group; its CPU is bounded only where every container's is."""
+    if not all(first_amount(one.limits, _CPUS) for one in pod.containers):
+        return {name: amount for name, amount in pod.limits.items() if name not in _CPUS}
+    return pod.limits
+
+
+def oom_score_adj(pod: PodMeta, request_bytes: int, capacity_bytes: int) -> int:
+    """Return the oom_score_adj that kubelets set: the more memory was requested, the later the pod dies."""
+    if pod.kube_qos == GUARANTEED:
+        return -997
+    if pod.kube_qos == BEST_EFFORT:
+        return 1000
+    return min(max(2, 1000 - 1000 * request_bytes // max(capacity_bytes, 1)), 999)
+
+
+LAYOUT = CgroupLayout(CGROUPFS)
+GROUPS = {kube_qos: LAYOUT.qos_dir(kube_qos) for kube_qos in (GUARANTEED, BURSTABLE, BEST_EFFORT)}
+_KIB = 1024
+
+
+class SimulatedHardware(msgspec.Struct, frozen=True, kw_only=True):
+    """The hardware and kernel of a simulated machine."""
+
+    processors: tuple[MachineCpu, ...]
+    memory_bytes: int
+    disks: BlockDevices = BlockDevices()
+    files: frozenset[str] = MAINLINE_FILES  # that the kernel has
+    page_bytes: int = 4096
+
+
+class SimulatedMachine:
+    """Implements `koord.koordlet.inputs.machine.NodeMachine`. Pods change with `set_pods`, time passes with `step`."""
+
+    def __init__(self, hardware: SimulatedHardware, parameters: ContentionParameters = DEFAULT_PARAMETERS) -> None:
+        cpus = CPUSet.of(one.cpu for one in hardware.processors)
+        self._hardware = hardware
+        self._parameters = parameters
+        self._shape = MachineShape(
+            processors=hardware.processors,
+            groups=GROUPS,
+            page_bytes=hardware.page_bytes,
+            disks=hardware.disks,
+            layout=LAYOUT,
+        )
+        self._files = SimulatedCgroupFiles(hardware.files, cpus, self._touch)
+        self._cpu = CpuSimulation(self._files, cpus, parameters)
+        self._touched: set[str] = set()
+        self._spaces: tuple[MemoryGroup, ...] | None = None
+        self._pods: tuple[PodMeta, ...] = ()
+        self._pods_by_uid: dict[str, PodMeta] = {}  # by uid
+        self._be_request_milli = 0
+        self._files.make_group("", {})
+        for kube_qos, group in GROUPS.items():
+            weight = cpu_shares(1000 * len(cpus)) if kube_qos == GUARANTEED else MIN_SHARES
+            self._files.make_group(group, {cgroup_files.CPU_SHARES: str(weight)})
+
+    # What strategies see ----------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> MachineShape:
+        return self._shape
+
+    def read_knob(self, group: str, file: str) -> str | None:
+        return self._files.read(group, file)
+
+    def has_knob(self, file: str) -> bool:
+        return file in self._files.known
+
+    def child_groups(self, group: str) -> tuple[str, ...]:
+        return self._files.child_groups(group)
+
+    def thread_ids(self, group: str) -> tuple[int, ...]:
+        return ()
+
+    def resctrl_threads(self, name: str) -> frozenset[int]:
+        return frozenset()
+
+    def limited_disks(self, group: str) -> frozenset[str]:
+        return self._files.disks(group)
+
+    def execute(
+        self, effects: Sequence[FileEffect], *, complete_owners: Sequence[str] = ()
+    ) -> Sequence[FileWriteResult]:
+        results = [self._files.write(effect) for effect in effects]
+        for owner in complete_owners:
+            named = [
+                _place(one) for one in effects if isinstance(one, WriteCgroup | WriteSystem) and one.owner == owner
+            ]
+            results += self._files.restore(owner, named, "nobody asks for it any more")
+        return results
+
+    def release(self, owner: str, why: str) -> Sequence[FileWriteResult]:
+        return self._files.restore(owner, (), why)
+
+    # Pods -------------------------------------------------------------------------------------------------------
+
+    def set_pods(self, pods: tuple[PodMeta, ...]) -> None:
+        """Set the pods on the machine: groups are made and removed as a kubelet does."""
+        if pods is self._pods:
+            return
+        self._pods = pods
+        here = {pod.uid: pod for pod in pods}
+        for uid in [uid for uid in self._pods_by_uid if uid not in here]:
+            self._remove(self._pods_by_uid.pop(uid))
+        for pod in pods:
+            known = self._pods_by_uid.get(pod.uid)
+            if known is not pod:
+                self._admit(pod, known)
+                self._pods_by_uid[pod.uid] = pod
+        asked = sum(first_amount(pod.requests, ("cpu",)) or 0 for pod in pods if pod.kube_qos == BURSTABLE)
+        self._files.make_group(GROUPS[BURSTABLE], {cgroup_files.CPU_SHARES: str(cpu_shares(asked))})
+        self._be_request_milli = sum(pod.requests.get(BATCH_CPU, 0) for pod in pods if pod.qos == BE)
+
+    def _admit(self, pod: PodMeta, known: PodMeta | None) -> None:
+        if known is None or known.requests != pod.requests or known.limits != pod.limits:
+            self._files.make_group(pod.group, initial_values(pod.requests, pod_group_limits(pod)))
+        before = {one.group: one for one in known.containers if one.group} if known is not None else {}
+        now = {one.group: one for one in pod.containers if one.group}
+        for group in before.keys() - now.keys():
+            self._drop(group)
+        for group, one in now.items():
+            old = before.get(group)
+            if old is None or old.requests != one.requests or old.limits != one.limits:
+                values = initial_values(one.requests, one.limits)
+                self._files.make_group(group, values)
+
+    def _remove(self, pod: PodMeta) -> None:
+        self._drop(pod.group)
+
+    def _drop(self, group: str) -> None:
+        self._files.remove_group(group)
+        self._cpu.drop(group)
+        self._spaces = None
+
+    # Time -------------------------------------------------------------------------------------------------------
+
+    def step(
+        self, now_s: float, step_s: float, demands: Mapping[str, ContainerDemand], system: ContainerDemand
+    ) -> MachineStepResult:
+        """Simulate the `step_s` seconds up to `now_s`. `demands` are by container id; a missing
+        container demands nothing.
+        """
+        self._cpu.refresh(self._touched)
+        self._touched.clear()
+        running = [
+            (pod, one, demands[one.id])
+            for pod in self._pods_by_uid.values()
+            for one in pod.containers
+            if one.group and one.id in demands
+        ]
+        done = self._cpu.share(step_s, {one.group: demand.cpu_milli for _, one, demand in running}, system.cpu_milli)
+        held = settle_memory(
+            self._hardware.memory_bytes,
+            system.memory_bytes,
+            self._memory_spaces(),
+            [
+                MemoryDemand(
+                    group=one.group,
+                    allocated=demand.memory_bytes,
+                    cache=demand.cache_bytes,
+                    score_adj=oom_score_adj(pod, one.requests.get(MEMORY, 0), self._hardware.memory_bytes),
+                    priority=self._files.number(one.group, cgroup_files.MEMORY_PRIORITY, 0),
+                )
+                for pod, one, demand in running
+            ],
+            self._files.number("", cgroup_files.MIN_FREE_KBYTES, 0) * _KIB,
+            self._parameters,
+        )
+        outcomes = {
+            one.id: ContainerOutcome(
+                pod=pod.uid,
+                wanted_milli=demand.cpu_milli,
+                got_milli=done.got[one.group],
+                throttled_share=throttled_share(
+                    self._cpu.quotas.get(one.group, _NO_QUOTA), demand.cpu_milli, demand.burstiness
+                ),
+                memory_bytes=held.allocated.get(one.group, 0),
+                cache_bytes=held.cache.get(one.group, 0),
+                memory_stalled=held.stalled.get(one.group, 0.0),
+                contention=done.contention[one.group],
+            )
+            for pod, one, demand in running
+        }
+        best_effort = {one.group for pod, one, _ in running if pod.is_best_effort}
+        return MachineStepResult(
+            at_s=now_s,
+            step_s=step_s,
+            outcomes=outcomes,
+            system_milli=done.system_milli,
+            system_bytes=system.memory_bytes,
+            be_used_milli=sum(done.got[group] for group in best_effort),
+            be_limit_milli=self._be_limit_milli(),
+            be_request_milli=self._be_request_milli,
+            kills=held.kills,
+        )
+
+    def _be_limit_milli(self) -> float:
+        """Return the smallest cpuset of the BE root and the groups two levels below it, or the root's
+        quota if that is less.
+        """
+        root = GROUPS[BEST_EFFORT]
+        fewest = self._cpu.usable_cpus(root)
+        for pod in self._files.child_groups(root):
+            for group in self._files.child_groups(pod):
+                fewest = min(fewest, self._cpu.usable_cpus(group))
+        quota_us = self._files.number(root, cgroup_files.CPU_QUOTA, -1)
+        most = fewest * 1000.0
+        return min(most, quota_us / 100) if quota_us > 0 else most
+
+    def _touch(self, group: str) -> None:
+        self._touched.add(group)
+        self._spaces = None
+
+    def _memory_spaces(self) -> tuple[MemoryGroup, ...]:
+        if self._spaces is None:
+            found: list[MemoryGroup] = []
+            waiting: list[tuple[str, str | None]] = [("", None)]
+            for group, above in waiting:  # grows while it is walked: parents before children
+                found.append(self._space(group, above))
+                waiting += [(name, group) for name in self._files.child_groups(group)]
+            self._spaces = tuple(found)
+        return self._spaces
+
+    def _space(self, group: str, above: str | None) -> MemoryGroup:
+        def bound(name: str) -> int | None:
+            value = self._files.number(group, name, -1)
+            return value if 0 < value < 2**62 else None
+
+        number = self._files.number
+        return MemoryGroup(
+            name=group,
+            parent=above,
+            limit=bound(knob.MEMORY_LIMIT),
+            high=bound(cgroup_files.MEMORY_HIGH),
+            low=number(group, cgroup_files.MEMORY_LOW, 0),
+            least=number(group, cgroup_files.MEMORY_MIN, 0),
+            kill_together=number(group, cgroup_files.MEMORY_OOM_GROUP, 0) == 1,
+            oom_by_priority=number(group, cgroup_files.MEMORY_USE_PRIORITY_OOM, 0) == 1,
+        )
+
+
+_NO_QUOTA = CfsQuota()
+
+
+def _place(effect: WriteCgroup | WriteSystem) -> tuple[str, str]:
+    return (effect.group if isinstance(effect, WriteCgroup) else ""), effect.file

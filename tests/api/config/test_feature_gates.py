@@ -1,0 +1,115 @@
+"""Feature gates: tables and the text that changes them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api.config.field_error import FieldError
+from koord.api.config.gates import (
+    DESCHEDULER_GATES,
+    KOORDLET_GATES,
+    MANAGER_GATES,
+    RUNTIME_HOOK_GATES,
+    SCHEDULER_GATES,
+    THRESHOLD_GATED_FEATURES,
+    default_feature_gates,
+    parse_feature_gates,
+)
+from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+
+ON = {
+    "manager": (
+        MANAGER_GATES,
+        31,
+        "PodMutatingWebhook PodValidatingWebhook ElasticMutatingWebhook ElasticValidatingWebhook WebhookFramework",
+    ),
+    "scheduler": (
+        SCHEDULER_GATES,
+        31,
+        "DynamicSchedulerCheck CSIStorageCapacity GenericEphemeralVolume PodDisruptionBudget "
+        "GangPendingPodsConditionPatch EnableBatchScheduleNodeSnapshot",
+    ),
+    "koordlet": (KOORDLET_GATES, 28, "BECPUSuppress CPUBurst RdtResctrl NodeTopologyReport"),
+    "runtime-hooks": (RUNTIME_HOOK_GATES, 11, "GroupIdentity CPUSetAllocator BatchResource"),
+    "descheduler": (DESCHEDULER_GATES, 1, ""),
+}
+
+
+@pytest.mark.parametrize("program", list(ON))
+def test_defaults(program: str) -> None:
+    table, count, on = ON[program]
+    assert {name for name, value in default_feature_gates(table).items() if value} == set(on.split())
+    assert len(table) == count
+
+
+def gates(text: str) -> dict[str, bool]:
+    found = parse_feature_gates(text, KOORDLET_GATES)
+    assert isinstance(found, dict), found
+    return {name: value for name, value in found.items() if value != KOORDLET_GATES[name].default}
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        pytest.param("", {}, id="nothing"),
+        pytest.param("CPUEvict=true,CPUBurst=false", {"CPUEvict": True, "CPUBurst": False}, id="two"),
+        pytest.param(" CPUEvict = true , ", {"CPUEvict": True}, id="spaces"),
+        pytest.param("CPUEvict=1", {"CPUEvict": True}, id="go-boolean"),
+        pytest.param("CPUEvict=true,CPUEvict=false", {}, id="last-wins"),
+        pytest.param(
+            "AllBeta=false,CPUBurst=true",
+            {"BECPUSuppress": False, "RdtResctrl": False, "NodeTopologyReport": False},
+            id="all-beta-but-one",
+        ),
+    ],
+)
+def test_text(text: str, changed: dict[str, bool]) -> None:
+    assert gates(text) == changed
+
+
+def test_all_alpha_switches_on_what_is_off() -> None:
+    found = parse_feature_gates("AllAlpha=true,BECPUManager=false", KOORDLET_GATES)
+    assert isinstance(found, dict)
+    assert {name for name, value in found.items() if not value} == {"BECPUManager"}
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "rule"),
+    [
+        ("CPUEvit=true", "CPUEvit", "known are"),
+        ("CPUEvict", "CPUEvict", "name=true or name=false"),
+        ("CPUEvict=yes", "CPUEvict", "true or false"),
+        ("=true", "", "known are"),
+    ],
+    ids=["unknown", "no-value", "no-boolean", "no-name"],
+)
+def test_wrong_text(text: str, field: str, rule: str) -> None:
+    found = parse_feature_gates(text, KOORDLET_GATES)
+    assert isinstance(found, list)
+    assert [(e.field, rule in e.rule) for e in found] == [(field, True)]
+
+
+def test_an_unknown_gate_is_told_all_known_ones() -> None:
+    found = parse_feature_gates("X=true", DESCHEDULER_GATES)
+    assert found == [FieldError("X", None, "is not a known feature gate; known are DisablePVCReservation")]
+
+
+def test_the_scheduler_takes_gates_of_kubernetes_and_leaves_them() -> None:
+    text = "DynamicResourceAllocation=true,ResizePod=true"
+    assert isinstance(parse_feature_gates(text, SCHEDULER_GATES), list)
+    found = parse_feature_gates(text, SCHEDULER_GATES, tolerated=KUBERNETES_GATES)
+    assert isinstance(found, dict)
+    assert found["ResizePod"]
+    assert "DynamicResourceAllocation" not in found
+
+
+def test_threshold_gated_names_exist() -> None:
+    assert set(THRESHOLD_GATED_FEATURES) <= KOORDLET_GATES.keys()
+
+
+@given(st.dictionaries(st.sampled_from(sorted(KOORDLET_GATES)), st.booleans()))
+def test_what_is_stated_holds_and_the_rest_is_default(stated: dict[str, bool]) -> None:
+    text = ",".join(f"{name}={str(value).lower()}" for name, value in stated.items())
+    assert parse_feature_gates(text, KOORDLET_GATES) == {**default_feature_gates(KOORDLET_GATES), **stated}

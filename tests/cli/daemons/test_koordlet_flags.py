@@ -1,0 +1,134 @@
+"""The command line of koordlet: Koordinator's flags as charts write them, and what they come to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.cli.daemons.flag_set import FlagValues
+from koord.cli.daemons.koordlet import run
+from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, KoordletPlan, plan_koordlet, to_double_dash
+from koord.cli.main import cli
+from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
+from koord.koordlet.cgroup_writer.executor import CgroupExecutor
+from koord.koordlet.cgroup_writer.journal import WriteJournal
+from koord.koordlet.settings import default_gates
+from koord.telemetry.clock import ManualClock
+from tests.host.fake_machine import FakeMachine
+from tests.koordlet.cgroup_writer.executor_fixture import write
+
+ENVIRON = {"NODE_NAME": "n1"}
+
+
+def plan(*argv: str, **environ: str) -> KoordletPlan:
+    values = KOORDLET_FLAGS.parse(to_double_dash(argv))
+    assert isinstance(values, FlagValues), values
+    made = plan_koordlet(values, {**ENVIRON, **environ})
+    assert isinstance(made, KoordletPlan), made
+    return made
+
+
+def refused(*argv: str, environ: dict[str, str] | None = None) -> str:
+    values = KOORDLET_FLAGS.parse(to_double_dash(argv))
+    assert isinstance(values, FlagValues), values
+    made = plan_koordlet(values, ENVIRON if environ is None else environ)
+    assert isinstance(made, str)
+    return made
+
+
+def test_nothing_said_is_koordinators_defaults() -> None:
+    made = plan()
+    assert made.settings.gates == default_gates()
+    assert made.settings.address == ("", 9316)
+    assert made.settings.state_dir == "/host-var-run/koordlet"
+    assert made.paths == DAEMONSET_PATHS
+    assert (made.settings.collect.interval_s, made.settings.refresh_s) == (1.0, 60.0)
+    assert (made.settings.round.cpu_evict_cooldown_s, made.settings.round.memory_evict_cooldown_s) == (20.0, 4.0)
+    assert (made.qps, made.burst) == (20.0, 30)
+
+
+def test_the_arguments_of_a_chart_are_understood() -> None:
+    made = plan(
+        "-addr=:9400",
+        "-cgroup-root-dir=/host-cgroup/",
+        "--feature-gates=AllAlpha=false,AuditEvents=true,CPUEvict=true,CoreSched=true",
+        "-logtostderr=true",
+        "-v=4",
+        "--runtime-hooks-network=unix",
+    )
+    assert made.settings.address == ("", 9400)
+    assert {"AuditEvents", "CPUEvict", "CoreSched", "BECPUSuppress"} <= made.settings.gates
+
+
+def test_on_the_machine_itself_paths_are_its_own() -> None:
+    assert plan(agent_mode="hostMode").paths == HostPaths()
+    assert plan("--cgroup-root-dir=/elsewhere/", agent_mode="hostMode").paths.cgroup == "/elsewhere"
+
+
+def test_intervals_reach_the_strategies() -> None:
+    made = plan(
+        "--cpu-suppress-interval-seconds=5", "--reconcile-interval-seconds=3", "--memory-evict-cool-time-seconds=9"
+    )
+    assert made.settings.round.period_s["CPUSuppresss"] == 5.0
+    assert made.settings.round.period_s["CPUBurst"] == 3.0
+    assert made.settings.round.memory_evict_cooldown_s == 9.0
+
+
+def test_collectors_need_their_gates() -> None:
+    assert not plan("--enable-resctrl-collector").settings.collect.resctrl
+    assert plan("--enable-resctrl-collector", "--feature-gates=ResctrlCollector=true").settings.collect.resctrl
+    # The scanner of cold memory is switched on by writing, which safe mode must not do.
+    assert not plan("--feature-gates=ColdPageCollector=true", "--safe-mode").settings.collect.cold_pages
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "words"),
+    [
+        pytest.param((), {}, "NODE_NAME is not set", id="no-node-name"),
+        pytest.param(("--feature-gates=Nonsense=true",), None, "is not a known feature gate", id="unknown-gate"),
+        pytest.param(("--addr=9316",), None, "is not an address", id="no-address"),
+        pytest.param(("--pod-source=docker",), None, "auto, kubelet or apiserver", id="unknown-source"),
+        pytest.param(("--collect-res-used-interval=1ms",), None, "less than 100ms", id="too-often"),
+    ],
+)
+def test_what_is_wrong_is_told(argv: tuple[str, ...], environ: dict[str, str] | None, words: str) -> None:
+    assert words in refused(*argv, environ=environ)
+
+
+def test_restore_puts_back_what_the_journal_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = FakeMachine(tmp_path, 1)
+    machine.put("proc/sys/kernel/random/boot_id", "boot-one\n")
+    top = machine.layout.qos_dir(BEST_EFFORT)
+    before = machine.snapshot()
+    journal = WriteJournal(machine.host, str(tmp_path / "state/journal.jsonl"))
+    CgroupExecutor(machine.tree, ManualClock(), journal=journal).execute(
+        [write("cpu.cfs_quota_us", top, "20000"), write("cpu.shares", top, "77")]
+    )
+    assert machine.snapshot() != before
+    paths = machine.paths
+    arguments = ["restore", f"--state-dir={tmp_path / 'state'}"]
+    arguments += [f"-cgroup-root-dir={paths.cgroup}", f"-proc-root-dir={paths.proc}", f"-sys-root-dir={paths.sys}"]
+    assert run(arguments, {}) == 0
+    assert {name: text.split() for name, text in machine.snapshot().items()} == {
+        name: text.split() for name, text in before.items()
+    }
+    assert "2 files in the journal, 2 put back, 0 could not be" in capsys.readouterr().out
+    assert run(arguments, {}) == 0
+    assert "0 files in the journal" in capsys.readouterr().out
+
+
+def test_capabilities_of_this_machine_are_rows(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path, 2)
+    before = machine.snapshot()
+    result = CliRunner().invoke(
+        cli, ["node", "capabilities", "--cgroup-root", machine.paths.cgroup, "--look-only", "-o", "json"]
+    )
+    assert result.exit_code == 0, result.output
+    rows = {row["knob"]: row for row in json.loads(result.output)}
+    assert rows["cpu.cfs_quota_us"]["state"] == "supported"
+    assert rows["cpu.bvt_warp_ns"]["state"] == "off"
+    assert machine.snapshot() == before

@@ -1,0 +1,117 @@
+"""`koord up --set nodes.agents=true`: the node agent on every simulated node, reporting and holding batch work back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from koord.api.koordinator.custom_kinds import NODE_METRICS
+from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NODES, PODS
+from koord.cli import cluster_access
+from koord.cli.commands.explain.eviction import explain_eviction
+from koord.cli.commands.node.capabilities import node_capabilities
+from koord.cli.up.components import choose_components
+from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import unwrap
+from koord.manager.context import NAMESPACE
+from koord.telemetry.clock import LoopClock, run_virtual
+from koord.values.quantity import Quantity
+from tests.journeys.colocation_cluster import batch_pod
+
+Story = Callable[[Client, LoopClock], Awaitable[None]]
+
+
+def with_agents(story: Story, *, agents: str = "true") -> None:
+    async def main(clock: LoopClock) -> None:
+        made = choose_components("all", nodes=2, profile=None, settings={"nodes.agents": agents})
+        assert not isinstance(made, str)
+        cluster = EmbeddedCluster(ClusterSettings(http=False, seed=1), made, clock=clock)
+        await cluster.start()
+        assert cluster.client is not None
+        try:
+            await clock.sleep(40)
+            await story(cluster.client, clock)
+        finally:
+            await cluster.stop()
+
+    run_virtual(main)
+
+
+def test_nodes_with_agents_report_lend_and_run_batch_work() -> None:
+    async def story(client: Client, clock: LoopClock) -> None:
+        for metric in unwrap(await client.list(NODE_METRICS)).items:
+            assert metric.status.node_metric is not None
+            assert metric.status.node_metric.node_usage.resources["cpu"] == "200m"
+        node = unwrap(await client.get(NODES, "node-0"))
+        assert Quantity.parse(node.status.allocatable["kubernetes.io/batch-cpu"]).value() > 10_000
+        unwrap(await client.create(PODS, batch_pod("work", 4000, namespace="default")))
+        await clock.sleep(10)
+        assert unwrap(await client.get(PODS, "work", "default")).status.phase == "Running"
+
+    with_agents(story)
+
+
+THRESHOLD = {"clusterStrategy": {"enable": True, "memoryEvictThresholdPercent": 3, "memoryEvictLowerPercent": 1}}
+
+
+def test_an_eviction_by_a_simulated_agent_is_explained_as_a_real_ones() -> None:
+    async def story(client: Client, clock: LoopClock) -> None:
+        uses = {"cpu": "1", "memory": "6Gi"}
+        unwrap(await client.create(PODS, batch_pod("big", 1000, "8Gi", uses=uses, namespace="default")))
+        await clock.sleep(60)
+        assert (await explain_eviction(client, "default", "big", NAMESPACE, 9316)).entries == ()
+        documents = {"data": {"resource-threshold-config": json.dumps(THRESHOLD)}}
+        unwrap(await client.patch(CONFIG_MAPS, "slo-controller-config", documents, NAMESPACE, kind="merge"))
+        placed = unwrap(await client.get(PODS, "big", "default")).spec.node_name
+        await clock.sleep(60)
+        found = await explain_eviction(client, "default", "big", NAMESPACE, 9316)
+        (entry,) = found.entries
+        assert (entry.node, entry.outcome, entry.record.rule) == (placed, "evicted", "BEMemoryEvict")
+        assert entry.record.threshold == "3%, down to 1%"
+        assert found.silent == ()
+        assert (await explain_eviction(client, "default", "other", NAMESPACE, 9316)).entries == ()
+        other = "node-1" if placed == "node-0" else "node-0"
+        for node, count in ((placed, 1), (other, 0)):
+            answer = await cluster_access.ask_simulated_koordlet(client, node, "/apis/v1/evictions")
+            assert isinstance(answer, dict)
+            assert len(answer["evictions"]) == count
+
+    with_agents(story)
+
+
+def test_a_simulated_agent_tells_what_its_kernel_has_and_what_it_does() -> None:
+    async def story(client: Client, clock: LoopClock) -> None:
+        rows = {row.knob: row for row in await node_capabilities(client, "node-1", NAMESPACE, 9316)}
+        assert rows["cpu.cfs_quota_us"].state == "supported"
+        assert "CPUBurst" in rows["cpu.cfs_quota_us"].strategies
+        assert rows["cpu.bvt_warp_ns"].state == "off"  # a mainline kernel
+        assert rows["cpu.cfs_burst_us"].state == "degraded"
+        assert rows["resctrl"].state == "off"
+        told = await cluster_access.ask_simulated_koordlet(client, "node-1", "/apis/v1/strategies")
+        assert isinstance(told, dict)
+        assert {one["strategy"] for one in told["strategies"]} >= {"CPUEvict", "memoryEvict"}
+        state = await cluster_access.ask_simulated_koordlet(client, "node-1", "/apis/v1/state")
+        assert isinstance(state, dict)
+        assert (state["node"], state["nodeSLOSeen"], state["pods"]) == ("node-1", True, 0)
+        said = await cluster_access.ask_simulated_koordlet(client, "nowhere", "/apis/v1/capabilities")
+        assert said == "no simulated node nowhere"
+
+    with_agents(story)
+
+
+def test_without_agents_nobody_answers_and_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(client: Client, clock: LoopClock) -> None:
+        assert await cluster_access.ask_simulated_koordlet(client, "node-0", "/apis/v1/capabilities") is None
+        with pytest.raises(SystemExit):
+            await node_capabilities(client, "node-0", NAMESPACE, 9316)
+
+    with_agents(story, agents="false")
+    assert "nothing is known of node-0: no koordlet runs on node-0" in capsys.readouterr().err
+
+
+def test_a_wrong_word_is_refused() -> None:
+    said = choose_components("all", nodes=1, profile=None, settings={"nodes.agents": "yes"})
+    assert said == "--set nodes.agents=yes: must be true or false"

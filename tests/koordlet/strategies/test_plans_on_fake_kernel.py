@@ -1,0 +1,200 @@
+"""Plans executed on a fake kernel that refuses what Linux refuses: none of their writes is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from koord.api.config.slo.defaults import CPU_BURST as DEFAULT_BURST
+from koord.api.koordinator.protocol import A_MEMORY_QOS
+from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS
+from koord.api.koordinator.resource_name import CPU, MEMORY
+from koord.api.koordinator.slo import NodeSLOSpec
+from koord.api.koordinator.slo_strategy import (
+    BlkIOQOSConfig,
+    BlockConfig,
+    CPUQOSConfig,
+    IOConfig,
+    ResourceQOS,
+    ResourceQOSStrategy,
+    SystemStrategy,
+)
+from koord.host.cgroup.tree import CgroupFile
+from koord.koordlet.cgroup_writer import cgroup_files
+from koord.koordlet.cgroup_writer.effects import FileEffect, WriteOutcome
+from koord.koordlet.eviction.ledger import EvictionRequest
+from koord.koordlet.inputs.effective_slo import effective_slo
+from koord.koordlet.inputs.machine import BlockDevices, MachineCpu
+from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
+from koord.koordlet.strategies.blkio import BlkioView, decide_blkio
+from koord.koordlet.strategies.cpu_burst import CpuBurstView, SharePool, SharePoolState, decide_cpu_burst
+from koord.koordlet.strategies.cpu_suppress import BeGroup, CpuSuppressView, decide_cpu_suppress
+from koord.koordlet.strategies.group_identity import GroupIdentityView, decide_group_identity
+from koord.koordlet.strategies.memory_qos import MemoryQosView, decide_memory_qos
+from koord.koordlet.strategies.strategy import StrategyPlan
+from koord.koordlet.strategies.system_config import SystemConfigView, decide_system_config
+from koord.values.cpuset import CPUSet
+from tests.koordlet.cgroup_writer.executor_fixture import ExecutorFixture
+from tests.koordlet.strategies.builders import pod
+
+GI = 2**30
+FINE = {WriteOutcome.WRITTEN, WriteOutcome.SAME, WriteOutcome.FRESH, WriteOutcome.REPLACED}
+ROOT, BE_POD, BE_BOX = "kubepods/besteffort", "kubepods/besteffort/podbe", "kubepods/besteffort/podbe/one"
+LS_POD, LS_BOX = "kubepods/burstable/podls", "kubepods/burstable/podls/two"
+GROUPS = {GUARANTEED: "kubepods", BURSTABLE: "kubepods/burstable", BEST_EFFORT: ROOT}
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> ExecutorFixture:
+    made = ExecutorFixture(tmp_path, request.param, vendor=True)
+    made.machine.pod(BEST_EFFORT, "be", "containerd://one")
+    made.machine.pod(BURSTABLE, "ls", "containerd://two")
+    return made
+
+
+def execute(world: ExecutorFixture, plan: StrategyPlan, *, also: Sequence[WriteOutcome] = ()) -> None:
+    effects: list[FileEffect] = [one for one in plan.effects if not isinstance(one, EvictionRequest)]
+    refused = [(one, status) for one, status in zip(effects, world.do(*effects)) if status not in {*FINE, *also}]
+    assert refused == []
+    world.clock.advance(1)
+
+
+def ls_pod() -> PodMeta:
+    amounts = {CPU: 2_000, MEMORY: GI}
+    box = ContainerMeta(name="c", id="containerd://two", group=LS_BOX, running=True, requests=amounts, limits=amounts)
+    return msgspec.structs.replace(pod("ls", LS, requests=amounts, limits=amounts, containers=(box,)), group=LS_POD)
+
+
+def test_bursts_come_and_go_without_a_refusal(world: ExecutorFixture) -> None:
+    for group in (LS_POD, LS_BOX):
+        path = world.tree.path(CgroupFile(cgroup_files.CPU_QUOTA, group))
+        assert path is not None
+        Path(path).write_text("200000\n" if world.machine.version == 1 else "200000 100000\n")
+    seen = CpuBurstView(
+        strategy=msgspec.structs.replace(DEFAULT_BURST, policy="auto"),
+        pool=SharePool(state="idle", why="idle"),
+        now_s=0.0,
+        pods=(ls_pod(),),
+    )
+    quota = {LS_POD: 200_000, LS_BOX: 200_000}
+    story: list[tuple[int, SharePoolState, float, str]] = [
+        (8, "idle", 0.5, "auto"),
+        (3, "overload", 0.5, "auto"),
+        (1, "idle", 0.0, "cpuBurstOnly"),
+        (2, "idle", 0.5, "auto"),
+        (1, "idle", 0.0, "none"),
+    ]
+    seen_quotas = []
+    for state, throttled, policy in (moment[1:] for moment in story for _ in range(moment[0])):
+        plan = decide_cpu_burst(
+            msgspec.structs.replace(
+                seen,
+                pool=SharePool(state=state, why=state),
+                throttled={"containerd://two": throttled},
+                quota_us=quota,
+                strategy=msgspec.structs.replace(DEFAULT_BURST, policy=policy),
+            )
+        ).plan
+        execute(world, plan)
+        quota = {group: int(world.value(cgroup_files.CPU_QUOTA, group)) for group in quota}
+        assert quota[LS_POD] == quota[LS_BOX]
+        seen_quotas.append(quota[LS_BOX])
+    assert max(seen_quotas) == 600_000
+    assert seen_quotas[-1] == 200_000
+    assert world.value(cgroup_files.CPU_BURST, LS_BOX) == "0"
+
+
+def suppressed(world: ExecutorFixture, policy: str, **changes: object) -> CpuSuppressView:
+    quota = int(world.value(cgroup_files.CPU_QUOTA, ROOT))
+    seen = CpuSuppressView(
+        enabled=True,
+        policy=policy,
+        threshold_percent=65,
+        capacity_milli=4_000,
+        node_used_milli=1_000,
+        pods=(ls_pod(), pod("be", BE)),
+        pod_used_milli={"ls": 1_000},
+        processors=tuple(MachineCpu(cpu=cpu, core=cpu // 2) for cpu in range(4)),
+        groups=(
+            BeGroup(path=ROOT, depth=0),
+            BeGroup(path=BE_POD, depth=1, pod="be"),
+            BeGroup(path=BE_BOX, depth=2, pod="be"),
+        ),
+        quota_us=quota,
+        cpuset=CPUSet.parse(world.value(cgroup_files.CPUSET, ROOT)) or CPUSet.parse("0-3"),
+    )
+    return msgspec.structs.replace(seen, **changes)
+
+
+def test_be_work_is_held_and_let_go_by_either_means(world: ExecutorFixture) -> None:
+    execute(world, decide_cpu_suppress(suppressed(world, "cpuset")))
+    assert {world.value(cgroup_files.CPUSET, group) for group in (ROOT, BE_POD, BE_BOX)} == {"0-1"}
+    execute(world, decide_cpu_suppress(suppressed(world, "cfsQuota")))
+    assert world.value(cgroup_files.CPU_QUOTA, ROOT) == "160000"
+    assert {world.value(cgroup_files.CPUSET, group) for group in (ROOT, BE_POD, BE_BOX)} == {"0-3"}
+    execute(world, decide_cpu_suppress(suppressed(world, "cfsQuota", enabled=False)))
+    assert world.value(cgroup_files.CPU_QUOTA, ROOT) == "-1"
+
+
+def test_idle_groups_come_and_go_with_their_weight(tmp_path: Path) -> None:
+    world = ExecutorFixture(tmp_path, 1)
+    before = "2"
+    path = Path(world.machine.paths.cgroup) / "cpu" / ROOT / cgroup_files.CPU_SHARES
+    path.write_text(f"{before}\n")
+    for enable, idle in ((True, 0), (False, 1)):
+        said = ResourceQOSStrategy(be_class=ResourceQOS(cpu_qos=CPUQOSConfig(enable=enable)))
+        strategy = effective_slo(NodeSLOSpec(resource_qos_strategy=said)).resource_qos_strategy
+        seen = GroupIdentityView(strategy=strategy, has_idle=True, idle=idle, groups=GROUPS)
+        execute(world, decide_group_identity(seen))
+        assert world.value(cgroup_files.CPU_IDLE, ROOT) == str(1 - idle)
+    assert world.value(cgroup_files.CPU_SHARES, ROOT) == before
+
+
+def test_memory_and_disk_settings_are_taken(world: ExecutorFixture) -> None:
+    protected = msgspec.structs.replace(
+        ls_pod(), annotations={A_MEMORY_QOS: '{"minLimitPercent":100,"lowLimitPercent":100,"throttlingPercent":80}'}
+    )
+    strategy = effective_slo(
+        NodeSLOSpec(
+            resource_qos_strategy=ResourceQOSStrategy(
+                be_class=ResourceQOS(
+                    blkio_qos=BlkIOQOSConfig(
+                        enable=True,
+                        blocks=(BlockConfig(name="/dev/vda", type="device", io_cfg=IOConfig(read_iops=100)),),
+                    )
+                )
+            )
+        )
+    ).resource_qos_strategy
+    memory = MemoryQosView(strategy=strategy, allocatable_bytes=8 * GI, pods=(protected,), groups=GROUPS)
+    execute(world, decide_memory_qos(memory), also=(WriteOutcome.OFF,))
+    assert {
+        world.value(cgroup_files.MEMORY_MIN, group) for group in ("kubepods", "kubepods/burstable", LS_POD, LS_BOX)
+    } == {str(GI)}
+    disks = BlkioView(strategy=strategy, disks=BlockDevices(numbers={"/dev/vda": "253:0"}), besteffort=ROOT)
+    execute(world, decide_blkio(disks))
+
+
+def test_identities_of_a_vendors_kernel_are_taken(tmp_path: Path) -> None:
+    world = ExecutorFixture(tmp_path, 1, vendor=True)
+    world.machine.pod(BEST_EFFORT, "be", "containerd://one")
+    said = ResourceQOSStrategy(be_class=ResourceQOS(cpu_qos=CPUQOSConfig(enable=True)))
+    strategy = effective_slo(NodeSLOSpec(resource_qos_strategy=said)).resource_qos_strategy
+    owner = msgspec.structs.replace(pod("be", BE), group=BE_POD)
+    seen = GroupIdentityView(
+        strategy=strategy, has_bvt=True, groups=GROUPS, pods=(owner,), children={BE_POD: (BE_BOX,)}
+    )
+    execute(world, decide_group_identity(seen))
+    assert {world.value(cgroup_files.CPU_BVT, group) for group in (ROOT, BE_POD, BE_BOX)} == {"-1"}
+
+
+def test_settings_of_the_machine_are_taken(tmp_path: Path) -> None:
+    world = ExecutorFixture(tmp_path, 2)
+    world.machine.put("proc/sys/vm/min_free_kbytes", "67584\n")
+    world.machine.put("proc/sys/vm/watermark_scale_factor", "10\n")
+    strategy = SystemStrategy(min_free_kbytes_factor=88, watermark_scale_factor=150)
+    execute(world, decide_system_config(SystemConfigView(strategy=strategy, capacity_bytes=16 * GI)))
+    assert world.value(cgroup_files.WATERMARK_SCALE_FACTOR, "") == "150"

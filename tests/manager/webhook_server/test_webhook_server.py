@@ -1,0 +1,163 @@
+"""The HTTPS server by itself: answers, refusals, and a certificate that changes under open connections."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+import jsonpatch
+import pytest
+
+from koord.api.kubernetes.admission import AdmissionRequest
+from koord.manager.webhook_server.certificate import CertificateMaterial, generate
+from koord.manager.webhook_server.handlers import WebhookHandler
+from koord.manager.webhook_server.metrics import WebhookMetrics
+from koord.manager.webhook_server.server import WebhookServer
+from koord.manager.webhooks.admission import AdmissionDecision, AdmissionDenied
+from koord.telemetry.clock import WallClock
+from koord.telemetry.metrics.registry import MetricRegistry
+from tests.manager.webhook_server.replica_fixture import MUTATE_POD, PATH, label_object, review, trusting
+
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture(scope="module")
+def material() -> CertificateMaterial:
+    return generate("127.0.0.1", NOW)
+
+
+@pytest.fixture
+async def server(material: CertificateMaterial) -> AsyncIterator[WebhookServer]:
+    server = WebhookServer(
+        {PATH: WebhookHandler(MUTATE_POD, decide)},
+        WebhookMetrics(MetricRegistry()),
+        WallClock(),
+        pages={"/elasticQuota": lambda: {"a": 1}},
+    )
+    server.identity.adopt(material)
+    await server.start("127.0.0.1", 0)
+    yield server
+    await server.stop()
+
+
+def decide(request: AdmissionRequest) -> AdmissionDecision:
+    if request.name == "bad":
+        raise KeyError("a fault of ours")
+    return AdmissionDenied(403, "not you") if request.name == "no" else label_object(request)
+
+
+async def call(server: WebhookServer, pem: bytes, body: bytes | None = None, path: str = PATH) -> tuple[int, bytes]:
+    async with aiohttp.ClientSession() as session:
+        url = f"https://127.0.0.1:{server.port}{path}"
+        method = (
+            session.get(url, ssl=trusting(pem)) if body is None else session.post(url, data=body, ssl=trusting(pem))
+        )
+        async with method as answer:
+            return answer.status, await answer.read()
+
+
+async def test_a_mutation_comes_back_as_a_patch(server: WebhookServer, material: CertificateMaterial) -> None:
+    status, raw = await call(server, material.ca_cert, review())
+    response = json.loads(raw)["response"]
+    sent = json.loads(review())["request"]["object"]
+    assert status == 200
+    after = jsonpatch.apply_patch(sent, json.loads(base64.b64decode(response["patch"])))
+    assert after["metadata"] == {"name": "p", "labels": {"seen": "yes"}}
+
+
+async def test_a_denial_is_an_answer(server: WebhookServer, material: CertificateMaterial) -> None:
+    status, raw = await call(server, material.ca_cert, review(name="no"))
+    response = json.loads(raw)["response"]
+    assert (status, response["allowed"], response["status"]["code"]) == (200, False, 403)
+
+
+async def test_a_malformed_review_is_400_and_counted(server: WebhookServer, material: CertificateMaterial) -> None:
+    status, raw = await call(server, material.ca_cert, b'{"kind": "AdmissionReview"')
+    assert status == 400
+    assert "not an AdmissionReview" in json.loads(raw)["response"]["status"]["message"]
+    assert _metric(server, "malformed_reviews") == 1
+
+
+async def test_a_fault_of_ours_is_left_to_the_failure_policy(
+    server: WebhookServer, material: CertificateMaterial
+) -> None:
+    status, _ = await call(server, material.ca_cert, review(name="bad"))
+    assert status == 500
+    assert _metric(server, "failed_decisions") == 1
+    assert (await call(server, material.ca_cert, review()))[0] == 200
+
+
+async def test_health_pages_and_unknown_paths(server: WebhookServer, material: CertificateMaterial) -> None:
+    assert await call(server, material.ca_cert, None, "/healthz") == (200, b"ok")
+    assert await call(server, material.ca_cert, None, "/elasticQuota") == (200, b'{"a":1}')
+    assert (await call(server, material.ca_cert, b"{}", "/mutate-other"))[0] == 404
+
+
+async def test_conversion_knows_one_version(server: WebhookServer, material: CertificateMaterial) -> None:
+    def ask(wanted: str) -> bytes:
+        objects = [{"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeSLO"}]
+        request = {"uid": "u", "desiredAPIVersion": wanted, "objects": objects}
+        body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request}
+        return json.dumps(body).encode()
+
+    async def result(wanted: str) -> dict[str, Any]:
+        status, raw = await call(server, material.ca_cert, ask(wanted), "/convert")
+        assert status == 200
+        response: dict[str, Any] = json.loads(raw)["response"]
+        return response
+
+    same = await result("slo.koordinator.sh/v1alpha1")
+    assert same["result"]["status"] == "Success"
+    assert same["convertedObjects"][0]["kind"] == "NodeSLO"
+    assert "no conversion from" in (await result("slo.koordinator.sh/v2"))["result"]["message"]
+    assert (await call(server, material.ca_cert, b"{}", "/convert"))[0] == 400
+
+
+async def test_new_connections_get_the_new_certificate_and_old_ones_live_on(
+    server: WebhookServer, material: CertificateMaterial
+) -> None:
+    new = generate("127.0.0.1", NOW)
+    url = f"https://127.0.0.1:{server.port}{PATH}"
+    async with aiohttp.ClientSession() as session:
+        trust = trusting(material.ca_cert)
+        async with session.post(url, data=review(), ssl=trust) as answer:
+            assert answer.status == 200
+            await answer.read()
+        server.identity.adopt(new)
+        assert (await call(server, new.ca_cert, review()))[0] == 200
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await call(server, material.ca_cert, review())
+        async with session.post(url, data=review(), ssl=trust) as answer:  # the connection from before
+            assert answer.status == 200
+
+
+async def test_a_pair_that_does_not_fit_changes_nothing(server: WebhookServer, material: CertificateMaterial) -> None:
+    broken = CertificateMaterial(
+        ca_key=material.ca_key, ca_cert=material.ca_cert, cert=material.cert, key=material.ca_key
+    )
+    with pytest.raises(ssl.SSLError):
+        server.identity.adopt(broken)
+    assert (await call(server, material.ca_cert, review()))[0] == 200
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["tls-1.2", "tls-1.3"])
+@pytest.mark.parametrize("name", [None, "localhost"], ids=["without-server-name", "with-server-name"])
+async def test_every_kind_of_handshake_is_given_the_certificate(
+    server: WebhookServer, material: CertificateMaterial, version: ssl.TLSVersion, name: str | None
+) -> None:
+    trust = trusting(material.ca_cert)
+    trust.minimum_version = trust.maximum_version = version
+    async with aiohttp.ClientSession() as session:
+        url = f"https://127.0.0.1:{server.port}/healthz"
+        async with session.get(url, ssl=trust, server_hostname=name) as answer:
+            assert answer.status == 200
+
+
+def _metric(server: WebhookServer, name: str) -> float:
+    family = getattr(server._metrics, name)
+    return float(family.labels(PATH).value)

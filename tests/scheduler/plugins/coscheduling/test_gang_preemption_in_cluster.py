@@ -1,0 +1,117 @@
+"""Preemption makes room for a whole gang or for nobody, in a whole cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
+from koord.api.koordinator.protocol import L_DISABLE_PREEMPTIBLE, L_QUOTA_PREEMPTIBLE
+from koord.api.kubernetes.builtin_kinds import PODS, PRIORITY_CLASSES
+from koord.api.model import convert
+from koord.kube.transport.api_error import unwrap
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.plugins.registry import REGISTRY
+from koord.telemetry.clock import LoopClock, run_virtual
+from tests.scheduler.faulty_cluster import FaultyCluster, faulty_cluster
+from tests.scheduler.plugins.coscheduling.gang_builders import add_group, add_members, bound, pods_of, told
+from tests.scheduler.plugins.coscheduling.test_gangs_in_cluster import check
+
+
+def preempting() -> CompletedConfig:
+    args = {"name": "Coscheduling", "args": {"enablePreemption": True}}
+    off = {"disabled": [{"name": "DefaultPreemption"}]}
+    plugins = {"multiPoint": {"enabled": [{"name": "Coscheduling"}]}, "postFilter": off}
+    profile = {"schedulerName": "koord-scheduler", "plugins": plugins, "pluginConfig": [args]}
+    made = CompletedConfig.complete(convert({"profiles": [profile]}, KubeSchedulerConfiguration), REGISTRY)
+    assert isinstance(made, CompletedConfig), made
+    return made
+
+
+def run(story: Callable[[FaultyCluster], Any]) -> None:
+    async def main(clock: LoopClock) -> None:
+        async with faulty_cluster(clock, preempting()) as world:
+            unwrap(await world.client.create(PRIORITY_CLASSES, {"metadata": {"name": "urgent"}, "value": 100}))
+            await world.add_node("n0", cpu="4")
+            await world.add_node("n1", cpu="4")
+            await story(world)
+            await check(world)
+
+    run_virtual(main)
+
+
+async def fill(world: FaultyCluster, count: int = 8, labels: dict[str, str] | None = None) -> None:
+    for number in range(count):
+        container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": "1"}}}
+        meta = {"name": f"low-{number}", "namespace": "default", "labels": labels or {}}
+        spec = {"schedulerName": "koord-scheduler", "containers": [container], "terminationGracePeriodSeconds": 0}
+        unwrap(await world.client.create(PODS, {"metadata": meta, "spec": spec}))
+    await world.settle(5)
+    assert await bound(world, "low-") == count
+
+
+def test_as_many_go_as_the_gang_needs_and_it_is_bound() -> None:
+    async def story(world: FaultyCluster) -> None:
+        await fill(world)
+        await add_group(world, "g", 3)
+        await add_members(world, "g", 3, cpu="2", priorityClassName="urgent")
+        await world.settle(60)
+        assert await bound(world, "g-") == 3
+        assert len(await pods_of(world, "low-")) == 2
+
+    run(story)
+
+
+def test_nobody_goes_for_a_gang_that_would_not_fit_all_the_same_R21() -> None:
+    async def story(world: FaultyCluster) -> None:
+        await fill(world)
+        await add_group(world, "g", 5)
+        await add_members(world, "g", 5, cpu="2", priorityClassName="urgent")
+        await world.settle(60)
+        assert await bound(world, "g-") == 0
+        assert await bound(world, "low-") == 8
+        messages = [await told(world, f"g-{number}") for number in range(5)]
+        assert any("preemption: 0/2 nodes are available: 2 Insufficient cpu." in message for message in messages)
+
+    run(story)
+
+
+def test_pods_that_their_labels_protect_stay() -> None:
+    async def story(world: FaultyCluster) -> None:
+        await fill(world, 4, {L_DISABLE_PREEMPTIBLE: "true"})
+        for number in range(4, 8):
+            container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": "1"}}}
+            meta = {"name": f"low-{number}", "namespace": "default", "labels": {L_QUOTA_PREEMPTIBLE: "false"}}
+            body = {"metadata": meta, "spec": {"schedulerName": "koord-scheduler", "containers": [container]}}
+            unwrap(await world.client.create(PODS, body))
+        await world.settle(5)
+        await add_group(world, "g", 2)
+        await add_members(world, "g", 2, cpu="1", priorityClassName="urgent")
+        await world.settle(60)
+        assert (await bound(world, "g-"), await bound(world, "low-")) == (0, 8)
+        assert "2 no potential victims" in await told(world, "g-0")
+
+    run(story)
+
+
+def test_members_that_already_have_a_node_need_nobody_to_go() -> None:
+    async def story(world: FaultyCluster) -> None:
+        await fill(world, 6)
+        await add_group(world, "g", 4)
+        await add_members(world, "g", 4, cpu="1", priorityClassName="urgent")
+        await world.settle(60)
+        assert await bound(world, "g-") == 4
+        assert len(await pods_of(world, "low-")) == 4
+
+    run(story)
+
+
+def test_plain_pods_make_room_too() -> None:
+    async def story(world: FaultyCluster) -> None:
+        await fill(world)
+        await world.add_pod("urgent", cpu="2", schedulerName="koord-scheduler", priorityClassName="urgent")
+        await world.settle(60)
+        assert await world.node_of("urgent") != ""
+        assert len(await pods_of(world, "low-")) == 6
+
+    run(story)

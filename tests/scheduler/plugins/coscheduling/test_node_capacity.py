@@ -1,0 +1,176 @@
+"""The columns compute how many members each node takes, and the room for all of them, as dry runs node by node do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG
+from koord.api.koordinator.protocol import L_DISABLE_PREEMPTIBLE, L_QUESTIONED_OBJECT_KEY
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan, Unschedulable
+from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.post_filter import PostFilterContext
+from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.framework.verdict import Fault
+from koord.scheduler.plugins.coscheduling.group_trial import GroupTrial, run_pre_filters
+from koord.scheduler.plugins.coscheduling.job_preemption import JobPreemption, JobPreemptionRules, find_job_preemption
+from koord.scheduler.plugins.coscheduling.node_capacity import NodeCapacity
+from koord.scheduler.plugins.registry import REGISTRY
+from tests.scheduler.builders import HOSTNAME, make_node, make_pod
+from tests.scheduler.plugin_equivalence import profile_of
+from tests.scheduler.preemption.cluster_fixture import FILTERS, BudgetHandle
+
+APART = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"app": "apart"}}}
+        ]
+    }
+}
+KINDS: tuple[dict[str, Any], ...] = (
+    {"cpu": "1"},
+    {"cpu": "2", "memory": "1Gi"},
+    {"cpu": "1", "nodeSelector": {"disk": "ssd"}},
+    {"cpu": "1", "ports": [("TCP", "", 80)]},
+    {"cpu": "1", "labels": {"app": "apart"}, "affinity": APART},
+)
+
+
+class Catcher(Plugin):
+    """Keeps what PostFilter plugins are given."""
+
+    name = "Catcher"
+
+    def __init__(self) -> None:
+        self.refused: PostFilterContext | None = None
+
+    def post_filter(
+        self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext
+    ) -> PreemptionPlan | PostFilterRejection | Fault | None:
+        self.refused = refused
+        return None
+
+
+def profile_over(state: ClusterState, *more: Plugin) -> SchedulerProfile:
+    handle = BudgetHandle(state)
+    return profile_of([*(REGISTRY[name](default_args(name), handle) for name in FILTERS), *more])
+
+
+def default_args(name: str) -> Any:
+    kind = SCHEDULER_PLUGIN_CATALOG.get(name)
+    return None if kind is None else kind.defaulted(kind.model())
+
+
+node_sizes = st.lists(
+    st.tuples(st.integers(0, 6), st.booleans(), st.booleans(), st.integers(1, 5)), min_size=1, max_size=6
+)
+crowds = st.lists(
+    st.tuples(st.integers(0, 5), st.sampled_from(range(len(KINDS))), st.integers(0, 2), st.booleans()), max_size=12
+)
+gangs = st.lists(st.sampled_from(range(len(KINDS))), min_size=1, max_size=8)
+
+
+def scene(nodes: list[tuple[int, bool, bool, int]], crowd: list[tuple[int, int, int, bool]]) -> ClusterState:
+    state = ClusterState()
+    for i, (cpu, ssd, tainted, pods) in enumerate(nodes):
+        labels = {"disk": "ssd"} if ssd else {}
+        taints = ["own=x:NoSchedule"] if tainted else []
+        state.set_node(make_node(f"n{i}", cpu=str(cpu), pods=str(pods), labels=labels, taints=taints))
+    for i, (where, kind, priority, protected) in enumerate(crowd):
+        words = dict(KINDS[kind])
+        labels = words.pop("labels", {}) | {L_QUESTIONED_OBJECT_KEY: f"job-{i % 2}"}
+        if protected:
+            labels = labels | {L_DISABLE_PREEMPTIBLE: "true"}
+        node = f"n{where % len(nodes)}"
+        state.set_pod(make_pod(f"low-{i}", node=node, priority=priority, labels=labels, **words))
+    return state
+
+
+def members_of(state: ClusterState, gang: list[int], priority: int = 1) -> list[PodInfo]:
+    return [state.pod_info(make_pod(f"g-{i}", priority=priority, **KINDS[kind])) for i, kind in enumerate(gang)]
+
+
+@settings(deadline=None)
+@given(node_sizes, crowds, gangs)
+def test_offers_are_what_trying_out_gives(nodes: Any, crowd: Any, gang: list[int]) -> None:
+    state = scene(nodes, crowd)
+    profile = profile_over(state)
+    pods = members_of(state, gang)
+    trials = run_pre_filters(profile, state, pods)
+    assert isinstance(trials, dict)
+    offers = NodeCapacity(profile, trials, pods, state.table, lambda node: GroupTrial(profile, node, trials))
+    reasons: Counter[str] = Counter()
+    plugins = set()
+    for node in state.nodes():
+        crew, taken, said = GroupTrial(profile, node, trials), 0, None
+        for pod in pods:
+            said = crew.run_filters(pod)
+            if said is not None:
+                break
+            crew.add(pod)
+            taken += 1
+        assert offers.count[node.row] == taken
+        if said is not None:
+            plugins.add(said[0])
+            reasons.update(said[1].reasons)
+    rows = np.asarray([node.row for node in state.nodes()], np.intp)
+    assert offers.count_rejections(rows) == (reasons, plugins)
+
+
+@settings(deadline=None)
+@given(node_sizes, crowds, st.integers(1, 6), st.sampled_from(range(len(KINDS))))
+def test_room_is_for_all_and_nobody_goes_in_vain_R21(nodes: Any, crowd: Any, size: int, kind: int) -> None:
+    state = scene(nodes, crowd)
+    catcher = Catcher()
+    profile = profile_over(state, catcher)
+    members = members_of(state, [kind] * size)
+    engine = SchedulingEngine(profile, state)
+    decision = engine.decide(members[0])
+    if not isinstance(decision, Unschedulable):
+        return
+    engine.post_filter(members[0], decision)
+    trials = run_pre_filters(profile, state, members)
+    if catcher.refused is None or not isinstance(trials, dict):
+        return
+    rules = JobPreemptionRules()
+    found = find_job_preemption(profile, catcher.refused, members, trials, rules)
+    worth = [state.table.nodes[row] for row in catcher.refused.resolvable_rows().tolist()]
+    most = 0  # what trying out every node without those who may go finds
+    for node in worth:
+        assert node is not None
+        crew = GroupTrial(profile, node, trials)
+        for victim in [v for v in node.pods.values() if rules.may_preempt(members[0], v)]:
+            crew.remove(victim)
+        for member in members:
+            if crew.run_filters(member) is not None:
+                break
+            crew.add(member)
+            most += 1
+    assert isinstance(found, JobPreemption) == (most >= size)
+    if isinstance(found, str):
+        assert found.startswith(f"0/{len(nodes)} nodes are available: ")
+        return
+    assert set(found.nodes) == {member.uid for member in members}
+    assert all(rules.may_preempt(members[0], victim) for victim in found.victims)
+    for name in set(found.nodes.values()):
+        placed = [member for member in members if found.nodes[member.uid] == name]
+        going = [victim for victim in found.victims if victim.node_name == name]
+        node = state.table.index[name]
+        for spared in (None, *going):
+            crew = GroupTrial(profile, node, trials)
+            for victim in going:
+                if victim is not spared:
+                    crew.remove(victim)
+            fit = True
+            for member in placed:
+                fit = fit and crew.run_filters(member) is None
+                crew.add(member)
+            assert fit == (spared is None)

@@ -1,0 +1,131 @@
+"""A plugin outside of this repository is found by entry point, built and called; so is the page that explains how."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.decision import ChosenNode, Unschedulable
+from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.verdict import ROW
+from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, REGISTRY, build_registry
+from tests.scheduler.builders import make_node, make_pod, make_state
+from tests.scheduler.fake_handles import StateOnlyHandle
+from tests.scheduler.plugin_equivalence import profile_of
+
+PACKAGE = Path(__file__).parents[1] / "example_plugin"
+PAGE = Path(__file__).parents[3] / "docs" / "plugins.md"
+COLOUR = "example.com/colour"
+
+
+@pytest.fixture
+def offers(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
+    """What an installed package would offer: its entry points, with its modules where Python finds them."""
+    monkeypatch.syspath_prepend(str(PACKAGE))
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
+    return [
+        EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in project["entry-points"][ENTRY_POINT_GROUP].items()
+    ]
+
+
+def cluster() -> ClusterState:
+    nodes = [make_node("red", labels={COLOUR: "red"}), make_node("green", labels={COLOUR: "green"}), make_node("plain")]
+    return make_state(nodes, [make_pod("old", node="plain")])
+
+
+def engine_with(offers: list[EntryPoint], state: ClusterState) -> SchedulingEngine:
+    factories = build_registry(offers)
+    plugins = [factories[offer.name](None, StateOnlyHandle(state)) for offer in offers]
+    return SchedulingEngine(profile_of(plugins), state)
+
+
+def painted(state: ClusterState, name: str, colour: str) -> PodInfo:
+    return state.pod_info(make_pod(name, labels={COLOUR: colour}))
+
+
+def test_is_found_beside_our_own(offers: list[EntryPoint]) -> None:
+    found = build_registry(offers)
+    assert set(found) == {*REGISTRY, "NodeColour"}
+
+
+def test_filters_and_scores(offers: list[EntryPoint]) -> None:
+    state = cluster()
+    engine = engine_with(offers, state)
+    chosen = engine.decide(painted(state, "a", "green"))
+    assert isinstance(chosen, ChosenNode)
+    assert (chosen.node, chosen.scores) == ("green", {"NodeColour": 100})
+    refused = engine.decide(painted(state, "b", "blue"))
+    assert isinstance(refused, Unschedulable)
+    assert refused.message() == "0/3 nodes are available: 3 node(s) were not blue."
+    assert refused.rejecting_plugins() == {"NodeColour"}
+
+
+def test_a_plugin_that_says_nothing_of_itself_is_asked_about_every_pod(offers: list[EntryPoint]) -> None:
+    """Pods whose specs are equal and whose labels differ must not share what such a plugin said."""
+    state = cluster()
+    engine = engine_with(offers, state)
+    for colour in ("green", "red", "green", "red"):
+        chosen = engine.decide(painted(state, f"p-{colour}", colour))
+        assert isinstance(chosen, ChosenNode)
+        assert chosen.node == colour
+
+
+def test_two_plugins_cannot_have_one_name() -> None:
+    with pytest.raises(ValueError, match="a plugin named NodeName already exists"):
+        build_registry([EntryPoint("NodeName", "somewhere:NodeName", ENTRY_POINT_GROUP)])
+
+
+class Counting(Plugin):
+    """Counts how often it is asked."""
+
+    name = "Counting"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> None:
+        self.asked += 1
+
+
+class CountingRows(Counting):
+    scope = ROW
+
+
+@pytest.mark.parametrize(
+    ("make", "asked"),
+    [
+        pytest.param(Counting, 3 * 3, id="says-nothing-and-is-asked-of-every-node-every-time"),
+        pytest.param(CountingRows, 3 + 1 + 1, id="with-a-scope-only-nodes-that-changed"),
+    ],
+)
+def test_what_a_scope_buys(make: Callable[[], Counting], asked: int) -> None:
+    state, plugin = cluster(), make()
+    engine = SchedulingEngine(profile_of([plugin]), state)
+    for i in range(3):
+        pod = painted(state, f"p{i}", "green")
+        chosen = engine.decide(pod)
+        assert isinstance(chosen, ChosenNode)
+        state.assume(pod, chosen.node)
+    assert plugin.asked == asked
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_shows_the_package_that_is_tested() -> None:
+    assert blocks("python")[0] == (PACKAGE / "koord_node_colour.py").read_text()
+    shown: dict[str, Any] = tomllib.loads(blocks("toml")[0])
+    kept = tomllib.loads((PACKAGE / "pyproject.toml").read_text())
+    assert shown["project"]["entry-points"] == kept["project"]["entry-points"]
