@@ -8,7 +8,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
 
-.PHONY: help setup up test check format assets test-real soak bench bench-colocation gen lock clean
+.PHONY: help setup up test check format coverage test-wheel assets test-real soak bench bench-colocation gen diagrams lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -44,6 +44,13 @@ check: $(READY) ## format, lint, types, import rules
 format: $(READY) ## rewrite the sources in the one format
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
 
+coverage: $(READY) ## which lines and branches `make test` reaches: a table here, pages in htmlcov/; nothing is refused for a number
+	@rm -f .coverage .coverage.*
+	@$(BIN)/python -m pytest tests --ignore=tests/real -n $(JOBS) --dist loadgroup --cov --cov-report=term --cov-report=html
+
+test-wheel: $(READY) ## build the wheel, install it into empty environments and start its programs there
+	@$(BIN)/python -m tools.wheel
+
 assets: $(READY) ## build the real control plane and node from Go modules into a cache outside the repo
 	@$(BIN)/python -m tools.assets
 	@$(BIN)/python -m tools.assets node
@@ -63,9 +70,12 @@ bench-colocation: $(READY) ## what koordlet's care is worth to a service beside 
 gen: $(READY) assets ## regenerate CRDs and the field tables of built-in kinds
 	@$(BIN)/python -m tools.gen
 
+diagrams: $(READY) ## draw docs/diagrams/*.svg from docs/diagrams/*.toml and the imports
+	@$(BIN)/python -m tools.diagrams
+
 lock: $(READY) ## refresh constraints.txt (needs uv)
 	@uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --universal --python-version 3.11 \
 	  --no-emit-index-url --no-header --no-annotate -q --upgrade -o constraints.txt
 
 clean: ## remove what the other targets made inside the repo
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* htmlcov
