@@ -1,8 +1,8 @@
 """Build the wheel, install it into empty environments, and start its programs there.
 
-Run as `python -m tools.wheel`. It proves what an editable install cannot: that the wheel carries every file it needs, that the
-extras name every library that a program imports, and that the node agent starts without any extra. The network is used only
-by pip, to fetch the pinned libraries.
+Run as `python -m tools.wheel`. It proves what an editable install cannot: that the wheel carries every file it needs,
+that the extras name every library that a program imports, and that the node agent starts without any extra. The
+network is used only by pip, to fetch the pinned libraries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def write_pins(constraints: str) -> str:
+def pins_without_hashes(constraints: str) -> str:
     """Return the versions of constraints.txt without hashes: pip demands a hash of every requirement, the wheel's too,
     as soon as one line has any.
     """
@@ -99,7 +99,7 @@ def check_koord_up(binaries: Path, cwd: Path) -> None:
 
 def run(command: list[str], cwd: Path) -> str:
     """Run a command to its end and return its output. Raise WheelError where it fails."""
-    done = subprocess.run(command, cwd=cwd, env=clean_environment(), capture_output=True, text=True)
+    done = subprocess.run(command, cwd=cwd, env=clean_environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise WheelError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -117,7 +117,7 @@ def main() -> int:
     try:
         wheel = build_wheel(folder)
         pins = folder / "pins.txt"
-        pins.write_text(write_pins((ROOT / "constraints.txt").read_text()))
+        pins.write_text(pins_without_hashes((ROOT / "constraints.txt").read_text()))
         start_programs(install(wheel, "", pins, folder / "plain"), PROGRAMS_WITHOUT_EXTRAS, folder)
         binaries = install(wheel, "all", pins, folder / "all")
         start_programs(binaries, PROGRAMS, folder)
