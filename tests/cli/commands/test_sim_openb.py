@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from koord.cli.main import cli
-from tests.sim.openb_trace import write_trace
+from tests.sim.openb.openb_trace import write_trace
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from koord.sim.openb.trace import (
     read_trace,
     variants_in,
 )
-from tests.sim.openb_trace import plain_placements, write_order, write_trace
+from tests.sim.openb.openb_trace import plain_placements, write_order, write_trace
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_nothing_cannot_be_drawn() -> None:
 
 # The published trace -------------------------------------------------------------------------------------------------
 
-OPENB = Path(os.environ.get("OPENB") or Path(__file__).resolve().parents[3] / "shared" / "data" / "openb")
+OPENB = Path(os.environ.get("OPENB") or Path(__file__).resolve().parents[4] / "shared" / "data" / "openb")
 
 
 @pytest.mark.skipif(not OPENB.is_dir(), reason=f"the openb trace is not part of koord; OPENB names its folder: {OPENB}")

@@ -184,7 +184,7 @@ def test_help_has_upstreams_sections(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_flags_without_effect_are_in_the_documentation() -> None:
-    page = Path(__file__).parents[2] / "docs" / "koord-scheduler.md"
+    page = Path(__file__).parents[3] / "docs" / "koord-scheduler.md"
     told = page.read_text().partition("## Flags without effect")[2]
     for flag in scheduler_flags().flags.values():
         assert (f"`--{flag.name}`" in told) is bool(flag.no_effect_reason), flag.name

@@ -8,7 +8,7 @@ import yaml
 
 from koord.api.schema.crd import crd_manifests
 
-FOLDER = Path(__file__).parents[2] / "config" / "crds"
+FOLDER = Path(__file__).parents[3] / "config" / "crds"
 
 
 def test_files_match_the_models() -> None:

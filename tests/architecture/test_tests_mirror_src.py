@@ -1,0 +1,18 @@
+"""Tests lie where the code lies: tests/a/b proves src/koord/a/b."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# What proves several packages together, needs a real peer, or proves what is outside of src.
+ELSEWHERE = {"journeys", "real", "tools", "architecture", "properties"}
+
+
+def test_each_test_has_its_package() -> None:
+    folders = {
+        path.parent.relative_to(ROOT / "tests")
+        for path in ROOT.glob("tests/**/test_*.py")
+        if path.relative_to(ROOT / "tests").parts[0] not in ELSEWHERE
+    }
+    assert sorted(str(folder) for folder in folders if not (ROOT / "src" / "koord" / folder).is_dir()) == []
