@@ -90,6 +90,13 @@ def test_files_and_tests_exist(document: Path) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("document", [one for one in DOCUMENTS if one.is_relative_to(ROOT / "src")], ids=str)
+def test_files_of_a_feature_lie_beside_its_readme(document: Path) -> None:
+    files = re.findall(r"`(\w+\.py)`", document.read_text())
+    assert files
+    assert [file for file in files if not (document.parent / file).exists()] == []
+
+
 def test_quirks_cite_tests_by_their_path() -> None:
     """A bare file name cannot be checked, and not found by one who reads."""
     text = (ROOT / "docs" / "compat" / "quirks.md").read_text()
@@ -104,9 +111,9 @@ def glossary() -> list[tuple[str, str, list[str]]]:
 def test_terms_of_the_glossary_live_where_it_says() -> None:
     wrong = []
     for term, _, modules in glossary():
-        if not modules or not all(importlib.util.find_spec(module) for module in modules):
-            wrong.append(term)
-        elif term.startswith("`") and not any(names_something(f"{module}.{term.strip('`')}") for module in modules):
+        exist = modules and all(importlib.util.find_spec(module) for module in modules)
+        is_class = term.startswith("`")
+        if not exist or (is_class and not any(names_something(f"{module}.{term.strip('`')}") for module in modules)):
             wrong.append(term)
     assert wrong == []
 
