@@ -21,10 +21,10 @@ from koord.api.koordinator.scheduling import CarriedDeleteOptions, PodMigrationJ
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.context import ERROR, SUCCESS, DeschedulerContext
-from koord.descheduler.migration.rate_limiter import EvictionTokenBucket
 from koord.kube.events.recorder import object_reference
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.values.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,14 +33,12 @@ class PodEvictor:
     def __init__(self, context: DeschedulerContext, args: MigrationControllerArgs) -> None:
         self._context = context
         self._policy = args.eviction_policy
-        self._bucket = EvictionTokenBucket(evict_qps(args), args.evict_burst or 1, context.clock.monotonic())
+        self._bucket = TokenBucket(evict_qps(args), args.evict_burst or 1, context.clock.monotonic())
 
     async def evict(self, job: PodMigrationJob, pod: Pod) -> str | None:
         """Evict the pod. Return None when it is on its way out, else the reason."""
-        now = self._context.clock.monotonic()
-        if self._bucket.tokens(now) < 1:
+        if not self._bucket.allow(self._context.clock.monotonic()):
             return REASON_TOO_MANY_EVICTIONS
-        self._bucket.take(now)
         try:
             refused = await self._request_eviction(job, pod)
         except TRANSIENT_ERRORS as outage:

@@ -11,7 +11,7 @@ import random
 
 from koord.api.model import Model
 from koord.kube.client import request_builder, verbs
-from koord.kube.client.retrying_caller import RequestThrottle, RetryingCaller, RetryPolicy
+from koord.kube.client.retrying_caller import RetryingCaller, RetryPolicy, request_throttle
 from koord.kube.client.verbs import action, verb
 from koord.kube.transport.api_error import ApiError, error_from_response
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport
@@ -70,8 +70,8 @@ class Client:
         repeat.
         """
         clock = clock or WallClock()
-        bucket = RequestThrottle(qps, burst, clock.monotonic())
-        self.caller = RetryingCaller(transport, clock, bucket, retry, user_agent, chance or random.Random())
+        throttle = request_throttle(qps, burst, clock.monotonic())
+        self.caller = RetryingCaller(transport, clock, throttle, retry, user_agent, chance or random.Random())
         self.dynamic = DynamicClient(self.caller)
 
     get = verb(request_builder.get, verbs.read_object)

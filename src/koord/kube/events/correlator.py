@@ -19,8 +19,8 @@ import msgspec
 
 from koord.api.kubernetes.meta import format_micro_time
 from koord.api.model import ObjectReference, to_dict
-from koord.kube.rate_limit import TokenBucket
 from koord.telemetry.clock import Clock
+from koord.values.token_bucket import TokenBucket
 
 MAX_NOTE_BYTES = 1024  # the server refuses more
 MAX_NAME_BYTES = 128  # ... of reason, action and reporting instance
@@ -127,13 +127,14 @@ class EventCorrelator:
     def take_object_budget(self, regarding: ObjectReference) -> bool:
         """Take one token of the object's budget for new Events; return whether there was one."""
         who = (regarding.kind, regarding.namespace, regarding.name, regarding.uid)
+        now_s = self._clock.monotonic()
         bucket = self._limits.get(who)
         if bucket is None:
-            bucket = self._limits[who] = TokenBucket(self._clock, EVENTS_PER_OBJECT_PER_S, EVENTS_PER_OBJECT_BURST)
+            bucket = self._limits[who] = TokenBucket(EVENTS_PER_OBJECT_PER_S, EVENTS_PER_OBJECT_BURST, now_s)
             while len(self._limits) > MAX_CACHED_EVENTS:
                 self._limits.popitem(last=False)
         self._limits.move_to_end(who)
-        return bucket.allow()
+        return bucket.allow(now_s)
 
     def start_event(
         self, key: EventKey, regarding: ObjectReference, name: str, note: str

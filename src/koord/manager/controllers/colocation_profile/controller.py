@@ -35,6 +35,7 @@ from koord.manager.controllers.colocation_profile.pod_overlay import (
     overlay_profile,
 )
 from koord.manager.webhooks.admission import AdmissionDenied, excluded_namespaces
+from koord.values.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,22 +52,6 @@ class ProfileControllerOptions(msgspec.Struct, frozen=True, kw_only=True):
     sweep_period_s: float = 600.0  # how often the memory is swept
     pods_per_second: float = 10.0  # pods a second
     burst: int = 100
-
-
-class _RateLimiter:
-    """A token bucket that refuses instead of making its caller wait."""
-
-    def __init__(self, rate: float, burst: int, now: float) -> None:
-        self._rate, self._burst = rate, burst
-        self._left, self._at = float(burst), now
-
-    def take(self, now: float) -> bool:
-        self._left = min(float(self._burst), self._left + (now - self._at) * self._rate)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 class ColocationProfileController:
@@ -88,7 +73,7 @@ class ColocationProfileController:
         self._namespaces = context.informers.for_resource(NAMESPACES)
         if not self._pods.has_index(_BY_UNSCHEDULED):
             self._pods.add_index(_BY_UNSCHEDULED, _unscheduled_key)
-        self._rate_limiter = _RateLimiter(options.pods_per_second, options.burst, context.clock.monotonic())
+        self._rate_limiter = TokenBucket(options.pods_per_second, options.burst, context.clock.monotonic())
         self._cooldown_until_s: dict[tuple[str, str], float] = {}  # version of a profile and pod -> until when
         self._swept_at_s = context.clock.monotonic()
         self._quiet = RateLimitedLog(_LOG, context.clock)
@@ -152,7 +137,7 @@ class ColocationProfileController:
         seen = to_dict(pod)
         if overlay_profile(seen, ready.profile) == seen:
             return True
-        if not self._rate_limiter.take(self._clock.monotonic()):
+        if not self._rate_limiter.allow(self._clock.monotonic()):
             return False
         for _ in range(_MAX_TRIES):
             whole = await self._client.dynamic.get(PODS, meta.name, meta.namespace)
