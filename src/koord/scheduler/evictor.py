@@ -23,6 +23,7 @@ from koord.scheduler.preemption.evaluator import PreemptionsInProgress
 from koord.scheduler.status_reporter import event_subject_of
 from koord.scheduler.waiting_pods import WaitingPods
 from koord.telemetry.clock import Clock, now
+from koord.values import timestamp
 
 MAX_EVICTION_RECORDS = 500
 
@@ -217,7 +218,7 @@ class SchedulerEvictor:
             "status": "True",
             "reason": "PreemptionByScheduler",
             "message": f"{pod.scheduler}: preempting to accommodate a higher priority pod",
-            "lastTransitionTime": now(self._clock).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "lastTransitionTime": timestamp.text(now(self._clock)),
             "lastProbeTime": None,
         }
         patch = {"status": {"conditions": [condition]}}

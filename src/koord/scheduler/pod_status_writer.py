@@ -20,6 +20,7 @@ from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.telemetry.clock import Clock, now
+from koord.values import timestamp
 
 _LOG = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ def pod_status_patch(pod: Pod, report: PodStatusUpdate, at: datetime) -> dict[st
         if generation:
             condition["observedGeneration"] = generation
         if known is None or known.status != "False":
-            condition["lastTransitionTime"] = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+            condition["lastTransitionTime"] = timestamp.text(at)
         patch["conditions"] = [condition]
     if report.nominate is not None and report.nominate != pod.status.nominated_node_name:
         patch["nominatedNodeName"] = report.nominate or None

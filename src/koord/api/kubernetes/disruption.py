@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from koord.api.kubernetes.meta import Condition, LabelSelector, Object
+from koord.api.kubernetes.meta import Condition, DeleteOptions, LabelSelector, Object
 from koord.api.model import IntOrString, Submodel
 
 
@@ -32,22 +32,6 @@ class PodDisruptionBudgetStatus(Submodel, frozen=True, kw_only=True):
 class PodDisruptionBudget(Object, frozen=True, kw_only=True):
     spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
-
-
-class Preconditions(Submodel, frozen=True, kw_only=True):
-    uid: str | None = None
-    resource_version: str | None = None
-
-
-class DeleteOptions(Submodel, frozen=True, kw_only=True):
-    """DeleteOptions is meta/v1's: the body of a deletion, and the part of an eviction that says how to delete."""
-
-    api_version: str = ""
-    kind: str = ""
-    grace_period_seconds: int | None = None
-    preconditions: Preconditions | None = None
-    propagation_policy: str | None = None  # Orphan, Background, Foreground
-    dry_run: tuple[str, ...] = ()
 
 
 class Eviction(Object, frozen=True, kw_only=True):

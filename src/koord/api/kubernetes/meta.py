@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
-from koord.api.model import Model
+from koord.api.model import Model, Submodel
 
 
 class OwnerReference(Model, frozen=True, kw_only=True):
@@ -92,8 +92,19 @@ class Status(Model, frozen=True, kw_only=True):
     code: int = 0
 
 
-def format_micro_time(moment: datetime) -> str:
-    """Format a moment as metav1.MicroTime: the server accepts exactly six digits of fraction and no other
-    spelling.
-    """
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+class Preconditions(Submodel, frozen=True, kw_only=True):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class DeleteOptions(Submodel, frozen=True, kw_only=True):
+    """DeleteOptions is the body of a deletion, and the part of other objects that says how to delete."""
+
+    api_version: str = ""
+    kind: str = ""
+    grace_period_seconds: int | None = None
+    preconditions: Preconditions | None = None
+    orphan_dependents: bool | None = None
+    propagation_policy: str | None = None  # Orphan, Background, Foreground
+    dry_run: tuple[str, ...] = ()
+    ignore_store_read_error_with_cluster_breaking_potential: bool | None = None

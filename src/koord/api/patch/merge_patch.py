@@ -59,7 +59,7 @@ def _merge(doc: Obj, patch: Obj) -> Obj:
             continue
         current = out.get(key)
         if not isinstance(current, dict):
-            out[key] = without_nulls(value)
+            out[key] = without_null_fields(value)
         elif isinstance(value, dict):
             out[key] = _merge(current, value)
         else:
@@ -67,10 +67,10 @@ def _merge(doc: Obj, patch: Obj) -> Obj:
     return out
 
 
-def without_nulls(value: Any) -> Any:
+def without_null_fields(value: Any) -> Any:
     """Remove null fields of objects at every depth; null items of lists stay."""
     if isinstance(value, dict):
-        return {k: without_nulls(v) if isinstance(v, _DEEP) else v for k, v in value.items() if v is not None}
+        return {k: without_null_fields(v) if isinstance(v, _DEEP) else v for k, v in value.items() if v is not None}
     if isinstance(value, list):
-        return [without_nulls(v) if isinstance(v, _DEEP) else v for v in value]
+        return [without_null_fields(v) if isinstance(v, _DEEP) else v for v in value]
     return value

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from koord.api.koordinator.scheduling import CarriedDeleteOptions, ReservationControllerReference
+from koord.api.koordinator.scheduling import ReservationControllerReference
 from koord.api.kubernetes.affinity import Taint
-from koord.api.kubernetes.meta import Condition, LabelSelector
+from koord.api.kubernetes.meta import Condition, DeleteOptions, LabelSelector
 from koord.api.model import ObjectReference
 from koord.api.schema.structural import Schema
 
@@ -72,7 +72,7 @@ KUBERNETES_SCHEMAS: dict[type, Schema] = {
         },
         "required": ["lastTransitionTime", "message", "reason", "status", "type"],
     },
-    CarriedDeleteOptions: {
+    DeleteOptions: {
         "type": "object",
         "properties": {
             "apiVersion": _TEXT,

@@ -17,8 +17,9 @@ from koord.api.config.descheduler.migration_args import (
     evict_qps,
 )
 from koord.api.koordinator.protocol import A_EVICT_TRIGGER, A_SOFT_EVICTION, L_EVICT_POLICY, REASON_TOO_MANY_EVICTIONS
-from koord.api.koordinator.scheduling import CarriedDeleteOptions, PodMigrationJob
+from koord.api.koordinator.scheduling import PodMigrationJob
 from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.meta import DeleteOptions
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.context import ERROR, SUCCESS, DeschedulerContext
 from koord.kube.events.recorder import object_reference
@@ -75,9 +76,7 @@ class PodEvictor:
             return str(answer)
         return None
 
-    def _soft_eviction_annotations(
-        self, job: PodMigrationJob, options: CarriedDeleteOptions | None
-    ) -> Mapping[str, str]:
+    def _soft_eviction_annotations(self, job: PodMigrationJob, options: DeleteOptions | None) -> Mapping[str, str]:
         """Return the soft-eviction annotation for whoever removes such pods: when, how, by whom and why."""
         wanted = SoftEviction(
             timestamp=datetime.fromtimestamp(self._context.clock.time(), UTC),

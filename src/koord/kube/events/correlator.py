@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from koord.api.kubernetes.meta import format_micro_time
 from koord.api.model import ObjectReference, to_dict
 from koord.telemetry.clock import Clock
+from koord.values import timestamp
 from koord.values.token_bucket import TokenBucket
 
 MAX_NOTE_BYTES = 1024  # the server refuses more
@@ -72,7 +72,7 @@ class CachedEvent(msgspec.Struct, kw_only=True, eq=False):
 
 
 def _micro_time(seconds: float) -> str:
-    return format_micro_time(datetime.fromtimestamp(seconds, UTC))
+    return timestamp.micro_text(datetime.fromtimestamp(seconds, UTC))
 
 
 def truncate_utf8(text: str, limit: int = MAX_NOTE_BYTES) -> str:

@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
+from koord.api.kubernetes.meta import DeleteOptions
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.crd import finalizer, naming
 from koord.embedded.apiserver.crd.definition_strategy import CRD_STORAGE_KEY
 from koord.embedded.apiserver.crd.resources import served_resources
 from koord.embedded.apiserver.rest import field_manager
 from koord.embedded.apiserver.rest.delete_plan import DeleteFacts, decide_delete
-from koord.embedded.apiserver.rest.options import DeleteRequestOptions, write_options
+from koord.embedded.apiserver.rest.options import write_options
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
 from koord.embedded.apiserver.store.record import StoreEvent, StoreRecord
 from koord.kube.transport.interface import ApiRequest
@@ -185,7 +186,7 @@ class DefinitionController:
         store, obj = self._deps.store, record.plain()
         if "deletionTimestamp" in obj["metadata"]:
             return  # it waits for its finalizers
-        plan = decide_delete(obj, DeleteRequestOptions(), DeleteFacts(now, graceful=False))
+        plan = decide_delete(obj, DeleteOptions(), DeleteFacts(now, graceful=False))
         if plan.marked is not None and plan.marked != obj:
             store.put(name, record.namespace, record.name, plan.marked, record.labels, record.fields)
         if plan.remove:

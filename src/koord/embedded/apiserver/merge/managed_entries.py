@@ -9,6 +9,7 @@ from typing import Any
 from koord.api.patch.merge_patch import Obj
 from koord.embedded.apiserver.merge import fieldset
 from koord.embedded.apiserver.merge.fieldset import FieldSet
+from koord.values import timestamp
 
 # Manager, operation, apiVersion (empty for Apply: an applier keeps its entry when it changes version), subresource.
 ManagerKey = tuple[str, str, str, str]
@@ -61,8 +62,7 @@ def _canonical_time(time: Any) -> str | None:
     """Return a client's time as the server writes it: UTC, whole seconds."""
     if not time:
         return None
-    moment = datetime.fromisoformat(time)
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return timestamp.text(datetime.fromisoformat(time).astimezone(UTC))
 
 
 def build_entry(key: ManagerKey, api_version: str, fields: FieldSet, time: str | None) -> Obj:
