@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from koord.api.config.component import parse_bind_address
 from koord.values import duration
 from koord.values.go_format import quoted
 
@@ -150,3 +151,11 @@ MODULES = FlagType("pattern=N,...", _parse_vmodule, {}, is_repeatable=True, form
 VERSION = FlagType("version[=true]", _parse_version, "", no_value_default="true", format=lambda _: "false")
 # Gates are read by the program, which knows their names; here they are kept as they were written.
 GATES = FlagType("mapStringBool", lambda text: (text,), (), is_repeatable=True, format=lambda _: "")
+
+
+def parse_listen_address(text: str, example_port: int = 8080) -> tuple[str, int] | str | None:
+    """Parse an address: ":8080" is every interface, "0" and "" are none; else return what is wrong."""
+    if text in ("", "0"):
+        return None
+    address = parse_bind_address(text)
+    return address or f"{text!r} is not an address like :{example_port} or 127.0.0.1:{example_port}"

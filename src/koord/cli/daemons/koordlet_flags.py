@@ -11,7 +11,7 @@ import msgspec
 from koord.api.config import gates
 from koord.api.config.gates import KOORDLET_GATES, RUNTIME_HOOK_GATES
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
-from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT
+from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT, parse_listen_address
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths, strip_trailing_slashes
 from koord.koordlet.collect.settings import CollectSettings
@@ -260,7 +260,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
     node = environ.get("NODE_NAME", "")
     if not node:
         return "NODE_NAME is not set: it names the Node object of this machine"
-    address = _address(values.text("addr"))
+    address = parse_listen_address(values.text("addr"), PORT)
     if isinstance(address, str):
         return f"--addr: {address}"
     source = values.text("pod-source")
@@ -312,15 +312,6 @@ def paths_from_flags(values: FlagValues, environ: Mapping[str, str]) -> HostPath
     usual = HostPaths() if environ.get("agent_mode") == "hostMode" else DAEMONSET_PATHS
     given = {field: values.text(name) for name, field in _PATH_FIELD_BY_FLAG.items() if values.is_set(name)}
     return strip_trailing_slashes(msgspec.structs.replace(usual, **given))
-
-
-def _address(text: str) -> tuple[str, int] | str | None:
-    if text in ("", "0"):
-        return None
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        return f"{text!r} is not an address like :{PORT} or 127.0.0.1:{PORT}"
-    return host.strip("[]"), int(port)
 
 
 def _audit(values: FlagValues) -> AuditSettings:

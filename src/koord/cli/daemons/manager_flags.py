@@ -13,7 +13,7 @@ import msgspec
 from koord.api.config import gates
 from koord.api.config.gates import MANAGER_GATES
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
-from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT
+from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT, parse_listen_address
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS
 from koord.manager import program
 from koord.manager.context import NAMESPACE, ManagerSettings
@@ -204,16 +204,6 @@ def plan_manager(values: FlagValues, environ: Mapping[str, str], hostname: str) 
         metrics=addresses["metrics-addr"],
         health=addresses["health-probe-addr"],
     )
-
-
-def parse_listen_address(text: str) -> tuple[str, int] | str | None:
-    """Parse an address: ":8080" is every interface, "0" and "" are none; else return what is wrong."""
-    if text in ("", "0"):
-        return None
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        return f"{text!r} is not an address like :8080 or 127.0.0.1:8080"
-    return host.strip("[]"), int(port)
 
 
 def _serving(environ: Mapping[str, str], namespace: str, hostname: str) -> WebhookServingSettings | str:
