@@ -15,7 +15,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.kubernetes.disruption import PodDisruptionBudget
+from koord.api.kubernetes.pod_policy import PodDisruptionBudget
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod

@@ -17,9 +17,9 @@ from koord.api.kubernetes.builtin_kinds import (
     REPLICATION_CONTROLLERS,
     STATEFUL_SETS,
 )
-from koord.api.kubernetes.disruption import PodDisruptionBudget, PodDisruptionBudgetStatus
 from koord.api.kubernetes.meta import Condition, OwnerReference
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.pod_policy import PodDisruptionBudget, PodDisruptionBudgetStatus
 from koord.embedded.workloads.controller_context import ControllerContext, patch_status, seconds_until, status_patch
 from koord.embedded.workloads.controller_ref import (
     controller_owner,

@@ -12,10 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from koord.api.config.field_error import FieldError, range_errors
+from koord.api.config.field_error import FieldError, FieldOrder, range_errors
 from koord.api.config.lenient_decode import decode_lenient, unknown_names
 from koord.api.config.slo import colocation, config_map_keys, slo_documents, slo_validation
-from koord.api.config.slo.limits import FieldOrder
 from koord.api.config.slo.slo_validation import unknown_choices
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
 from koord.api.kubernetes.meta import LabelSelector

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from koord.api.kubernetes.disruption import PodDisruptionBudget
+from koord.api.kubernetes.pod_policy import PodDisruptionBudget
 from koord.scheduler.cache.pod_info import LabelGroup, PodInfo
 from koord.scheduler.framework.handle import Lister
 from koord.values.selector import Selector, SelectorError

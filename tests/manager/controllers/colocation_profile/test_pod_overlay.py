@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.koordinator.colocation_profile import ClusterColocationProfile
+from koord.api.koordinator.profiles import ClusterColocationProfile
 from koord.api.koordinator.protocol import L_PRIORITY, L_QOS_CLASS
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert

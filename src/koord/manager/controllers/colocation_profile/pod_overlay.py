@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from koord.api.koordinator.colocation_profile import ClusterColocationProfile
+from koord.api.koordinator.profiles import ClusterColocationProfile
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod import Pod
-from koord.api.kubernetes.scheduling import PriorityClass
+from koord.api.kubernetes.pod_policy import PriorityClass
 from koord.manager.webhooks.admission import SYSTEM_NAMESPACES, AdmissionDenied
 from koord.manager.webhooks.colocation_profile.application import apply_profile
 from koord.manager.webhooks.colocation_profile.compiled import (

@@ -11,8 +11,8 @@ import logging
 from typing import ClassVar
 
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTA_PROFILES, ELASTIC_QUOTAS
+from koord.api.koordinator.profiles import ElasticQuotaProfile
 from koord.api.koordinator.protocol import L_QUOTA_TREE_ID
-from koord.api.koordinator.quota_profile import ElasticQuotaProfile
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule

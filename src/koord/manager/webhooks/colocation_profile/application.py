@@ -11,7 +11,7 @@ import msgspec
 
 from koord.api.koordinator.protocol import L_PRIORITY, L_QOS_CLASS
 from koord.api.kubernetes.meta import Object
-from koord.api.kubernetes.scheduling import PriorityClass
+from koord.api.kubernetes.pod_policy import PriorityClass
 from koord.api.model import convert
 from koord.api.patch.merge_patch import PatchFailed
 from koord.api.patch.merge_schema import MergeSchema

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.koordinator.colocation_profile import ClusterColocationProfile
+from koord.api.koordinator.profiles import ClusterColocationProfile
 from koord.api.koordinator.protocol import A_SKIP_UPDATE_RESOURCES
 from koord.api.kubernetes.meta import LabelSelector
 from koord.values.int_or_string import IntOrStringError, scaled_value

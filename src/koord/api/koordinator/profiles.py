@@ -1,4 +1,7 @@
-"""This module holds config.koordinator.sh/v1alpha1: profiles that the pod webhook applies to matching pods."""
+"""This module holds the profiles that the manager applies: config.koordinator.sh/v1alpha1, which the pod webhook
+puts on matching pods, and quota.koordinator.sh/v1alpha1, from which the manager keeps the root quota of a node
+pool.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Annotated, Any
 
 from koord.api.kubernetes.meta import LabelSelector, Object
 from koord.api.model import Submodel
-from koord.api.schema_markers import PRESERVE_UNKNOWN, Int32, IntOrString, SchemaRule
+from koord.api.schema_markers import PRESERVE_UNKNOWN, REQUIRED, Int32, IntOrString, SchemaRule, never_omitted
 
 
 class ClusterColocationProfileSpec(Submodel, frozen=True, kw_only=True):
@@ -36,3 +39,21 @@ class ClusterColocationProfile(Object, frozen=True, kw_only=True):
 
     spec: ClusterColocationProfileSpec = ClusterColocationProfileSpec()
     status: ClusterColocationProfileStatus = ClusterColocationProfileStatus()
+
+
+class ElasticQuotaProfileSpec(Submodel, frozen=True, kw_only=True):
+    quota_name: Annotated[str, REQUIRED] = never_omitted("")
+    quota_labels: dict[str, str] = {}
+    resource_ratio: str | None = None  # decimal text such as "0.9", times the pool's total
+    node_selector: Annotated[LabelSelector, REQUIRED] | None = None
+
+
+class ElasticQuotaProfileStatus(Submodel, frozen=True, kw_only=True):
+    """Empty upstream."""
+
+
+class ElasticQuotaProfile(Object, frozen=True, kw_only=True):
+    """Sizes the root ElasticQuota of the selected nodes, in its own namespace."""
+
+    spec: ElasticQuotaProfileSpec = ElasticQuotaProfileSpec()
+    status: ElasticQuotaProfileStatus = ElasticQuotaProfileStatus()
