@@ -33,7 +33,7 @@ _PROBE_GROUP = "koord-probe"
 
 
 class CapabilityState(enum.Enum):
-    """Whether a knob works on this node."""
+    """CapabilityState says whether a knob works on this node."""
 
     SUPPORTED = "supported"
     DEGRADED = "degraded"  # works with a difference that `how` explains
@@ -42,7 +42,7 @@ class CapabilityState(enum.Enum):
 
 
 class Capability(msgspec.Struct, frozen=True):
-    """Whether one knob or feature works. `version` is that of the cgroup tree, 0 for what has none."""
+    """Capability says whether one knob or feature works. `version` is that of the cgroup tree, 0 for what has none."""
 
     knob: str
     version: int

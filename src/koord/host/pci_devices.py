@@ -14,7 +14,9 @@ _PCI_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
 
 
 class PciLocation(msgspec.Struct, frozen=True):
-    """Where a PCI device is attached. `numa` is 0 where the machine does not say; `root` is such as pci0000:00."""
+    """PciLocation says where a PCI device is attached. `numa` is 0 where the machine does not say; `root` is such
+    as pci0000:00.
+    """
 
     numa: int
     root: str

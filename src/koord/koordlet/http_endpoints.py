@@ -23,7 +23,7 @@ MERGED, INTERNAL, EXTERNAL = "/metrics", "/internal-metrics", "/external-metrics
 
 
 class EndpointSources(msgspec.Struct, frozen=True, kw_only=True):
-    """What the endpoints serve; each callable is called per request."""
+    """EndpointSources holds what the endpoints serve; each callable is called per request."""
 
     metrics: KoordletMetrics
     ledger: EvictionLedger

@@ -35,7 +35,9 @@ class ClusterColocationProfileStatus(Submodel, frozen=True, kw_only=True):
 
 
 class ClusterColocationProfile(Object, frozen=True, kw_only=True):
-    """What matching pods get at creation: a QoS class, a priority, labels, a scheduler, a patch."""
+    """ClusterColocationProfile states what matching pods get at creation: a QoS class, a priority, labels, a
+    scheduler, a patch.
+    """
 
     spec: ClusterColocationProfileSpec = ClusterColocationProfileSpec()
     status: ClusterColocationProfileStatus = ClusterColocationProfileStatus()

@@ -110,7 +110,9 @@ class NodeMetricStatus(Submodel, frozen=True, kw_only=True):
 
 
 class NodeMetric(Object, frozen=True, kw_only=True):
-    """What one node and its pods use. Named as the node; the manager writes spec, the koordlet writes status."""
+    """NodeMetric reports what one node and its pods use. Named as the node; the manager writes spec, the koordlet
+    writes status.
+    """
 
     spec: NodeMetricSpec = NodeMetricSpec()
     status: NodeMetricStatus = NodeMetricStatus()
@@ -132,7 +134,7 @@ class NodeSLOStatus(Submodel, frozen=True, kw_only=True):
 
 
 class NodeSLO(Object, frozen=True, kw_only=True):
-    """How the koordlet of one node shall run it. Named as the node; the manager writes it."""
+    """NodeSLO states how the koordlet of one node shall run it. Named as the node; the manager writes it."""
 
     spec: NodeSLOSpec = NodeSLOSpec()
     status: NodeSLOStatus = NodeSLOStatus()

@@ -1,4 +1,6 @@
-"""Whether a pod could run on another node: selectors, taints, requests and cordons. Usage is left to others."""
+"""This module decides whether a pod could run on another node: selectors, taints, requests and cordons. Usage
+is left to others.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ from koord.values.selector import Selector
 
 
 class RoundLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many pods one round may evict per node, per namespace and in total, over all profiles. None is no limit."""
+    """RoundLimits bounds the evictions of one round: per node, per namespace and in total, over all profiles. None
+    is no limit.
+    """
 
     per_node: int | None = None
     per_namespace: int | None = None

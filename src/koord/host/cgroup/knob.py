@@ -37,7 +37,7 @@ from koord.values.go_format import integer
 
 
 class KnobSupport(enum.Enum):
-    """Where to check whether the kernel has a knob."""
+    """KnobSupport says where to check whether the kernel has a knob."""
 
     ALWAYS = "always"
     HERE = "here"

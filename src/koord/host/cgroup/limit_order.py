@@ -13,7 +13,7 @@ from koord.values.go_format import integer
 
 
 class LimitOrder(enum.Enum):
-    """How the values of a knob relate to those of parent groups."""
+    """LimitOrder says how the values of a knob relate to those of parent groups."""
 
     FREE = "free"  # values do not depend on those of parents
     SIZE = "size"  # a number that may grow and shrink, whatever the parent's is

@@ -91,7 +91,7 @@ NODE_COLLECTORS = (CPU, MEMORY, NUMA)
 
 
 class NodeUsageSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the node used in one tick, in cores and bytes; None where there is no number."""
+    """NodeUsageSample is what the node used in one tick, in cores and bytes; None where there is no number."""
 
     cores: float | None = None
     memory_bytes: int | None = None

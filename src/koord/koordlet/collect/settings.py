@@ -6,7 +6,7 @@ import msgspec
 
 
 class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What to collect and how often."""
+    """CollectSettings states what to collect and how often."""
 
     interval_s: float = 1.0  # between two calls of `sample`
     info_s: float = 60.0

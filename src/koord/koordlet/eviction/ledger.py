@@ -53,7 +53,9 @@ def describe_record(record: EvictionRecord) -> str:
 
 
 class EvictionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename="camel"):
-    """Why a pod was evicted: the actor, the rule, the measured values, the threshold, and the rank of the victim."""
+    """EvictionRecord states why a pod was evicted: the actor, the rule, the measured values, the threshold, and the
+    rank of the victim.
+    """
 
     actor: str
     rule: str  # the feature, such as BEMemoryEvict

@@ -42,7 +42,7 @@ class KubeletCpuManager(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the node at one moment.
+    """NodeInputs holds what is known of the node at one moment.
 
     `slo` is laid over the built-in defaults already; it is None until a NodeSLO was seen, and a deleted NodeSLO counts
     as an empty one, so that everything is restored. `node` is None until a Node was seen, and stays the last one seen.

@@ -43,7 +43,9 @@ _LONGEST_NODE_S, _LONGEST_POD_S = 6 * 3600, 1800
 
 
 class NodeMetricInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report needs besides series. `pods` is None until they are known, and then there is no report."""
+    """NodeMetricInputs holds what a report needs besides series. `pods` is None until they are known, and then
+    there is no report.
+    """
 
     pods: tuple[PodMeta, ...] | None = None
     applications: tuple[HostApplicationSpec, ...] = ()

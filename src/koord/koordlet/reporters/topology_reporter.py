@@ -57,7 +57,7 @@ class TopologyReporterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopologyInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known now; `node` and `pods` are None until they were seen."""
+    """TopologyInputs holds what is known now; `node` and `pods` are None until they were seen."""
 
     node: Node | None = None
     pods: tuple[PodMeta, ...] | None = None

@@ -28,7 +28,7 @@ _LATENCY_PERCENT, _LATENCY_US = 95, 3000
 
 
 class BlkioView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy observes."""
+    """BlkioView holds what the strategy observes."""
 
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     disks: BlockDevices = BlockDevices()

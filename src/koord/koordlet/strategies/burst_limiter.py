@@ -21,7 +21,7 @@ class BurstTokens(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class BurstAllowance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Whether a container may burst now, and its tokens."""
+    """BurstAllowance says whether a container may burst now, and its tokens."""
 
     allowed: bool
     tokens: BurstTokens | None  # None where no account is kept

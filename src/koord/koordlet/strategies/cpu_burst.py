@@ -42,7 +42,7 @@ class SharePoolView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharePool(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How busy the shared CPUs are."""
+    """SharePool tells how busy the shared CPUs are."""
 
     state: SharePoolState
     why: str
@@ -73,8 +73,8 @@ SCALE_UP, SCALE_DOWN = 1.2, 0.8
 
 
 class CpuBurstView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy observes. Quotas are by cgroup in microseconds; a missing group could not be
-    read, and is left alone.
+    """CpuBurstView holds what the strategy observes. Quotas are by cgroup in microseconds; a missing group could
+    not be read, and is left alone.
     """
 
     strategy: CPUBurstStrategy | None  # None until a NodeSLO was seen
@@ -98,7 +98,7 @@ class CpuBurstPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ContainerBurst(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one container gets."""
+    """_ContainerBurst is what one container gets."""
 
     container: ContainerMeta
     base_us: int | None  # None without a limit

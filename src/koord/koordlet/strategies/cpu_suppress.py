@@ -108,7 +108,9 @@ class BeGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CpuSuppressView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy observes. `enabled` is None until a NodeSLO was seen; a deleted or silent NodeSLO is False."""
+    """CpuSuppressView holds what the strategy observes. `enabled` is None until a NodeSLO was seen; a deleted or
+    silent NodeSLO is False.
+    """
 
     enabled: bool | None = None
     cpu_manager: bool = False  # whether BE pods are given CPUs of their own instead
@@ -134,7 +136,7 @@ class CpuSuppressView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BeCpuAllowance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How much CPU BE may use now, and why."""
+    """BeCpuAllowance says how much CPU BE may use now, and why."""
 
     milli: int
     non_be_pods_milli: int

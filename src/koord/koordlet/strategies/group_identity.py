@@ -29,7 +29,7 @@ BE_SHARES = 2  # the kubelet's for all pods without requests together
 
 
 class GroupIdentityView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy observes."""
+    """GroupIdentityView holds what the strategy observes."""
 
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     has_bvt: bool = False  # whether groups have the file

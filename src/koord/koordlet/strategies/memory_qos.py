@@ -71,7 +71,7 @@ _CLASS_OF_DIR = {GUARANTEED: LSR, BURSTABLE: LS, BEST_EFFORT: BE}
 
 
 class MemoryQosView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy observes."""
+    """MemoryQosView holds what the strategy observes."""
 
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     allocatable_bytes: int | None

@@ -24,7 +24,7 @@ _GROUP_OF = {LSE: LSR, LSR: LSR, LS: LS, BE: BE}
 
 
 class ResctrlView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy observes."""
+    """ResctrlView holds what the strategy observes."""
 
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     supported: bool = True

@@ -47,7 +47,7 @@ FILE_OWNERS: Mapping[str, tuple[str, ...]] = {
 
 
 class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one strategy did in a tick. The caller carries out `evictions` and answers each with
+    """StrategyResult is what one strategy did in a tick. The caller carries out `evictions` and answers each with
     `StrategyRunner.evicted` or `StrategyRunner.eviction_failed`. An `error` is a bug of the program; the other
     strategies ran all the same.
     """
@@ -225,7 +225,7 @@ _MAX_REFUSALS = 20  # refusals that are listed
 
 
 class StrategyStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a strategy last did, as `/strategies` serves it."""
+    """StrategyStatus is what a strategy last did, as `/strategies` serves it."""
 
     strategy: str
     at: str = ""

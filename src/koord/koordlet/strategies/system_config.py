@@ -24,7 +24,7 @@ _RANGES = {
 
 
 class SystemConfigView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy observes."""
+    """SystemConfigView holds what the strategy observes."""
 
     strategy: SystemStrategy | None  # None until a NodeSLO was seen
     capacity_bytes: int | None

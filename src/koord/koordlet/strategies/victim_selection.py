@@ -36,7 +36,7 @@ LEDGER_TIERS = (BATCH, MID)
 
 
 class EvictView(msgspec.Struct, frozen=True, kw_only=True):
-    """What all rules observe. `enabled` is None until a NodeSLO was seen.
+    """EvictView holds what all rules observe. `enabled` is None until a NodeSLO was seen.
 
     A pod in `leaving` was evicted by koordlet and still exists; `barred` tells why a pod must stay for now (a
     disruption budget, say). Usage is the last measured, by uid; a missing pod was not measured.
@@ -55,7 +55,7 @@ class EvictView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReleaseTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule wants freed: amounts by USED or REQUESTED and the name of a resource."""
+    """ReleaseTarget is what a rule wants freed: amounts by USED or REQUESTED and the name of a resource."""
 
     rule: str
     amounts: Mapping[str, int]
@@ -64,14 +64,14 @@ class ReleaseTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvictionTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule wants freed, and the pods that it may evict in order."""
+    """EvictionTask holds what a rule wants freed, and the pods that it may evict in order."""
 
     release: ReleaseTarget
     ranked: tuple[tuple[PodMeta, str], ...]  # whom the rule may evict, first to go first, and why in that place
 
 
 class IdleRule(msgspec.Struct, frozen=True):
-    """Why a rule wants nothing."""
+    """IdleRule says why a rule wants nothing."""
 
     rule: str
     why: str

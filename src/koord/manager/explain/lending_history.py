@@ -27,7 +27,7 @@ Amounts = dict[str, int | None]
 
 
 class LendingRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What was written at a moment, and from which terms."""
+    """LendingRecord holds what was written at a moment, and from which terms."""
 
     at: datetime
     reasons: tuple[str, ...]

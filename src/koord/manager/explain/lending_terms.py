@@ -96,13 +96,13 @@ def _batch_sum(
 def _holder_name(formula: BatchFormula, terms: BatchTerms, reserved: NodeReserved | None, is_cpu: bool) -> str:
     """Return whose part is counted: the largest of the system's usage and the reservations."""
 
-    def of(pair: object) -> Quantity:
+    def amount(pair: object) -> Quantity:
         found: Quantity = getattr(pair, "cpu" if is_cpu else "memory")
         return found
 
-    if formula.policy != CALCULATE_BY_REQUEST and of(terms.system_used) >= of(terms.reserved):
+    if formula.policy != CALCULATE_BY_REQUEST and amount(terms.system_used) >= amount(terms.reserved):
         return "used by the system"
-    if reserved is not None and of(reserved.annotated) > of(reserved.kubelet):
+    if reserved is not None and amount(reserved.annotated) > amount(reserved.kubelet):
         return "reserved by annotation"
     return "reserved by the kubelet" if reserved is not None else "reserved"
 

@@ -60,7 +60,7 @@ RESOURCE_PLUGINS = (
 
 
 class ColocationSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ConfigMap and the program's flags say, for every node."""
+    """ColocationSettings holds what the ConfigMap and the program's flags say, for every node."""
 
     colocation: LayeredStrategy[ColocationStrategy]
     normalization: LayeredStrategy[CPUNormalizationStrategy] | None  # None: not readable yet

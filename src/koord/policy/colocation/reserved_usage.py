@@ -1,5 +1,5 @@
-"""What is taken on a node before anything is lent: reserved by kubelet or operator, and used or requested by
-pods.
+"""This module computes what is taken on a node before anything is lent: reserved by kubelet or operator, and
+used or requested by pods.
 
 The sums are made once for the whole node and, where its NUMA zones are known, once more for each zone.
 """

@@ -18,7 +18,9 @@ from koord.values.cpuset import CPUSet, CPUSetError
 
 
 class CpuContention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How one container suffered from others on its CPUs. Shares are from 0 to 1; factors are 1 on an idle machine."""
+    """CpuContention tells how one container suffered from others on its CPUs. Shares are from 0 to 1; factors are 1
+    on an idle machine.
+    """
 
     short_milli: float  # wanted, within its own bounds, and not given
     stalled_share: float  # of what was wanted in all: PSI's "some" of CPU
@@ -67,7 +69,7 @@ _US_OF_MILLI = 100.0  # of a period of 100 ms
 
 
 class CpuStepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step gave to each container, by its group."""
+    """CpuStepResult is what a step gave to each container, by its group."""
 
     got: Mapping[str, float]  # by group of the container
     contention: Mapping[str, CpuContention]

@@ -250,7 +250,7 @@ def node(
     kubeconfig: str,
     context: str,
 ) -> None:
-    """Why a node lends what it lends to batch and mid pods.
+    """Explain why a node lends what it lends to batch and mid pods.
 
     Every term is computed now, from the objects in the cluster and by the rules of koord-manager; what is written on
     the node is shown beside it. The last changes and what moved them are asked of koord-manager.

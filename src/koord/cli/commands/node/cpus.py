@@ -40,7 +40,7 @@ _CORES_PER_LINE = 16
 @cluster_access.output_option
 @cluster_access.cluster_options
 def cpus(name: str, output: str, kubeconfig: str, context: str) -> None:
-    """Who holds which CPU of a node.
+    """Show who holds which CPU of a node.
 
     One letter for each CPU, the CPUs of a core side by side. What cannot be read, and what contradicts itself, is told
     below the picture.

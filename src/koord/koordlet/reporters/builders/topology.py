@@ -75,7 +75,7 @@ class KubeletResourcePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopologyView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the topology is built of."""
+    """TopologyView holds what the topology is built of."""
 
     labels: Mapping[str, str] = {}  # of the Node
     annotations: Mapping[str, str] | None = None

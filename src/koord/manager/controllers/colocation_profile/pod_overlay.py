@@ -1,4 +1,4 @@
-"""Which waiting pods a profile covers, and what it changes on them. Pure.
+"""This module decides which waiting pods a profile covers, and what it changes on them. Pure.
 
 The steps are those of admission without scheduler name, priority class and resource translation, which
 cannot be

@@ -1,4 +1,6 @@
-"""Which pods a Recommendation is about. Pure; one lookup per pod, however many Recommendations there are."""
+"""This module finds the pods that a Recommendation is about. Pure; one lookup per pod, however many
+Recommendations there are.
+"""
 
 from __future__ import annotations
 

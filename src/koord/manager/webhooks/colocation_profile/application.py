@@ -22,7 +22,7 @@ from koord.manager.webhooks.copy_on_write import PlainObject, readable, writable
 
 
 class ObjectLayout(msgspec.Struct, frozen=True):
-    """Where on a kind of object the steps write."""
+    """ObjectLayout says where on a kind of object the steps write."""
 
     model: type[Object]
     merge_shape: MergeSchema

@@ -205,8 +205,8 @@ def matching_templates(templates: GpuTemplates, need: GpuRequest) -> TemplateCan
 
 
 class DeviceTypeHint(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod's allocate hint says about one device type. An absent selector is None, an empty one matches all
-    devices.
+    """DeviceTypeHint is what a pod's allocate hint says about one device type. An absent selector is None, an empty
+    one matches all devices.
     """
 
     selector: Selector | None = None

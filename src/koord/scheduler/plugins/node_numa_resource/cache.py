@@ -42,7 +42,7 @@ from koord.values.cpuset import CPUSet
 
 
 class PodAllocation(msgspec.Struct, frozen=True):
-    """What a pod was given. `reservation_uid` is the uid of the reservation that it was taken from."""
+    """PodAllocation is what a pod was given. `reservation_uid` is the uid of the reservation that it was taken from."""
 
     allocation: NumaAllocation
     reservation_uid: str = ""

@@ -38,7 +38,9 @@ _POLICY_OF_NODE_POLICY = {
 
 
 class CpuBindRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pod requests by itself. `binds` is False for a pod that only a node's policy would bind."""
+    """CpuBindRequest is what the pod requests by itself. `binds` is False for a pod that only a node's policy would
+    bind.
+    """
 
     cpu_milli: int
     binds: bool = False

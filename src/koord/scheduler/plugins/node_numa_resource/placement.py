@@ -60,7 +60,9 @@ OUT_OF_SCOPE = "pod has a nominated reservation but cannot be allocated within i
 
 
 class PlacementTerms(msgspec.Struct, frozen=True):
-    """What applies to a demand on this node: the NUMA policy of both, and whether its CPUs are bound."""
+    """PlacementTerms holds what applies to a demand on this node: the NUMA policy of both, and whether its CPUs are
+    bound.
+    """
 
     policy: str
     binding: CpuBinding | None

@@ -99,7 +99,7 @@ class ReservationRefusal(msgspec.Struct, frozen=True):
 
 
 class PreemptedOwners(msgspec.Struct, frozen=True):
-    """What owners that are preempted in a dry run return to their reservation."""
+    """PreemptedOwners holds what owners that are preempted in a dry run return to their reservation."""
 
     amounts: Counts = {}
     pods: int = 0

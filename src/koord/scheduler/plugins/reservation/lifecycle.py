@@ -1,5 +1,5 @@
-"""How a Reservation lives and ends: its conditions Scheduled and Ready, its transitions, and the status patch.
-Applying the effects is left to others.
+"""This module decides how a Reservation lives and ends: its conditions Scheduled and Ready, its transitions,
+and the status patch. Applying the effects is left to others.
 
 | from                | fact                                | to                                         |
 |---------------------|-------------------------------------|--------------------------------------------|
@@ -113,8 +113,8 @@ class CurrentOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReservationObserved(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster shows. With `owners` or `node_exists` None they are not known yet, and nothing follows from
-    absence.
+    """ReservationObserved holds what the cluster shows. With `owners` or `node_exists` None they are not known yet,
+    and nothing follows from absence.
     """
 
     node_exists: bool | None

@@ -22,8 +22,8 @@ _NAME_FIELD = "metadata.name"
 
 
 class Mismatch(Enum):
-    """Why a pod may not use a reservation, in the order of the checks. Without a matching owner nothing else is
-    checked.
+    """Mismatch says why a pod may not use a reservation, in the order of the checks. Without a matching owner
+    nothing else is checked.
     """
 
     OWNER = "owner"

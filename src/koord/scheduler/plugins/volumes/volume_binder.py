@@ -78,7 +78,9 @@ class PodClaims(msgspec.Struct):
 
 
 class VolumePlan(msgspec.Struct, frozen=True):
-    """How a node would serve the unbound claims. Most plans are never carried out, so nothing is prepared here."""
+    """VolumePlan states how a node would serve the unbound claims. Most plans are never carried out, so nothing is
+    prepared here.
+    """
 
     node: str
     bind: tuple[tuple[PersistentVolume, PersistentVolumeClaim], ...] = ()
