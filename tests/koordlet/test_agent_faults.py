@@ -20,8 +20,8 @@ from koord.api.koordinator.slo import NodeMetric
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.cluster import ADMIN
+from koord.host.cgroup import knob
 from koord.koordlet.agent import Koordlet
-from koord.koordlet.cgroup_writer import cgroup_files
 from koord.koordlet.collect.settings import CollectSettings
 from koord.koordlet.strategies.strategy import StrategySettings as RoundSettings
 from koord.kube.client.typed_client import Client
@@ -47,7 +47,7 @@ MOST_BYTES = 16 * GI
 
 
 def quota(world: AgentFixture) -> str | None:
-    value = world.machine.tree.value(cgroup_files.CPU_QUOTA, TOP)
+    value = world.machine.tree.value(knob.CPU_QUOTA, TOP)
     return value if isinstance(value, str) else None
 
 

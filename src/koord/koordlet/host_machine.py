@@ -10,17 +10,14 @@ from collections.abc import Sequence
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.host import resctrl
 from koord.host.capability import burst_above_quota
-from koord.host.cgroup import usage
-from koord.host.cgroup.knob import CPU_BURST
+from koord.host.cgroup import knob, usage
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.hardware_topology import cpu_model, online_cpus
 from koord.host.io_error import IoError
 from koord.host.storage import storage
-from koord.koordlet.cgroup_writer import cgroup_files
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.inputs.machine import BlockDevices, L3Cache, MachineCpu, MachineShape
-from koord.koordlet.strategies.blkio import THROTTLES
 
 _LOG = logging.getLogger(__name__)
 
@@ -86,7 +83,7 @@ class HostMachine:
 
     def limited_disks(self, group: str) -> frozenset[str]:
         numbers: set[str] = set()
-        for name in (cgroup_files.IO_QOS,) if not group else (*THROTTLES, cgroup_files.IO_WEIGHT):
+        for name in (knob.IO_QOS,) if not group else (*knob.IO_THROTTLES, knob.IO_WEIGHT):
             text = self._tree.read(name, group)
             for line in [] if isinstance(text, IoError) else text.splitlines():
                 number, _, rest = line.partition(" ")
@@ -118,7 +115,7 @@ class HostMachine:
         if (
             self._burst_within_quota is None
             and self._may_write
-            and self._tree.is_supported(CPU_BURST, self._kubepods())
+            and self._tree.is_supported(knob.CPU_BURST, self._kubepods())
         ):
             found = burst_above_quota(self._tree)
             if not isinstance(found, IoError):

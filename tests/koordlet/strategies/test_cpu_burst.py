@@ -14,7 +14,7 @@ from koord.api.koordinator.protocol import A_CPU_BURST
 from koord.api.koordinator.qos_class import BE, LS, LSR
 from koord.api.koordinator.resource_name import CPU
 from koord.api.koordinator.slo_strategy import CPUBurst
-from koord.koordlet.cgroup_writer.cgroup_files import CPU_BURST, CPU_QUOTA
+from koord.host.cgroup.knob import CPU_BURST, CPU_QUOTA
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.burst_limiter import (

@@ -22,7 +22,7 @@ from koord.api.koordinator.slo_strategy import (
     ResourceQOSStrategy,
     ResourceThresholdStrategy,
 )
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
 from koord.koordlet.host_machine import HostMachine
 from koord.koordlet.inputs.machine import BlockDevices, MachineShape
@@ -133,11 +133,11 @@ def test_a_throttled_service_bursts_within_its_pod_and_comes_back(stage: RunnerF
         stage.tick(burst_by("auto"))
     assert stage.quota(LS_BOX) > 100_000
     assert stage.quota(LS_POD) >= stage.quota(LS_BOX)
-    assert int(stage.world.value(cgroup_files.CPU_BURST, LS_BOX)) <= stage.quota(LS_BOX)
+    assert int(stage.world.value(knob.CPU_BURST, LS_BOX)) <= stage.quota(LS_BOX)
     stage.measure(400, {"ls": 400})
     stage.tick(burst_by("none"))
     assert (stage.quota(LS_POD), stage.quota(LS_BOX)) == (100_000, 100_000)
-    assert stage.world.value(cgroup_files.CPU_BURST, LS_BOX) == "0"
+    assert stage.world.value(knob.CPU_BURST, LS_BOX) == "0"
 
 
 def test_normalization_is_part_of_the_quota_only_where_its_gate_is_on(stage: RunnerFixture) -> None:
@@ -200,7 +200,7 @@ def test_one_strategys_fault_spares_the_others(stage: RunnerFixture) -> None:
     )
     ran = rounds.tick(stage.now_s, stage.node_inputs(spec))
     assert isinstance(of(ran, "CPUSuppresss").error, RuntimeError)
-    assert stage.world.value(cgroup_files.CPU_BURST, LS_BOX) == "100000"
+    assert stage.world.value(knob.CPU_BURST, LS_BOX) == "100000"
 
 
 # Evictions ---------------------------------------------------------------------------------------------------------
@@ -300,27 +300,27 @@ def test_a_setting_that_nobody_asks_for_any_more_goes_back_to_what_it_was(tmp_pa
     asks = msgspec.structs.replace(ls_pod(), annotations={A_MEMORY_QOS: '{"minLimitPercent":100,"wmarkRatio":95}'})
     stage.measure(100)
     stage.tick(NodeSLOSpec(), pods=(asks,))
-    assert {stage.world.value(cgroup_files.MEMORY_MIN, group) for group in ("kubepods", LS_POD, LS_BOX)} == {str(GI)}
+    assert {stage.world.value(knob.MEMORY_MIN, group) for group in ("kubepods", LS_POD, LS_BOX)} == {str(GI)}
     stage.measure(100)
     stage.tick(NodeSLOSpec(), pods=(ls_pod(),))
-    assert {stage.world.value(cgroup_files.MEMORY_MIN, group) for group in ("kubepods", LS_POD, LS_BOX)} == {"0"}
+    assert {stage.world.value(knob.MEMORY_MIN, group) for group in ("kubepods", LS_POD, LS_BOX)} == {"0"}
 
 
 def test_idle_groups_stand_in_and_are_handed_over_to_another_policy(tmp_path: Path) -> None:
     stage = RunnerFixture(tmp_path, 2, gates=frozenset({"GroupIdentity"}))
     on = ResourceQOSStrategy(be_class=ResourceQOS(cpu_qos=CPUQOSConfig(enable=True)))
-    weight = stage.world.value(cgroup_files.CPU_SHARES, TOP)
+    weight = stage.world.value(knob.CPU_SHARES, TOP)
     stage.measure(100)
     stage.tick(NodeSLOSpec(resource_qos_strategy=on))
-    assert stage.world.value(cgroup_files.CPU_IDLE, TOP) == "1"
+    assert stage.world.value(knob.CPU_IDLE, TOP) == "1"
     other = msgspec.structs.replace(on, policies=ResourceQOSPolicies(cpu_policy="coreSched"))
     stage.world.clock.advance(10)
     stage.measure(100)
     stage.tick(NodeSLOSpec(resource_qos_strategy=other))
-    assert stage.world.value(cgroup_files.CPU_IDLE, TOP) == "0"
-    assert stage.world.value(cgroup_files.CPU_SHARES, TOP) == weight
+    assert stage.world.value(knob.CPU_IDLE, TOP) == "0"
+    assert stage.world.value(knob.CPU_SHARES, TOP) == weight
     # Nobody owns the files now: whoever comes next may take them.
-    assert not any(key[0] == cgroup_files.CPU_IDLE for key in stage.world.executor.owners)
+    assert not any(key[0] == knob.CPU_IDLE for key in stage.world.executor.owners)
 
 
 def test_disk_limits_of_a_disk_that_cannot_be_found_stay(tmp_path: Path) -> None:
@@ -336,10 +336,10 @@ def test_disk_limits_of_a_disk_that_cannot_be_found_stay(tmp_path: Path) -> None
     for name, limit in (("/dev/vda", "253:0 100"), ("/dev/gone", "253:0 100")):
         stage.measure(100)
         stage.tick(limited(name))
-        assert stage.world.machine.text(cgroup_files.READ_IOPS, TOP) == limit
+        assert stage.world.machine.text(knob.READ_IOPS, TOP) == limit
     stage.measure(100)
     stage.tick(NodeSLOSpec())
-    assert stage.world.machine.text(cgroup_files.READ_IOPS, TOP) == ""
+    assert stage.world.machine.text(knob.READ_IOPS, TOP) == ""
 
 
 class _WithDisk(HostMachine):

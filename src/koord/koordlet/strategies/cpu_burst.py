@@ -20,7 +20,7 @@ from koord.api.config.slo.overlay import overlay
 from koord.api.koordinator.qos_class import BE, LSE, LSR
 from koord.api.koordinator.resource_name import CPU
 from koord.api.koordinator.slo_strategy import CPUBurst, CPUBurstStrategy
-from koord.koordlet.cgroup_writer.cgroup_files import CPU_BURST, CPU_QUOTA
+from koord.host.cgroup.knob import CPU_BURST, CPU_QUOTA
 from koord.koordlet.cgroup_writer.effects import UNLIMITED, WriteCgroup
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.series import metric_kind

@@ -15,7 +15,7 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo.defaults import GROUP_IDENTITY
 from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSE, LSR
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup, WriteSystem
 from koord.koordlet.inputs.effective_slo import qos_class_settings
 from koord.koordlet.inputs.pod_meta import PodMeta
@@ -102,13 +102,13 @@ def decide_group_identity(view: GroupIdentityView) -> StrategyPlan:
     effects: list[Effect] = []
     if not found.any_enabled and view.identity_switch == 0:
         if view.identity_wish == 1 and _is_group_identity_policy(view.strategy):
-            effects.append(_switch(cgroup_files.GROUP_IDENTITY_ENABLED, 1, "systemStrategy wants it"))
+            effects.append(_switch(knob.GROUP_IDENTITY_ENABLED, 1, "systemStrategy wants it"))
         return StrategyPlan(effects=tuple(effects), why="no class has group identity")
     if found.any_enabled:
         if view.core_switch is not None:
-            effects.append(_switch(cgroup_files.SCHED_CORE, 0, "group identity is on"))
+            effects.append(_switch(knob.SCHED_CORE, 0, "group identity is on"))
         if view.identity_switch is not None:
-            effects.append(_switch(cgroup_files.GROUP_IDENTITY_ENABLED, 1, "group identity is on"))
+            effects.append(_switch(knob.GROUP_IDENTITY_ENABLED, 1, "group identity is on"))
     for kube_qos, group in view.groups.items():
         effects.append(_bvt(group, 0 if kube_qos == GUARANTEED else found.for_kube_qos(kube_qos), kube_qos))
     for pod in view.pods:
@@ -122,7 +122,7 @@ def decide_group_identity(view: GroupIdentityView) -> StrategyPlan:
         and view.identity_wish == 0
         and _is_group_identity_policy(view.strategy)
     ):
-        effects.append(_switch(cgroup_files.GROUP_IDENTITY_ENABLED, 0, "systemStrategy wants it"))
+        effects.append(_switch(knob.GROUP_IDENTITY_ENABLED, 0, "systemStrategy wants it"))
     return StrategyPlan(effects=tuple(effects))
 
 
@@ -134,21 +134,21 @@ def _decide_idle(view: GroupIdentityView, strategy: ResourceQOSStrategy, found: 
         return StrategyPlan(why="another cpuPolicy sets idle groups itself")
     if view.idle_stands_in and found.be is not None and found.be < 0:
         why = f"BE has identity {found.be}, idle groups stand in"
-        return StrategyPlan(effects=(_write(group, cgroup_files.CPU_IDLE, 1, why, SWITCH_OWNER),))
+        return StrategyPlan(effects=(_write(group, knob.CPU_IDLE, 1, why, SWITCH_OWNER),))
     why = "BE has no identity below others"
     if not view.idle:
         return StrategyPlan(why=why)
     # A group that stops being idle gets the weight of a normal one from the kernel; BE must not keep that.
     return StrategyPlan(
         effects=(
-            _write(group, cgroup_files.CPU_IDLE, 0, why, SWITCH_OWNER),
-            _write(group, cgroup_files.CPU_SHARES, BE_SHARES, "after idle", SWITCH_OWNER),
+            _write(group, knob.CPU_IDLE, 0, why, SWITCH_OWNER),
+            _write(group, knob.CPU_SHARES, BE_SHARES, "after idle", SWITCH_OWNER),
         )
     )
 
 
 def _bvt(group: str, value: int, why: str) -> WriteCgroup:
-    return _write(group, cgroup_files.CPU_BVT, value, why)
+    return _write(group, knob.CPU_BVT, value, why)
 
 
 def _write(group: str, name: str, value: int, why: str, owner: str = OWNER) -> WriteCgroup:
@@ -163,18 +163,18 @@ def observe_group_identity(inputs: StrategyInputs) -> GroupIdentityView:
     """Observe the kernel's switches and all groups that have an identity."""
     machine, slo = inputs.machine, inputs.node_inputs.slo
     shape = machine.shape
-    has_bvt = machine.has_knob(cgroup_files.CPU_BVT)
+    has_bvt = machine.has_knob(knob.CPU_BVT)
     pods = tuple(pod for pod in inputs.pods if pod.group and pod.is_alive)
     system = None if slo is None else slo.system_strategy
     return GroupIdentityView(
         strategy=resource_qos_strategy(inputs),
         has_bvt=has_bvt,
-        identity_switch=inputs.number("", cgroup_files.GROUP_IDENTITY_ENABLED),
+        identity_switch=inputs.number("", knob.GROUP_IDENTITY_ENABLED),
         identity_wish=None if system is None else system.sched_group_identity_enabled,
-        core_switch=inputs.number("", cgroup_files.SCHED_CORE),
-        has_idle=machine.has_knob(cgroup_files.CPU_IDLE),
+        core_switch=inputs.number("", knob.SCHED_CORE),
+        has_idle=machine.has_knob(knob.CPU_IDLE),
         idle_stands_in=inputs.settings.idle_stands_in,
-        idle=inputs.number(shape.besteffort, cgroup_files.CPU_IDLE),
+        idle=inputs.number(shape.besteffort, knob.CPU_IDLE),
         groups=shape.groups,
         pods=pods,
         children={pod.group: machine.child_groups(pod.group) for pod in pods} if has_bvt else {},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.koordlet.strategies import (
     blkio,
     cpu_burst,
@@ -32,9 +32,9 @@ STRATEGIES = (
         name=cpu_suppress.OWNER,
         gates=("BECPUSuppress",),
         by_node_slo=True,
-        files=(cgroup_files.CPUSET, cgroup_files.CPU_QUOTA),
+        files=(knob.CPUSET, knob.CPU_QUOTA),
     ),
-    StrategyEntry(name=cpu_burst.OWNER, gates=("CPUBurst",), files=(cgroup_files.CPU_QUOTA, cgroup_files.CPU_BURST)),
+    StrategyEntry(name=cpu_burst.OWNER, gates=("CPUBurst",), files=(knob.CPU_QUOTA, knob.CPU_BURST)),
     StrategyEntry(
         name="CPUEvict",
         gates=(victim_selection.BE_CPU_EVICT, victim_selection.CPU_ALLOCATABLE_EVICT, victim_selection.CPU_EVICT),
@@ -53,38 +53,38 @@ STRATEGIES = (
     StrategyEntry(
         name=blkio.OWNER,
         gates=("BlkIOReconcile",),
-        files=(*blkio.THROTTLES, cgroup_files.IO_WEIGHT, cgroup_files.IO_QOS, cgroup_files.IO_MODEL),
+        files=knob.PER_DISK_FILES,
     ),
     StrategyEntry(
         name=memory_qos.OWNER,
         gates=("CgroupReconcile",),
         files=(
-            cgroup_files.MEMORY_MIN,
-            cgroup_files.MEMORY_LOW,
-            cgroup_files.MEMORY_HIGH,
-            cgroup_files.MEMORY_WMARK_RATIO,
-            cgroup_files.MEMORY_WMARK_SCALE,
-            cgroup_files.MEMORY_WMARK_MIN_ADJ,
-            cgroup_files.MEMORY_PRIORITY,
-            cgroup_files.MEMORY_USE_PRIORITY_OOM,
-            cgroup_files.MEMORY_OOM_GROUP,
-            cgroup_files.PAGE_CACHE_ENABLE,
-            cgroup_files.PAGE_CACHE_SIZE,
-            cgroup_files.PAGE_CACHE_SYNC,
+            knob.MEMORY_MIN,
+            knob.MEMORY_LOW,
+            knob.MEMORY_HIGH,
+            knob.MEMORY_WMARK_RATIO,
+            knob.MEMORY_WMARK_SCALE,
+            knob.MEMORY_WMARK_MIN_ADJ,
+            knob.MEMORY_PRIORITY,
+            knob.MEMORY_USE_PRIORITY_OOM,
+            knob.MEMORY_OOM_GROUP,
+            knob.PAGE_CACHE_ENABLE,
+            knob.PAGE_CACHE_SIZE,
+            knob.PAGE_CACHE_SYNC,
         ),
     ),
     StrategyEntry(
         name=system_config.OWNER,
         gates=("SystemConfig",),
         files=(
-            cgroup_files.MIN_FREE_KBYTES,
-            cgroup_files.WATERMARK_SCALE_FACTOR,
-            cgroup_files.MEMCG_REAP_BACKGROUND,
-            cgroup_files.IDLE_SAVER_WMARK,
-            cgroup_files.PAGE_CACHE_LIMIT_ENABLED,
-            cgroup_files.SCHED_FEATURES,
+            knob.MIN_FREE_KBYTES,
+            knob.WATERMARK_SCALE_FACTOR,
+            knob.MEMCG_REAP_BACKGROUND,
+            knob.IDLE_SAVER_WMARK,
+            knob.PAGE_CACHE_LIMIT_ENABLED,
+            knob.SCHED_FEATURES,
         ),
     ),
     # A hook upstream, with the period of the hooks.
-    StrategyEntry(name=group_identity.OWNER, gates=("GroupIdentity",), period_s=10.0, files=(cgroup_files.CPU_BVT,)),
+    StrategyEntry(name=group_identity.OWNER, gates=("GroupIdentity",), period_s=10.0, files=(knob.CPU_BVT,)),
 )
