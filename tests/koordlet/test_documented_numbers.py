@@ -70,7 +70,7 @@ def test_burst_second_by_second() -> None:
                 quota_us={"p": quota, "p/c": quota},
                 throttled={"containerd://c": 0.5 if throttled == "yes" else 0.0},
             )
-        ).plan
+        )
         quota = int(dict(writes(plan, knob.CPU_QUOTA)).get("p/c", str(quota)))
         assert quota == int(expected)
 

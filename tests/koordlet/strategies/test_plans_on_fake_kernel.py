@@ -97,7 +97,7 @@ def test_bursts_come_and_go_without_a_refusal(world: ExecutorFixture) -> None:
                 quota_us=quota,
                 strategy=msgspec.structs.replace(DEFAULT_BURST, policy=policy),
             )
-        ).plan
+        )
         execute(world, plan)
         quota = {group: int(world.value(knob.CPU_QUOTA, group)) for group in quota}
         assert quota[LS_POD] == quota[LS_BOX]

@@ -63,7 +63,9 @@ def decide_blkio(view: BlkioView) -> StrategyPlan:
         stale = () if lost else sorted(view.present.get(group, frozenset()) - found.keys())
         for number in stale:
             writes += _limits(view, group, number, IOConfig())
-    return StrategyPlan(effects=(*writes, *_root(view, view.strategy, said)), why="; ".join(said))
+    effects = (*writes, *_root(view, view.strategy, said))
+    # A disk that cannot be found now is named in `why`, and its limits must stay.
+    return StrategyPlan(effects=effects, why="; ".join(said), complete=not said)
 
 
 def _enabled_blocks(block: ResourceQOS | None) -> tuple[BlockConfig, ...]:

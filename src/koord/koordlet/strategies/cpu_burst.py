@@ -2,12 +2,14 @@
 
 There are two means: the kernel's burst buffer, and a quota that grows while a container is throttled and the shared
 CPUs have room. Both are computed from the limit in the spec; the present quota only says where the next step starts.
+How long a container may exceed its limit is limited with tokens that bursting spends and idling earns.
 Policies other than those known restore everything.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping
 from typing import Literal
 
@@ -24,7 +26,6 @@ from koord.host.cgroup.knob import CPU_BURST, CPU_QUOTA
 from koord.koordlet.cgroup_writer.effects import UNLIMITED, WriteCgroup
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.series import metric_kind
-from koord.koordlet.strategies.burst_limiter import BurstTokens, check_burst_allowance
 from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
 
 SharePoolState = Literal["idle", "cooling", "overload", "unknown"]
@@ -64,6 +65,67 @@ def classify_share_pool(view: SharePoolView) -> SharePool:
     return SharePool(state=state, why=why)
 
 
+EARNING_BELOW_PERCENT = 60
+_FULL_PERCENT = 100
+
+
+class BurstTokens(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The tokens of one container. One token is one percent of the limit for one second."""
+
+    capacity: int
+    left: float
+    at_s: float
+
+
+class BurstAllowance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Whether a container may burst now, and its tokens."""
+
+    allowed: bool
+    tokens: BurstTokens | None  # None where no account is kept
+    why: str
+
+
+def check_burst_allowance(
+    config: CPUBurst, container: str, before: BurstTokens | None, now_s: float, usage_percent: int
+) -> BurstAllowance:
+    """Return whether the container may burst now, and update its tokens."""
+    period, percent = config.cfs_quota_burst_period_seconds, config.cfs_quota_burst_percent
+    if period is None or period < 0:
+        return BurstAllowance(allowed=True, tokens=None, why="bursts may last for ever")
+    if percent is None or percent < _FULL_PERCENT:
+        return BurstAllowance(allowed=False, tokens=None, why=f"cfsQuotaBurstPercent {percent} allows no burst")
+    capacity = period * (percent - _FULL_PERCENT)
+    if before is None or before.capacity != capacity:
+        tokens = BurstTokens(capacity=capacity, left=initial_token_share(container) * capacity, at_s=now_s)
+    else:
+        tokens = spend_tokens(before, now_s, usage_percent)
+    return BurstAllowance(
+        allowed=tokens.left > 0, tokens=tokens, why=f"{tokens.left:.0f} of {capacity} burst tokens left"
+    )
+
+
+def spend_tokens(before: BurstTokens, now_s: float, usage_percent: int) -> BurstTokens:
+    """Return the tokens after the time that passed at this usage."""
+    # Fractions of a second count: ticks that come a little early would otherwise never cost or earn anything.
+    passed_s = max(0.0, now_s - before.at_s)
+    change = 0.0
+    if usage_percent >= _FULL_PERCENT:
+        change = -(usage_percent - _FULL_PERCENT) * passed_s
+    elif usage_percent < EARNING_BELOW_PERCENT:
+        change = (_FULL_PERCENT - usage_percent) * passed_s
+    left = min(max(before.left + change, -before.capacity), before.capacity)
+    return BurstTokens(capacity=before.capacity, left=left, at_s=now_s)
+
+
+def initial_token_share(container: str) -> float:
+    """Return a share from 0 to 0.5 of the capacity, so that containers of one deployment do not end
+    their bursts together.
+
+    It is derived from the container's id and not random: a decision made again is the same decision.
+    """
+    return zlib.crc32(container.encode()) / 2**32 / 2
+
+
 OWNER = "CPUBurst"
 BURST_CAUSE = "CPUBurst"
 QUOTA_CAUSE = "CFSQuotaBurst"
@@ -90,13 +152,6 @@ class CpuBurstView(msgspec.Struct, frozen=True, kw_only=True):
     normalization_ratio: float = 1.0  # limits count that much less where CPUs are faster than the model
 
 
-class CpuBurstPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan, and the burst tokens for the next decision."""
-
-    plan: StrategyPlan
-    tokens: Mapping[str, BurstTokens] = {}
-
-
 class _ContainerBurst(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one container gets."""
 
@@ -108,10 +163,10 @@ class _ContainerBurst(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     why: str
 
 
-def decide_cpu_burst(view: CpuBurstView) -> CpuBurstPlan:
-    """Decide quota and burst of every latency-sensitive container and its pod."""
+def decide_cpu_burst(view: CpuBurstView) -> StrategyPlan:
+    """Decide quota and burst of every latency-sensitive container and its pod; the plan's state is the tokens."""
     if view.strategy is None:
-        return CpuBurstPlan(plan=StrategyPlan(why="no NodeSLO was seen yet"), tokens=view.tokens)
+        return StrategyPlan(why="no NodeSLO was seen yet", state=view.tokens)
     effects: list[Effect] = []
     tokens: dict[str, BurstTokens] = {}
     for pod in view.pods:
@@ -120,7 +175,7 @@ def decide_cpu_burst(view: CpuBurstView) -> CpuBurstPlan:
         config = _config(view.strategy, pod)
         steps = [_container_burst(view, config, one, tokens) for one in pod.containers if one.id and one.group]
         effects += _writes(view, pod, steps)
-    return CpuBurstPlan(plan=StrategyPlan(effects=tuple(effects), why=view.pool.why), tokens=tokens)
+    return StrategyPlan(effects=tuple(effects), why=view.pool.why, state=tokens)
 
 
 def _config(strategy: CPUBurstStrategy, pod: PodMeta) -> CPUBurst:
@@ -279,7 +334,7 @@ def observe_cpu_burst(inputs: StrategyInputs) -> CpuBurstView:
         quota_us=quota_us,
         throttled=throttled,
         used_milli=used_milli,
-        tokens=inputs.tokens,
+        tokens=inputs.states.get(OWNER, {}),
         burst_within_quota=inputs.machine.shape.burst_within_quota,
         # This strategy alone writes quotas of latency-sensitive pods, so it is also the one that scales them down.
         normalization_ratio=node.normalization_ratio

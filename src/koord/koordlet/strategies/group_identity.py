@@ -103,7 +103,7 @@ def decide_group_identity(view: GroupIdentityView) -> StrategyPlan:
     if not found.any_enabled and view.identity_switch == 0:
         if view.identity_wish == 1 and _is_group_identity_policy(view.strategy):
             effects.append(_switch(knob.GROUP_IDENTITY_ENABLED, 1, "systemStrategy wants it"))
-        return StrategyPlan(effects=tuple(effects), why="no class has group identity")
+        return StrategyPlan(effects=tuple(effects), why="no class has group identity", complete=True)
     if found.any_enabled:
         if view.core_switch is not None:
             effects.append(_switch(knob.SCHED_CORE, 0, "group identity is on"))
@@ -123,27 +123,28 @@ def decide_group_identity(view: GroupIdentityView) -> StrategyPlan:
         and _is_group_identity_policy(view.strategy)
     ):
         effects.append(_switch(knob.GROUP_IDENTITY_ENABLED, 0, "systemStrategy wants it"))
-    return StrategyPlan(effects=tuple(effects))
+    return StrategyPlan(effects=tuple(effects), complete=True)
 
 
 def _decide_idle(view: GroupIdentityView, strategy: ResourceQOSStrategy, found: BvtValues) -> StrategyPlan:
     group = view.groups.get(BEST_EFFORT)
     if not view.has_idle or group is None:
-        return StrategyPlan(why="this kernel has neither group identity nor idle groups")
+        return StrategyPlan(why="this kernel has neither group identity nor idle groups", complete=True)
     if not _is_group_identity_policy(strategy):
-        return StrategyPlan(why="another cpuPolicy sets idle groups itself")
+        return StrategyPlan(why="another cpuPolicy sets idle groups itself", complete=True)
     if view.idle_stands_in and found.be is not None and found.be < 0:
         why = f"BE has identity {found.be}, idle groups stand in"
-        return StrategyPlan(effects=(_write(group, knob.CPU_IDLE, 1, why, SWITCH_OWNER),))
+        return StrategyPlan(effects=(_write(group, knob.CPU_IDLE, 1, why, SWITCH_OWNER),), complete=True)
     why = "BE has no identity below others"
     if not view.idle:
-        return StrategyPlan(why=why)
+        return StrategyPlan(why=why, complete=True)
     # A group that stops being idle gets the weight of a normal one from the kernel; BE must not keep that.
     return StrategyPlan(
         effects=(
             _write(group, knob.CPU_IDLE, 0, why, SWITCH_OWNER),
             _write(group, knob.CPU_SHARES, BE_SHARES, "after idle", SWITCH_OWNER),
-        )
+        ),
+        complete=True,
     )
 
 

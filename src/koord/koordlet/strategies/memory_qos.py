@@ -109,7 +109,7 @@ def decide_memory_qos(view: MemoryQosView) -> StrategyPlan:
             if container.id and container.group:
                 container_writes += _container(view, config, pod, container, view.allocatable_bytes)
     effects = (*_classes(view, view.strategy, asked), *pod_writes, *container_writes)
-    return StrategyPlan(effects=effects)
+    return StrategyPlan(effects=effects, complete=True)
 
 
 def memory_high_bytes(config: MemoryQOS, request: int, limit: int | None, allocatable: int, page: int) -> int | None:

@@ -49,7 +49,7 @@ def decide_resctrl(view: ResctrlView) -> StrategyPlan:
         if config is None:
             continue
         effects += _schemata(view, group, config, said)
-    return StrategyPlan(effects=(*effects, *_task_moves(view, view.strategy)), why="; ".join(said))
+    return StrategyPlan(effects=(*effects, *_task_moves(view, view.strategy)), why="; ".join(said), complete=True)
 
 
 def cat_mask(mask: int, start_percent: int, end_percent: int) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -16,7 +16,6 @@ from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
-from koord.koordlet.strategies.burst_limiter import BurstTokens
 from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
 from koord.values.go_format import integer
 
@@ -27,12 +26,16 @@ class StrategyPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The effects that a strategy wants, in an order in which each single one is safe; an executor that knows the
     present values may find a better order.
 
-    `why` explains a plan that does nothing, and `figures` are the numbers that gauges show.
+    `why` explains a plan that does nothing, and `figures` are the numbers that gauges show. A `complete` plan names all
+    files that the strategy wants: what it wrote before and does not name any more is restored. `state` is what the
+    strategy finds in the inputs of its next tick; None leaves the last one.
     """
 
     effects: tuple[Effect, ...] = ()
     why: str = ""
     figures: Mapping[str, float] = {}
+    complete: bool = False
+    state: Any = None
 
 
 class StrategySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +58,7 @@ class StrategyInputs(msgspec.Struct, frozen=True, kw_only=True):
     settings: StrategySettings
     gates: frozenset[str]  # that are on
     eviction_tracker: EvictionTracker
-    tokens: Mapping[str, BurstTokens] = {}  # of bursts, as the last tick left them
+    states: Mapping[str, Any] = {}  # by strategy, as its last plan left it
     lent_for_s: float = 0.0
     latest_by_kind: dict[str, dict[str, float]] = msgspec.field(
         default_factory=dict

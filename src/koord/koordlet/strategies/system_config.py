@@ -58,7 +58,7 @@ def decide_system_config(view: SystemConfigView) -> StrategyPlan:
             said.append(f"{name} {value} is not from {low} to {high}")
     for feature, on in sorted(config.sched_features.items()):
         writes.append(_write(knob.SCHED_FEATURES, feature if on else f"NO_{feature}"))
-    return StrategyPlan(effects=tuple(writes), why="; ".join(said))
+    return StrategyPlan(effects=tuple(writes), why="; ".join(said), complete=True)
 
 
 def min_free_kbytes(capacity_bytes: int, factor: int | None) -> int | None:
