@@ -23,13 +23,15 @@ from koord.api.koordinator.slo_strategy import (
     ResourceThresholdStrategy,
 )
 from koord.host.cgroup import knob
-from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
+from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteCgroup
 from koord.koordlet.host_machine import HostMachine
 from koord.koordlet.inputs.machine import BlockDevices, MachineShape
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
+from koord.koordlet.strategies.registry import StrategyEntry
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner
+from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
 from tests.koordlet.strategies.builders import pod
 from tests.koordlet.strategies.runner_fixture import (
     BE_BOX,
@@ -389,3 +391,52 @@ def test_lending_nothing_for_a_moment_evicts_nobody(tmp_path: Path) -> None:
         chosen += wanted(stage.tick(spec, pods=agreed))
         assert second >= 59 or chosen == []  # a kubelet that registers anew shows nothing for a moment
     assert sorted(chosen) == ["first", "second", "third"]
+
+
+def _count_ticks(inputs: StrategyInputs) -> int:
+    return int(inputs.states.get("Counting", 0))
+
+
+def _write_count(ticks: int) -> StrategyPlan:
+    """Write the number of earlier ticks as shares, and nothing in the third tick."""
+    write = WriteCgroup(
+        group=TOP, file=knob.CPU_SHARES, value=str(1000 * (ticks + 1)), owner="Counting", cause="Test", why="1 + 1"
+    )
+    return StrategyPlan(effects=(write,) if ticks < 2 else (), complete=True, state=ticks + 1)
+
+
+COUNTING = StrategyEntry(
+    name="Counting",
+    gates=("Counting",),
+    observe=_count_ticks,
+    decide=_write_count,
+    files=(knob.CPU_SHARES,),
+    restores=("Counting",),
+)
+
+
+def test_a_row_is_all_that_a_new_strategy_needs(stage: RunnerFixture) -> None:
+    original = stage.world.value(knob.CPU_SHARES, TOP)
+    runner = StrategyRunner(stage.machine, stage.store, frozenset({"Counting"}), strategies=(COUNTING,))
+    seen: list[str] = []
+    for _ in range(3):
+        stage.measure(1_000)
+        ran = runner.tick(stage.now_s, stage.node_inputs(None))
+        assert [(one.strategy, one.error) for one in ran] == [("Counting", None)]
+        seen.append(stage.world.value(knob.CPU_SHARES, TOP))
+    assert len({original, *seen}) == 3
+    assert seen[2] == original  # a complete plan that does not name a file restores it
+
+
+def test_the_row_of_a_disabled_strategy_says_what_is_restored(stage: RunnerFixture) -> None:
+    original = stage.world.value(knob.CPU_SHARES, TOP)
+    stage.measure(1_000)
+    StrategyRunner(stage.machine, stage.store, frozenset({"Counting"}), strategies=(COUNTING,)).tick(
+        stage.now_s, stage.node_inputs(None)
+    )
+    assert stage.world.value(knob.CPU_SHARES, TOP) != original
+    ran = StrategyRunner(stage.machine, stage.store, frozenset(), strategies=(COUNTING,)).tick(
+        stage.now_s, stage.node_inputs(None)
+    )
+    assert [one.plan.why for one in ran] == ["its gate is off"]
+    assert stage.world.value(knob.CPU_SHARES, TOP) == original

@@ -18,7 +18,7 @@ from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.machine import DEVICE, POD_VOLUME, VOLUME_GROUP, BlockDevices
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, resource_qos_strategy
+from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
 
 OWNER = "BlkioReconcile"
 CAUSE = "UpdateBlkIO"
@@ -160,7 +160,7 @@ def observe_blkio(inputs: StrategyInputs) -> BlkioView:
     groups = [besteffort, *(pod.group for pod in inputs.pods if pod.group)]
     limited = {group: disks for group in ("", *groups) if (disks := machine.limited_disks(group))}
     return BlkioView(
-        strategy=resource_qos_strategy(inputs),
+        strategy=inputs.resource_qos_strategy,
         disks=machine.shape.disks,
         besteffort=besteffort,
         root="",

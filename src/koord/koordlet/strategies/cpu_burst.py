@@ -304,7 +304,7 @@ _INTERVALS = 5
 
 def observe_cpu_burst(inputs: StrategyInputs) -> CpuBurstView:
     """Observe quotas, throttling and usage of latency-sensitive containers, and how busy the shared CPUs are."""
-    slo, node = inputs.node_inputs.slo, inputs.node_inputs.node
+    slo, node = inputs.slo, inputs.node
     strategy = None if slo is None else slo.cpu_burst_strategy
     quota_us: dict[str, int] = {}
     throttled: dict[str, float] = {}
@@ -345,7 +345,7 @@ def observe_cpu_burst(inputs: StrategyInputs) -> CpuBurstView:
 
 def observe_share_pool(inputs: StrategyInputs) -> SharePool:
     """Observe the usage of the shared CPUs and classify it."""
-    slo = inputs.node_inputs.slo
+    slo = inputs.slo
     strategy = None if slo is None else slo.cpu_burst_strategy
     if strategy is None:
         return SharePool(state="unknown", why="no NodeSLO was seen yet")

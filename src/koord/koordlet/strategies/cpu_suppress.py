@@ -326,7 +326,7 @@ def be_groups(inputs: StrategyInputs) -> tuple[BeGroup, ...]:
 
 def measured_applications(inputs: StrategyInputs) -> tuple[MeasuredApplication, ...]:
     """Return the host applications that were measured."""
-    slo = inputs.node_inputs.slo
+    slo = inputs.slo
     found: list[MeasuredApplication] = []
     for one in () if slo is None else slo.host_applications:
         used = inputs.latest_milli(metric_kind.APPLICATION_CPU, one.name)

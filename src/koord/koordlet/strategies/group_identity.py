@@ -19,7 +19,7 @@ from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup, WriteSystem
 from koord.koordlet.inputs.effective_slo import qos_class_settings
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan, resource_qos_strategy
+from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
 
 OWNER = "GroupIdentity"
 CAUSE = "GroupIdentity"
@@ -162,13 +162,13 @@ def _switch(name: str, value: int, why: str) -> WriteSystem:
 
 def observe_group_identity(inputs: StrategyInputs) -> GroupIdentityView:
     """Observe the kernel's switches and all groups that have an identity."""
-    machine, slo = inputs.machine, inputs.node_inputs.slo
+    machine, slo = inputs.machine, inputs.slo
     shape = machine.shape
     has_bvt = machine.has_knob(knob.CPU_BVT)
     pods = tuple(pod for pod in inputs.pods if pod.group and pod.is_alive)
     system = None if slo is None else slo.system_strategy
     return GroupIdentityView(
-        strategy=resource_qos_strategy(inputs),
+        strategy=inputs.resource_qos_strategy,
         has_bvt=has_bvt,
         identity_switch=inputs.number("", knob.GROUP_IDENTITY_ENABLED),
         identity_wish=None if system is None else system.sched_group_identity_enabled,
@@ -199,7 +199,7 @@ def _unlisted_pod_groups(inputs: StrategyInputs) -> tuple[tuple[str, str], ...]:
 
 
 def _host_application_groups(inputs: StrategyInputs) -> tuple[tuple[str, str], ...]:
-    slo, layout = inputs.node_inputs.slo, inputs.machine.shape.layout
+    slo, layout = inputs.slo, inputs.machine.shape.layout
     if slo is None or layout is None:
         return ()
     found: list[tuple[str, str]] = []

@@ -20,7 +20,7 @@ from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.effective_slo import qos_class_settings
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
-from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, resource_qos_strategy
+from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
 
 
 def memory_qos_of_pod(strategy: ResourceQOSStrategy, pod: PodMeta) -> MemoryQOS | None:
@@ -225,7 +225,7 @@ def observe_memory_qos(inputs: StrategyInputs) -> MemoryQosView:
     """Observe the node's memory and the pods with their groups."""
     shape = inputs.machine.shape
     return MemoryQosView(
-        strategy=resource_qos_strategy(inputs),
+        strategy=inputs.resource_qos_strategy,
         allocatable_bytes=inputs.allocatable(MEMORY),
         pods=inputs.pods,
         groups=dict(shape.groups),

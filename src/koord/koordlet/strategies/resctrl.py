@@ -12,7 +12,7 @@ from koord.api.koordinator.slo_strategy import ResctrlQOSConfig, ResourceQOSStra
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteSchemata
 from koord.koordlet.inputs.effective_slo import qos_class_settings
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan, resource_qos_strategy
+from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
 
 OWNER = "ResctrlReconcile"
 CAUSE = "UpdateResctrl"
@@ -121,7 +121,7 @@ def _task_moves(view: ResctrlView, strategy: ResourceQOSStrategy) -> list[AddTas
 
 def observe_resctrl(inputs: StrategyInputs) -> ResctrlView:
     """Observe the cache, and the threads of pods and of resctrl groups."""
-    machine, strategy = inputs.machine, resource_qos_strategy(inputs)
+    machine, strategy = inputs.machine, inputs.resource_qos_strategy
     cache = machine.shape.cache
     enabled = strategy is not None and cache.is_divisible and any(_moves_tasks(strategy, one) for one in RESCTRL_GROUPS)
     pods = [pod for pod in inputs.pods if pod.is_alive and pod.group] if enabled else []

@@ -72,7 +72,7 @@ def _write(name: str, value: str) -> WriteSystem:
 
 def observe_system_config(inputs: StrategyInputs) -> SystemConfigView:
     """Observe the system strategy and the node's memory."""
-    slo = inputs.node_inputs.slo
+    slo = inputs.slo
     return SystemConfigView(
         strategy=None if slo is None else slo.system_strategy,
         capacity_bytes=inputs.capacity(MEMORY),
