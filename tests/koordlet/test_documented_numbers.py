@@ -13,7 +13,7 @@ from koord.api.koordinator.qos_class import LS
 from koord.api.koordinator.resource_name import CPU
 from koord.api.koordinator.slo_strategy import MemoryQOS
 from koord.host.cgroup import knob
-from koord.koordlet.inputs.machine import MachineCpu
+from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.cpu_burst import CpuBurstView, SharePool, SharePoolState, decide_cpu_burst
 from koord.koordlet.strategies.cpu_suppress import BeGroup, CpuSuppressView, decide_cpu_suppress

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
 from koord.host.filesystem import Host
+from koord.host.hardware import PciLocation, RdmaCard
 from koord.host.io_error import IoError
 from koord.values.go_format import integer
 
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
-
-
-class PciLocation(msgspec.Struct, frozen=True):
-    """Where a PCI device is attached. `numa` is 0 where the machine does not say; `root` is such as pci0000:00."""
-
-    numa: int
-    root: str
 
 
 def pci_addresses(host: Host) -> list[str] | IoError:
@@ -41,16 +33,6 @@ def pci_location(host: Host, address: str) -> PciLocation:
 
 _NETWORK = "0x02"  # the class of network controllers
 _NUMBERED = re.compile(r"mlx\d+_(\d+)")
-
-
-class RdmaCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One RDMA network card."""
-
-    address: str
-    minor: int
-    healthy: bool  # every port is active
-    location: PciLocation
-    virtual_functions: tuple[str, ...] = ()  # addresses of virtual functions, when they are switched on
 
 
 def rdma_cards(host: Host) -> list[RdmaCard] | IoError:

@@ -4,41 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.model import Model, ResourceList, decode
+from koord.api.model import decode
 from koord.host.filesystem import Host
+from koord.host.hardware import Xpu
 from koord.host.io_error import IoError, malformed
-
-
-class XpuLink(Model, frozen=True, kw_only=True):
-    """A peer-to-peer link. `peer_minor` is a list such as 0,1."""
-
-    peer_minor: str = ""
-    type: str = ""
-
-
-class XpuTopology(Model, frozen=True, kw_only=True):
-    p2p_links: tuple[XpuLink, ...] = msgspec.field(default=(), name="p2pLinks")
-    must_honor_partition: bool = False
-    socket_id: str = msgspec.field(default="", name="socketID")
-    node_id: str = msgspec.field(default="", name="nodeID")
-    pcie_id: str = msgspec.field(default="", name="pcieID")
-    bus_id: str = msgspec.field(default="", name="busID")
-
-
-class XpuStatus(Model, frozen=True, kw_only=True):
-    healthy: bool = False
-    err_code: str = ""
-    err_message: str = ""
-
-
-class Xpu(Model, frozen=True, kw_only=True):
-    vendor: str = ""
-    model: str = ""
-    uuid: str = ""
-    minor: str = ""
-    resources: ResourceList = {}
-    topology: XpuTopology | None = None
-    status: XpuStatus | None = None
 
 
 def xpus(host: Host, folder: str) -> list[Xpu] | IoError:

@@ -13,10 +13,10 @@ from typing import Any
 
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.host.audit_log import AuditEvent, AuditLog
-from koord.host.capability import Capability
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.filesystem import Host
+from koord.host.hardware import Capability
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.eviction.evictor import KoordletEvictor

@@ -12,12 +12,13 @@ from koord.host import resctrl
 from koord.host.capability import burst_above_quota
 from koord.host.cgroup import knob, usage
 from koord.host.cgroup.tree import CgroupTree
+from koord.host.hardware import BlockDevices
 from koord.host.hardware_topology import cpu_model, online_cpus
 from koord.host.io_error import IoError
 from koord.host.storage import storage
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
-from koord.koordlet.inputs.machine import BlockDevices, L3Cache, MachineCpu, MachineShape
+from koord.koordlet.inputs.machine import L3Cache, MachineShape
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,9 +51,8 @@ class HostMachine:
         layout = self._tree.layout
         found = online_cpus(self._tree.host)
         self._log_change("processors", found)
-        cpus = [] if isinstance(found, IoError) else found
         self._shape = MachineShape(
-            processors=tuple(MachineCpu(one.cpu, one.core, one.socket, one.node) for one in cpus),
+            processors=() if isinstance(found, IoError) else tuple(found),
             layout=layout,
             groups={kube_qos: layout.qos_dir(kube_qos) for kube_qos in (GUARANTEED, BURSTABLE, BEST_EFFORT)},
             cgroup_version=self._tree.version,
@@ -147,13 +147,7 @@ class HostMachine:
             self._log_change("disks", found)
             return BlockDevices()
         self._log_change("disks", None)
-        return BlockDevices(
-            numbers=found.disks,
-            partitions=found.partitions,
-            volume_groups=found.volume_groups,
-            logical_volumes=found.logical_volumes,
-            mounts=found.mounts,
-        )
+        return found
 
     def _log_change(self, what: str, found: object) -> None:
         """Log the error of a reader once per errno, and its recovery."""

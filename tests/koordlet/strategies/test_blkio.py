@@ -11,14 +11,14 @@ from koord.api.koordinator.protocol import A_BLKIO_QOS
 from koord.api.koordinator.qos_class import LS
 from koord.api.koordinator.slo_strategy import BlkIOQOSConfig, BlockConfig, IOConfig, ResourceQOS, ResourceQOSStrategy
 from koord.host.cgroup import knob
+from koord.host.hardware import BlockDevices
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
-from koord.koordlet.inputs.machine import BlockDevices
 from koord.koordlet.strategies.blkio import BlkioView, decide_blkio
 from tests.koordlet.strategies.builders import pod
 
 BE_GROUP = "kubepods/besteffort"
 DISKS = BlockDevices(
-    numbers={"/dev/vda": "253:0", "/dev/vdb": "253:16"},
+    disks={"/dev/vda": "253:0", "/dev/vdb": "253:16"},
     partitions={"/dev/vda1": "/dev/vda"},
     volume_groups={"yoda": "/dev/vdb"},
     logical_volumes={"/dev/mapper/yoda-lv": "yoda"},

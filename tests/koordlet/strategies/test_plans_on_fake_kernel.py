@@ -23,11 +23,11 @@ from koord.api.koordinator.slo_strategy import (
     SystemStrategy,
 )
 from koord.host.cgroup import knob
-from koord.host.cgroup.tree import CgroupFile
+from koord.host.cgroup.knob import CgroupFile
+from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.cgroup_writer.effects import FileEffect, WriteOutcome
 from koord.koordlet.eviction.ledger import EvictionRequest
 from koord.koordlet.inputs.effective_slo import effective_slo
-from koord.koordlet.inputs.machine import BlockDevices, MachineCpu
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.blkio import BlkioView, decide_blkio
 from koord.koordlet.strategies.cpu_burst import CpuBurstView, SharePool, SharePoolState, decide_cpu_burst
@@ -174,7 +174,7 @@ def test_memory_and_disk_settings_are_taken(world: ExecutorFixture) -> None:
     assert {world.value(knob.MEMORY_MIN, group) for group in ("kubepods", "kubepods/burstable", LS_POD, LS_BOX)} == {
         str(GI)
     }
-    disks = BlkioView(strategy=strategy, disks=BlockDevices(numbers={"/dev/vda": "253:0"}), besteffort=ROOT)
+    disks = BlkioView(strategy=strategy, disks=BlockDevices(disks={"/dev/vda": "253:0"}), besteffort=ROOT)
     execute(world, decide_blkio(disks))
 
 

@@ -23,9 +23,10 @@ from koord.api.koordinator.slo_strategy import (
     ResourceThresholdStrategy,
 )
 from koord.host.cgroup import knob
+from koord.host.hardware import BlockDevices
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteCgroup
 from koord.koordlet.host_machine import HostMachine
-from koord.koordlet.inputs.machine import BlockDevices, MachineShape
+from koord.koordlet.inputs.machine import MachineShape
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
@@ -347,7 +348,7 @@ def test_disk_limits_of_a_disk_that_cannot_be_found_stay(tmp_path: Path) -> None
 class _WithDisk(HostMachine):
     @property
     def shape(self) -> MachineShape:
-        return msgspec.structs.replace(super().shape, disks=BlockDevices(numbers={"/dev/vda": "253:0"}))
+        return msgspec.structs.replace(super().shape, disks=BlockDevices(disks={"/dev/vda": "253:0"}))
 
 
 def test_be_work_that_starves_loses_its_least_important_pod(tmp_path: Path) -> None:

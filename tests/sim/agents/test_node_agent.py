@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.koordinator.slo_strategy import CPUQOSConfig, ResourceQOS, ResourceQOSStrategy, ResourceThresholdStrategy
-from koord.koordlet.inputs.machine import MachineCpu
+from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties, effective_slo_or_empty
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.sim.agents.node_agent import SimulatedAgent, SimulatedAgentSettings

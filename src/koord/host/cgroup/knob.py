@@ -79,6 +79,13 @@ class Knob(msgspec.Struct, frozen=True):
         return self.v2 if version == 2 and self.root is KnobRoot.CGROUP else self.v1
 
 
+class CgroupFile(msgspec.Struct, frozen=True):
+    """One knob of one group. `dir` is relative to the cgroup root ("" is the root), or names a resctrl group."""
+
+    knob: str
+    dir: str = ""
+
+
 _SIZE = integer_between(0, MAX_INT64)
 _SWITCH = integer_between(0, 1)
 _TEXT = FileCodec()

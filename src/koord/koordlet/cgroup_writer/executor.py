@@ -11,13 +11,14 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from koord.host import resctrl
-from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, KnobFile, KnobRoot, KnobSupport
+from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, CgroupFile, KnobFile, KnobRoot, KnobSupport
 from koord.host.cgroup.limit_order import loosest
-from koord.host.cgroup.tree import CgroupFile, CgroupTree
+from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError, malformed
 from koord.koordlet.cgroup_writer.effects import (
     AddTasks,
     FileEffect,
+    FileKey,
     FileWriteResult,
     WriteCgroup,
     WriteEffect,
@@ -28,9 +29,16 @@ from koord.koordlet.cgroup_writer.effects import (
 )
 from koord.koordlet.cgroup_writer.errno_policy import ErrnoVerdict, classify_io_error
 from koord.koordlet.cgroup_writer.executor_state import OUTCOME_OF_VERDICT, ExecutorState
-from koord.koordlet.cgroup_writer.file_writer import AuditCallback, FileWriter, MeasureCallback, PendingWrite, no_op
-from koord.koordlet.cgroup_writer.journal import FileKey, JournalEntry, WriteJournal
-from koord.koordlet.cgroup_writer.write_order import HierarchyState, depth, explain_refusal, rank_in_group
+from koord.koordlet.cgroup_writer.file_writer import (
+    AuditCallback,
+    FileWriter,
+    MeasureCallback,
+    PendingWrite,
+    explain_refusal,
+    no_op,
+)
+from koord.koordlet.cgroup_writer.journal import JournalEntry, WriteJournal
+from koord.koordlet.cgroup_writer.write_order import HierarchyState, depth, rank_in_group
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)

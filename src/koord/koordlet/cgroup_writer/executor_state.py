@@ -8,9 +8,8 @@ import msgspec
 
 from koord.host.cgroup.knob import CPU_BURST, CPU_QUOTA
 from koord.host.io_error import IoError
-from koord.koordlet.cgroup_writer.effects import OwnerConflict, WriteEffect, WriteOutcome
+from koord.koordlet.cgroup_writer.effects import FileKey, OwnerConflict, WriteEffect, WriteOutcome
 from koord.koordlet.cgroup_writer.errno_policy import ErrnoVerdict, back_off_s
-from koord.koordlet.cgroup_writer.journal import FileKey
 
 _FIRST_LOOK_S = 1.0
 _PAIRED_KNOB = {CPU_QUOTA: CPU_BURST, CPU_BURST: CPU_QUOTA}

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from koord.api.koordinator.qos_class import BE, BEST_EFFORT
 from koord.api.koordinator.resource_name import BATCH_CPU
 from koord.host.cgroup import usage
-from koord.host.cgroup.knob import CPUSET, CPUSET_EFFECTIVE
-from koord.host.cgroup.tree import CgroupFile, CgroupTree
+from koord.host.cgroup.knob import CPUSET, CPUSET_EFFECTIVE, CgroupFile
+from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage_reader import CgroupUsageReader
 from koord.host.fd_cache import FdBudget, KeepOpenFile
 from koord.host.io_error import IoError, malformed

@@ -16,10 +16,11 @@ from koord.api.koordinator.device import Device
 from koord.api.kubernetes.node import Node
 from koord.api.model import to_dict
 from koord.host.filesystem import Host
+from koord.host.hardware import RdmaCard, Xpu
 from koord.host.io_error import IoError
 from koord.host.nvml import GpuCard
-from koord.host.pci_devices import RdmaCard, pci_location, rdma_cards
-from koord.host.vendor_devices import Xpu, xpus
+from koord.host.pci_devices import pci_location, rdma_cards
+from koord.host.vendor_devices import xpus
 from koord.koordlet.reporters.builders.device import (
     MANAGED_ANNOTATIONS,
     MANAGED_LABELS,

@@ -22,7 +22,6 @@ from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.collect.node_resource import NodeHardwareInfo
 from koord.koordlet.inputs.kubelet_client import KubeletApi, KubeletConfiguration, KubeletUnavailable
-from koord.koordlet.inputs.machine import MachineCpu
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.cpu_pools import CpuManagerState
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
@@ -192,9 +191,7 @@ class TopologyReporter:
             labels=node.metadata.labels,
             annotations=node.metadata.annotations or None,
             allocatable=pod_resources.resource_amounts(node.status.allocatable),
-            processors=tuple(
-                MachineCpu(cpu=one.cpu, core=one.core, socket=one.socket, node=one.node) for one in info.processors
-            ),
+            processors=info.processors,
             basic=CPUBasicInfo(
                 cpu_model=model.model,
                 hyper_thread_enabled=model.hyper_threads,

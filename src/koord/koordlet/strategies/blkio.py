@@ -15,8 +15,9 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.protocol import A_BLKIO_QOS
 from koord.api.koordinator.slo_strategy import BlkIOQOS, BlockConfig, IOConfig, ResourceQOS, ResourceQOSStrategy
 from koord.host.cgroup import knob
+from koord.host.hardware import BlockDevices
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
-from koord.koordlet.inputs.machine import DEVICE, POD_VOLUME, VOLUME_GROUP, BlockDevices
+from koord.koordlet.inputs.machine import DEVICE, POD_VOLUME, VOLUME_GROUP
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
 

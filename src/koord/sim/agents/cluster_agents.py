@@ -25,9 +25,9 @@ from koord.embedded.kubelet.fleet import SimulatedFleet
 from koord.embedded.kubelet.pod_behaviour import seeded_uniform
 from koord.embedded.kubelet.simulated_host import HostUsage, SimulatedHost
 from koord.embedded.kubelet.usage_model import SimulatedUsage
+from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.eviction.evictor import KoordletEvictor
 from koord.koordlet.eviction.ledger import EvictionLedger, EvictionRequest
-from koord.koordlet.inputs.machine import BlockDevices, MachineCpu
 from koord.koordlet.inputs.node_inputs import NodeInputs, effective_slo_or_empty, node_properties
 from koord.koordlet.inputs.pod_meta import PodMeta, build_pod_meta
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
@@ -79,7 +79,7 @@ O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
 _LOG = logging.getLogger(__name__)
 
-DISK = BlockDevices(numbers={"/dev/vda": "253:0"})  # every simulated machine has one disk
+DISK = BlockDevices(disks={"/dev/vda": "253:0"})  # every simulated machine has one disk
 LEDGER_SIZE = 5000
 FIRST_REPORT_WITHIN_S = 10.0
 

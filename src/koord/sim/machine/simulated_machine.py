@@ -14,8 +14,9 @@ from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTE
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY, MID_CPU, MID_MEMORY
 from koord.host.cgroup import knob
 from koord.host.cgroup.layout import CGROUPFS, CgroupLayout
+from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.cgroup_writer.effects import UNLIMITED, FileEffect, FileWriteResult, WriteCgroup, WriteSystem
-from koord.koordlet.inputs.machine import BlockDevices, MachineCpu, MachineShape
+from koord.koordlet.inputs.machine import MachineShape
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.sim.machine.cfs import CfsQuota, throttled_share
 from koord.sim.machine.cgroup_files import MAINLINE_FILES, SimulatedCgroupFiles

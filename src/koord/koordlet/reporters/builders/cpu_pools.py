@@ -11,7 +11,7 @@ import msgspec
 
 from koord.api.annotations.cpu_codecs import CPUSharedPool, PodCPUAlloc
 from koord.api.koordinator.qos_class import BE, LS, LSE
-from koord.koordlet.inputs.machine import MachineCpu
+from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
 

@@ -32,7 +32,7 @@ from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.topology import ZONE_NAME_PREFIX, ZONE_TYPE_NODE, ResourceInfo, Zone
 from koord.api.kubernetes import pod_resources
 from koord.api.model import ResourceList
-from koord.koordlet.inputs.machine import MachineCpu
+from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.cpu_pools import CpuManagerState, CpuPools, decide_cpu_pools
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
