@@ -1,6 +1,6 @@
 """What a machine has, as data: CPUs, NUMA memory, block devices, network cards, accelerators and kernel features.
 
-The readers are in `hardware_topology`, `storage`, `pci_devices`, `vendor_devices` and `capability`.
+The readers are in `hardware_topology`, `storage`, `devices` and `capability`.
 """
 
 from __future__ import annotations

@@ -157,7 +157,4 @@ def _initiator_only_nodes(host: Host) -> CPUSet:
     text = host.read(f"{host.paths.sys}/devices/system/node/has_generic_initiator")
     if isinstance(text, IoError):
         return CPUSet()
-    try:
-        return CPUSet.parse(text)  # node lists are written like CPU lists
-    except CPUSetError:
-        return CPUSet()
+    return CPUSet.parse_or_empty(text)  # node lists are written like CPU lists

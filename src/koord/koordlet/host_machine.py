@@ -19,6 +19,7 @@ from koord.host.storage import storage
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.inputs.machine import L3Cache, MachineShape
+from koord.koordlet.problem_log import ProblemLog
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,7 +40,10 @@ class HostMachine:
         self._with_resctrl = resctrl
         self._with_disks = disks
         self._burst_within_quota: bool | None = None
-        self._said: dict[str, str] = {}
+        self._logs = {
+            what: ProblemLog(_LOG, f"{what} of this machine are not known", f"{what} of this machine are known again")
+            for what in ("processors", "resctrl", "disks")
+        }
         self._shape = MachineShape()
         self.refresh()
 
@@ -151,9 +155,8 @@ class HostMachine:
 
     def _log_change(self, what: str, found: object) -> None:
         """Log the error of a reader once per errno, and its recovery."""
-        code = found.code if isinstance(found, IoError) else ""
-        if code and self._said.get(what) != code:
-            _LOG.warning("%s of this machine are not known: %s", what, found)
-        elif not code and self._said.get(what):
-            _LOG.info("%s of this machine are known again", what)
-        self._said[what] = code
+        log = self._logs[what]
+        if isinstance(found, IoError):
+            log.fails(found, found.code)
+        else:
+            log.works()

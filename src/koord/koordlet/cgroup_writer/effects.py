@@ -15,7 +15,6 @@ from koord.host.cgroup.knob import RESCTRL_L3, RESCTRL_MB, CgroupFile
 from koord.host.io_error import IoError
 
 FileKey: TypeAlias = tuple[str, str, str]  # knob, group, part of the file
-UNLIMITED = -1  # what an absent limit is written as in quota and memory limit files
 
 
 class WriteCgroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):

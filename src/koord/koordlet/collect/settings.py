@@ -1,4 +1,4 @@
-"""The settings of the collectors, which the CLI makes of flags and gates, and their timer."""
+"""The settings of the collectors, which the CLI makes of flags and gates."""
 
 from __future__ import annotations
 
@@ -29,20 +29,3 @@ class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
     def longest_gap_s(self) -> float:
         """Return the longest time between two reads whose difference still says something about now."""
         return 20 * self.interval_s
-
-
-class IntervalTimer:
-    """A timer tells when periodic work is due; a late call does not make the next one early."""
-
-    __slots__ = ("_every_s", "_next_s")
-
-    def __init__(self, every_s: float) -> None:
-        self._every_s = every_s
-        self._next_s: float | None = None
-
-    def due(self, at_s: float) -> bool:
-        """Return whether the work is due at `at_s` (monotonic). The first call is due; slightly early calls count."""
-        if self._next_s is not None and at_s < self._next_s - 0.05:
-            return False
-        self._next_s = at_s + self._every_s
-        return True

@@ -14,9 +14,9 @@ from koord.api.annotations.pod_codecs import A_INTERFERENCE, MetricInterference,
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.model import ObjectReference
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporters.builders.interference import InterferenceDetector, InterferenceFinding
 from koord.koordlet.reporters.builders.interference import InterferenceSettings as DetectorSettings
-from koord.koordlet.reporters.health_log import HealthLog
 from koord.koordlet.series.store import SeriesStore
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
@@ -56,7 +56,9 @@ class InterferenceReporter:
         self._pods = pods
         self._settings = settings
         self._detector = InterferenceDetector(settings.detector)
-        self._health = HealthLog(_LOG, "pods are told of interference", "pods cannot be told of interference")
+        self._health = ProblemLog(
+            _LOG, "pods cannot be told of interference", "pods are told of interference", begins_unknown=True
+        )
 
     @property
     def disturbed(self) -> tuple[InterferenceFinding, ...]:

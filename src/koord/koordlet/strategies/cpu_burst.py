@@ -22,8 +22,9 @@ from koord.api.config.slo.overlay import overlay
 from koord.api.koordinator.qos_class import BE, LSE, LSR
 from koord.api.koordinator.resource_name import CPU
 from koord.api.koordinator.slo_strategy import CPUBurst, CPUBurstStrategy
+from koord.host.cgroup.codec import CFS_PERIOD_US, UNLIMITED, cfs_quota_of_milli
 from koord.host.cgroup.knob import CPU_BURST, CPU_QUOTA
-from koord.koordlet.cgroup_writer.effects import UNLIMITED, WriteCgroup
+from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
@@ -129,8 +130,6 @@ def initial_token_share(container: str) -> float:
 OWNER = "CPUBurst"
 BURST_CAUSE = "CPUBurst"
 QUOTA_CAUSE = "CFSQuotaBurst"
-PERIOD_US = 100_000
-MIN_QUOTA_US = 1_000
 SCALE_UP, SCALE_DOWN = 1.2, 0.8
 
 
@@ -191,7 +190,7 @@ def base_quota_us(limit_milli: int | None, ratio: float) -> int | None:
     """Return the quota of a limit, lowered by the CPU normalization ratio; None without a limit."""
     if limit_milli is None or limit_milli <= 0:
         return None
-    quota = max(limit_milli * PERIOD_US // 1000, MIN_QUOTA_US)
+    quota = cfs_quota_of_milli(limit_milli)
     return math.ceil(quota / ratio) if ratio > 1 else quota
 
 
@@ -199,7 +198,7 @@ def burst_us(config: CPUBurst, limit_milli: int | None) -> int:
     """Return the burst buffer that the policy gives to a limit."""
     if config.policy not in (BURST_AUTO, BURST_CPU_ONLY) or not limit_milli or limit_milli < 0:
         return 0
-    return limit_milli * (config.cpu_burst_percent or 0) * PERIOD_US // 100_000
+    return limit_milli * (config.cpu_burst_percent or 0) * CFS_PERIOD_US // 100_000
 
 
 def _container_burst(

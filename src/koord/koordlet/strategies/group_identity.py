@@ -202,15 +202,4 @@ def _host_application_groups(inputs: StrategyInputs) -> tuple[tuple[str, str], .
     slo, layout = inputs.slo, inputs.machine.shape.layout
     if slo is None or layout is None:
         return ()
-    found: list[tuple[str, str]] = []
-    for one in slo.host_applications:
-        path = one.cgroup_path
-        group = layout.host_application_dir(
-            one.name,
-            one.qos,
-            None if path is None else path.base,
-            "" if path is None else path.parent_dir,
-            "" if path is None else path.relative_path,
-        )
-        found.append((group, one.qos))
-    return tuple(found)
+    return tuple((layout.host_application_dir(one), one.qos) for one in slo.host_applications)

@@ -19,7 +19,7 @@ from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
-from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
+from koord.values.cpuset import CPUSet
 from koord.values.go_format import integer
 
 Effect: TypeAlias = WriteCgroup | WriteSystem | WriteSchemata | AddTasks | EvictionRequest
@@ -150,10 +150,7 @@ class StrategyInputs:
         return None if value is None else integer(value)
 
     def cpus(self, group: str, file: str) -> CPUSet:
-        try:
-            return CPUSet.parse(self.machine.read_knob(group, file) or "")
-        except CPUSetError:
-            return EMPTY
+        return CPUSet.parse_or_empty(self.machine.read_knob(group, file) or "")
 
     def _latest(self, name: str) -> dict[str, float]:
         """Return the latest values of a kind by subject; cached, as several strategies of a tick need them."""

@@ -14,7 +14,7 @@ from koord.sim.machine.cfs import NORMAL_RANK, UNBOUNDED, CfsGroup, CfsQuota, di
 from koord.sim.machine.cgroup_files import SimulatedCgroupFiles
 from koord.sim.machine.cpu_flow import CPU_MILLI
 from koord.sim.machine.parameters import DEFAULT_PARAMETERS, ContentionParameters
-from koord.values.cpuset import CPUSet, CPUSetError
+from koord.values.cpuset import CPUSet
 
 
 class CpuContention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -176,10 +176,7 @@ class CpuSimulation:
         return made
 
     def _own_mask(self, name: str) -> int | None:
-        try:
-            return CPUSet.parse(self._files.read(name, knob.CPUSET) or "").bits or None
-        except CPUSetError:  # a file never holds what it would not take
-            return None
+        return CPUSet.parse_or_empty(self._files.read(name, knob.CPUSET) or "").bits or None
 
     def _mask(self, group: CfsGroup) -> int:
         mask, at = self._every, group
