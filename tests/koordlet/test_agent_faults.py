@@ -23,7 +23,7 @@ from koord.embedded.cluster import ADMIN
 from koord.host.cgroup import knob
 from koord.koordlet.agent import Koordlet
 from koord.koordlet.collect.settings import CollectSettings
-from koord.koordlet.strategies.strategy import StrategySettings as RoundSettings
+from koord.koordlet.strategies.strategy import StrategySettings
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
@@ -59,7 +59,7 @@ def slow(world: AgentFixture, **changes: Any) -> Koordlet:
     """Looks and decides every five seconds: long stories without long waits."""
     world.beat_s = 5.0
     collect = CollectSettings(interval_s=5.0)
-    return world.agent(collect=collect, round=RoundSettings(collect_interval_s=5.0), **changes)
+    return world.agent(collect=collect, strategies=StrategySettings(collect_interval_s=5.0), **changes)
 
 
 def check_sane(metric: NodeMetric) -> None:
@@ -306,7 +306,7 @@ def test_a_node_that_is_seldom_sampled_is_reported_all_the_same(
         world.beat_s = 60.0
         await world.furnish()
         collect = CollectSettings(interval_s=60.0)
-        agent = world.agent(collect=collect, round=RoundSettings(collect_interval_s=60.0))
+        agent = world.agent(collect=collect, strategies=StrategySettings(collect_interval_s=60.0))
         await agent.start()
         await world.clock.sleep(20 * 60)
         metric = await report(world)

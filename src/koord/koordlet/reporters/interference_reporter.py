@@ -15,8 +15,11 @@ from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.model import ObjectReference
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.problem_log import ProblemLog
-from koord.koordlet.reporters.builders.interference import InterferenceDetector, InterferenceFinding
-from koord.koordlet.reporters.builders.interference import InterferenceSettings as DetectorSettings
+from koord.koordlet.reporters.builders.interference import (
+    InterferenceDetector,
+    InterferenceFinding,
+    InterferenceSettings,
+)
 from koord.koordlet.series.store import SeriesStore
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
@@ -34,7 +37,7 @@ class InterferenceReporterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     every_s: float = 10.0
     publish: bool = False
-    detector: DetectorSettings = DetectorSettings()
+    detector: InterferenceSettings = InterferenceSettings()
 
 
 class InterferenceReporter:

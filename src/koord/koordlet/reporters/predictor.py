@@ -22,9 +22,9 @@ from koord.koordlet.reporters.builders.usage_models import (
     CheckpointFile,
     PredictionLimits,
     UsageModels,
+    UsageModelSettings,
     read_checkpoint,
 )
-from koord.koordlet.reporters.builders.usage_models import UsageModelSettings as ModelSettings
 from koord.koordlet.series.store import SeriesStore
 from koord.policy.prediction.reclaimable import (
     COLD_START_S,
@@ -47,7 +47,7 @@ class PredictorSettings(msgspec.Struct, frozen=True, kw_only=True):
     train_s: float = 60.0
     cold_start_s: float = COLD_START_S
     margin_percent: int = MARGIN_PERCENT
-    models: ModelSettings = ModelSettings()
+    models: UsageModelSettings = UsageModelSettings()
 
 
 class Predictor:

@@ -314,9 +314,9 @@ class SimulatedAgents:
         refusal = "the API server cannot be reached" if cut_off else await node.evictor.evict(victim)
         now_s = self._clock.time()
         if refusal is None:
-            node.agent.round.evicted(now_s, victim.uid)
+            node.agent.strategy_runner.evicted(now_s, victim.uid)
         else:
-            node.agent.round.eviction_failed(now_s, victim.uid, refusal)
+            node.agent.strategy_runner.eviction_failed(now_s, victim.uid, refusal)
 
     def _spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -91,5 +91,5 @@ def _state(agents: SimulatedAgents, agent: SimulatedAgent) -> dict[str, Any]:
         "nodeSLOSeen": facts.slo is not None,
         "pods": len(facts.pods),
         "series": len(agent.store),
-        "strategies": list(agent.round.enabled),
+        "strategies": list(agent.strategy_runner.enabled),
     }
