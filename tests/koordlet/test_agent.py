@@ -20,7 +20,7 @@ from koord.api.kubernetes.builtin_kinds import (
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.cluster import ADMIN
 from koord.host.cgroup import knob
-from koord.koordlet.collect.settings import CollectSettings
+from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.inputs.volume_mounts import VolumeMounts
 from koord.kube.client.typed_client import Client

@@ -22,7 +22,7 @@ from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.cluster import ADMIN
 from koord.host.cgroup import knob
 from koord.koordlet.agent import Koordlet
-from koord.koordlet.collect.settings import CollectSettings
+from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.strategies.strategy import StrategySettings
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.koordlet.agent import Koordlet
-from koord.koordlet.collect.settings import CollectSettings
+from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
 from koord.koordlet.strategies.strategy import StrategySettings
 from tests.koordlet.agent_fixture import GI, AgentFixture, expect_ok, in_virtual_time

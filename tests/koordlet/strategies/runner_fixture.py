@@ -13,7 +13,8 @@ from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.koordinator.slo_strategy import CPUBurstStrategy, ResourceThresholdStrategy
 from koord.host.cgroup import knob
 from koord.koordlet.host_machine import HostMachine
-from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties, effective_slo_or_empty
+from koord.koordlet.inputs.effective_slo import effective_slo
+from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
@@ -113,7 +114,7 @@ class RunnerFixture:
     def node_inputs(self, spec: NodeSLOSpec | None, **changes: object) -> NodeInputs:
         node_inputs = NodeInputs(
             node=NODE,
-            slo=None if spec is None else effective_slo_or_empty(spec),
+            slo=None if spec is None else effective_slo(spec),
             pods=(be_pod(), ls_pod()),
         )
         return msgspec.structs.replace(node_inputs, **changes)

@@ -14,7 +14,7 @@ from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths, strip_trailing_slashes
-from koord.koordlet.collect.settings import CollectSettings
+from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
 from koord.koordlet.reporters.builders.usage_models import UsageModelSettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings

@@ -13,8 +13,7 @@ from koord.host.hardware_topology import cpu_model, online_cpus
 from koord.host.io_error import IoError
 from koord.host.procfs import CpuTimes
 from koord.host.storage import storage
-from koord.koordlet.collect.collector import CollectorStatuses, IntervalTimer
-from koord.koordlet.collect.settings import CollectSettings
+from koord.koordlet.collect.collector import CollectorStatuses, CollectSettings, IntervalTimer
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.counter_rate import CounterRates
 from koord.koordlet.series.store import SeriesStore

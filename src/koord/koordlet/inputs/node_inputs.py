@@ -12,7 +12,6 @@ from koord.api.koordinator.resource_name import CPU
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.kubernetes import pod_resources
 from koord.api.kubernetes.node import Node
-from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.values.cpuset import EMPTY, CPUSet
 
@@ -72,11 +71,6 @@ def node_properties(node: Node) -> NodeProperties:
         exclusive_cpus=_exclusive(annotations),
         normalization_ratio=ratio if isinstance(ratio, float) and ratio > 1 else 1.0,
     )
-
-
-def effective_slo_or_empty(spec: NodeSLOSpec | None) -> NodeSLOSpec:
-    """Return the effective NodeSLO of a spec that was seen; None stands for a NodeSLO that was deleted since."""
-    return effective_slo(NodeSLOSpec() if spec is None else spec)
 
 
 def _reservation(annotations: Mapping[str, str]) -> tuple[int, CPUSet]:

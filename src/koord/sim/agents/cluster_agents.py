@@ -28,7 +28,8 @@ from koord.embedded.kubelet.usage_model import SimulatedUsage
 from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.eviction.evictor import KoordletEvictor
 from koord.koordlet.eviction.ledger import EvictionLedger, EvictionRequest
-from koord.koordlet.inputs.node_inputs import NodeInputs, effective_slo_or_empty, node_properties
+from koord.koordlet.inputs.effective_slo import effective_slo
+from koord.koordlet.inputs.node_inputs import NodeInputs, node_properties
 from koord.koordlet.inputs.pod_meta import PodMeta, build_pod_meta
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.kube.client.typed_client import Client
@@ -178,7 +179,7 @@ class SimulatedAgents:
     def _on_slo(self, change: ObjectChange[NodeSLO]) -> None:
         node = self._nodes.get(change.object.metadata.name)
         if node is not None:
-            slo = effective_slo_or_empty(None if change.kind == "deleted" else change.object.spec)
+            slo = effective_slo(None if change.kind == "deleted" else change.object.spec)
             node.facts = msgspec.structs.replace(node.facts, slo=slo)
 
     def _on_metric(self, change: ObjectChange[NodeMetric]) -> None:
