@@ -19,8 +19,8 @@ from koord.api.kubernetes.builtin_kinds import (
 )
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.cluster import ADMIN
-from koord.koordlet.cgroup_writer import cgroup_files
-from koord.koordlet.collect.settings import CollectSettings
+from koord.host.cgroup import knob
+from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.inputs.volume_mounts import VolumeMounts
 from koord.kube.client.typed_client import Client
@@ -32,7 +32,7 @@ QUOTA_ORDER = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolic
 
 
 def quota(world: AgentFixture) -> str:
-    value = world.machine.tree.value(cgroup_files.CPU_QUOTA, TOP)
+    value = world.machine.tree.value(knob.CPU_QUOTA, TOP)
     assert isinstance(value, str)
     return value
 
@@ -369,7 +369,7 @@ def test_kernel_files_that_vanish_or_refuse_stop_nothing(tmp_path: Path) -> None
         (Path(world.machine.tree.group_path("", TOP)) / "cpu.max").unlink()
         await world.clock.sleep(200)
         assert all(one.error == "" for one in agent.control_loop.strategy_statuses())
-        assert agent.control_loop.machine.read_knob(TOP, cgroup_files.CPUSET) is not None
+        assert agent.control_loop.machine.read_knob(TOP, knob.CPUSET) is not None
         await agent.stop()
 
     in_virtual_time(tmp_path, story)

@@ -14,16 +14,16 @@ from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT, parse_listen_address
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths, strip_trailing_slashes
-from koord.koordlet.collect.settings import CollectSettings
-from koord.koordlet.inputs.kubelet_client import PodSourceSettings as PodSettings
-from koord.koordlet.reporters.builders.usage_models import UsageModelSettings as ModelSettings
-from koord.koordlet.reporters.device_reporter import DeviceReporterSettings as DeviceSettings
-from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings as InterferenceSettings
-from koord.koordlet.reporters.predictor import PredictorSettings as PredictionSettings
-from koord.koordlet.reporters.topology_reporter import TopologyReporterSettings as TopologySettings
+from koord.koordlet.collect.collector import CollectSettings
+from koord.koordlet.inputs.kubelet_client import PodSourceSettings
+from koord.koordlet.reporters.builders.usage_models import UsageModelSettings
+from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
+from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
+from koord.koordlet.reporters.predictor import PredictorSettings
+from koord.koordlet.reporters.topology_reporter import TopologyReporterSettings
 from koord.koordlet.settings import PORT, AuditSettings, KoordletSettings
 from koord.koordlet.strategies import cpu_burst, cpu_suppress
-from koord.koordlet.strategies.strategy import StrategySettings as RoundSettings
+from koord.koordlet.strategies.strategy import StrategySettings
 
 PROGRAM = "koordlet"
 SECOND = 1_000_000_000
@@ -280,10 +280,10 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
         safe_mode=values.switch("safe-mode"),
         audit=_audit(values),
         collect=_collect(values, on),
-        round=_round(values),
+        strategies=_strategies(values),
         pods=_pods(values, source),
         prediction=_prediction(values),
-        topology=TopologySettings(
+        topology=TopologyReporterSettings(
             every_s=values.seconds("node-topology-sync-interval"),
             publish="NodeTopologyReport" in on,
             ask_kubelet=not values.switch("disable-query-kubelet-config"),
@@ -291,7 +291,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
         ),
         reports_node_metric=values.switch("enable-node-metric-report"),
         interference=_interference(values),
-        devices=DeviceSettings(
+        devices=DeviceReporterSettings(
             every_s=values.seconds("node-topology-sync-interval"),
             accelerators="Accelerators" in on,
             rdma="RDMADevices" in on,
@@ -344,10 +344,10 @@ def _collect(values: FlagValues, on: frozenset[str]) -> CollectSettings:
     )
 
 
-def _round(values: FlagValues) -> RoundSettings:
+def _strategies(values: FlagValues) -> StrategySettings:
     every = float(values.number("reconcile-interval-seconds"))
     names = (cpu_burst.OWNER, "ResctrlReconcile", "BlkioReconcile", "CgroupReconcile", "SystemConfigReconcile")
-    return RoundSettings(
+    return StrategySettings(
         collect_interval_s=values.seconds("collect-res-used-interval"),
         period_s={
             **dict.fromkeys(names, every),
@@ -362,8 +362,8 @@ def _round(values: FlagValues) -> RoundSettings:
     )
 
 
-def _pods(values: FlagValues, source: str) -> PodSettings:
-    return PodSettings(
+def _pods(values: FlagValues, source: str) -> PodSourceSettings:
+    return PodSourceSettings(
         source="kubelet" if source == "kubelet" else "apiserver" if source == "apiserver" else "auto",
         address_type=values.text("kubelet-preferred-address-type"),
         plain_http=values.switch("kubelet-insecure-tls"),
@@ -375,13 +375,13 @@ def _pods(values: FlagValues, source: str) -> PodSettings:
     )
 
 
-def _prediction(values: FlagValues) -> PredictionSettings:
-    return PredictionSettings(
+def _prediction(values: FlagValues) -> PredictorSettings:
+    return PredictorSettings(
         folder=values.text("prediction-checkpoint-filepath"),
         train_s=values.seconds("prediction-training-interval"),
         cold_start_s=values.seconds("prediction-cold-start-duration"),
         margin_percent=values.number("prediction-safety-margin-percent"),
-        models=ModelSettings(
+        models=UsageModelSettings(
             cpu_half_life_s=values.seconds("prediction-cpu-histogram-decay-halflife"),
             memory_half_life_s=values.seconds("prediction-memory-histogram-decay-halflife"),
             expire_s=values.seconds("prediction-model-expiration-duration"),
@@ -391,7 +391,9 @@ def _prediction(values: FlagValues) -> PredictionSettings:
     )
 
 
-def _interference(values: FlagValues) -> InterferenceSettings | None:
+def _interference(values: FlagValues) -> InterferenceReporterSettings | None:
     tell = values.switch("tell-interference") and not values.switch("safe-mode")
     wanted = values.switch("detect-interference") or values.switch("tell-interference")
-    return InterferenceSettings(every_s=values.seconds("interference-interval"), publish=tell) if wanted else None
+    return (
+        InterferenceReporterSettings(every_s=values.seconds("interference-interval"), publish=tell) if wanted else None
+    )

@@ -19,7 +19,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import recorded_qos_class
 from koord.host.cgroup.layout import CgroupLayout
 from koord.policy.qos import classes
-from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
+from koord.values.cpuset import EMPTY, CPUSet
 
 ALIVE_PHASES = ("Pending", "Running")
 
@@ -79,10 +79,7 @@ class PodMeta(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         status = numa_codecs.parse_resource_status(self.annotations)
         if status is None or isinstance(status, MalformedAnnotation):
             return EMPTY
-        try:
-            return CPUSet.parse(status.cpuset)
-        except CPUSetError:
-            return EMPTY
+        return CPUSet.parse_or_empty(status.cpuset)
 
     @cached_property
     def is_pinned(self) -> bool:

@@ -16,6 +16,7 @@ from koord.api.koordinator.slo import NodeMetric, NodeMetricStatus
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.api.model import to_dict
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporters.builders.node_metric import (
     MAX_SAMPLE_AGE_S,
     GpuIdentity,
@@ -25,7 +26,6 @@ from koord.koordlet.reporters.builders.node_metric import (
     build_node_metric,
     report_policy,
 )
-from koord.koordlet.reporters.health_log import HealthLog
 from koord.koordlet.series import metric_kind as series_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.kube.client.typed_client import Client
@@ -75,7 +75,9 @@ class NodeMetricReporter:
         self._metrics = metrics
         self._read_inputs = read_inputs
         self._changed = asyncio.Event()
-        self._health = HealthLog(_LOG, "the NodeMetric is written", "the NodeMetric is not written")
+        self._health = ProblemLog(
+            _LOG, "the NodeMetric is not written", "the NodeMetric is written", begins_unknown=True
+        )
         self.last: NodeMetricStatus | None = None  # as it was written
         self.reported_s: float | None = None
 

@@ -306,7 +306,7 @@ CPU_EVICT_STRATEGY, MEMORY_EVICT_STRATEGY = "CPUEvict", "memoryEvict"  # as in t
 
 def eviction_view_fields(inputs: StrategyInputs, strategy: str, features: frozenset[str]) -> dict[str, Any]:
     """Return the fields that the views of all evicting strategies share."""
-    node = inputs.node_inputs.node
+    node = inputs.node
     return {
         "enabled": inputs.threshold_enabled,
         "features": features & inputs.gates,

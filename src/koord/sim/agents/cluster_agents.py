@@ -25,10 +25,11 @@ from koord.embedded.kubelet.fleet import SimulatedFleet
 from koord.embedded.kubelet.pod_behaviour import seeded_uniform
 from koord.embedded.kubelet.simulated_host import HostUsage, SimulatedHost
 from koord.embedded.kubelet.usage_model import SimulatedUsage
+from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.eviction.evictor import KoordletEvictor
 from koord.koordlet.eviction.ledger import EvictionLedger, EvictionRequest
-from koord.koordlet.inputs.machine import BlockDevices, MachineCpu
-from koord.koordlet.inputs.node_inputs import NodeInputs, effective_slo_or_empty, node_properties
+from koord.koordlet.inputs.effective_slo import effective_slo
+from koord.koordlet.inputs.node_inputs import NodeInputs, node_properties
 from koord.koordlet.inputs.pod_meta import PodMeta, build_pod_meta
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.kube.client.typed_client import Client
@@ -79,7 +80,7 @@ O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
 _LOG = logging.getLogger(__name__)
 
-DISK = BlockDevices(numbers={"/dev/vda": "253:0"})  # every simulated machine has one disk
+DISK = BlockDevices(disks={"/dev/vda": "253:0"})  # every simulated machine has one disk
 LEDGER_SIZE = 5000
 FIRST_REPORT_WITHIN_S = 10.0
 
@@ -178,7 +179,7 @@ class SimulatedAgents:
     def _on_slo(self, change: ObjectChange[NodeSLO]) -> None:
         node = self._nodes.get(change.object.metadata.name)
         if node is not None:
-            slo = effective_slo_or_empty(None if change.kind == "deleted" else change.object.spec)
+            slo = effective_slo(None if change.kind == "deleted" else change.object.spec)
             node.facts = msgspec.structs.replace(node.facts, slo=slo)
 
     def _on_metric(self, change: ObjectChange[NodeMetric]) -> None:
@@ -314,9 +315,9 @@ class SimulatedAgents:
         refusal = "the API server cannot be reached" if cut_off else await node.evictor.evict(victim)
         now_s = self._clock.time()
         if refusal is None:
-            node.agent.round.evicted(now_s, victim.uid)
+            node.agent.strategy_runner.evicted(now_s, victim.uid)
         else:
-            node.agent.round.eviction_failed(now_s, victim.uid, refusal)
+            node.agent.strategy_runner.eviction_failed(now_s, victim.uid, refusal)
 
     def _spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

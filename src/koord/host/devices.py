@@ -1,4 +1,6 @@
-"""PCI and RDMA devices from sysfs: where they are attached, their ports' health and their virtual functions."""
+"""Devices: PCI and RDMA cards from sysfs (where they are attached, their ports' health, their virtual functions), and
+accelerators that a vendor's plugin describes in files, one JSON list of devices per file.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,13 @@ import re
 
 import msgspec
 
+from koord.api.model import decode
 from koord.host.filesystem import Host
-from koord.host.io_error import IoError
+from koord.host.hardware import PciLocation, RdmaCard, Xpu
+from koord.host.io_error import IoError, malformed
 from koord.values.go_format import integer
 
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
-
-
-class PciLocation(msgspec.Struct, frozen=True):
-    """PciLocation says where a PCI device is attached. `numa` is 0 where the machine does not say; `root` is such
-    as pci0000:00.
-    """
-
-    numa: int
-    root: str
 
 
 def pci_addresses(host: Host) -> list[str] | IoError:
@@ -43,16 +38,6 @@ def pci_location(host: Host, address: str) -> PciLocation:
 
 _NETWORK = "0x02"  # the class of network controllers
 _NUMBERED = re.compile(r"mlx\d+_(\d+)")
-
-
-class RdmaCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One RDMA network card."""
-
-    address: str
-    minor: int
-    healthy: bool  # every port is active
-    location: PciLocation
-    virtual_functions: tuple[str, ...] = ()  # addresses of virtual functions, when they are switched on
 
 
 def rdma_cards(host: Host) -> list[RdmaCard] | IoError:
@@ -97,3 +82,29 @@ def _functions(host: Host, address: str) -> tuple[str, ...]:
     links.sort(key=lambda name: integer(name.removeprefix("virtfn")) or 0)
     targets = [host.read_link(f"{pci_device_dir(host, address)}/{name}") for name in links]
     return tuple(target.rpartition("/")[2] for target in targets if isinstance(target, str))
+
+
+def xpus(host: Host, folder: str) -> list[Xpu] | IoError:
+    """Return the devices of all files; none without the directory. One bad file is an error: half of the devices would
+    look like all of them.
+    """
+    names = host.list_names(folder)
+    if isinstance(names, IoError):
+        return [] if names.vanished else names
+    found: list[Xpu] = []
+    for name in names:
+        path = f"{folder.rstrip('/')}/{name}"
+        if host.is_folder(path):
+            continue
+        text = host.read(path)
+        if isinstance(text, IoError):
+            return text
+        try:
+            devices = decode(text.encode(), list[Xpu])
+        except msgspec.DecodeError as wrong:
+            return malformed(path, str(wrong))
+        for one in devices:
+            if not one.minor.isdecimal():
+                return malformed(path, f"device {one.uuid!r} has no number but {one.minor!r}")
+        found += devices
+    return sorted(found, key=lambda one: int(one.minor))
