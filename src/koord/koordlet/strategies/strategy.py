@@ -55,7 +55,8 @@ _BATCH_AND_MID_RESOURCES = tuple(name for tier in (BATCH, MID) for name in TIER_
 
 
 class StrategyInputs:
-    """StrategyInputs holds what strategies read in a tick: what is known of the node, its machine and its series, with the reads that more
+    """StrategyInputs holds what strategies read in a tick: what is known of the node, its machine and its series, with
+    the reads that more
     than one of them needs.
 
     One object serves all ticks of a machine. `states` holds what the last plan of each strategy left for its next tick.
