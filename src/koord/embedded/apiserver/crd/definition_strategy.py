@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
 from koord.embedded.apiserver.crd import version_validation
 from koord.embedded.apiserver.crd.naming import APPROVED_ANNOTATION, is_established, is_protected_group
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, begin_generation, bump_generation_on
 from koord.values import names as naming_rules
 from koord.values.names import dns1035_label
 
@@ -53,7 +53,7 @@ def _default_definition(obj: Obj) -> None:
 
 
 def _prepare_create(obj: Obj) -> None:
-    obj["metadata"]["generation"] = 1
+    begin_generation(obj)
     stored = [v.get("name", "") for v in obj["spec"].get("versions") or () if v.get("storage")]
     obj["status"] = {
         "conditions": None,
@@ -62,9 +62,11 @@ def _prepare_create(obj: Obj) -> None:
     }
 
 
+_bump_generation = bump_generation_on("spec")
+
+
 def _prepare_update(new: Obj, old: Obj) -> None:
-    if new.get("spec") != old.get("spec"):
-        new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+    _bump_generation(new, old)
     status = new.get("status") or {}
     stored = status.get("storedVersions") or []
     added = [v["name"] for v in new["spec"].get("versions") or () if v.get("storage") and v["name"] not in stored]

@@ -20,7 +20,7 @@ from koord.embedded.apiserver.api_errors import ApiFieldError, StatusError
 from koord.embedded.apiserver.catalog import ScalePaths, ServedResource, VersionConversion
 from koord.embedded.apiserver.crd import jsonpath
 from koord.embedded.apiserver.crd.printer_columns import printer_columns
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, begin_generation
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
 from koord.embedded.apiserver.schema.builtin_types import OBJECT_META, Subresource, builtin_types
 from koord.embedded.apiserver.schema.custom_decoding import apply_defaults, decode_custom, prune
@@ -57,17 +57,13 @@ def custom_strategy(
         return validate_custom_update(new, old, node)
 
     return KindStrategy(
-        prepare_create=_first_generation,
+        prepare_create=begin_generation,
         prepare_update=prepare_update,
         validate_create=validate_create,
         validate_update=update_errors,
         validate_status=update_errors,
         selectable_fields=selectable_fields(selectable),
     )
-
-
-def _first_generation(obj: Obj) -> None:
-    obj["metadata"]["generation"] = 1
 
 
 def selectable_fields(paths: Sequence[str]) -> Mapping[str, Callable[[Obj], str]]:

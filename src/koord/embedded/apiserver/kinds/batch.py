@@ -9,26 +9,23 @@ from koord.embedded.apiserver.kinds import cron_schedule, job_policy, label_vali
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
 from koord.embedded.apiserver.kinds.pod.spec import (
-    SELECTOR_MISMATCH,
-    parse_label_selector,
     pod_template_errors,
     selector_for_message,
+    template_label_errors,
 )
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.kinds.validators import (
     IMMUTABLE,
+    NOT_NEGATIVE,
     FieldErrors,
-    at_least,
     even_if_absent,
     fields,
     first_of,
     non_empty,
     one_of,
 )
-from koord.values.selector import NOTHING
 
 Obj = dict[str, Any]
-NOT_NEGATIVE = at_least(0)
 MAX_INT32 = 2**31 - 1
 MAX_INDEXED_COMPLETIONS = 100_000
 UID_LABEL, NAME_LABEL = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
@@ -218,11 +215,9 @@ def _selector_match_errors(obj: Obj) -> list[ApiFieldError]:
         if selector is None
         else list(label_validation.label_selector_errors(selector, "spec.selector"))
     )
-    found = parse_label_selector(selector) if selector is not None else NOTHING
-    labels = (template.get("metadata") or {}).get("labels") or {}
-    if found is not None and not found.matches(labels):
-        shown = {key: labels[key] for key in sorted(labels)} or None
-        errors.append(invalid_value("spec.template.metadata.labels", shown, SELECTOR_MISMATCH))
+    found = label_validation.parse_optional_selector(selector)
+    if found is not None:
+        errors += template_label_errors(template, found, "spec.template")
     return errors
 
 
@@ -286,25 +281,18 @@ def _template_change_errors(spec: Obj, before: Obj, old: Obj) -> list[ApiFieldEr
 def _with_scheduling_fields_of(template: Obj, was: Obj) -> Obj:
     meta = dict(template.get("metadata") or {})
     for key in ("labels", "annotations"):
-        _copy_or_drop(meta, was.get("metadata") or {}, key)
+        strategy.copy_or_drop(meta, was.get("metadata") or {}, key)
     inner = dict(template.get("spec") or {})
     for key in _MUTABLE_WHILE_SUSPENDED:
-        _copy_or_drop(inner, was.get("spec") or {}, key)
+        strategy.copy_or_drop(inner, was.get("spec") or {}, key)
     before = (was.get("spec") or {}).get("affinity")
     affinity = dict(inner.get("affinity") or {})
-    _copy_or_drop(affinity, before or {}, "nodeAffinity")
+    strategy.copy_or_drop(affinity, before or {}, "nodeAffinity")
     if affinity or before is not None:
         inner["affinity"] = affinity
     else:
         inner.pop("affinity", None)
     return {**template, "metadata": meta, "spec": inner}
-
-
-def _copy_or_drop(into: Obj, source: Obj, key: str) -> None:
-    if key in source:
-        into[key] = source[key]
-    else:
-        into.pop(key, None)
 
 
 JOB = KindStrategy(

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, not_supported, required
+from koord.embedded.apiserver.api_errors import (
+    ApiFieldError,
+    duplicate,
+    invalid_value,
+    not_supported,
+    required,
+    too_many,
+)
 from koord.embedded.apiserver.kinds import label_validation
 from koord.embedded.apiserver.kinds.validators import one_of
 from koord.values.go_format import integer, quoted
@@ -35,14 +42,10 @@ def failure_policy_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     errors: list[ApiFieldError] = []
     rules = spec["podFailurePolicy"].get("rules") or []
     if len(rules) > MAX_RULES:
-        errors.append(_too_many_error(f"{path}.rules", len(rules), MAX_RULES))
+        errors.append(too_many(f"{path}.rules", len(rules), MAX_RULES))
     for i, found in enumerate(rules):
         errors += _failure_rule_errors(found, f"{path}.rules[{i}]", known, spec)
     return errors
-
-
-def _too_many_error(path: str, count: int, limit: int) -> ApiFieldError:
-    return ApiFieldError(path, "FieldValueTooMany", f"Too many: {count}: must have at most {limit} items")
 
 
 def _failure_rule_errors(found: Obj, path: str, known: set[str], spec: Obj) -> list[ApiFieldError]:
@@ -80,7 +83,7 @@ def _exit_code_errors(found: Obj, path: str, known: set[str]) -> list[ApiFieldEr
     if not values:
         errors.append(invalid_value(at, values, "at least one value is required"))
     elif len(values) > MAX_EXIT_CODES:
-        errors.append(_too_many_error(at, len(values), MAX_EXIT_CODES))
+        errors.append(too_many(at, len(values), MAX_EXIT_CODES))
     seen: set[int] = set()
     for i, value in enumerate(values):
         if operator == "In" and value == 0:
@@ -103,7 +106,7 @@ def success_policy_errors(spec: Obj, path: str) -> list[ApiFieldError]:
         detail = "at least one rules must be specified when the successPolicy is specified"
         errors.append(required(at, detail))
     if len(rules) > MAX_RULES:
-        errors.append(_too_many_error(at, len(rules), MAX_RULES))
+        errors.append(too_many(at, len(rules), MAX_RULES))
     for i, found in enumerate(rules):
         errors += _success_rule_errors(found, f"{at}[{i}]", spec.get("completions") or 0)
     return errors

@@ -8,6 +8,7 @@ from typing import Any
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, required, too_long
 from koord.embedded.apiserver.kinds.validators import NO_ERRORS, FieldErrors, Validator, each, valid_name
 from koord.values import names
+from koord.values.selector import NOTHING, Selector, SelectorError
 
 Obj = dict[str, Any]
 MAX_ANNOTATION_BYTES = 256 << 10
@@ -61,6 +62,36 @@ def _expression_errors(found: Obj, path: str) -> FieldErrors:
 
 
 _all_expression_errors: Validator = each(_expression_errors)
+
+
+def parse_label_selector(stated: Obj) -> Selector:
+    """Parse a LabelSelector; an empty one selects everything. Raises SelectorError."""
+    expressions = [
+        (e.get("key", ""), e.get("operator", ""), e.get("values") or ()) for e in stated.get("matchExpressions") or ()
+    ]
+    return Selector.from_label_selector(stated.get("matchLabels"), expressions)
+
+
+def parse_optional_selector(stated: Obj | None) -> Selector | None:
+    """Parse a LabelSelector that may be absent, which selects nothing; return None when it is invalid."""
+    if stated is None:
+        return NOTHING
+    try:
+        return parse_label_selector(stated)
+    except SelectorError:
+        return None
+
+
+def format_selector(selector: Any) -> str:
+    """Format a LabelSelector, or a plain map of labels, in the form that commands accept; empty when it is invalid."""
+    if isinstance(selector, str):
+        return selector
+    if not isinstance(selector, dict):
+        return ""
+    if "matchLabels" not in selector and "matchExpressions" not in selector:  # a replication controller's plain map
+        return str(Selector.from_labels(selector))
+    found = parse_optional_selector(selector)
+    return "" if found is None else str(found)
 
 
 def label_selector_errors(found: Obj | None, path: str) -> FieldErrors:

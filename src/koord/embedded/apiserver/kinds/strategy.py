@@ -46,6 +46,14 @@ class KindStrategy(msgspec.Struct, frozen=True, kw_only=True):
     creates_on_update: bool = False  # PUT of a missing object creates it (leases, events, ...)
 
 
+def copy_or_drop(into: Obj, source: Obj, key: str) -> None:
+    """Give `into` the value that `source` has under `key`, or none where it has none."""
+    if key in source:
+        into[key] = source[key]
+    else:
+        into.pop(key, None)
+
+
 def begin_generation(obj: Obj) -> None:
     obj["metadata"]["generation"] = 1
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.rest.scale import format_selector
+from koord.embedded.apiserver.kinds.label_validation import format_selector
 from koord.embedded.apiserver.rest.table_conversion import age_of_timestamp
 
 Obj = dict[str, Any]

@@ -11,7 +11,14 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, not_supported, required
+from koord.embedded.apiserver.api_errors import (
+    ApiFieldError,
+    duplicate,
+    invalid_value,
+    not_supported,
+    required,
+    too_many,
+)
 from koord.embedded.apiserver.schema import embedded_resource, go_regexp, string_formats
 from koord.embedded.apiserver.schema.custom_fast_path import fits_fast_path, has_unique_lists
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
@@ -223,14 +230,10 @@ class _SchemaValidator:
         if "minItems" in rules and size < rules["minItems"]:
             errors.append(self._invalid(path, size, f"should have at least {rules['minItems']} items"))
         if "maxItems" in rules and size > rules["maxItems"]:
-            errors.append(self._too_many(path, size, rules["maxItems"]))
+            errors.append(too_many(self._at(path), size, rules["maxItems"]))
         if rules.get("uniqueItems") and any(json_equal(a, b) for i, a in enumerate(value) for b in value[:i]):
             errors.append(self._invalid(path, "", "shouldn't contain duplicates"))
         return errors, count
-
-    def _too_many(self, path: str, size: int, limit: int) -> ApiFieldError:
-        text = f"Too many: {size}: must have at most {limit} item{'' if limit == 1 else 's'}"
-        return ApiFieldError(self._at(path), "FieldValueTooMany", text)
 
     def _enum(self, value: Any, node: SchemaNode, path: str) -> list[ApiFieldError]:
         allowed = node.rules.get("enum")
@@ -246,7 +249,7 @@ class _SchemaValidator:
         if "minProperties" in rules and size < rules["minProperties"]:
             errors.append(self._invalid(path, size, f"should have at least {rules['minProperties']} properties"))
         if "maxProperties" in rules and size > rules["maxProperties"]:
-            errors.append(self._too_many(path, size, rules["maxProperties"]))
+            errors.append(too_many(self._at(path), size, rules["maxProperties"]))
         before = old if isinstance(old, dict) else {}
         closed = rules.get("additionalProperties") is False
         for key in sorted(value):

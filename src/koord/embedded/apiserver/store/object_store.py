@@ -58,8 +58,7 @@ class ObjectStore:
         """Remove an empty collection whose CRD is gone; its watchers end."""
         collection = self._collections.pop(resource, None)
         if collection is not None:
-            for watcher in tuple(collection._watchers):
-                watcher.close()
+            collection.close_watchers()
 
     def add_listener(self, resource: str, listener: Callable[[StoreEvent], None]) -> None:
         """Call `listener` inside every change of a collection, after it is in memory and handed to the journal.
@@ -156,7 +155,6 @@ class ObjectStore:
 
     async def close(self) -> None:
         for collection in self._collections.values():
-            for watcher in tuple(collection._watchers):
-                watcher.close()
+            collection.close_watchers()
         if self._journal is not None:
             await self._journal.close()
