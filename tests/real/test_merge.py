@@ -14,8 +14,8 @@ import pytest
 from koord.api.patch.merge_patch import PatchFailed, merge_patch
 from koord.api.patch.strategic_merge import strategic_merge
 from koord.embedded.apiserver.merge.json_patch import json_patch
+from koord.embedded.apiserver.merge.managed_entries import ownable
 from koord.embedded.apiserver.merge.managed_fields import keep_unchanged_times, track_update
-from koord.embedded.apiserver.merge.reset_fields import ownable
 from koord.embedded.apiserver.merge.server_side_apply import (
     BEFORE_FIRST_APPLY,
     ApplyConflicts,

@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from koord.embedded.apiserver.admission.admission_chain import AdmissionChain
+from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.rest.watch import ServerWatchFrame, ServerWatchStream
 from koord.embedded.apiserver.server import ApiServer, builtin_catalog

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.admission.hooks import InProcessHook
 from koord.embedded.apiserver.admission.matching import WebhookRule, parse_selector
 from koord.embedded.apiserver.admission.review import ALLOWED, AdmissionVerdict, deny
 from koord.embedded.apiserver.admission.webhooks import NO_MATCH_CONDITIONS
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from tests.embedded.apiserver.admission.admission_harness import CONFIG_MAPS, PODS, Api, config_map, pod, started
 from tests.embedded.apiserver.admission.webhook_server import webhook_server
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.embedded.apiserver.merge import fieldset
+from koord.embedded.apiserver.merge.managed_entries import ownable
 from koord.embedded.apiserver.merge.managed_fields import (
     equal_ignoring_managed_fields,
     keep_unchanged_times,
     manager_name,
     track_update,
 )
-from koord.embedded.apiserver.merge.reset_fields import ownable
 from koord.embedded.apiserver.merge.server_side_apply import ApplyResult, apply_config
 from koord.embedded.apiserver.merge.typed_value import zero_object
 from koord.embedded.apiserver.schema.builtin_types import OBJECT_META, builtin_types

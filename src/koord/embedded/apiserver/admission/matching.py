@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.kinds.label_validation import parse_label_selector
 from koord.embedded.apiserver.rest.scale import scale_from_object, with_scaled_replicas

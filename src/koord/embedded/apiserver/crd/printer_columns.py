@@ -10,7 +10,8 @@ import msgspec
 
 from koord.embedded.apiserver.catalog import PrinterColumn
 from koord.embedded.apiserver.crd import jsonpath
-from koord.embedded.apiserver.rest.table_conversion import age_of_timestamp
+from koord.embedded.apiserver.printing.table_columns import age_since
+from koord.embedded.apiserver.schema.builtin_decoding import is_number
 from koord.values import timestamp
 
 Obj = dict[str, Any]
@@ -51,18 +52,14 @@ def _cell(path: jsonpath.JsonPath, kind: str, obj: Obj, now: float) -> Any:
         case "string":
             return _text_cell(value)
         case "integer":
-            return int(value) if _is_number(value) else None
+            return int(value) if is_number(value) else None
         case "number":
-            return value if _is_number(value) else None
+            return value if is_number(value) else None
         case "boolean":
             return value if isinstance(value, bool) else None
         case "date" if isinstance(value, str):
             return _age_cell(value, now)
     return None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _text_cell(value: Any) -> str:
@@ -85,6 +82,6 @@ def _age_cell(value: str, now: float) -> str:
     if value in ("", "null"):
         return "<unknown>"
     try:
-        return age_of_timestamp(timestamp.text(timestamp.parse(value)), now)
+        return age_since(timestamp.text(timestamp.parse(value)), now)
     except ValueError:
         return "<invalid>"

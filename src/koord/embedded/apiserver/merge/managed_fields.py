@@ -13,8 +13,14 @@ from collections.abc import Callable
 from koord.api.patch.merge_patch import Obj
 from koord.embedded.apiserver.merge import fieldset, managed_entries
 from koord.embedded.apiserver.merge.compare import Comparison, compare, equal_values
-from koord.embedded.apiserver.merge.managed_entries import UPDATE, ManagerKey, Managers
-from koord.embedded.apiserver.merge.reset_fields import STRIPPED_FIELDS, FieldFilter, keep_all_fields
+from koord.embedded.apiserver.merge.managed_entries import (
+    STRIPPED_FIELDS,
+    UPDATE,
+    FieldFilter,
+    ManagerKey,
+    Managers,
+    keep_all_fields,
+)
 from koord.embedded.apiserver.merge.typed_value import UNTYPED, collapse_atomic_fields, zero_object
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 

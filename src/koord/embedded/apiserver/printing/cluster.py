@@ -12,12 +12,12 @@ from koord.embedded.apiserver.printing.table_columns import (
     Obj,
     age_cell,
     age_since,
+    human_duration,
     kind_table,
     name,
     spec,
     status,
 )
-from koord.embedded.apiserver.rest.table_conversion import human_duration
 
 
 def _aged(obj: Obj, now: float) -> Sequence[Any]:

@@ -4,13 +4,14 @@ out.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
 
 from koord.embedded.apiserver.rest.object_metadata import ordered_metadata
 from koord.embedded.apiserver.rest.options import DeleteRequestOptions
+from koord.values import timestamp
 
 Obj = dict[str, Any]
 ORPHAN = "orphan"
@@ -100,8 +101,7 @@ def _set_deletion_timestamp(meta: Obj, now: str) -> None:
 
 
 def shift_timestamp(stamp: str, seconds: int) -> str:
-    moved = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ") + timedelta(seconds=seconds)
-    return moved.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return timestamp.text(timestamp.parse(stamp) + timedelta(seconds=seconds))
 
 
 def finalizers_after_delete(held: list[str], options: DeleteRequestOptions, orphans_by_default: bool) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import StatusError, bad_request, too_many_requests
 from koord.embedded.apiserver.kinds.label_validation import parse_optional_selector
 from koord.embedded.apiserver.rest.create_update import UPDATE_TRIES, ObjectWriter, uid_mismatch_message
