@@ -19,9 +19,10 @@ from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.pod import Pod, PodSpec
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import to_dict
+from koord.embedded.workloads.expectations import WrittenVersions
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.typed_client import Client
-from koord.kube.controller.controller import Controller, ReconcileResult
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
@@ -30,6 +31,7 @@ from koord.kube.transport.api_error import ApiError
 from koord.telemetry.clock import Clock
 
 K = TypeVar("K", bound=Hashable)
+O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
 DEFAULT_WORKERS = 5
 # Timers may fire a hair early; a moment that close to the next second is that second.
@@ -71,6 +73,37 @@ class ControllerContext(msgspec.Struct, frozen=True):
             await informer.wait_for_sync()
         await Controller(name, queue, reconcile, workers=workers).run()
 
+    async def update_status(
+        self,
+        resource: Resource[O],
+        obj: O,
+        patch: Unstructured,
+        *,
+        exactly: bool = False,
+        written: WrittenVersions | None = None,
+    ) -> ReconcileResult | None:
+        """Patch the status, and note its version in `written`. Return None to go on, or how the sync ends: the
+        object is gone, or the server refused.
+        """
+        answer = await patch_status(self.client, resource, obj, patch, exactly=exactly)
+        if isinstance(answer, ApiError):
+            return Done() if answer.not_found else Requeue(answer.message)
+        if answer is not None and written is not None:
+            written.record(answer)
+        return None
+
+
+def sync_result(refused: ApiError | None, wait_s: float | None = None) -> ReconcileResult:
+    """Return how a sync ends: with a retry of what was refused, after a wait, or for good."""
+    if refused is not None:
+        return Requeue(refused.message)
+    return Done() if wait_s is None else RequeueAfter(wait_s)
+
+
+def error_unless_gone(answer: object) -> ApiError | None:
+    """Return the error of a write. There is none where the object is gone or another one has its name."""
+    return answer if isinstance(answer, ApiError) and not answer.not_found and not answer.conflict else None
+
 
 class WorkloadController(Protocol):
     """One controller: it registers with the informers when it is made, and works while `run` runs."""
@@ -102,9 +135,6 @@ class PodSpecInterner:
             self._known.clear()
         placed = msgspec.structs.replace(known, node_name=spec.node_name) if spec.node_name else known
         return msgspec.structs.replace(pod, spec=placed)
-
-
-O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
 
 def status_patch(old: msgspec.Struct, new: msgspec.Struct) -> Unstructured:
