@@ -20,7 +20,13 @@ from koord.api.kubernetes.builtin_kinds import (
 from koord.api.kubernetes.disruption import PodDisruptionBudget, PodDisruptionBudgetStatus
 from koord.api.kubernetes.meta import Condition, OwnerReference
 from koord.api.kubernetes.pod import Pod
-from koord.embedded.workloads.controller_context import ControllerContext, seconds_until, status_patch
+from koord.embedded.workloads.controller_context import (
+    ControllerContext,
+    ServedKinds,
+    discover,
+    seconds_until,
+    status_patch,
+)
 from koord.embedded.workloads.controller_ref import (
     controller_owner,
     controller_owner_of_kind,
@@ -30,7 +36,6 @@ from koord.embedded.workloads.controller_ref import (
     selector_index_key,
     spec_selector,
 )
-from koord.embedded.workloads.discovery import ServedKinds, discover
 from koord.embedded.workloads.pod_state import is_pod_ready
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue

@@ -14,8 +14,7 @@ from koord.api.kubernetes.core_v1 import Namespace
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import LegacyCondition
-from koord.embedded.workloads.controller_context import ControllerContext, status_patch
-from koord.embedded.workloads.discovery import ServedKind, discover
+from koord.embedded.workloads.controller_context import ControllerContext, ServedKind, discover, status_patch
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.informer.cache import ObjectChange, object_key

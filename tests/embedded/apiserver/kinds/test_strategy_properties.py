@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.embedded.apiserver.kinds.cron_schedule import cron_schedule_error
+from koord.embedded.apiserver.kinds.cron_job import cron_schedule_error
 from koord.embedded.apiserver.kinds.internal_types import internal_diff, to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pull_policy
 from koord.embedded.apiserver.kinds.registry import STRATEGIES

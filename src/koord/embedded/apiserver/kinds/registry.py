@@ -9,11 +9,12 @@ from collections.abc import Mapping
 
 from koord.embedded.apiserver.kinds import (
     apps,
-    batch,
     config_map_secret,
+    cron_job,
     daemon_set,
     defaults_only,
     event,
+    job,
     node,
     persistent_volume,
     rbac,
@@ -76,7 +77,7 @@ _GROUPS: Mapping[str, Mapping[str, KindStrategy]] = {
         "StatefulSet": stateful_set.STATEFUL_SET,
     },
     "autoscaling": {"HorizontalPodAutoscaler": defaults_only.AUTOSCALER},
-    "batch": {"CronJob": batch.CRON_JOB, "Job": batch.JOB},
+    "batch": {"CronJob": cron_job.CRON_JOB, "Job": job.JOB},
     "coordination.k8s.io": {"Lease": node.LEASE},
     "discovery.k8s.io": {"EndpointSlice": defaults_only.ENDPOINT_SLICE},
     "events.k8s.io": {"Event": event.EVENTS_V1_EVENT},
