@@ -43,20 +43,22 @@ def annotation_errors(found: Obj, path: str) -> FieldErrors:
     return errors
 
 
-def _expression_errors(found: Obj, path: str) -> FieldErrors:
-    errors: list[ApiFieldError] = []
+def operator_errors(found: Obj, path: str) -> list[ApiFieldError]:
+    """Return the errors of the operator of an expression, and of its values where it wants some or none."""
     operator, values = found.get("operator", ""), found.get("values")
     if operator in ("In", "NotIn"):
-        if not values:
-            errors.append(required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
-    elif operator in ("Exists", "DoesNotExist"):
-        if values:
-            detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            errors.append(forbidden_field(f"{path}.values", detail))
-    else:
-        errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
+        detail = "must be specified when `operator` is 'In' or 'NotIn'"
+        return [] if values else [required(f"{path}.values", detail)]
+    if operator in ("Exists", "DoesNotExist"):
+        detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+        return [forbidden_field(f"{path}.values", detail)] if values else []
+    return [invalid_value(f"{path}.operator", operator, "not a valid selector operator")]
+
+
+def _expression_errors(found: Obj, path: str) -> FieldErrors:
+    errors = operator_errors(found, path)
     errors += qualified_name_errors(found.get("key", ""), f"{path}.key")
-    for i, value in enumerate(values or ()):
+    for i, value in enumerate(found.get("values") or ()):
         errors += label_value_errors(value, f"{path}.values[{i}]")
     return errors
 

@@ -81,7 +81,7 @@ def track_update(
     """Return the managedFields of `new` after `manager` turned `old` into it; `old` is None on create.
 
     `new` may carry managedFields of its own, which an update may edit or reset. `ownable` is the filter of the
-    resource or subresource from `reset_fields`. `now` is RFC 3339 in UTC with whole seconds; None writes no
+    resource or subresource from `managed_entries`. `now` is RFC 3339 in UTC with whole seconds; None writes no
     time, as the scale subresource does.
     """
     held = managed_entries.managed_fields_of(old)
