@@ -17,7 +17,7 @@ from koord.api.kubernetes.pod import Pod, PodSpec
 from koord.api.kubernetes.pod_policy import PodDisruptionBudget
 from koord.api.model import convert
 from koord.embedded.workloads import disruption_controller, node_health, owner_graph, pod_gc, taint_eviction
-from koord.embedded.workloads.discovery import parse_discovery
+from koord.embedded.workloads.controller_context import parse_discovery
 from tests.embedded.workloads.builders import NOW, node, pod, taint
 
 # -- budgets

@@ -15,7 +15,7 @@ import msgspec
 
 from koord.api.kubernetes.meta import DeleteOptions
 from koord.embedded.apiserver.catalog import ServedResource
-from koord.embedded.apiserver.crd import finalizer, naming
+from koord.embedded.apiserver.crd import definition_strategy, naming
 from koord.embedded.apiserver.crd.definition_strategy import CRD_STORAGE_KEY
 from koord.embedded.apiserver.crd.resources import served_resources
 from koord.embedded.apiserver.rest import field_manager
@@ -164,7 +164,7 @@ class DefinitionController:
     def _finalize(self, name: str, obj: Obj) -> None:
         """Delete all objects of the CRD; when none is left, remove the finalizer or the CRD."""
         deps = self._deps
-        if finalizer.CLEANUP_FINALIZER not in obj["metadata"].get("finalizers", ()):
+        if definition_strategy.CLEANUP_FINALIZER not in obj["metadata"].get("finalizers", ()):
             return
         if naming.is_established(obj):
             self._serve(name, obj)  # as one that takes no new objects
@@ -172,11 +172,11 @@ class DefinitionController:
         for record in list(deps.store.collection(name).scan()):
             self._delete_object(name, record, now)
         if len(deps.store.collection(name)):
-            status = finalizer.deletion_in_progress_status(obj, now)
+            status = definition_strategy.deletion_in_progress_status(obj, now)
             if status != obj["status"]:
                 self._write_status(name, obj, status)
             return
-        released = finalizer.without_cleanup_finalizer(obj)
+        released = definition_strategy.without_cleanup_finalizer(obj)
         if released["metadata"].get("finalizers"):
             deps.store.put(CRD_STORAGE_KEY, "", name, released, released["metadata"].get("labels") or {})
         else:

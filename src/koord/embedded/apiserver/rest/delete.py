@@ -11,10 +11,9 @@ import msgspec
 from koord.api.kubernetes.meta import DeleteOptions, Preconditions
 from koord.api.model import to_dict
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import OPTIMISTIC_LOCK_ERROR
 from koord.embedded.apiserver.catalog import ServedResource
-from koord.embedded.apiserver.crd import definition_strategy, finalizer
 from koord.embedded.apiserver.rest.create_update import UPDATE_TRIES, ObjectWriter
 from koord.embedded.apiserver.rest.delete_plan import DeleteFacts, DeletePlan, decide_delete, mark_namespace_terminating
 from koord.embedded.apiserver.rest.listing import list_page
@@ -80,8 +79,9 @@ class Deleter:
             marked = mark_namespace_terminating(obj, now)
             if obj.get("spec", {}).get("finalizers"):
                 return DeletePlan(None if marked is obj else marked, remove=False)
-        if resource.storage == definition_strategy.CRD_STORAGE_KEY:
-            return finalizer.mark_for_deletion(obj, now)
+        if resource.strategy.mark_for_deletion is not None:
+            marked = resource.strategy.mark_for_deletion(obj, now)
+            return DeletePlan(None if marked is obj else marked, remove=False)
         facts = DeleteFacts(now, resource.storage == "pods", resource.orphans_by_default)
         return decide_delete(obj, options, facts)
 

@@ -13,8 +13,9 @@ import msgspec
 
 from koord.api.kubernetes.meta import DeleteOptions, Preconditions
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import StatusError, bad_request, too_many_requests
+from koord.embedded.apiserver.kinds.label_validation import parse_optional_selector
 from koord.embedded.apiserver.rest.create_update import UPDATE_TRIES, ObjectWriter, uid_mismatch_message
 from koord.embedded.apiserver.rest.delete import Deleter, check_preconditions
 from koord.embedded.apiserver.rest.object_metadata import deep_copy, ordered_metadata
@@ -24,7 +25,6 @@ from koord.embedded.apiserver.rest.options import (
 )
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
 from koord.embedded.apiserver.rest.subresource_strategy import STATUS_STRATEGY
-from koord.values.selector import Selector, SelectorError
 
 Obj = dict[str, Any]
 SERVER_USER_AGENT = "kube-apiserver"  # how the server signs what it writes on its own account
@@ -221,15 +221,10 @@ def budgets_selecting(pod: Obj, budgets: Sequence[Obj]) -> list[Obj]:
     labels = pod["metadata"].get("labels", {})
     found = []
     for budget in budgets:
-        selector = budget.get("spec", {}).get("selector")
-        if selector is None:
-            continue
-        expressions = [(e["key"], e["operator"], e.get("values", ())) for e in selector.get("matchExpressions", ())]
-        try:
-            if Selector.from_label_selector(selector.get("matchLabels", {}), expressions).matches(labels):
-                found.append(budget)
-        except SelectorError:
-            continue  # a broken selector protects nobody, as in the disruption controller
+        selector = parse_optional_selector(budget.get("spec", {}).get("selector"))
+        # A broken selector protects nobody, as in the disruption controller.
+        if selector is not None and selector.matches(labels):
+            found.append(budget)
     return found
 
 

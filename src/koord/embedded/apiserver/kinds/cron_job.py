@@ -1,13 +1,32 @@
-"""This module checks that a text is a schedule that Kubernetes' cron library parses, in its own words."""
+"""This module holds the strategy of CronJob.
+
+It checks that a schedule is one that Kubernetes' cron library parses, in that library's words.
+"""
 
 from __future__ import annotations
 
 import functools
 import zoneinfo
+from typing import Any
 
+from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, required
+from koord.embedded.apiserver.kinds import strategy
+from koord.embedded.apiserver.kinds.job import default_failure_policy, job_spec_errors
+from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
+from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.validators import (
+    NOT_NEGATIVE,
+    even_if_absent,
+    fields,
+    first_of,
+    non_empty,
+    one_of,
+)
 from koord.values import duration
 from koord.values.go_format import integer, integer_refusal
 
+Obj = dict[str, Any]
+MAX_CRON_JOB_NAME_CHARS = 52
 _MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec"
 _DAYS = "sun mon tue wed thu fri sat"
 # (lowest, highest, names) of minute, hour, day of month, month, day of week
@@ -113,3 +132,64 @@ def time_zone_error(name: str) -> str:
     if name.lower() == "local":
         return "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
     return "" if name in _iana_time_zones() else f"unknown time zone {name}"
+
+
+def _default_cron_job(obj: Obj) -> None:
+    spec = obj.setdefault("spec", {})
+    for key, value in (
+        ("concurrencyPolicy", "Allow"),
+        ("suspend", False),
+        ("successfulJobsHistoryLimit", 3),
+        ("failedJobsHistoryLimit", 1),
+    ):
+        if spec.get(key) is None:
+            spec[key] = value
+    template = spec.setdefault("jobTemplate", {})
+    template.setdefault("metadata", {})
+    inner = template.setdefault("spec", {})
+    default_failure_policy(inner)
+    default_pod_template(inner)
+
+
+_CRON_RULES = fields(
+    {
+        "startingDeadlineSeconds": NOT_NEGATIVE,
+        "concurrencyPolicy": even_if_absent(first_of(non_empty(), one_of("Allow", "Forbid", "Replace"))),
+    }
+)
+_HISTORY_RULES = fields({"successfulJobsHistoryLimit": NOT_NEGATIVE, "failedJobsHistoryLimit": NOT_NEGATIVE})
+
+
+def _cron_job_errors(obj: Obj) -> list[ApiFieldError]:
+    spec = obj["spec"]
+    errors: list[ApiFieldError] = []
+    schedule = spec.get("schedule", "")
+    if not schedule:
+        errors.append(required("spec.schedule"))
+    elif refusal := cron_schedule_error(schedule):
+        errors.append(invalid_value("spec.schedule", schedule, refusal))
+    errors += _CRON_RULES(spec, "spec")
+    zone = spec.get("timeZone")
+    if zone is not None and (refusal := time_zone_error(zone)):
+        errors.append(invalid_value("spec.timeZone", zone, refusal))
+    errors += job_spec_errors(spec["jobTemplate"]["spec"], "spec.jobTemplate.spec")
+    return [*errors, *_HISTORY_RULES(spec, "spec")]
+
+
+def _cron_job_create_errors(obj: Obj) -> list[ApiFieldError]:
+    errors = _cron_job_errors(obj)
+    name = obj["metadata"]["name"]
+    if len(name) > MAX_CRON_JOB_NAME_CHARS:  # the jobs that it makes need room for a time
+        errors.append(
+            invalid_value("metadata.name", name, f"must be no more than {MAX_CRON_JOB_NAME_CHARS} characters")
+        )
+    return errors
+
+
+CRON_JOB = KindStrategy(
+    default=_default_cron_job,
+    prepare_create=strategy.begin_generation,
+    prepare_update=strategy.bump_generation_on("spec"),
+    validate_create=_cron_job_create_errors,
+    validate_update=lambda new, old: _cron_job_errors(new),
+)

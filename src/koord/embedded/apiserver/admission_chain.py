@@ -1,5 +1,5 @@
 """The admission chain between a decoded request and the store: first plugins that may change the object,
-then plugins that may only refuse. The plugins are in `plugins`.
+then plugins that may only refuse. The plugins are in `admission`.
 """
 
 from __future__ import annotations

@@ -1,47 +1,46 @@
-"""This module holds the strategies of Job and CronJob."""
+"""This module holds the strategy of Job, with its pod failure policy and its success policy."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, not_supported, required, too_long
-from koord.embedded.apiserver.kinds import cron_schedule, job_policy, label_validation, strategy
+from koord.embedded.apiserver.api_errors import (
+    ApiFieldError,
+    duplicate,
+    invalid_value,
+    not_supported,
+    required,
+    too_long,
+    too_many,
+)
+from koord.embedded.apiserver.kinds import label_validation, strategy
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
 from koord.embedded.apiserver.kinds.pod.spec import (
-    SELECTOR_MISMATCH,
-    parse_label_selector,
     pod_template_errors,
     selector_for_message,
+    template_label_errors,
 )
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.kinds.validators import (
     IMMUTABLE,
+    NOT_NEGATIVE,
     FieldErrors,
-    at_least,
-    even_if_absent,
     fields,
-    first_of,
-    non_empty,
     one_of,
 )
-from koord.values.selector import NOTHING
+from koord.values.go_format import integer, quoted
 
 Obj = dict[str, Any]
-NOT_NEGATIVE = at_least(0)
 MAX_INT32 = 2**31 - 1
 MAX_INDEXED_COMPLETIONS = 100_000
 UID_LABEL, NAME_LABEL = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
 _LEGACY_LABELS = ("controller-uid", "job-name")  # from before the domain was put in front
-MAX_CRON_JOB_NAME_CHARS = 52
 _COUNT_RULES = fields(
     dict.fromkeys(
         ("parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished"), NOT_NEGATIVE
     )
 )
-
-
-# Job ---------------------------------------------------------------------------------------------------------------
 
 
 def default_job_spec(spec: Obj) -> None:
@@ -59,7 +58,7 @@ def default_job_spec(spec: Obj) -> None:
         spec["podReplacementPolicy"] = "TerminatingOrFailed" if spec.get("podFailurePolicy") is None else "Failed"
 
 
-def _default_failure_policy(spec: Obj) -> None:
+def default_failure_policy(spec: Obj) -> None:
     for found in (spec.get("podFailurePolicy") or {}).get("rules") or ():
         for condition in found.get("onPodConditions") or ():
             condition["status"] = condition.get("status") or "True"
@@ -68,7 +67,7 @@ def _default_failure_policy(spec: Obj) -> None:
 def _default_job(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
     default_job_spec(spec)
-    _default_failure_policy(spec)
+    default_failure_policy(spec)
     default_pod_template(spec)
     _labels_from_template(obj)
 
@@ -151,7 +150,7 @@ def _managed_by_errors(value: str, path: str) -> FieldErrors:
     return errors
 
 
-def _job_spec_errors(spec: Obj, path: str) -> list[ApiFieldError]:
+def job_spec_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     """Return the errors of a JobSpec, for jobs and for job templates alike."""
     errors = list(_COUNT_RULES(spec, path))
     per_index, failed = spec.get("backoffLimitPerIndex"), spec.get("maxFailedIndexes")
@@ -167,13 +166,13 @@ def _job_spec_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     if mode is not None:
         errors += _completion_mode_errors(spec, mode, path)
     if spec.get("podFailurePolicy") is not None:
-        errors += job_policy.failure_policy_errors(spec, f"{path}.podFailurePolicy")
+        errors += failure_policy_errors(spec, f"{path}.podFailurePolicy")
     if spec.get("successPolicy") is not None:
         if mode != "Indexed":
             shown = to_internal("SuccessPolicy", spec["successPolicy"])
             errors.append(invalid_value(f"{path}.successPolicy", shown, "requires indexed completion mode"))
         else:
-            errors += job_policy.success_policy_errors(spec, f"{path}.successPolicy")
+            errors += success_policy_errors(spec, f"{path}.successPolicy")
     if spec.get("podReplacementPolicy") is not None:
         errors += _replacement_policy_errors(spec, f"{path}.podReplacementPolicy")
     errors += pod_template_errors(spec.get("template") or {}, f"{path}.template")
@@ -218,21 +217,19 @@ def _selector_match_errors(obj: Obj) -> list[ApiFieldError]:
         if selector is None
         else list(label_validation.label_selector_errors(selector, "spec.selector"))
     )
-    found = parse_label_selector(selector) if selector is not None else NOTHING
-    labels = (template.get("metadata") or {}).get("labels") or {}
-    if found is not None and not found.matches(labels):
-        shown = {key: labels[key] for key in sorted(labels)} or None
-        errors.append(invalid_value("spec.template.metadata.labels", shown, SELECTOR_MISMATCH))
+    found = label_validation.parse_optional_selector(selector)
+    if found is not None:
+        errors += template_label_errors(template, found, "spec.template")
     return errors
 
 
 def _job_errors(obj: Obj) -> list[ApiFieldError]:
-    return _generated_selector_errors(obj) + _job_spec_errors(obj["spec"], "spec") + _selector_match_errors(obj)
+    return _generated_selector_errors(obj) + job_spec_errors(obj["spec"], "spec") + _selector_match_errors(obj)
 
 
 def _job_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     spec, before = new["spec"], old["spec"]
-    errors = _job_errors(new) + _job_spec_errors(spec, "spec") + _selector_match_errors(new)
+    errors = _job_errors(new) + job_spec_errors(spec, "spec") + _selector_match_errors(new)
     errors += _completions_change_errors(spec, before)
     if spec.get("selector") != before.get("selector"):
         errors.append(invalid_value("spec.selector", selector_for_message(spec.get("selector")), IMMUTABLE))
@@ -286,13 +283,13 @@ def _template_change_errors(spec: Obj, before: Obj, old: Obj) -> list[ApiFieldEr
 def _with_scheduling_fields_of(template: Obj, was: Obj) -> Obj:
     meta = dict(template.get("metadata") or {})
     for key in ("labels", "annotations"):
-        _copy_or_drop(meta, was.get("metadata") or {}, key)
+        strategy.copy_or_drop(meta, was.get("metadata") or {}, key)
     inner = dict(template.get("spec") or {})
     for key in _MUTABLE_WHILE_SUSPENDED:
-        _copy_or_drop(inner, was.get("spec") or {}, key)
+        strategy.copy_or_drop(inner, was.get("spec") or {}, key)
     before = (was.get("spec") or {}).get("affinity")
     affinity = dict(inner.get("affinity") or {})
-    _copy_or_drop(affinity, before or {}, "nodeAffinity")
+    strategy.copy_or_drop(affinity, before or {}, "nodeAffinity")
     if affinity or before is not None:
         inner["affinity"] = affinity
     else:
@@ -300,11 +297,153 @@ def _with_scheduling_fields_of(template: Obj, was: Obj) -> Obj:
     return {**template, "metadata": meta, "spec": inner}
 
 
-def _copy_or_drop(into: Obj, source: Obj, key: str) -> None:
-    if key in source:
-        into[key] = source[key]
-    else:
-        into.pop(key, None)
+# Policies ------------------------------------------------------------------------------------------------------------
+
+_ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
+_OPERATORS = ("In", "NotIn")
+MAX_RULES = 20
+_INTERVAL_PARTS = (
+    "the fragment {} violates the requirement that an index interval can have at most two parts separated by '-'"
+)
+MAX_EXIT_CODES = 255
+
+
+def _go_string_list(values: tuple[str, ...]) -> str:
+    return "[" + " ".join(quoted(value) for value in values) + "]"
+
+
+def _choice_errors(value: str, path: str, allowed: tuple[str, ...]) -> list[ApiFieldError]:
+    if not value:
+        return [required(path, f"valid values: {_go_string_list(allowed)}")]
+    return [] if value in allowed else [not_supported(path, value, allowed)]
+
+
+def failure_policy_errors(spec: Obj, path: str) -> list[ApiFieldError]:
+    template = (spec.get("template") or {}).get("spec") or {}
+    known = {c.get("name", "") for key in ("containers", "initContainers") for c in template.get(key) or ()}
+    errors: list[ApiFieldError] = []
+    rules = spec["podFailurePolicy"].get("rules") or []
+    if len(rules) > MAX_RULES:
+        errors.append(too_many(f"{path}.rules", len(rules), MAX_RULES))
+    for i, found in enumerate(rules):
+        errors += _failure_rule_errors(found, f"{path}.rules[{i}]", known, spec)
+    return errors
+
+
+def _failure_rule_errors(found: Obj, path: str, known: set[str], spec: Obj) -> list[ApiFieldError]:
+    action = found.get("action", "")
+    errors = _choice_errors(action, f"{path}.action", _ACTIONS)
+    if action == "FailIndex" and spec.get("backoffLimitPerIndex") is None:
+        errors.append(invalid_value(f"{path}.action", action, "requires the backoffLimitPerIndex to be set"))
+    codes, conditions = found.get("onExitCodes"), found.get("onPodConditions")
+    if codes is not None:
+        errors += _exit_code_errors(codes, f"{path}.onExitCodes", known)
+    for i, condition in enumerate(conditions or ()):
+        at = f"{path}.onPodConditions[{i}]"
+        errors += label_validation.qualified_name_errors(condition.get("type", ""), f"{at}.type")
+        errors += one_of("False", "True", "Unknown")(condition.get("status", ""), f"{at}.status")
+    if codes is not None and conditions:
+        errors.append(_invalid_without_value(path, "specifying both OnExitCodes and OnPodConditions is not supported"))
+    if codes is None and not conditions:
+        errors.append(_invalid_without_value(path, "specifying one of OnExitCodes and OnPodConditions is required"))
+    return errors
+
+
+def _invalid_without_value(path: str, detail: str) -> ApiFieldError:
+    """Return an invalid-value error without the value, which is how kube-apiserver reports it here."""
+    return ApiFieldError(path, "FieldValueInvalid", f"Invalid value: {detail}")
+
+
+def _exit_code_errors(found: Obj, path: str, known: set[str]) -> list[ApiFieldError]:
+    operator, values = found.get("operator", ""), found.get("values") or []
+    errors = _choice_errors(operator, f"{path}.operator", _OPERATORS)
+    name = found.get("containerName")
+    if name is not None and name not in known:
+        detail = "must be one of the container or initContainer names in the pod template"
+        errors.append(invalid_value(f"{path}.containerName", name, detail))
+    at = f"{path}.values"
+    if not values:
+        errors.append(invalid_value(at, values, "at least one value is required"))
+    elif len(values) > MAX_EXIT_CODES:
+        errors.append(too_many(at, len(values), MAX_EXIT_CODES))
+    seen: set[int] = set()
+    for i, value in enumerate(values):
+        if operator == "In" and value == 0:
+            errors.append(invalid_value(f"{at}[{i}]", value, "must not be 0 for the In operator"))
+        if value in seen:
+            errors.append(duplicate(f"{at}[{i}]", value))
+        seen.add(value)
+    if values != sorted(values):
+        errors.append(invalid_value(at, values, "must be ordered"))
+    return errors
+
+
+def success_policy_errors(spec: Obj, path: str) -> list[ApiFieldError]:
+    rules, at = spec["successPolicy"].get("rules") or [], f"{path}.rules"
+    errors: list[ApiFieldError] = []
+    if not rules:
+        detail = "at least one rules must be specified when the successPolicy is specified"
+        errors.append(required(at, detail))
+    if len(rules) > MAX_RULES:
+        errors.append(too_many(at, len(rules), MAX_RULES))
+    for i, found in enumerate(rules):
+        errors += _success_rule_errors(found, f"{at}[{i}]", spec.get("completions") or 0)
+    return errors
+
+
+def _success_rule_errors(found: Obj, path: str, completions: int) -> list[ApiFieldError]:
+    count, indexes = found.get("succeededCount"), found.get("succeededIndexes")
+    if count is None and indexes is None:
+        return [required(path, "at least one of succeededCount or succeededIndexes must be specified")]
+    errors: list[ApiFieldError] = []
+    total = 0
+    if indexes is not None:
+        total, refusal = _count_indexes(indexes, completions)
+        if refusal:
+            detail = f"error parsing succeededIndexes: {refusal}"
+            errors.append(invalid_value(f"{path}.succeededIndexes", indexes, detail))
+    if count is not None:
+        at = f"{path}.succeededCount"
+        if count < 0:
+            errors.append(invalid_value(at, count, "must be greater than or equal to 0"))
+        if count > completions:
+            detail = f"must be less than or equal to {completions} (the number of specified completions)"
+            errors.append(invalid_value(at, count, detail))
+        if indexes is not None and count > total:
+            detail = (
+                f"must be less than or equal to {total} (the number of indexes in the specified succeededIndexes field)"
+            )
+            errors.append(invalid_value(at, count, detail))
+    return errors
+
+
+def _count_indexes(text: str, completions: int) -> tuple[int, str]:
+    """Return how many indexes a text such as "0-2,5" names, and why it cannot be parsed, empty when it can."""
+    if not text:
+        return 0, ""
+    total, last = 0, -1
+    for part in text.split(","):
+        ends = part.split("-")
+        if len(ends) > 2:
+            return (
+                0,
+                _INTERVAL_PARTS.format(quoted(part)),
+            )
+        numbers = []
+        for end in ends:
+            number = integer(end)
+            if number is None:
+                return 0, f"cannot convert string to integer for index: {quoted(end)}"
+            if number >= completions:
+                return 0, f"too large index: {quoted(end)}"
+            numbers.append(number)
+        if last >= numbers[0]:
+            return 0, f"non-increasing order, previous: {last}, current: {numbers[0]}"
+        if len(numbers) == 2 and numbers[0] >= numbers[1]:
+            return 0, f"non-increasing order, previous: {numbers[0]}, current: {numbers[1]}"
+        total += numbers[-1] - numbers[0] + 1
+        last = numbers[-1]
+    return total, ""
 
 
 JOB = KindStrategy(
@@ -314,68 +453,4 @@ JOB = KindStrategy(
     validate_create=_job_errors,
     validate_update=_job_update_errors,
     selectable_fields={"status.successful": lambda obj: str(obj.get("status", {}).get("succeeded", 0))},
-)
-
-
-# CronJob -----------------------------------------------------------------------------------------------------------
-
-
-def _default_cron_job(obj: Obj) -> None:
-    spec = obj.setdefault("spec", {})
-    for key, value in (
-        ("concurrencyPolicy", "Allow"),
-        ("suspend", False),
-        ("successfulJobsHistoryLimit", 3),
-        ("failedJobsHistoryLimit", 1),
-    ):
-        if spec.get(key) is None:
-            spec[key] = value
-    template = spec.setdefault("jobTemplate", {})
-    template.setdefault("metadata", {})
-    inner = template.setdefault("spec", {})
-    _default_failure_policy(inner)
-    default_pod_template(inner)
-
-
-_CRON_RULES = fields(
-    {
-        "startingDeadlineSeconds": NOT_NEGATIVE,
-        "concurrencyPolicy": even_if_absent(first_of(non_empty(), one_of("Allow", "Forbid", "Replace"))),
-    }
-)
-_HISTORY_RULES = fields({"successfulJobsHistoryLimit": NOT_NEGATIVE, "failedJobsHistoryLimit": NOT_NEGATIVE})
-
-
-def _cron_job_errors(obj: Obj) -> list[ApiFieldError]:
-    spec = obj["spec"]
-    errors: list[ApiFieldError] = []
-    schedule = spec.get("schedule", "")
-    if not schedule:
-        errors.append(required("spec.schedule"))
-    elif refusal := cron_schedule.cron_schedule_error(schedule):
-        errors.append(invalid_value("spec.schedule", schedule, refusal))
-    errors += _CRON_RULES(spec, "spec")
-    zone = spec.get("timeZone")
-    if zone is not None and (refusal := cron_schedule.time_zone_error(zone)):
-        errors.append(invalid_value("spec.timeZone", zone, refusal))
-    errors += _job_spec_errors(spec["jobTemplate"]["spec"], "spec.jobTemplate.spec")
-    return [*errors, *_HISTORY_RULES(spec, "spec")]
-
-
-def _cron_job_create_errors(obj: Obj) -> list[ApiFieldError]:
-    errors = _cron_job_errors(obj)
-    name = obj["metadata"]["name"]
-    if len(name) > MAX_CRON_JOB_NAME_CHARS:  # the jobs that it makes need room for a time
-        errors.append(
-            invalid_value("metadata.name", name, f"must be no more than {MAX_CRON_JOB_NAME_CHARS} characters")
-        )
-    return errors
-
-
-CRON_JOB = KindStrategy(
-    default=_default_cron_job,
-    prepare_create=strategy.begin_generation,
-    prepare_update=strategy.bump_generation_on("spec"),
-    validate_create=_cron_job_create_errors,
-    validate_update=lambda new, old: _cron_job_errors(new),
 )
