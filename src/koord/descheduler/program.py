@@ -54,6 +54,15 @@ class Descheduler:
         self.last_outcome: RoundOutcome | None = None  # of the latest round, for explanations
         self.last_round_s = 0.0  # when that was
 
+    async def start(self) -> None:
+        self._context.recorder.start()
+
+    async def on_synced(self) -> None:
+        await self._context.informers.wait_for_cache_sync()
+
+    async def stop(self) -> None:
+        await self._context.recorder.stop()
+
     async def lead(self) -> None:
         """Run a round each interval until cancelled, counted from its start; with interval 0 run one round only."""
         for field, why in config_warnings(self.setup):

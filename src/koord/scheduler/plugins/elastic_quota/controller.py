@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from koord.api.annotations.codec import MalformedAnnotation
@@ -189,7 +189,8 @@ class QuotaStatusController:
         # By object: the figures that are known to be shown, and the revision of the object that was looked at.
         self._written: dict[QuotaKey, tuple[Any, str]] = {}
         self.writes = 0
-        self.observe_write_s: Callable[[float], None] | None = None  # told how many seconds a write took
+        metrics = context.metrics
+        self._observe_write_s = metrics.quota_status_s.observe if metrics is not None else None
 
     async def run(self) -> None:
         self._seen_versions = None  # another leader may have written meanwhile
@@ -247,8 +248,8 @@ class QuotaStatusController:
                     self._quiet.warning("the status of quota %s/%s is not written: %s", *_quota_key(live), answer)
                     return False
                 self.writes += 1
-                if self.observe_write_s is not None:
-                    self.observe_write_s(self._clock.monotonic() - started)
+                if self._observe_write_s is not None:
+                    self._observe_write_s(self._clock.monotonic() - started)
             self._written[_quota_key(live)] = (found, meta.resource_version)
             return True
 
