@@ -228,6 +228,15 @@ class LeaderElector:
 
     async def _write_release(self, given_back: LeaderElectionRecord, stored: Unstructured) -> bool:
         result = await self._put(given_back, stored)
+        if isinstance(result, ApiError) and result.conflict:
+            # A renewal that was cut short may have been written all the same.
+            found = await self._client.dynamic.get(LEASES, self.config.name, self.config.namespace)
+            if isinstance(found, ApiError):
+                return self._failed("read", found)
+            record = lease.record_from_lease(convert(found, Lease))
+            if record.holder != self.config.identity or record.acquired_at not in self._own_acquire_times:
+                return True  # another holds it by now
+            result = await self._put(given_back, found)
         if isinstance(result, ApiError):
             return self._failed("release", result)
         self._observe(given_back, self._clock.monotonic())
