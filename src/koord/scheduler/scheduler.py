@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from koord.api.model import ObjectReference
 from koord.kube.client.typed_client import Client
+from koord.kube.controller.process import StandaloneProgram
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.malformed_objects import MalformedObject
@@ -266,36 +267,9 @@ def _next_pod_plugin(profiles: Mapping[str, SchedulerProfile]) -> Plugin | None:
     return next((plugin for profile in profiles.values() for plugin in profile.plugins_at("next_pod")), None)
 
 
-class StandaloneScheduler:
-    """Run a scheduler without leader election, as something that is started and stopped, in a process that has no
-    rival.
-    """
+class StandaloneScheduler(StandaloneProgram[Scheduler]):
+    """Run a scheduler without leader election, in a process that has no rival."""
 
     def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__("koord-scheduler", scheduler)
         self.scheduler = scheduler
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        await self.scheduler.start()
-        self._task = asyncio.create_task(self.scheduler.lead(), name="koord-scheduler")
-        self._task.add_done_callback(_log_if_failed)
-
-    async def stop(self) -> None:
-        """Stop the scheduler, and raise the exception that ended it, if there was one."""
-        died: BaseException | None = None
-        if self._task is not None:
-            self._task.cancel()
-            (end,) = await asyncio.gather(self._task, return_exceptions=True)
-            died = end if isinstance(end, Exception) else None
-        await self.scheduler.stop()
-        if died is not None:
-            raise died
-
-
-def _log_if_failed(task: asyncio.Task[None]) -> None:
-    """Log a scheduler that ended with an exception at once.
-
-    Otherwise nothing would be scheduled until somebody stops it, and nobody would know why.
-    """
-    if not task.cancelled() and task.exception() is not None:
-        _LOG.critical("koord-scheduler ended and schedules nothing any more", exc_info=task.exception())

@@ -14,7 +14,7 @@ import socket
 import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -62,6 +62,9 @@ class ControllerProgram(Protocol):
         """Stop all that `start` and `on_synced` started, also where they failed or were never called."""
 
 
+P = TypeVar("P", bound=ControllerProgram)
+
+
 class ListenAddress(msgspec.Struct, frozen=True, kw_only=True):
     """ListenAddress is one port; with a certificate it is served over HTTPS, and `guard` checks each call."""
 
@@ -91,9 +94,9 @@ class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
     sync_timeout_s: float | None = None  # None: it waits for first lists for as long as they take
 
 
-def process_identity() -> str:
+def process_identity(hostname: str = "") -> str:
     """Return an identity that no other process has; a host name alone is shared by the next process on that host."""
-    return f"{socket.gethostname()}_{uuid.uuid4()}"
+    return f"{hostname or socket.gethostname()}_{uuid.uuid4()}"
 
 
 class ControllerProcess:
@@ -119,8 +122,7 @@ class ControllerProcess:
         if settings.lease is not None:
             self._elector = self._build_elector(settings.lease)
         self.server = ComponentServer(clock)
-        has_health_port = any(address.is_health for address in settings.addresses)
-        self.health_server = ComponentServer(clock) if has_health_port else self.server
+        self.health_server = ComponentServer(clock)  # for programs with a port of their own for health
 
     def unfenced_client(self) -> Client:
         """Return a client for writes that every replica makes, such as those of admission webhooks."""
@@ -251,7 +253,7 @@ class ControllerProcess:
             for address in self.settings.addresses:
                 for transport in address.guard_transports:
                     parts.push_async_callback(transport.close)
-            for server in dict.fromkeys((self.health_server, self.server)):
+            for server in (self.health_server, self.server):
                 parts.push_async_callback(server.close)
             parts.push_async_callback(self.informers.stop)
             parts.push_async_callback(program.stop)
@@ -292,3 +294,42 @@ class ControllerProcess:
         _LOG.warning("%s %s/%s cannot be read and is left out: %s", what.kind, what.namespace, what.name, what.error)
         if self.on_malformed is not None:
             self.on_malformed(what)
+
+
+class StandaloneProgram(Generic[P]):
+    """StandaloneProgram runs a program as one that always leads, in a process that has no rival and starts the
+    informers itself.
+    """
+
+    def __init__(self, name: str, program: P) -> None:
+        self.program = program
+        self._name = name
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.program.start()
+        self._task = asyncio.create_task(self._lead(), name=self._name)
+        self._task.add_done_callback(self._log_if_failed)
+
+    async def stop(self) -> None:
+        """Stop the program, and raise the exception that ended it, if there was one."""
+        died: BaseException | None = None
+        if self._task is not None:
+            self._task.cancel()
+            (end,) = await asyncio.gather(self._task, return_exceptions=True)
+            died = end if isinstance(end, Exception) else None
+        await self.program.stop()
+        if died is not None:
+            raise died
+
+    async def _lead(self) -> None:
+        await self.program.on_synced()
+        await self.program.lead()
+
+    def _log_if_failed(self, task: asyncio.Task[None]) -> None:
+        """Log a program that ended with an exception at once.
+
+        Otherwise nothing would be done until somebody stops it, and nobody would know why.
+        """
+        if not task.cancelled() and task.exception() is not None:
+            _LOG.critical("%s ended and does nothing any more", self._name, exc_info=task.exception())
