@@ -123,8 +123,9 @@ OLD_KLOG_FLAGS = tuple(
     )
 )
 
+MANAGER_PROGRAM = "koord-manager"
 MANAGER_FLAGS = FlagSet(
-    "koord-manager",
+    MANAGER_PROGRAM,
     "koord-manager computes what nodes can lend to batch work, tells koordlets how to protect services,\n"
     "and admits pods, quotas and configuration.",
     {
@@ -140,6 +141,7 @@ MANAGER_FLAGS = FlagSet(
 class ManagerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """ManagerPlan is everything that the command line and the environment decide."""
 
+    hostname: str
     settings: ManagerSettings
     wishes: program.ManagerOptions
     serving: WebhookServingSettings | None  # None: WebhookFramework is off
@@ -181,6 +183,7 @@ def plan_manager(values: FlagValues, environ: Mapping[str, str], hostname: str) 
     if isinstance(serving, str):
         return serving
     return ManagerPlan(
+        hostname=hostname,
         settings=ManagerSettings(
             namespace=namespace,
             config_namespace=values.text("config-namespace"),
