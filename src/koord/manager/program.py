@@ -18,8 +18,10 @@ import msgspec
 
 from koord.api.kubernetes.rbac import RbacRule
 from koord.kube.client.typed_client import Client
+from koord.kube.events.recorder import EventRecorder
+from koord.kube.leader.election import lease_rules
 from koord.manager.configuration.watcher import SloControllerConfig
-from koord.manager.context import NAMESPACE, ManagerContext
+from koord.manager.context import ManagerContext
 from koord.manager.controllers.colocation_profile.controller import (
     ColocationProfileController,
     ProfileControllerOptions,
@@ -85,23 +87,19 @@ CONTROLLERS: tuple[
 CONTROLLER_NAMES = tuple(kind.name for kind, _, _ in CONTROLLERS)
 
 LEASE_NAME = "koordinator-manager"
-_LEADER_ELECTION_RULES = (
-    RbacRule("coordination.k8s.io", ("leases",), ("create",), namespace=NAMESPACE),  # a name cannot limit this verb
-    RbacRule("coordination.k8s.io", ("leases",), ("get", "update"), names=(LEASE_NAME,), namespace=NAMESPACE),
-    RbacRule("events.k8s.io", ("events",), ("create", "patch")),
-)
 
 
 def rbac_rules() -> tuple[RbacRule, ...]:
     """Return all RBAC rules that koord-manager may ever need, whatever its gates."""
     parts: Sequence[Any] = (
+        EventRecorder,
         *(kind for kind, _, _ in CONTROLLERS),
         SloControllerConfig,
         WebhookHandlers,
         CertRotator,
         WebhookSelfProbe,
     )
-    return (*_LEADER_ELECTION_RULES, *(right for part in parts for right in part.rights))
+    return (*lease_rules(LEASE_NAME), *(right for part in parts for right in part.rights))
 
 
 def unknown_controllers(controllers: Iterable[str]) -> list[str]:

@@ -22,6 +22,7 @@ from koord.api.koordinator.protocol import (
     TRUE,
 )
 from koord.api.koordinator.sigs_scheduling import ElasticQuota as QuotaObject
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import ResourceList
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
@@ -63,6 +64,9 @@ class DefaultQuotaController:
     """Create the quotas that always exist: the root, and the groups of pods that have no other."""
 
     name: ClassVar[str] = "the quotas that are always there"
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("scheduling.sigs.k8s.io", ("elasticquotas",), (*READ_VERBS, "create")),
+    )
 
     def __init__(self, context: SchedulerControllerContext, plugin: ElasticQuotaPlugin) -> None:
         self._client = context.client
@@ -177,6 +181,9 @@ class QuotaStatusController:
     """Write on every ElasticQuota what the quota cache says of it, where it does not show that already."""
 
     name: ClassVar[str] = "the status of quotas"
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("scheduling.sigs.k8s.io", ("elasticquotas",), (*READ_VERBS, "patch")),
+    )
 
     def __init__(self, context: SchedulerControllerContext, plugin: ElasticQuotaPlugin) -> None:
         self._client = context.client
