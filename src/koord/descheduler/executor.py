@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
+from koord.api.kubernetes.rbac import RbacRule
 from koord.descheduler.context import ERROR, SUCCESS, DeschedulerContext
 from koord.descheduler.framework.plugin import AnnotateEffect, CordonEffect, EvictionProposal, RoundEffect
 from koord.kube.events.recorder import object_reference
@@ -31,6 +32,8 @@ class EvictionBackend(Protocol):
 
 class EvictionApiBackend:
     """The backend of DefaultEvictor: evicts at once through the Eviction API."""
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("", ("pods/eviction",), ("create",)),)
 
     def __init__(self, context: DeschedulerContext) -> None:
         self._context = context
@@ -55,6 +58,11 @@ class EvictionApiBackend:
 
 
 class EffectExecutor:
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("nodes",), ("patch",)),  # cordons
+        RbacRule("", ("pods",), ("patch",)),  # eviction costs
+    )
+
     def __init__(self, context: DeschedulerContext, backends: Mapping[str, EvictionBackend]) -> None:
         """Take the backends by the name of the evict plugin."""
         self._context = context

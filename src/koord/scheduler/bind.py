@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
+from koord.api.kubernetes.rbac import RbacRule
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
@@ -168,6 +169,11 @@ OnBindingFailed = Callable[[BindingContext, AttemptFailure], None]
 
 class Binder:
     """Run one binding cycle per submitted pod; exactly one of `bound` and `undone` is called for each of them."""
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("pods",), ("get", "patch")),  # patch: what plugins annotate before binding
+        RbacRule("", ("pods/binding",), ("create",)),
+    )
 
     def __init__(
         self,

@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
+from koord.api.kubernetes.rbac import RbacRule
 from koord.api.model import ObjectReference
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
@@ -75,6 +76,12 @@ class SchedulerEvictor:
     The preemptor is held back in the queue while its victims are deleted, except for the last: that deletion wakes it.
     `failed` is called when a victim could not be deleted and the preemptor should be tried again.
     """
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("pods",), ("delete",)),  # preemption
+        RbacRule("", ("pods/eviction",), ("create",)),  # pods of overused quotas
+        RbacRule("", ("pods/status",), ("patch",)),  # the condition of a victim
+    )
 
     def __init__(
         self,

@@ -10,10 +10,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
+from koord.api.kubernetes.rbac import RbacRule
 from koord.kube.client.typed_client import Client
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
@@ -44,6 +45,8 @@ class PodStatusWriter:
     """Write status updates of pods; `latest` finds a pod as the watch last showed it, so that nothing is written
     twice.
     """
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("", ("pods/status",), ("patch",)),)
 
     def __init__(self, client: Client, clock: Clock, latest: Callable[[str, str], Pod | None]) -> None:
         self._client = client

@@ -59,7 +59,15 @@ class SchedulingLoop:
         clock: Clock,
         point_timer: PointTimer,
         next_pod_plugin: Plugin | None = None,
+        *,
+        monitor: SchedulerMonitor | None = None,
+        observe_next_pod_s: Callable[[float], None] | None = None,
     ) -> None:
+        """Create the loop. `monitor` reports attempts that last too long; `observe_next_pod_s` receives the seconds
+        that taking a plugin's choice from the queue took.
+        """
+        self.monitor = monitor
+        self._observe_next_pod_s = observe_next_pod_s
         self._point_timer = point_timer
         self._next_pod_plugin = next_pod_plugin
         self._state = state
@@ -73,10 +81,6 @@ class SchedulingLoop:
         # Set after construction, because each calls the other.
         self.binder: Binder | None = None
         self.evictor: SchedulerEvictor | None = None
-        self.observe_next_pod_s: Callable[[float], None] | None = (
-            None  # receives the seconds that taking a plugin's choice from the queue took
-        )
-        self.monitor: SchedulerMonitor | None = None  # reports attempts that last too long
 
     def wake(self) -> None:
         self._wakeup.set()
@@ -111,8 +115,8 @@ class SchedulingLoop:
             assert uid is not None
             before = uid
             chosen = self._queue.take(uid, now)
-            if self.observe_next_pod_s is not None:
-                self.observe_next_pod_s(self._clock.monotonic() - now)
+            if self._observe_next_pod_s is not None:
+                self._observe_next_pod_s(self._clock.monotonic() - now)
             if chosen is not None:
                 return chosen
         await binder.wait_for_releases()

@@ -12,7 +12,7 @@ from koord.api.config import gates
 from koord.api.config.gates import KOORDLET_GATES, RUNTIME_HOOK_GATES
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT, parse_listen_address
-from koord.cli.daemons.lifecycle import LOGGING_FLAGS
+from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths, strip_trailing_slashes
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
@@ -34,7 +34,6 @@ _BY_API = "every eviction goes through the API server, so that disruption budget
 _NO_RUNTIME = "no container runtime is talked to"
 _NO_RUNTIME_HOOKS = "runtime hooks are a program part that this version does not have"
 _NO_ENFORCING = "devices that vendors describe in files are always taken from there"
-_STDERR = "the log always goes to standard error"
 _NO_EXTENSIONS = "there are no extension plugins"
 
 
@@ -199,18 +198,6 @@ RUNTIME_FLAGS = (
     _accepted_without_effect("runtime-hooks-nri-backoff-factor", FLOAT, "", 2.0, _NO_RUNTIME_HOOKS),
     Flag("runtime-hooks-reconcile-interval", DURATION, "Between two rounds of group identity", 10 * SECOND),
     _accepted_without_effect("disable-unset-cpu-quota", BOOLEAN, "", None, _NO_RUNTIME_HOOKS),
-)
-# Of an older klog; charts pass some of them.
-OLD_KLOG_FLAGS = tuple(
-    _accepted_without_effect(name, kind, "", default, _STDERR)
-    for name, kind, default in (
-        ("logtostderr", BOOLEAN, True),
-        ("alsologtostderr", BOOLEAN, None),
-        ("stderrthreshold", TEXT, "2"),
-        ("log-dir", TEXT, None),
-        ("log-file", TEXT, None),
-        ("log-file-max-size", TEXT, "1800"),
-    )
 )
 
 KOORDLET_FLAGS = FlagSet(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from koord.api.koordinator.protocol import A_EVICT_REASON, A_EVICT_TRIGGER, A_JO
 from koord.api.koordinator.scheduling import PodMigrationJob, Reservation
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.rbac import RbacRule
 from koord.api.model import to_dict
 from koord.descheduler.context import DeschedulerContext
 from koord.descheduler.framework.plugin import EvictionProposal
@@ -67,6 +68,12 @@ MAX_STEPS_PER_RECONCILE = 12  # more than any job has; a job that needs more wai
 
 class MigrationJobController:
     """The eviction backend of MigrationController: reconciles PodMigrationJobs."""
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("scheduling.koordinator.sh", ("podmigrationjobs",), ("create",)),
+        *MigrationWriter.rights,
+        *PodEvictor.rights,
+    )
 
     def __init__(
         self, context: DeschedulerContext, snapshot_source: SnapshotSource, plugin: MigrationControllerPlugin

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from koord.api.annotations import eviction_codecs
 from koord.api.annotations.eviction_codecs import SoftEviction
@@ -21,6 +21,7 @@ from koord.api.koordinator.scheduling import PodMigrationJob
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.meta import DeleteOptions
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.rbac import RbacRule
 from koord.descheduler.context import ERROR, SUCCESS, DeschedulerContext
 from koord.kube.events.recorder import object_reference
 from koord.kube.transport.api_error import ApiError
@@ -31,6 +32,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class PodEvictor:
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("pods",), ("patch", "delete")),  # the policies SoftEviction and Delete
+        RbacRule("", ("pods/eviction",), ("create",)),
+    )
+
     def __init__(self, context: DeschedulerContext, args: MigrationControllerArgs) -> None:
         self._context = context
         self._policy = args.eviction_policy

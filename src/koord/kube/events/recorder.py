@@ -13,12 +13,13 @@ import re
 import uuid
 from collections import deque
 from random import Random
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS
 from koord.api.kubernetes.meta import Object
+from koord.api.kubernetes.rbac import RbacRule
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import ObjectReference
 from koord.kube.client.typed_client import Client
@@ -70,6 +71,8 @@ def object_reference(resource: Resource[Object], obj: Object) -> ObjectReference
 
 
 class EventRecorder:
+    rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("events.k8s.io", ("events",), ("create", "patch")),)
+
     def __init__(
         self, client: Client, clock: Clock, *, controller: str, instance: str, rng: Random | None = None
     ) -> None:

@@ -11,7 +11,7 @@ from koord.scheduler.plugins.elastic_quota.explain import (
     report_quota_tree,
     report_quota_verdicts,
 )
-from koord.scheduler.plugins.elastic_quota.metrics import QuotaCacheTimer, register_quota_metrics
+from koord.scheduler.plugins.elastic_quota.metrics import register_quota_metrics
 from koord.telemetry.clock import WallClock
 from koord.telemetry.metrics import exposition
 from koord.telemetry.metrics.registry import MetricRegistry
@@ -95,7 +95,7 @@ def test_a_question_counts_for_the_next() -> None:
 def test_a_quota_that_is_gone_has_no_series() -> None:
     """R29."""
     made, registry, leads = scene(), MetricRegistry(), [True]
-    register_quota_metrics(registry, made.ledger, lambda: leads[0])
+    register_quota_metrics(registry, KoordinatorMetrics(registry), made.ledger, WallClock(), lambda: leads[0])
 
     def served() -> str:
         return exposition.render([registry]).decode()
@@ -110,7 +110,7 @@ def test_a_quota_that_is_gone_has_no_series() -> None:
 
 def test_operations_are_timed_for_those_who_look() -> None:
     made, registry = scene(), MetricRegistry()
-    made.ledger.timer = QuotaCacheTimer(WallClock(), KoordinatorMetrics(registry).quota_s)
+    register_quota_metrics(registry, KoordinatorMetrics(registry), made.ledger, WallClock(), lambda: True)
     pod = of_quota("timed", "q", cpu="1")
     made.place(pod)
     made.gone(pod)

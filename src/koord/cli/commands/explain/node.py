@@ -13,9 +13,8 @@ import msgspec
 from koord.api.config.slo import config_map_keys
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS
 from koord.api.kubernetes.core_v1 import ConfigMap
-from koord.api.kubernetes.meta import Object
-from koord.api.kubernetes.resource import Resource
 from koord.cli import amount_format, cluster_access
+from koord.cli.cluster_access import get_if_exists
 from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
@@ -208,7 +207,6 @@ def _first_names(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-M = TypeVar("M", bound=Object)
 T = TypeVar("T")
 
 RESOURCES = ("batch-cpu", "batch-memory", "mid-cpu", "mid-memory")
@@ -283,17 +281,11 @@ async def read_node_view(client: Client, name: str, clock: Clock) -> ColocationN
     return ColocationNodeView(
         now=now(clock),
         node=node,
-        metric=await _get_if_exists(client, models.NODE_METRICS, name),
+        metric=await get_if_exists(client, models.NODE_METRICS, name),
         pods=[pod.share for pod in slim if pod is not None and pod.share is not None],
-        topology=await _get_if_exists(client, models.TOPOLOGIES, name),
-        device=await _get_if_exists(client, models.DEVICES, name),
+        topology=await get_if_exists(client, models.TOPOLOGIES, name),
+        device=await get_if_exists(client, models.DEVICES, name),
     )
-
-
-async def _get_if_exists(client: Client, resource: Resource[M], name: str) -> M | None:
-    """Return the object, or None when there is no such object or no such kind."""
-    found = await client.get(resource, name)
-    return None if isinstance(found, ApiError) and found.not_found else unwrap(found)
 
 
 async def read_colocation_settings(client: Client, namespace: str, name: str) -> ColocationSettings:

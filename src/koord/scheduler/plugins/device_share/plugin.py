@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import reduce
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from koord.api.config.scheduler.koordinator_args import DeviceShareArgs
 from koord.api.koordinator.custom_kinds import DEVICES
 from koord.api.koordinator.protocol import A_RESERVATION_ALLOCATED
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo
@@ -93,6 +94,8 @@ class DeviceShare(Plugin):
         ClusterEvent("Node", ADD),
         ClusterEvent("Node", UPDATE, "labels"),
     )
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("scheduling.koordinator.sh", ("devices",), READ_VERBS),)
 
     def __init__(self, args: DeviceShareArgs, handle: Handle, *, adapts: bool = False, resizes: bool = False) -> None:
         """Take defaulted arguments. `adapts`: also write what third-party device plugins read. `resizes`: reservations

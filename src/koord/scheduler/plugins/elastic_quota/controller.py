@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from koord.api.annotations.codec import MalformedAnnotation
@@ -22,6 +22,7 @@ from koord.api.koordinator.protocol import (
     TRUE,
 )
 from koord.api.koordinator.sigs_scheduling import ElasticQuota as QuotaObject
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import ResourceList
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
@@ -63,6 +64,9 @@ class DefaultQuotaController:
     """Create the quotas that always exist: the root, and the groups of pods that have no other."""
 
     name: ClassVar[str] = "the quotas that are always there"
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("scheduling.sigs.k8s.io", ("elasticquotas",), (*READ_VERBS, "create")),
+    )
 
     def __init__(self, context: SchedulerControllerContext, plugin: ElasticQuotaPlugin) -> None:
         self._client = context.client
@@ -177,6 +181,9 @@ class QuotaStatusController:
     """Write on every ElasticQuota what the quota cache says of it, where it does not show that already."""
 
     name: ClassVar[str] = "the status of quotas"
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("scheduling.sigs.k8s.io", ("elasticquotas",), (*READ_VERBS, "patch")),
+    )
 
     def __init__(self, context: SchedulerControllerContext, plugin: ElasticQuotaPlugin) -> None:
         self._client = context.client
@@ -189,7 +196,8 @@ class QuotaStatusController:
         # By object: the figures that are known to be shown, and the revision of the object that was looked at.
         self._written: dict[QuotaKey, tuple[Any, str]] = {}
         self.writes = 0
-        self.observe_write_s: Callable[[float], None] | None = None  # told how many seconds a write took
+        metrics = context.metrics
+        self._observe_write_s = metrics.quota_status_s.observe if metrics is not None else None
 
     async def run(self) -> None:
         self._seen_versions = None  # another leader may have written meanwhile
@@ -247,8 +255,8 @@ class QuotaStatusController:
                     self._quiet.warning("the status of quota %s/%s is not written: %s", *_quota_key(live), answer)
                     return False
                 self.writes += 1
-                if self.observe_write_s is not None:
-                    self.observe_write_s(self._clock.monotonic() - started)
+                if self._observe_write_s is not None:
+                    self._observe_write_s(self._clock.monotonic() - started)
             self._written[_quota_key(live)] = (found, meta.resource_version)
             return True
 

@@ -7,6 +7,7 @@ It reads NodeResourceTopology. `cache` holds who has what; `node_evaluator` hand
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import ClassVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from koord.api.annotations import numa_codecs
 from koord.api.annotations.numa_codecs import NUMA_POLICY_NONE
 from koord.api.config.scheduler.koordinator_args import NodeNUMAResourceArgs
 from koord.api.koordinator.protocol import A_RESOURCE_SPEC, A_RESOURCE_STATUS
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
@@ -106,6 +108,10 @@ class NodeNUMAResource(Plugin):
         ClusterEvent("Reservation", ADD),
         ClusterEvent("Reservation", UPDATE),
         ClusterEvent("Reservation", DELETE),
+    )
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("topology.node.k8s.io", ("noderesourcetopologies",), READ_VERBS),
     )
 
     def __init__(self, args: NodeNUMAResourceArgs, handle: Handle) -> None:

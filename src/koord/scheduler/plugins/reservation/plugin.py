@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -34,6 +34,7 @@ from koord.api.koordinator.protocol import (
     TRUE,
 )
 from koord.api.koordinator.scheduling import ALIGNED, AVAILABLE, Reservation
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import ALL_ROWS, NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
@@ -121,6 +122,11 @@ class ReservationPlugin(Plugin):
         ClusterEvent("Reservation", DELETE),
     )
     normaliser = ReservationScoreNormaliser()
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("scheduling.koordinator.sh", ("reservations",), (*READ_VERBS, "patch")),  # patch: its placement
+        RbacRule("scheduling.koordinator.sh", ("reservations/status",), ("patch",)),
+    )
 
     def __init__(
         self, args: ReservationArgs, handle: Handle, *, omit_node_labels: bool = False, clean_owners: bool = False

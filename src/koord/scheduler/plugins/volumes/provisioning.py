@@ -5,10 +5,12 @@ capacity.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from typing import ClassVar
 
 import numpy as np
 
 from koord.api.kubernetes.builtin_kinds import CSI_DRIVERS, CSI_STORAGE_CAPACITIES, STORAGE_CLASSES
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.storage import CSIStorageCapacity, StorageClass
 from koord.api.kubernetes.volume import PersistentVolumeClaim
 from koord.scheduler.cache.node_table import Bools, NodeTable, Rows
@@ -25,6 +27,10 @@ CANNOT_PROVISION, NO_CAPACITY = "unable", "full"
 
 
 class ProvisioningCheck:
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("storage.k8s.io", ("csidrivers", "csistoragecapacities", "storageclasses"), READ_VERBS),
+    )
+
     def __init__(self, handle: Handle) -> None:
         self._classes = handle.lister(STORAGE_CLASSES)
         self._drivers = handle.lister(CSI_DRIVERS)

@@ -6,12 +6,14 @@ BindingProgress then checks whether the decided bindings have come true.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import ClassVar
 
 import msgspec
 import numpy as np
 
 from koord.api.kubernetes.builtin_kinds import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
 from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
@@ -92,6 +94,10 @@ class VolumePlan(msgspec.Struct, frozen=True):
 
 
 class VolumeBinder:
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("persistentvolumeclaims", "persistentvolumes"), (*READ_VERBS, "patch")),
+    )
+
     def __init__(self, handle: Handle) -> None:
         self.assumed = handle.state.derived(AssumedVolumes)
         self._claims = handle.lister(PERSISTENT_VOLUME_CLAIMS)
