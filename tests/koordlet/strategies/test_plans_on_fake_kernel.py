@@ -25,7 +25,7 @@ from koord.api.koordinator.slo_strategy import (
 from koord.host.cgroup.tree import CgroupFile
 from koord.koordlet.cgroup_writer import cgroup_files
 from koord.koordlet.cgroup_writer.effects import FileEffect, WriteOutcome
-from koord.koordlet.eviction.ledger import EvictionRequest
+from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.machine import BlockDevices, MachineCpu
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta

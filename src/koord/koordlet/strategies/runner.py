@@ -13,8 +13,7 @@ import msgspec
 from koord.api.koordinator.qos_class import BATCH, MID
 from koord.api.koordinator.resource_name import TIER_RESOURCE_NAMES
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteOutcome
-from koord.koordlet.eviction.ledger import EvictionRequest
-from koord.koordlet.eviction.tracker import EvictionTracker
+from koord.koordlet.eviction.tracker import EvictionRequest, EvictionTracker
 from koord.koordlet.inputs.machine import NodeMachine
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.series.store import SeriesStore

@@ -9,8 +9,7 @@ import msgspec
 
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy, ResourceThresholdStrategy
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteCgroup, WriteSchemata, WriteSystem
-from koord.koordlet.eviction.ledger import EvictionRequest
-from koord.koordlet.eviction.tracker import EvictionTracker
+from koord.koordlet.eviction.tracker import EvictionRequest, EvictionTracker
 from koord.koordlet.inputs.machine import NodeMachine
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
