@@ -67,7 +67,7 @@ def program_options(command: F) -> F:
             "--scheduler-port", default=SCHEDULER_PORT, show_default=True, help="The --port of koord-scheduler."
         ),
         click.option(
-            "--koord-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where these two run."
+            "--koord-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where these programs run."
         ),
     ):
         command = option(command)

@@ -64,6 +64,7 @@ def test_as_many_go_as_the_gang_needs_and_it_is_bound() -> None:
         assert {one.measured for one in records} == {"priority 0"}
         assert {one.threshold[-12:] for one in records} == {"priority 100"}
         assert all(one.request.startswith("Pod default/g-") for one in records)
+        assert all(one.why_this_pod.endswith("all fit without 6 pod(s) of priority at most 0") for one in records)
 
     run(story)
 

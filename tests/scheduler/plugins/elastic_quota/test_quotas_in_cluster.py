@@ -341,6 +341,24 @@ def test_what_is_used_beyond_its_share_for_too_long_is_taken_back() -> None:
     run(story, delayEvictTime="40s", monitorAllQuotas=True)
 
 
+def test_a_more_important_pod_of_the_quota_takes_the_place_of_another_and_that_is_recorded() -> None:
+    async def story(world: FaultyCluster) -> None:
+        for rank, value in (("low", 1), ("high", 100)):
+            unwrap(await world.client.create(PRIORITY_CLASSES, {"metadata": {"name": rank}, "value": value}))
+        await add_quota(world, "a", "4", "4")
+        await add_pod(world, "low", "a", cpu="4", priorityClassName="low")
+        await world.settle(5)
+        await add_pod(world, "great", "a", cpu="4", priorityClassName="high")
+        await world.settle(30)
+        assert await world.node_of("great")
+        (record,) = world.scheduler.evictor.ledger
+        assert (record.plugin, record.rule, record.outcome) == ("ElasticQuota", "Preemption", "evicted")
+        assert (record.key, record.request) == ("default/low", "Pod default/great")
+        assert (record.measured, record.threshold) == ("priority 1", "default/great has priority 100")
+
+    run(story)
+
+
 def test_a_disruption_budget_refuses_and_that_is_recorded_once() -> None:
     async def story(world: FaultyCluster) -> None:
         await lent(world)
