@@ -68,7 +68,7 @@ def test_a_node_that_is_cut_off_neither_evicts_nor_reports() -> None:
         await journey.set_usage("redis", cpu="1", memory="40Gi")
         await journey.clock.sleep(20)
         assert await journey.pod("work") is not None
-        assert len(journey.agents.ledger.entries()) == 0
+        assert len(journey.agents.ledger.records()) == 0
         journey.fleet.heal_node("n-0")
         await journey.clock.sleep(61)
         assert await journey.pod("work") is None

@@ -96,7 +96,7 @@ def test_starving_batch_pods_are_evicted_and_the_reason_is_told() -> None:
         reasons = dict(await journey.events_about("be-pod-demo"))
         assert "BECPUEvict" in reasons["evictPodSuccess"]
         assert "m of 8000m asked for" in reasons["evictPodSuccess"]
-        assert [entry.name for entry in journey.agents.ledger.entries()] == ["be-pod-demo"]
+        assert [entry.name for entry in journey.agents.ledger.records()] == ["be-pod-demo"]
 
     run_on_node_agent_cluster(main, NODE, switches="BECPUSuppress,BECPUEvict")
 

@@ -42,7 +42,7 @@ def test_when_memory_is_short_the_lowest_and_largest_go_until_it_is_not() -> Non
             be_pod("be-free", "1Gi", priority="koord-free"),
         )
         await journey.clock.sleep(30)
-        assert len(journey.agents.ledger.entries()) == 0
+        assert len(journey.agents.ledger.records()) == 0
         await journey.set_usage("redis", cpu="1", memory="37Gi")  # with the others 46 of 64 GiB: 71 %
         await journey.clock.sleep(15)
         assert await journey.pod("be-free") is None  # lowest priority first
@@ -70,7 +70,7 @@ def test_without_the_gate_the_kernel_kills_instead() -> None:
         ended = status.last_state.terminated or status.state.terminated
         assert ended is not None
         assert (ended.reason, ended.exit_code) == ("OOMKilled", 137)
-        assert len(journey.agents.ledger.entries()) == 0
+        assert len(journey.agents.ledger.records()) == 0
 
     run_on_node_agent_cluster(main, NODE, switches="BECPUSuppress")
 

@@ -56,6 +56,7 @@ class Descheduler:
             name: EVICTION_BACKENDS[name](context, self.snapshot_source, plugin) for name, plugin in evictors.items()
         }
         self._executor = EffectExecutor(context, self.eviction_backends)
+        self.ledger = context.ledger
         self.last_outcome: RoundOutcome | None = None  # of the latest round, for explanations
         self.last_round_s = 0.0  # when that was
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from koord.api.kubernetes.builtin_kinds import NODES
+from koord.api.kubernetes.core_v1 import EventSource
 from koord.host.audit_log import AuditEvent, AuditLog
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.cgroup.tree import CgroupTree
@@ -20,7 +21,7 @@ from koord.host.hardware import Capability
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.eviction.evictor import KoordletEvictor
-from koord.koordlet.eviction.ledger import EvictionLedger, EvictionRequest
+from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.http_endpoints import EndpointSources, build_endpoint
 from koord.koordlet.inputs.kubelet_client import KubeletClient
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager, NodeInputs
@@ -42,6 +43,7 @@ from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.policy.eviction.ledger import EvictionLedger
 from koord.telemetry.clock import Clock, now
 from koord.telemetry.component_server import ComponentServer, HealthCheck
 from koord.telemetry.metrics.process import register_process_metrics
@@ -89,7 +91,13 @@ class Koordlet:
             if settings.audit_enabled
             else None
         )
-        self._recorder = EventRecorder(client, clock, controller=COMPONENT, instance=f"{COMPONENT}-{settings.node}")
+        self._recorder = EventRecorder(
+            client,
+            clock,
+            controller=COMPONENT,
+            instance=f"{COMPONENT}-{settings.node}",
+            source=EventSource(component=COMPONENT, host=settings.node),
+        )
         self._evictor = KoordletEvictor(
             client,
             self._recorder,

@@ -56,6 +56,7 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import ItemExponentialRateLimiter
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.policy.eviction.record import DRY_RUN, record_annotations
 from koord.values import duration
 
 _LOG = logging.getLogger(__name__)
@@ -118,6 +119,7 @@ class MigrationJobController:
 
     async def execute(self, proposal: EvictionProposal) -> str | None:
         if self._plugin.args.dry_run:
+            self._context.ledger.add(proposal.record().concluded(self._context.clock.time(), DRY_RUN))
             return None
         args, meta = self._plugin.args, proposal.pod.metadata
         spec: dict[str, Any] = {
@@ -134,6 +136,7 @@ class MigrationJobController:
             A_EVICT_REASON: proposal.reason,
             A_EVICT_TRIGGER: proposal.plugin,
             A_JOB_CREATED_BY: self._context.identity,
+            **record_annotations(proposal.record()),
         }
         earlier = self._created_jobs.get(meta.uid)
         if earlier is not None and self._snapshot_source.jobs.get("", earlier) is None:

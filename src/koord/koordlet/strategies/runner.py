@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteOutcome
-from koord.koordlet.eviction.ledger import EvictionRequest
+from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.machine import NodeMachine
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.series.store import SeriesStore

@@ -16,9 +16,10 @@ from koord.api.annotations import eviction_codecs, pod_codecs
 from koord.api.koordinator.protocol import KOORDLET_EVICTION_PREFIX, L_EVICTION_ENABLED, TRUE
 from koord.api.koordinator.qos_class import BATCH, BE, MID
 from koord.api.koordinator.resource_name import BATCH_CPU, CPU, MEMORY, TIER_RESOURCE_NAMES
-from koord.koordlet.eviction.ledger import EvictionRecord, EvictionRequest
+from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
+from koord.policy.eviction.record import KOORDLET, EvictionRecord
 
 BE_CPU_EVICT = "BECPUEvict"
 CPU_ALLOCATABLE_EVICT = "CPUAllocatableEvict"
@@ -28,7 +29,6 @@ MEMORY_ALLOCATABLE_EVICT = "MemoryAllocatableEvict"
 MEMORY_EVICT = "MemoryEvict"
 
 
-ACTOR = "koordlet"
 REASON = "evicted"
 USED = "podUsed/"
 REQUESTED = "podResourceRequest/"
@@ -106,7 +106,7 @@ def select_victims(view: EvictView, wanted: Sequence[EvictionTask | IdleRule]) -
             if (left := amount - credited.get(key, 0) - released.get(key, 0)) > 0
         }
         said.append(f"{task.release.rule}: {task.release.measured}, {task.release.threshold}; missing {missing}")
-        for pod, place in task.ranked:
+        for number, (pod, place) in enumerate(task.ranked, 1):
             if not missing:
                 break
             if pod.uid in gone or pod.uid in view.barred or _is_leaving(view, pod):
@@ -115,7 +115,7 @@ def select_victims(view: EvictView, wanted: Sequence[EvictionTask | IdleRule]) -
             unknown = [key for key in missing if brings.get(key, 0) is None]
             if not unknown and not any(brings.get(key) for key in missing):
                 continue
-            victims.append(_eviction_request(task, credited, pod, place, brings))
+            victims.append(_eviction_request(task, credited, pod, number, place, brings))
             gone.add(pod.uid)
             for key, amount in brings.items():
                 released[key] = released.get(key, 0) + (amount or 0)
@@ -145,24 +145,32 @@ def _credit(view: EvictView, task: EvictionTask) -> dict[str, int]:
 
 
 def _eviction_request(
-    task: EvictionTask, credited: Mapping[str, int], pod: PodMeta, place: str, brings: Mapping[str, int | None]
+    task: EvictionTask,
+    credited: Mapping[str, int],
+    pod: PodMeta,
+    number: int,
+    place: str,
+    brings: Mapping[str, int | None],
 ) -> EvictionRequest:
     release = task.release
+    message = f"{KOORDLET_EVICTION_PREFIX}{release.rule}, kill pod: {pod.name}"
     return EvictionRequest(
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
         reason=REASON,
-        message=f"{KOORDLET_EVICTION_PREFIX}{release.rule}, kill pod: {pod.name}",
+        message=message,
         record=EvictionRecord(
-            actor=ACTOR,
+            actor=KOORDLET,
             rule=release.rule,
+            reason=message,
             measured=release.measured,
             threshold=release.threshold,
             release=dict(release.amounts),
             credited=dict(credited),
             frees={key: brings.get(key) or 0 for key in release.amounts},
+            rank=f"{number} of {len(task.ranked)} that the rule may evict",
             why_this_pod=place,
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
         ),
     )
 

@@ -69,9 +69,9 @@ def _for_node(agents: SimulatedAgents, answer: Callable[[SimulatedAgent, HttpCal
 
 
 def _evictions(agents: SimulatedAgents, call: HttpCall) -> dict[str, Any]:
-    found = agents.ledger.entries(call.first_value("namespace") or "", call.first_value("name") or "")
+    found = agents.ledger.records(call.first_value("namespace") or "", call.first_value("name") or "")
     node = call.parameters.get("node")
-    return {"evictions": [entry for entry in found if node is None or entry.node == node]}
+    return {"evictions": [record for record in found if node is None or record.node == node]}
 
 
 def _strategy_statuses(agent: SimulatedAgent) -> list[Any]:

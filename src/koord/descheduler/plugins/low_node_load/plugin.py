@@ -18,7 +18,7 @@ from koord.api.config.descheduler.low_node_load_args import (
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.node_fit import NodeFitChecker
-from koord.descheduler.framework.plugin import DeschedulerPlugin
+from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionFigures
 from koord.descheduler.framework.pod_filter import PodFilter, build_selector
 from koord.descheduler.framework.round import EvictorHandle
 from koord.descheduler.plugins.low_node_load.anomaly_detector import AnomalyDetectors, DetectorCondition
@@ -202,8 +202,8 @@ class LowNodeLoad(DeschedulerPlugin):
                 handle.record_passed_over(pod, "podSelectors do not select it")
             return False
 
-        def propose(pod: Pod, reason: str, target: str) -> str | None:
-            return handle.evict(pod, reason, target=target, dry_run=bool(self._args.dry_run))
+        def propose(pod: Pod, reason: str, target: str, figures: EvictionFigures) -> str | None:
+            return handle.evict(pod, reason, target=target, dry_run=bool(self._args.dry_run), figures=figures)
 
         both = total_headroom(by.both_low, prod=False)
         budget = _sum_amounts(total_headroom(by.low, prod=False), both)

@@ -199,8 +199,10 @@ class Coscheduling(Plugin):
             for other in refused.nominator.pods_on(node)
             if other.priority < pod.priority
         }
-        size = len(waiting) + len(members)
-        why = f"preempt success, alreadyWaitingForBound: {len(waiting)}/{size}"
+        why = (
+            f"{len(members)} pod(s) of gang {group.id} have no node and {len(waiting)} wait for them; all fit without "
+            f"{len(found.victims)} pod(s) of priority at most {max((one.priority for one in found.victims), default=0)}"
+        )
         return PreemptionPlan(self.name, found.nodes[pod.uid], found.victims, tuple(lesser), why=why)
 
     def _nominate(self, nodes: Mapping[str, str], members: Sequence[PodInfo], but: PodInfo) -> None:

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import msgspec
+
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
 from koord.api.koordinator.protocol import (
@@ -30,6 +32,7 @@ from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.policy.quota.amounts import format_amounts, subtract_amounts
 from koord.policy.quota.trees import BUILTIN_QUOTAS
 from koord.scheduler.controllers.controller import SchedulerController, SchedulerControllerContext
+from koord.scheduler.evictor import victim_record
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.elastic_quota.quota_status import decide_status_patch, quota_figures
@@ -123,7 +126,7 @@ class QuotaOverUsedRevokeController:
         self._clock = context.clock
         self._evictor = context.evictor
         self._cache = plugin.quota_cache
-        self._actor = plugin.name
+        self._plugin = plugin.name
         self._enabled = args.monitor_all_quotas is True and plugin.quota_cache.rules.limits_by_runtime
         self._delay_s = duration.parse_seconds(args.delay_evict_time or "120s")
         self._interval_s = duration.parse_seconds(args.revoke_pod_interval or "1s")
@@ -156,18 +159,21 @@ class QuotaOverUsedRevokeController:
                 used = subtract_amounts(used, {name: n for name, n in claim.requests.items() if name in used})
             elif self._evictor.serves_scheduler(pod.scheduler):
                 staying[pod.uid] = (pod, claim)
-        for claim in select_revoked_pods((claim for _, claim in staying.values()), used, entitled):
+        leaving = select_revoked_pods((claim for _, claim in staying.values()), used, entitled)
+        for number, claim in enumerate(leaving, 1):
             pod = staying[claim.uid][0]
-            await self._evictor.evict(
-                pod,
-                actor=self._actor,
-                rule=OVERUSE_RULE,
+            record = msgspec.structs.replace(
+                victim_record(pod, plugin=self._plugin, rule=OVERUSE_RULE),
                 measured=f"quota {quota} uses {format_amounts(used)}",
                 threshold=(
                     f"it has been entitled to no more than {format_amounts(entitled)} for {self._delay_s:g}s or longer"
                 ),
-                why=f"among its pods this one of priority {pod.priority} is the least important that helps",
+                rank=f"{number} of {len(leaving)} that leave, of {len(staying)} pods of the quota",
+                why_this_pod=(f"among its pods this one of priority {pod.priority} is the least important that helps"),
+                frees=claim.requests,
+                request=f"ElasticQuota {quota}",
             )
+            await self._evictor.evict(pod, record)
 
 
 STATUS_PERIOD_S = 1.0
