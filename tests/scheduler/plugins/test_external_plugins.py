@@ -62,10 +62,10 @@ def test_is_found_beside_our_own(offers: list[EntryPoint]) -> None:
 def test_filters_and_scores(offers: list[EntryPoint]) -> None:
     state = cluster()
     engine = engine_with(offers, state)
-    chosen = engine.decide(painted(state, "a", "green"))
+    chosen = engine.decide(painted(state, "a", "green")).decision
     assert isinstance(chosen, ChosenNode)
     assert (chosen.node, chosen.scores) == ("green", {"NodeColour": 100})
-    refused = engine.decide(painted(state, "b", "blue"))
+    refused = engine.decide(painted(state, "b", "blue")).decision
     assert isinstance(refused, Unschedulable)
     assert refused.message() == "0/3 nodes are available: 3 node(s) were not blue."
     assert refused.rejecting_plugins() == {"NodeColour"}
@@ -76,7 +76,7 @@ def test_a_plugin_that_says_nothing_of_itself_is_asked_about_every_pod(offers: l
     state = cluster()
     engine = engine_with(offers, state)
     for colour in ("green", "red", "green", "red"):
-        chosen = engine.decide(painted(state, f"p-{colour}", colour))
+        chosen = engine.decide(painted(state, f"p-{colour}", colour)).decision
         assert isinstance(chosen, ChosenNode)
         assert chosen.node == colour
 
@@ -114,7 +114,7 @@ def test_what_a_scope_buys(make: Callable[[], Counting], asked: int) -> None:
     engine = SchedulingEngine(profile_of([plugin]), state)
     for i in range(3):
         pod = painted(state, f"p{i}", "green")
-        chosen = engine.decide(pod)
+        chosen = engine.decide(pod).decision
         assert isinstance(chosen, ChosenNode)
         state.assume(pod, chosen.node)
     assert plugin.asked == asked

@@ -12,8 +12,10 @@ from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState, RestoredNodes
-from koord.scheduler.framework.plugin import Plugin, overrides
+from koord.scheduler.framework.extension_points import overrides
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.framework.runtime import run_filter
 from koord.scheduler.framework.verdict import Reject
 
 RejectedBy = tuple[str, Reject]  # who refused, and its words
@@ -36,14 +38,14 @@ class DryRuns:
         self.cycle = cycle
         self.pod = pod
         skipped = cycle.skip_filter
-        prepared = tuple(p for p in profile.plugins_at("pre_filter") if p.name not in skipped)
-        self.add_pod_plugins = tuple(p for p in prepared if overrides(p, "add_pod"))
-        self.remove_pod_plugins = tuple(p for p in prepared if overrides(p, "remove_pod"))
+        prepared = tuple(p for p in profile.plugins_at(Plugin.pre_filter) if p.name not in skipped)
+        self.add_pod_plugins = tuple(p for p in prepared if overrides(p, Plugin.add_pod))
+        self.remove_pod_plugins = tuple(p for p in prepared if overrides(p, Plugin.remove_pod))
         self.filters: tuple[Plugin, ...] = tuple(f.plugin for f in profile.filters if f.plugin.name not in skipped)
         # Those whose verdict can change when pods come or go.
         self.pod_reading_filters = tuple(plugin for plugin in self.filters if plugin.reads_pods != "nothing")
 
-        self.sync_plugins = tuple(p for p in profile.plugins() if overrides(p, "sync_node_copy"))
+        self.sync_plugins = tuple(p for p in profile.plugins() if overrides(p, Plugin.sync_node_copy))
 
     def dry_run_on(self, node: NodeInfo) -> NodeDryRun:
         """Start a dry run on a copy of the node as such a pod sees it."""
@@ -105,13 +107,9 @@ class NodeDryRun:
             rejection = with_nominated.run_filters(again=again)
             if rejection is not None:
                 return rejection
-        dry_runs, cycle, node = self._dry_runs, self.cycle, self.node
-        pod = dry_runs.pod
-        for plugin in dry_runs.pod_reading_filters if again else dry_runs.filters:
-            verdict = plugin.filter(cycle, pod, node)
-            if verdict is not None:
-                return plugin.name, verdict
-        return None
+        dry_runs = self._dry_runs
+        plugins = dry_runs.pod_reading_filters if again else dry_runs.filters
+        return run_filter(plugins, self.cycle, dry_runs.pod, self.node)
 
 
 NodeView = tuple[CycleState, NodeInfo]

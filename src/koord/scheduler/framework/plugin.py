@@ -302,8 +302,3 @@ class Plugin:
     def numa_fits(self, cycle: CycleState, pod: PodInfo, node: NodeInfo, zones: BitMask | None) -> Reject | None:
         """Return a rejection if this plugin cannot allocate within these NUMA nodes; nothing is allocated yet."""
         return None
-
-
-def overrides(plugin: Plugin, method: str) -> bool:
-    """Return whether a plugin overrides a method, which is how it takes part in an extension point."""
-    return getattr(type(plugin), method) is not getattr(Plugin, method)

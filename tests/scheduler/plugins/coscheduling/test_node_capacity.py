@@ -133,10 +133,10 @@ def test_room_is_for_all_and_nobody_goes_in_vain_R21(nodes: Any, crowd: Any, siz
     profile = profile_over(state, catcher)
     members = members_of(state, [kind] * size)
     engine = SchedulingEngine(profile, state)
-    decision = engine.decide(members[0])
-    if not isinstance(decision, Unschedulable):
+    attempt = engine.decide(members[0])
+    if not isinstance(attempt.decision, Unschedulable):
         return
-    engine.post_filter(members[0], decision)
+    engine.post_filter(attempt)
     trials = run_pre_filters(profile, state, members)
     if catcher.refused is None or not isinstance(trials, dict):
         return

@@ -48,8 +48,8 @@ def full_node(*, labels: Any = None) -> NumaCluster:
 
 def prepared(cluster: NumaCluster, one: Any) -> tuple[DryRuns, NodeInfo]:
     info = cluster.info(one)
-    cluster.engine.decide(info)
-    return DryRuns(cluster.engine.profile, cluster.engine.cycle, info), cluster.state.table.index["a"]
+    cycle = cluster.engine.decide(info).cycle
+    return DryRuns(cluster.engine.profile, cycle, info), cluster.state.table.index["a"]
 
 
 @pytest.mark.parametrize("labels", [pytest.param(None, id="no-policy"), pytest.param(SINGLE, id="one-numa-node")])
@@ -244,9 +244,8 @@ def test_what_others_cannot_give_is_told_in_their_words() -> None:
 def test_zones_are_told_to_those_who_reserve_later() -> None:
     cluster = NumaCluster().add(node("a", labels=SINGLE)).describe(topology("a"))
     info = cluster.info(pod("p", 4))
-    cluster.engine.decide(info)
+    cycle = cluster.engine.decide(info).cycle
     cluster.state.assume(info, "a")
-    cycle = cluster.engine.cycle
     assert cluster.plugin.reserve(cycle, info, cluster.state.table.index["a"]) is None
     assert cycle.numa_affinity == {"uid-p": BitMask.of(0)}
     cluster.plugin.unreserve(cycle, info, "a")

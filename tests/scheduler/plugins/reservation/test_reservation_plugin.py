@@ -365,7 +365,7 @@ class TestBinding:
         world = one_node()
         world.put(reservation("r", "n0"))
         world.promise(owner("a", cpu="1"))
-        work = world.plugin.pre_bind(world.engine.cycle, world.state.pod_info(owner("a", cpu="1")), "n0")
+        work = world.plugin.pre_bind(world.cycle, world.state.pod_info(owner("a", cpu="1")), "n0")
         assert isinstance(work, PodPatch)
         assert [json.loads(text) for text in work.annotations.values()] == [{"name": "r", "uid": "uid-r"}]
 
@@ -373,7 +373,7 @@ class TestBinding:
         world = one_node()
         new = world.put(reservation("new", cpu="2"))
         info = world.state.pod_info(reserve_pod(new))
-        work = world.plugin.bind(world.engine.cycle, info, "n0")
+        work = world.plugin.bind(world.cycle, info, "n0")
         assert isinstance(work, StatusBinding)
         status = work.make_status(new)
         assert isinstance(status, dict)
@@ -498,7 +498,7 @@ class TestPreAllocation:
         assert world.node_for(reserve_pod(world.put(reservation("plain", cpu="4", allocatePolicy="Restricted")))) == ""
         pod = self.over(world)
         assert world.promise(pod)[0] == "n0"
-        work = world.plugin.pre_bind(world.engine.cycle, world.state.pod_info(pod), "n0")
+        work = world.plugin.pre_bind(world.cycle, world.state.pod_info(pod), "n0")
         assert isinstance(work, PreBindActions)
         (write,) = work.writes
         note = json.loads(write.patch["metadata"]["annotations"][ALLOCATED])

@@ -9,6 +9,7 @@ from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.dry_run import DryRuns, NodeDryRun, RejectedBy
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.verdict import Fault, PreFilterResult, Reject, Skip, unresolvable
 
@@ -33,7 +34,7 @@ def run_pre_filters(
         if kind in found:
             continue
         cycle, skipped = CycleState(state), set()
-        for plugin in profile.plugins_at("pre_filter"):
+        for plugin in profile.plugins_at(Plugin.pre_filter):
             answer = plugin.pre_filter(cycle, pod)
             if isinstance(answer, Reject | Fault):
                 return answer

@@ -12,8 +12,9 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState, MatchedReservation
+from koord.scheduler.framework.extension_points import overrides
 from koord.scheduler.framework.numa_hint import NumaTopologyHints
-from koord.scheduler.framework.plugin import Plugin, overrides
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import Reject
 from koord.scheduler.plugins.node_numa_resource.available import available_resources
 from koord.scheduler.plugins.node_numa_resource.cache import (
@@ -49,7 +50,7 @@ class NumaNodeEvaluator:
         self._hint_plugins: tuple[Plugin, ...] = ()
 
     def set_plugins(self, plugins: Sequence[Plugin]) -> None:
-        self._hint_plugins = tuple(p for p in plugins if overrides(p, "numa_hints"))
+        self._hint_plugins = tuple(p for p in plugins if overrides(p, Plugin.numa_hints))
 
     def hint_plugins(self, cycle: CycleState) -> list[Plugin]:
         """Return the other plugins that give NUMA hints for such a pod; one that skips the pod has none."""
