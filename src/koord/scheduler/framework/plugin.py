@@ -19,7 +19,6 @@ from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.bind_effects import BindEffect, FailureOverride, PodPatch, StatusBinding
 from koord.scheduler.framework.cluster_event import ClusterEvent, ObjectEvent
-from koord.scheduler.framework.numa_hint import NumaTopologyHints
 from koord.scheduler.framework.verdict import ALWAYS, SKIP, Fault, PreFilterResult, Reject, Skip, VerdictScope, Wait
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from koord.scheduler.framework.normaliser import ScoreNormaliser
     from koord.scheduler.framework.post_filter import PostFilterContext
     from koord.scheduler.framework.profile import SchedulerProfile
-    from koord.values.bitmask import BitMask
 
 Codes = npt.NDArray[np.int32]  # per row: 0 passes, anything else is a reason that `explain_code` can put into words
 Scores = npt.NDArray[np.int64]
@@ -172,13 +170,16 @@ class Plugin:
     # After the choice --------------------------------------------------------------------------------------------
 
     def nominate_reservation(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
-        """Choose the reservation that the pod takes on its chosen node (`cycle.nominated_reservations`).
+        """Choose the reservation that the pod takes on its chosen node (`framework.reservation`).
 
         Called before the pod is assumed and before Reserve, with the node as the pod sees it. It needs no extension
         point,
         and is not called for a pod that sees what everyone sees.
         """
         return None
+
+    def remove_nominated_reservation(self, cycle: CycleState, pod: PodInfo) -> None:
+        """Forget what `nominate_reservation` chose. Called after Reserve, whatever came of it."""
 
     def reserve(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
         return None
@@ -285,20 +286,10 @@ class Plugin:
     def after_post_filter(self, cycle: CycleState, pod: PodInfo, context: PostFilterContext) -> None:
         """Take note of an unschedulable pod after all PostFilter plugins ran, at postFilter."""
 
-    # Among plugins: who knows which NUMA nodes could take its part of a pod ----------------------------------------
+    # Among plugins --------------------------------------------------------------------------------------------------
 
     def set_plugins(self, plugins: Sequence[Plugin]) -> None:
         """Receive all plugins of the profile in the order of its configuration. Called once."""
 
     def set_profile(self, profile: SchedulerProfile) -> None:
         """Receive the finished profile. Called once, for a plugin that runs the others in dry runs."""
-
-    def numa_hints(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> NumaTopologyHints | Reject | None:
-        """Return, by resource, the sets of NUMA nodes that could provide what this plugin allocates; None for no
-        opinion.
-        """
-        return None
-
-    def numa_fits(self, cycle: CycleState, pod: PodInfo, node: NodeInfo, zones: BitMask | None) -> Reject | None:
-        """Return a rejection if this plugin cannot allocate within these NUMA nodes; nothing is allocated yet."""
-        return None

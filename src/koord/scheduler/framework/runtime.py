@@ -299,8 +299,9 @@ def run_reserve(attempt: SchedulingAttempt) -> PluginRejection | None:
             if answer is not None:
                 return PluginRejection(plugin.name, answer, "Reserve")
     finally:
-        cycle.nominated_reservations.pop(pod.uid, None)  # from here on it is taken, or it is not
-        cycle.pre_allocated_pods.pop(pod.uid, None)
+        if cycle.restored_nodes is not None:  # from here on what was nominated is taken, or it is not
+            for plugin in attempt.profile.plugins_at(Plugin.nominate_reservation):
+                plugin.remove_nominated_reservation(cycle, pod)
     return None
 
 

@@ -11,10 +11,11 @@ import pytest
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
-from koord.scheduler.framework.cycle_state import CycleState, MatchedReservation
+from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.dry_run import DryRuns
-from koord.scheduler.framework.numa_hint import NumaTopologyHint, NumaTopologyHints
+from koord.scheduler.framework.numa_hint import NumaTopologyHint, NumaTopologyHints, numa_affinities
 from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.reservation import MatchedReservation, writable_reservations
 from koord.scheduler.framework.verdict import ROW, Reject, Skip, reject
 from koord.scheduler.plugins.node_numa_resource.cache import NodeAllocation, PodAllocation
 from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation
@@ -102,9 +103,9 @@ def owner(name: str, cpus: str) -> Any:
 def given_in(cluster: NumaCluster, one: Any, held: MatchedReservation, *, nominated: bool = True) -> str:
     info = cluster.info(one)
     cycle = CycleState(cluster.state)
-    cycle.matched_reservations = {"a": (held,)}
+    writable_reservations(cycle).matched = {"a": (held,)}
     if nominated:
-        cycle.nominated_reservations[info.uid] = held
+        writable_reservations(cycle).nominated[info.uid] = held
     answer = cluster.plugin.pre_filter(cycle, info)
     assert not isinstance(answer, Skip)
     there = cluster.state.table.index["a"]
@@ -247,9 +248,9 @@ def test_zones_are_told_to_those_who_reserve_later() -> None:
     cycle = cluster.engine.decide(info).cycle
     cluster.state.assume(info, "a")
     assert cluster.plugin.reserve(cycle, info, cluster.state.table.index["a"]) is None
-    assert cycle.numa_affinity == {"uid-p": BitMask.of(0)}
+    assert numa_affinities(cycle) == {"uid-p": BitMask.of(0)}
     cluster.plugin.unreserve(cycle, info, "a")
-    assert cycle.numa_affinity == {}
+    assert numa_affinities(cycle) == {}
 
 
 # Waking ----------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from koord.scheduler.framework.decision import ChosenNode, Decision, Unschedulab
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
 from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.framework.reservation import reservations_of
 from koord.scheduler.framework.runtime import run_nominate_reservation, run_reserve
 from koord.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from koord.scheduler.plugins.node_filters import NodePorts
@@ -117,7 +118,7 @@ class ReservationCluster:
             return "", ""
         assert run_nominate_reservation(attempt) is None
         self.state.assume(info, attempt.node_name)
-        taken = attempt.cycle.nominated_reservations.get(info.uid)
+        taken = reservations_of(attempt.cycle).nominated.get(info.uid)
         assert run_reserve(attempt) is None
         self.cycle = attempt.cycle
         return attempt.node_name, taken.name if taken is not None else ""

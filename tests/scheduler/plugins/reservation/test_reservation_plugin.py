@@ -21,6 +21,7 @@ from koord.scheduler.framework.bind_effects import PodPatch, PreBindActions, Sta
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.reservation import reservations_of
 from koord.scheduler.framework.verdict import ROW, Fault, Reject, reject
 from tests.scheduler.builders import make_node, make_pod
 from tests.scheduler.plugins.reservation.reservation_cluster import (
@@ -568,7 +569,7 @@ class Cards(Plugin):
 
     def reserve(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
         self.held.add(pod.uid)
-        return reject("no card") if cycle.nominated_reservations[pod.uid].name == "a" else None
+        return reject("no card") if reservations_of(cycle).nominated[pod.uid].name == "a" else None
 
     def unreserve(self, cycle: CycleState, pod: PodInfo, node_name: str) -> None:
         self.held.discard(pod.uid)

@@ -10,8 +10,9 @@ import msgspec
 
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.cycle_state import CycleState, MatchedReservation
+from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.reservation import MatchedReservation, writable_reservations
 from koord.scheduler.framework.runtime import can_reserve
 from koord.scheduler.plugins.reservation.fit import IgnoredResources, NodeFreeResources, fits_with_reservation
 from koord.scheduler.plugins.reservation.matches import ReservationMatches
@@ -90,5 +91,5 @@ def can_allocate_from(
     They run Reserve, which is undone at once: nothing else knows as exactly.
     """
     probe = cycle.fork()
-    probe.nominated_reservations[pod.uid] = reserved
+    writable_reservations(probe).nominated[pod.uid] = reserved
     return can_reserve(allocating_plugins, probe, pod, node)
