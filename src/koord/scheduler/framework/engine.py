@@ -126,7 +126,7 @@ class SchedulingEngine:
         profile, state = self.profile, self._state
         if not state.node_count:  # no plugin rejected: the pod waits for any event
             return SchedulingAttempt(profile, pod, CycleState(state), Unschedulable(0, ()))
-        for plugin in profile.expiring_plugins:
+        for plugin in profile.row_expirers:
             plugin.note_expired_rows()
         if profile.begin_attempt_plugins and (rejection := run_begin_attempt(profile, pod)) is not None:
             return self._rejected(pod, CycleState(state), rejection)

@@ -10,6 +10,13 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.extension_points import CACHED_METHODS, PluginMethod, overrides
 from koord.scheduler.framework.normaliser import ScoreNormaliser
+from koord.scheduler.framework.optional_interfaces import (
+    FallbackNodeProvider,
+    NearMissReporter,
+    NodeCopySyncer,
+    ProfileAware,
+    RowExpirer,
+)
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import ALWAYS, ROW
 
@@ -29,6 +36,7 @@ class ScorePlugin(msgspec.Struct, frozen=True):
 class FilterPlugin(msgspec.Struct, frozen=True):
     plugin: Plugin
     columnar: bool
+    near_misses: NearMissReporter | None = None
 
 
 class SchedulerProfile:
@@ -46,7 +54,8 @@ class SchedulerProfile:
         self.scheduler_name = scheduler_name
         self._points = {method: tuple(plugins) for method, plugins in points.items()}
         self.filters = tuple(
-            FilterPlugin(p, overrides(p, Plugin.filter_columns)) for p in self.plugins_at(Plugin.filter)
+            FilterPlugin(p, overrides(p, Plugin.filter_columns), p if isinstance(p, NearMissReporter) else None)
+            for p in self.plugins_at(Plugin.filter)
         )
         self.scorers = tuple(
             ScorePlugin(
@@ -69,8 +78,10 @@ class SchedulerProfile:
         self.before_score_plugins = self.plugins_at(Plugin.before_score)
         self.pre_score_plugins = self.plugins_at(Plugin.pre_score)
         self.permit_plugins = self.plugins_at(Plugin.permit)
-        for plugin in self.plugins():
-            plugin.set_plugins(self.plugins())
+        prepared = self.plugins_at(Plugin.pre_filter)
+        self.add_pod_plugins = tuple(p for p in prepared if overrides(p, Plugin.add_pod))
+        self.remove_pod_plugins = tuple(p for p in prepared if overrides(p, Plugin.remove_pod))
+        self.node_copy_syncers = tuple(p for p in self.plugins() if isinstance(p, NodeCopySyncer))
         evaluators: Iterable[Plugin] = (
             p for method in (Plugin.filter, Plugin.score, *CACHED_METHODS) for p in self.plugins_at(method)
         )
@@ -80,13 +91,14 @@ class SchedulerProfile:
         self._prefilter_epochs = tuple(
             p.prefilter_epoch for p in self._evaluators if overrides(p, Plugin.prefilter_epoch)
         )
-        self.expiring_plugins = tuple(p for p in self._evaluators if overrides(p, Plugin.note_expired_rows))
+        self.row_expirers = tuple(p for p in self._evaluators if isinstance(p, RowExpirer))
         # By who skipped a pod in PreFilter.
         self._reserve_plugins = {frozenset[str](): self.plugins_at(Plugin.reserve)}
-        self.fallback_plugins = tuple(p for p in self.plugins_at(Plugin.filter) if overrides(p, Plugin.fallback_node))
+        self.fallback_plugins = tuple(p for p in self.plugins_at(Plugin.filter) if isinstance(p, FallbackNodeProvider))
         self._cacheable = all(map(_is_cacheable, self._evaluators))
         for plugin in self.plugins():
-            plugin.set_profile(self)
+            if isinstance(plugin, ProfileAware):
+                plugin.set_profile(self)
 
     def plugins_at(self, method: PluginMethod) -> tuple[Plugin, ...]:
         """Return the plugins whose method is called, in the order of its extension point."""

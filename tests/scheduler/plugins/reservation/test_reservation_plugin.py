@@ -24,6 +24,7 @@ from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.reservation import reservations_of
 from koord.scheduler.framework.verdict import ROW, Fault, Reject, reject
 from tests.scheduler.builders import make_node, make_pod
+from tests.scheduler.plugin_equivalence import profile_of
 from tests.scheduler.plugins.reservation.reservation_cluster import (
     ReservationCluster,
     bound,
@@ -582,6 +583,6 @@ def test_a_reservation_is_taken_only_if_devices_can_be_had_of_it() -> None:
     assert world.promise(owner("first", cpu="1")) == ("n0", "a")
     world.undo(owner("first", cpu="1"))
     cards = Cards()
-    world.plugin.set_plugins((world.plugin, cards))
+    world.plugin.set_profile(profile_of([world.plugin, cards]))
     assert world.promise(owner("second", cpu="1")) == ("n0", "b")
     assert not cards.held, "asking leaves nothing behind"

@@ -81,6 +81,6 @@ class GroupTrial:
 
     def _resettle_holders(self, pod: PodInfo) -> None:
         for held in self._trials.values():
-            for plugin in held.sync_plugins:
+            for plugin in held.node_copy_syncers:
                 plugin.sync_node_copy(pod, self.node)
             return  # they are the same for every shape

@@ -8,7 +8,7 @@ PreBind     annotate the pod with its cards
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from functools import reduce
 from typing import Protocol, runtime_checkable
 
@@ -27,6 +27,7 @@ from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.normaliser import ScoreNormaliser
 from koord.scheduler.framework.numa_hint import NumaTopologyHint, NumaTopologyHints, numa_affinities
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
+from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.reservation import reservations_of
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Reject, Skip
 from koord.scheduler.plugins.device_share.allocator import DeviceAllocateOptions
@@ -119,8 +120,8 @@ class DeviceShare(Plugin):
         self._card_selector: CardSelector | None = None
         self._final_options = DeviceAllocateOptions(scorer=scorer, final=True)
 
-    def set_plugins(self, plugins: Sequence[Plugin]) -> None:
-        self._card_selector = next((plugin for plugin in plugins if isinstance(plugin, CardSelector)), None)
+    def set_profile(self, profile: SchedulerProfile) -> None:
+        self._card_selector = next((plugin for plugin in profile.plugins() if isinstance(plugin, CardSelector)), None)
 
     def signature(self, pod: PodInfo) -> Hashable:
         if pod.shape.memo.get(PLUGIN_NAME) == ():  # it is known to ask for none

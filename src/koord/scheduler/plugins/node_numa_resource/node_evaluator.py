@@ -13,7 +13,6 @@ from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.numa_hint import NumaHintProvider, NumaTopologyHints
-from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.reservation import MatchedReservation, reservations_of
 from koord.scheduler.framework.verdict import Reject
 from koord.scheduler.plugins.node_numa_resource.available import available_resources
@@ -47,14 +46,11 @@ class NumaNodeEvaluator:
         self.zone_scorer = NumaScorer.for_zones(args.numa_scoring_strategy, args.scoring_strategy)
         self.cache = cache
         self.profiles = NodeTopologyProfiles(cache, numa_allocate_strategy(args.numa_scoring_strategy), state)
-        self._hint_plugins: tuple[NumaHintProvider, ...] = ()
-
-    def set_plugins(self, plugins: Sequence[Plugin]) -> None:
-        self._hint_plugins = tuple(p for p in plugins if isinstance(p, NumaHintProvider))
+        self.hint_providers: tuple[NumaHintProvider, ...] = ()  # of the profile
 
     def hint_plugins(self, cycle: CycleState) -> list[NumaHintProvider]:
         """Return the other plugins that give NUMA hints for such a pod; one that skips the pod has none."""
-        return [plugin for plugin in self._hint_plugins if plugin.name not in cycle.skip_filter]
+        return [plugin for plugin in self.hint_providers if plugin.name not in cycle.skip_filter]
 
     def node_allocation(
         self, cycle_state: NumaCycleState, profile: NodeTopologyProfile, node: NodeInfo

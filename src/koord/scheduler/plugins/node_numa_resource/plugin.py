@@ -23,8 +23,9 @@ from koord.scheduler.framework.bind_effects import BindEffect, PodPatch
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.framework.numa_hint import numa_affinities
+from koord.scheduler.framework.numa_hint import NumaHintProvider, numa_affinities
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
+from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.reservation import reservations_of
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
 from koord.scheduler.plugins.node_numa_resource.batch_evaluator import NumaBatchEvaluator
@@ -119,8 +120,9 @@ class NodeNUMAResource(Plugin):
         self._policy_rows = self._batch_evaluator.policy_rows
         self._queueing_hint = NumaQueueingHint(self.demand_parser, self.evaluator, handle.state)
 
-    def set_plugins(self, plugins: Sequence[Plugin]) -> None:
-        self.evaluator.set_plugins([plugin for plugin in plugins if plugin is not self])
+    def set_profile(self, profile: SchedulerProfile) -> None:
+        others = (plugin for plugin in profile.plugins() if plugin is not self)
+        self.evaluator.hint_providers = tuple(p for p in others if isinstance(p, NumaHintProvider))
 
     signature = staticmethod(signature)
 

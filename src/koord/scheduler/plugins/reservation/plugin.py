@@ -52,6 +52,7 @@ from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPl
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.post_filter import PostFilterContext
+from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.reservation import reservations_of, writable_reservations
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
 from koord.scheduler.plugins.default_preemption.plugin import DefaultPreemption
@@ -137,8 +138,8 @@ class ReservationPlugin(Plugin):
         self._ignored = IgnoredResources(frozenset(args.ignored_resources), frozenset(args.ignored_resource_groups))
         self._preemption = ReservationPreemption(args, handle) if args.enable_preemption else None
 
-    def set_plugins(self, plugins: Sequence[Plugin]) -> None:
-        self._allocating_plugins = tuple(plugin for plugin in plugins if plugin.name in ALLOCATING_PLUGINS)
+    def set_profile(self, profile: SchedulerProfile) -> None:
+        self._allocating_plugins = tuple(plugin for plugin in profile.plugins() if plugin.name in ALLOCATING_PLUGINS)
 
     # Which pods are alike, and what wakes them -------------------------------------------------------------------
 
