@@ -14,7 +14,7 @@ from koord.scheduler.explain.snapshot import ApiSnapshot, SnapshotHandle
 from koord.scheduler.framework.attempt import SchedulingAttempt, failure_of_decision, failure_of_rejection
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
-from koord.scheduler.framework.runtime import run_nominate_reservation, run_pre_enqueue, run_reserve
+from koord.scheduler.framework.runtime import run_nominate_reservation, run_pre_enqueue, run_reserve, run_unreserve
 
 RUNNERS_UP = 4
 
@@ -85,6 +85,7 @@ class WhatIf:
         rejection = run_reserve(attempt)
         if rejection is None:
             return None
+        run_unreserve(attempt)
         self._state.forget(attempt.pod.uid)
         return failure_of_rejection(rejection).message
 
