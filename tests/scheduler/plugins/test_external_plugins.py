@@ -17,6 +17,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.extension_points import POINT_METHODS
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import ROW
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, REGISTRY, build_registry
@@ -129,3 +130,9 @@ def test_the_page_shows_the_package_that_is_tested() -> None:
     shown: dict[str, Any] = tomllib.loads(blocks("toml")[0])
     kept = tomllib.loads((PACKAGE / "pyproject.toml").read_text())
     assert shown["project"]["entry-points"] == kept["project"]["entry-points"]
+
+
+def test_the_page_documents_every_point() -> None:
+    page = PAGE.read_text()
+    missing = [method.__name__ for method in POINT_METHODS if f"**`{method.__name__}(" not in page]
+    assert not missing
