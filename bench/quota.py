@@ -211,7 +211,7 @@ class _Side:
         gc.freeze()
         started = time.process_time()
         for info in infos:
-            decision = self._engine.decide(info)
+            decision = self._engine.decide(info).decision
             assert isinstance(decision, ChosenNode), decision
             self.state.assume(info, decision.node)
         took = time.process_time() - started

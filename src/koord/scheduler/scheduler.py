@@ -264,7 +264,7 @@ def _next_pod_plugin(profiles: Mapping[str, SchedulerProfile]) -> Plugin | None:
     """Return the plugin that may name the next pod: the first one of all profiles that implements `next_pod`,
     if any.
     """
-    return next((plugin for profile in profiles.values() for plugin in profile.plugins_at("next_pod")), None)
+    return next((plugin for profile in profiles.values() for plugin in profile.plugins_at(Plugin.next_pod)), None)
 
 
 class StandaloneScheduler(StandaloneProgram[Scheduler]):

@@ -137,9 +137,9 @@ class PreemptionCluster:
     def unschedulable(self, pod: Pod | PodInfo) -> Unschedulable:
         """Decide a pod that no node takes, and run PostFilter."""
         info = self.info(pod)
-        decision = self.engine.decide(info)
-        assert isinstance(decision, Unschedulable), decision
-        return self.engine.post_filter(info, decision)
+        attempt = self.engine.decide(info)
+        assert isinstance(attempt.decision, Unschedulable), attempt.decision
+        return self.engine.post_filter(attempt)
 
     def victims(self, pod: Pod | PodInfo) -> tuple[str, list[str]]:
         preempt = self.unschedulable(pod).preempt

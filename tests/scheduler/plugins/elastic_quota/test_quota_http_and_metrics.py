@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.metrics import KoordinatorMetrics
 from koord.scheduler.plugins.elastic_quota.explain import (
@@ -57,7 +58,7 @@ def test_a_summary_has_koordinators_keys() -> None:
 def test_the_ledger_is_found_in_the_profiles() -> None:
     made = scene()
     assert (
-        quota_cache_of([SchedulerProfile("empty", {}), SchedulerProfile("with", {"admit": [made.quota]})])
+        quota_cache_of([SchedulerProfile("empty", {}), SchedulerProfile("with", {Plugin.admit: [made.quota]})])
         is made.ledger
     )
     assert quota_cache_of([SchedulerProfile("empty", {})]) is None

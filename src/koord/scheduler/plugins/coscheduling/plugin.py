@@ -248,12 +248,10 @@ class Coscheduling(Plugin):
         pod = self._pods.get(namespace, name)
         return self._state.pod_info(pod) if pod is not None and pod.metadata.uid == member.uid else None
 
-    def set_plugins(self, plugins: Sequence[Plugin]) -> None:
-        if any(plugin.name == "Reservation" for plugin in plugins):
-            self.gang_manager.attach_reservations(self._handle)
-
     def set_profile(self, profile: SchedulerProfile) -> None:
         self._profile = profile
+        if any(plugin.name == "Reservation" for plugin in profile.plugins()):
+            self.gang_manager.attach_reservations(self._handle)
 
     def after_post_filter(self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext) -> None:
         """Fail the whole group if the member that fits nowhere leaves too few, and report it once per member."""

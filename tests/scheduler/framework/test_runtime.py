@@ -128,7 +128,7 @@ def cluster() -> ClusterState:
 
 def decide(*plugins: Plugin) -> Decision:
     state = cluster()
-    return SchedulingEngine(profile_of(plugins), state).decide(state.pod_info(make_pod("p")))
+    return SchedulingEngine(profile_of(plugins), state).decide(state.pod_info(make_pod("p"))).decision
 
 
 def test_the_order() -> None:
@@ -140,7 +140,9 @@ def test_the_order() -> None:
 def test_a_pod_that_is_replaced_is_what_all_others_see() -> None:
     state = cluster()
     noting = RecordingPlugin(before_pre_filter=state.pod_info(make_pod("other")))
-    assert isinstance(SchedulingEngine(profile_of([noting]), state).decide(state.pod_info(make_pod("p"))), ChosenNode)
+    assert isinstance(
+        SchedulingEngine(profile_of([noting]), state).decide(state.pod_info(make_pod("p"))).decision, ChosenNode
+    )
     assert noting.heard == [("before_pre_filter", "p"), *((call, "other") for call in CALLS[1:])]
 
 
@@ -164,7 +166,7 @@ def test_equal_pods_share_what_was_prepared() -> None:
     state, noting = cluster(), RecordingPlugin()
     engine = SchedulingEngine(profile_of([noting]), state)
     for name in ("p", "q"):
-        assert isinstance(engine.decide(state.pod_info(make_pod(name))), ChosenNode)
+        assert isinstance(engine.decide(state.pod_info(make_pod(name))).decision, ChosenNode)
     assert ("before_pre_filter", "q") not in noting.heard
 
 
@@ -243,14 +245,13 @@ def test_plans_of_equal_pods_are_their_own() -> None:
     for name in ("n1", "n2", "n0", "n1"):
         planning.answer = name
         pod = state.pod_info(make_pod(f"for-{name}"))
-        chosen = engine.decide(pod)
-        assert isinstance(chosen, ChosenNode)
-        assert chosen.node == name
-        assert engine.cycle.allowed_nodes == frozenset((name,))
+        attempt = engine.decide(pod)
+        assert attempt.node_name == name
+        assert attempt.cycle.allowed_nodes == frozenset((name,))
     planning.answer = SKIP
-    chosen = engine.decide(state.pod_info(make_pod("free")))
-    assert isinstance(chosen, ChosenNode)
-    assert (chosen.feasible, engine.cycle.allowed_nodes) == (3, None)
+    attempt = engine.decide(state.pod_info(make_pod("free")))
+    assert isinstance(attempt.decision, ChosenNode)
+    assert (attempt.decision.feasible, attempt.cycle.allowed_nodes) == (3, None)
 
 
 # Preferred nodes -------------------------------------------------------------------------------------------------
@@ -330,7 +331,5 @@ def test_hears_of_every_pod_that_fits_nowhere(before: list[Plugin], refusing: Pl
     state, lamenting = cluster(), AfterPostFilterPlugin()
     engine = SchedulingEngine(profile_of([refusing, *before, lamenting]), state)
     pod = state.pod_info(make_pod("p"))
-    decision = engine.decide(pod)
-    assert isinstance(decision, Unschedulable)
-    engine.post_filter(pod, decision)
+    engine.post_filter(engine.decide(pod))
     assert lamenting.told == [f"p: 0/4 nodes are available: {words}."]
