@@ -14,13 +14,18 @@ NO_EXECUTE = "NoExecute"
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Return whether the toleration matches the taint.
+
+    An empty key stands for every key, with either operator. Comparison operators (Gt, Lt) belong to a feature gate that
+    is off in Kubernetes 1.35, so they tolerate nothing.
+    """
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
         return False
-    if (toleration.operator or "Equal") == "Exists":
-        return True
-    return bool(toleration.key) and toleration.value == taint.value
+    if toleration.operator in ("", "Equal"):
+        return toleration.value == taint.value
+    return toleration.operator == "Exists"
 
 
 def is_tolerated(tolerations: Iterable[Toleration], taint: Taint) -> bool:
@@ -54,8 +59,11 @@ def _term_matches(term: NodeSelectorTerm, node: Node) -> bool:
     if not term.match_expressions and not term.match_fields:
         return False
     for field in term.match_fields:
-        inside = node.metadata.name in field.values
-        if field.key != "metadata.name" or inside != (field.operator == "In"):
+        # As kube-scheduler: In and NotIn with one value, and a field other than the name is empty.
+        if field.operator not in ("In", "NotIn") or len(field.values) != 1:
+            return False
+        found = node.metadata.name if field.key == "metadata.name" else ""
+        if (found == field.values[0]) != (field.operator == "In"):
             return False
     if not term.match_expressions:
         return True
