@@ -13,7 +13,7 @@ from koord.api.kubernetes.affinity import (
 )
 from koord.api.kubernetes.meta import ObjectMeta
 from koord.api.kubernetes.node import Node
-from koord.policy.node_match import find_untolerated_taint, matches_node_selector, tolerates
+from koord.policy.node_match import NodeTerms, find_untolerated_taint, tolerates
 
 TAINT = Taint(key="dedicated", value="web", effect="NoSchedule")
 
@@ -55,4 +55,4 @@ def test_only_taints_of_the_given_effects_count() -> None:
 def test_a_field_requirement_takes_one_value(key: str, operator: str, values: tuple[str, ...], expected: bool) -> None:
     field = NodeSelectorRequirement(key=key, operator=operator, values=values)
     selector = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(field,)),))
-    assert matches_node_selector(selector, Node(metadata=ObjectMeta(name="n1"))) is expected
+    assert NodeTerms(selector).matches(Node(metadata=ObjectMeta(name="n1"))) is expected

@@ -19,7 +19,7 @@ from koord.descheduler.framework.pod_filter import build_selector
 from koord.descheduler.framework.round import EvictorHandle
 from koord.descheduler.plugins.kube.inter_pod_anti_affinity import priority_qos_sort_key
 from koord.descheduler.plugins.kube.plugin_args import EvictablePodFilter, load_args, namespace_errors, selector_errors
-from koord.policy.node_match import NO_EXECUTE, NO_SCHEDULE, find_untolerated_taint, matches_node_affinity
+from koord.policy.node_match import find_untolerated_taint, matches_node_affinity
 from koord.values.selector import NOTHING, Operator, Requirement, Selector
 
 DO_NOT_SCHEDULE, SCHEDULE_ANYWAY = "DoNotSchedule", "ScheduleAnyway"
@@ -209,10 +209,7 @@ def _is_node_counted(rule: SpreadConstraint, node: Node) -> bool:
     spec = rule.example.spec
     if rule.honors_affinity and not matches_node_affinity(spec, node):
         return False
-    return (
-        not rule.honors_taints
-        or find_untolerated_taint(spec.tolerations, node.spec.taints, (NO_SCHEDULE, NO_EXECUTE)) is None
-    )
+    return not rule.honors_taints or find_untolerated_taint(spec.tolerations, node.spec.taints) is None
 
 
 def build_violated_topology_spread(raw: Any) -> DeschedulerPlugin | list[str]:

@@ -11,13 +11,12 @@ import msgspec
 
 from koord.api.annotations.reservation_codecs import ReservationAffinity
 from koord.api.koordinator.protocol import RESERVATION_ERROR_PREFIX
-from koord.api.kubernetes.affinity import NodeSelectorTerm, Taint, Toleration
+from koord.api.kubernetes.affinity import NodeSelectorTerm, Taint
+from koord.policy.node_match import UNSCHEDULABLE_TAINT, find_untolerated_taint, is_tolerated
 from koord.scheduler.plugins.reservation.owner_matching import Counts, ReservationRequest
 from koord.scheduler.plugins.reservation.reservation_info import ReservationInfo
 from koord.values.selector import EVERYTHING, Selector, SelectorError
 
-UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-_REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
 _NAME_FIELD = "metadata.name"
 
 
@@ -76,12 +75,10 @@ class ReservationMatcher:
             exact = matches_exactly(self.pod.exact_resources, self.pod.requests, info.reserved)
             return ReservationMatch(None if exact else Mismatch.NOT_EXACT, matched_by_name=True)
         tolerations = affinity.tolerations if affinity is not None else ()
-        if info.unschedulable and not is_tolerated(UNSCHEDULABLE, tolerations):
+        if info.unschedulable and not is_tolerated(tolerations, UNSCHEDULABLE_TAINT):
             return ReservationMatch(Mismatch.UNSCHEDULABLE)
         if affinity is not None:
-            taint = next(
-                (t for t in info.taints if t.effect in _REPELLING_EFFECTS and not is_tolerated(t, tolerations)), None
-            )
+            taint = find_untolerated_taint(tolerations, info.taints)
             if taint is not None:
                 return ReservationMatch(Mismatch.TAINT, taint=taint)
             labels = {**node_labels, **info.labels} if node_labels else info.labels
@@ -128,15 +125,6 @@ def matches_exactly(names: Iterable[str], requested: Counts, reserved: Counts) -
     Upstream is content at the first name that neither side has, and never looks at the rest.
     """
     return all(requested.get(name) == reserved.get(name) for name in names)
-
-
-def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
-    return any(
-        (not t.effect or t.effect == taint.effect)
-        and (not t.key or t.key == taint.key)
-        and (t.operator == "Exists" or (t.operator in ("", "Equal") and t.value == taint.value))
-        for t in tolerations
-    )
 
 
 _MISMATCH_TEXTS = {
