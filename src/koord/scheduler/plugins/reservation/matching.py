@@ -11,13 +11,11 @@ import msgspec
 
 from koord.api.annotations.reservation_codecs import ReservationAffinity
 from koord.api.koordinator.protocol import RESERVATION_ERROR_PREFIX
-from koord.api.kubernetes.affinity import NodeSelectorTerm, Taint
-from koord.policy.node_match import UNSCHEDULABLE_TAINT, find_untolerated_taint, is_tolerated
+from koord.api.kubernetes.affinity import NodeSelector, Taint
+from koord.policy.node_match import UNSCHEDULABLE_TAINT, NodeTerms, find_untolerated_taint, is_tolerated
 from koord.scheduler.plugins.reservation.owner_matching import Counts, ReservationRequest
 from koord.scheduler.plugins.reservation.reservation_info import ReservationInfo
-from koord.values.selector import EVERYTHING, Selector, SelectorError
-
-_NAME_FIELD = "metadata.name"
+from koord.values.selector import EVERYTHING, Selector
 
 
 class Mismatch(Enum):
@@ -58,7 +56,7 @@ class ReservationMatcher:
         self._selector = (
             Selector.from_labels(pod.affinity.reservation_selector) if pod.affinity is not None else EVERYTHING
         )
-        self._terms = _affinity_terms(pod.affinity)
+        self._terms = _required_terms(pod.affinity)
 
     def match(self, info: ReservationInfo, node_labels: Mapping[str, str] | None = None) -> ReservationMatch:
         """Match a reservation on a node with these labels; None omits them (gate OmitNodeLabelsForReservation).
@@ -82,41 +80,19 @@ class ReservationMatcher:
             if taint is not None:
                 return ReservationMatch(Mismatch.TAINT, taint=taint)
             labels = {**node_labels, **info.labels} if node_labels else info.labels
-            if not self._selector.matches(labels) or not self._matches_terms(labels, info.name):
+            if not self._selector.matches(labels):
+                return ReservationMatch(Mismatch.AFFINITY)
+            if self._terms is not None and not self._terms.matches_object(info.name, labels):
                 return ReservationMatch(Mismatch.AFFINITY)
         exact = matches_exactly(self.pod.exact_resources, self.pod.requests, info.reserved)
         return ReservationMatch(None if exact else Mismatch.NOT_EXACT)
 
-    def _matches_terms(self, labels: Mapping[str, str], name: str) -> bool:
-        return self._terms is None or any(term.matches(labels, name) for term in self._terms)
 
-
-class _AffinityTerm:
-    __slots__ = ("_fields", "_labels", "_readable")
-
-    def __init__(self, term: NodeSelectorTerm) -> None:
-        self._labels = self._fields = EVERYTHING
-        self._readable = True
-        try:
-            if term.match_expressions:
-                self._labels = Selector.from_node_expressions(
-                    (e.key, e.operator, e.values) for e in term.match_expressions
-                )
-            if term.match_fields:
-                self._fields = Selector.from_node_expressions((e.key, e.operator, e.values) for e in term.match_fields)
-        except SelectorError:
-            self._readable = False
-
-    def matches(self, labels: Mapping[str, str], name: str) -> bool:
-        return self._readable and self._labels.matches(labels) and self._fields.matches({_NAME_FIELD: name})
-
-
-def _affinity_terms(affinity: ReservationAffinity | None) -> tuple[_AffinityTerm, ...] | None:
-    """Compile the required terms; None when there are none. A term without conditions matches nothing."""
+def _required_terms(affinity: ReservationAffinity | None) -> NodeTerms | None:
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
-    if required is None:
-        return None
-    return tuple(_AffinityTerm(t) for t in required.reservation_selector_terms if t.match_expressions or t.match_fields)
+    return (
+        None if required is None else NodeTerms(NodeSelector(node_selector_terms=required.reservation_selector_terms))
+    )
 
 
 def matches_exactly(names: Iterable[str], requested: Counts, reserved: Counts) -> bool:
