@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -169,6 +170,17 @@ class Selector(msgspec.Struct, frozen=True):
                 raise SelectorError(f"{quoted(operator)} is not a valid label selector operator")
             requirements.append(Requirement.checked(key, known, values or None))
         return _sorted(requirements)
+
+    @staticmethod
+    def from_unstructured(stated: Mapping[str, Any]) -> Selector:
+        """Build the selector of a LabelSelector as it is on the wire. Raises SelectorError."""
+        return Selector.from_label_selector(
+            stated.get("matchLabels"),
+            [
+                (e.get("key", ""), e.get("operator", ""), e.get("values") or ())
+                for e in stated.get("matchExpressions") or ()
+            ],
+        )
 
     @staticmethod
     def from_node_expressions(expressions: Iterable[Expression]) -> Selector:

@@ -9,13 +9,13 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from koord.api.kubernetes.meta import LabelSelector, Object, ObjectMeta, OwnerReference
+from koord.api.kubernetes.meta import Object, ObjectMeta, OwnerReference
 from koord.api.kubernetes.resource import Resource
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.informer import Informer
 from koord.kube.transport.api_error import ApiError
-from koord.values.selector import NOTHING, Operator, Selector, SelectorError
+from koord.values.selector import Operator, Selector
 
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
@@ -161,20 +161,6 @@ async def _patch_metadata(client: Client, resource: Resource[O], obj: O, change:
     if isinstance(answer, ApiError) and not answer.not_found and not answer.conflict:
         return answer  # gone, or another object of that name: nothing to write to
     return None
-
-
-def label_selector(spec: LabelSelector | None) -> Selector:
-    """Return the selector; an absent one selects nothing. A malformed one, which servers refuse to store, does
-    too.
-    """
-    if spec is None:
-        return NOTHING
-    try:
-        return Selector.from_label_selector(
-            spec.match_labels, [(e.key, e.operator, e.values) for e in spec.match_expressions]
-        )
-    except SelectorError:
-        return NOTHING
 
 
 def selector_index_key(namespace: str, selector: Selector) -> str:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from koord.api.kubernetes.apps import DaemonSet
 from koord.api.kubernetes.builtin_kinds import CONTROLLER_REVISIONS, DAEMON_SETS, NODES, PODS
+from koord.api.kubernetes.meta import stored_label_selector
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod, PodTemplateSpec
 from koord.api.model import convert, to_dict
@@ -15,7 +16,6 @@ from koord.embedded.workloads.controller_ref import (
     controller_reference,
     decide_object_claims,
     index_by_controller,
-    label_selector,
     orphans_matching,
     owned_objects,
 )
@@ -183,4 +183,4 @@ class DaemonSetController:
 
 
 def _selector(daemon_set: DaemonSet) -> Selector:
-    return label_selector(daemon_set.spec.selector)
+    return stored_label_selector(daemon_set.spec.selector)

@@ -8,6 +8,7 @@ import msgspec
 
 from koord.api.kubernetes.apps import Deployment, DeploymentStatus, ReplicaSet
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, REPLICA_SETS
+from koord.api.kubernetes.meta import stored_label_selector
 from koord.api.kubernetes.pod import Pod
 from koord.embedded.workloads import deployment_rollout, deployment_status
 from koord.embedded.workloads.controller_context import ControllerContext, patch_status, status_patch
@@ -17,7 +18,6 @@ from koord.embedded.workloads.controller_ref import (
     decide_object_claims,
     index_by_controller,
     index_by_selector,
-    label_selector,
     objects_selecting,
     orphans_matching,
     owned_objects,
@@ -274,4 +274,4 @@ class DeploymentController:
 
 
 def _selector(deployment: Deployment) -> Selector:
-    return label_selector(deployment.spec.selector)
+    return stored_label_selector(deployment.spec.selector)

@@ -18,7 +18,7 @@ from koord.api.kubernetes.builtin_kinds import (
     STATEFUL_SETS,
 )
 from koord.api.kubernetes.disruption import PodDisruptionBudget, PodDisruptionBudgetStatus
-from koord.api.kubernetes.meta import Condition, OwnerReference
+from koord.api.kubernetes.meta import Condition, OwnerReference, stored_label_selector
 from koord.api.kubernetes.pod import Pod
 from koord.embedded.workloads.controller_context import ControllerContext, patch_status, seconds_until, status_patch
 from koord.embedded.workloads.controller_ref import (
@@ -26,7 +26,6 @@ from koord.embedded.workloads.controller_ref import (
     controller_owner_of_kind,
     index_by_selector,
     label_index_keys,
-    label_selector,
     objects_selecting,
     selector_index_key,
 )
@@ -309,7 +308,7 @@ class DisruptionController:
 
 
 def _selector(budget: PodDisruptionBudget) -> Selector:
-    return label_selector(budget.spec.selector)
+    return stored_label_selector(budget.spec.selector)
 
 
 def _replicas_or_one(replicas: int | None) -> int:

@@ -11,7 +11,7 @@ import msgspec
 
 from koord.api.kubernetes.batch import Job
 from koord.api.kubernetes.builtin_kinds import JOBS, PODS
-from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.meta import LabelSelector, stored_label_selector
 from koord.api.kubernetes.pod import Pod
 from koord.embedded.workloads import job_accounting
 from koord.embedded.workloads.controller_context import ControllerContext, patch_status, seconds_until, status_patch
@@ -20,7 +20,6 @@ from koord.embedded.workloads.controller_ref import (
     controller_owner_of_kind,
     controller_reference,
     decide_object_claims,
-    label_selector,
     orphans_matching,
     owned_objects,
 )
@@ -259,5 +258,5 @@ def _with_index_env(container: Unstructured) -> Unstructured:
 def _selector(job: Job) -> Selector:
     """Return the selector of a Job, by default the one by its UID that servers set."""
     if job.spec.selector is None and not job.spec.manual_selector:
-        return label_selector(LabelSelector(match_labels={CONTROLLER_UID_LABEL: job.metadata.uid}))
-    return label_selector(job.spec.selector)
+        return stored_label_selector(LabelSelector(match_labels={CONTROLLER_UID_LABEL: job.metadata.uid}))
+    return stored_label_selector(job.spec.selector)

@@ -8,6 +8,7 @@ import msgspec
 
 from koord.api.kubernetes.apps import ReplicaSet, ReplicaSetStatus
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, PODS, REPLICA_SETS
+from koord.api.kubernetes.meta import stored_label_selector
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import LegacyCondition
 from koord.embedded.workloads.controller_context import ControllerContext, patch_status, seconds_until, status_patch
@@ -17,7 +18,6 @@ from koord.embedded.workloads.controller_ref import (
     controller_reference,
     decide_object_claims,
     index_by_controller,
-    label_selector,
     orphans_matching,
     owned_objects,
 )
@@ -217,4 +217,4 @@ class ReplicaSetController:
 
 
 def _selector(replica_set: ReplicaSet) -> Selector:
-    return label_selector(replica_set.spec.selector)
+    return stored_label_selector(replica_set.spec.selector)

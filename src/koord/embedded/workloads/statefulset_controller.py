@@ -6,6 +6,7 @@ import msgspec
 
 from koord.api.kubernetes.apps import ControllerRevision, StatefulSet
 from koord.api.kubernetes.builtin_kinds import CONTROLLER_REVISIONS, PERSISTENT_VOLUME_CLAIMS, PODS, STATEFUL_SETS
+from koord.api.kubernetes.meta import stored_label_selector
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import RawTemplate
 from koord.embedded.workloads import controller_revision
@@ -15,7 +16,6 @@ from koord.embedded.workloads.controller_ref import (
     controller_reference,
     decide_object_claims,
     index_by_controller,
-    label_selector,
     orphans_matching,
     owned_objects,
 )
@@ -256,4 +256,4 @@ class StatefulSetController:
 
 
 def _selector(stateful: StatefulSet) -> Selector:
-    return label_selector(stateful.spec.selector)
+    return stored_label_selector(stateful.spec.selector)

@@ -148,8 +148,7 @@ def parse_selector(stated: Obj | None) -> Selector | None:
     """Parse a label selector; None selects everything. Raises SelectorError."""
     if not stated:
         return None
-    expressions = [(e["key"], e["operator"], e.get("values") or ()) for e in stated.get("matchExpressions") or ()]
-    made = Selector.from_label_selector(stated.get("matchLabels"), expressions)
+    made = Selector.from_unstructured(stated)
     return None if made.is_everything() else made
 
 

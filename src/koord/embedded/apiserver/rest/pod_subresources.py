@@ -223,9 +223,8 @@ def budgets_selecting(pod: Obj, budgets: Sequence[Obj]) -> list[Obj]:
         selector = budget.get("spec", {}).get("selector")
         if selector is None:
             continue
-        expressions = [(e["key"], e["operator"], e.get("values", ())) for e in selector.get("matchExpressions", ())]
         try:
-            if Selector.from_label_selector(selector.get("matchLabels", {}), expressions).matches(labels):
+            if Selector.from_unstructured(selector).matches(labels):
                 found.append(budget)
         except SelectorError:
             continue  # a broken selector protects nobody, as in the disruption controller

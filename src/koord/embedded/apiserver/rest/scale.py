@@ -129,9 +129,8 @@ def format_selector(selector: Any) -> str:
         return ""
     if "matchLabels" not in selector and "matchExpressions" not in selector:  # a replication controller's plain map
         return str(Selector.from_labels(selector))
-    expressions = [(e["key"], e["operator"], e.get("values", ())) for e in selector.get("matchExpressions", ())]
     try:
-        return str(Selector.from_label_selector(selector.get("matchLabels", {}), expressions))
+        return str(Selector.from_unstructured(selector))
     except SelectorError:
         return ""
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from koord.api.koordinator.colocation_profile import ClusterColocationProfile
-from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.meta import label_selector_as_selector
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.scheduling import PriorityClass
 from koord.manager.webhooks.admission import SYSTEM_NAMESPACES, AdmissionDenied
@@ -26,7 +26,7 @@ from koord.manager.webhooks.colocation_profile.compiled import (
 )
 from koord.manager.webhooks.copy_on_write import PlainObject, readable, writable
 from koord.manager.webhooks.pod_mutating.admission import POD_LAYOUT
-from koord.values.selector import EVERYTHING, NOTHING, Selector, SelectorError
+from koord.values.selector import EVERYTHING, Selector, SelectorError
 
 
 class ProfileCoverage(msgspec.Struct, frozen=True):
@@ -46,8 +46,8 @@ def compile_coverage(
     if made.bad_probability:
         return f"probability: {made.bad_probability}"
     try:
-        pods = _build_selector(profile.spec.selector, absent=NOTHING)
-        namespaces = _build_selector(profile.spec.namespace_selector, absent=EVERYTHING)
+        pods = label_selector_as_selector(profile.spec.selector)
+        namespaces = label_selector_as_selector(profile.spec.namespace_selector, absent=EVERYTHING)
     except SelectorError as error:
         return f"selector: {error}"
     movable = msgspec.structs.replace(made, scheduler_name="", priority_class_name="")
@@ -105,14 +105,6 @@ def _is_same_on_wire(old: Any, new: Any) -> bool:
     if isinstance(old, list) and isinstance(new, list):
         return len(old) == len(new) and all(map(_is_same_on_wire, old, new))
     return type(old) is type(new) and bool(old == new)
-
-
-def _build_selector(given: LabelSelector | None, *, absent: Selector) -> Selector:
-    if given is None:
-        return absent
-    return Selector.from_label_selector(
-        given.match_labels, [(one.key, one.operator, one.values) for one in given.match_expressions]
-    )
 
 
 def _no_priority_class(name: str) -> PriorityClass | None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from koord.api.kubernetes.affinity import NodeSelector
 from koord.api.kubernetes.builtin_kinds import PERSISTENT_VOLUMES
+from koord.api.kubernetes.meta import label_selector_as_selector
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim
 from koord.api.model import ResourceList
@@ -245,8 +246,4 @@ def volume_node_affinity(volume: PersistentVolume) -> NodeTerms | None:
 def claim_selector(claim: PersistentVolumeClaim) -> Selector | None:
     """Parse the claim's selector. Raise SelectorError."""
     wanted = claim.spec.selector
-    if wanted is None:
-        return None
-    return Selector.from_label_selector(
-        wanted.match_labels, ((e.key, e.operator, e.values) for e in wanted.match_expressions)
-    )
+    return None if wanted is None else label_selector_as_selector(wanted)

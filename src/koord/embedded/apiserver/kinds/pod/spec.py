@@ -278,11 +278,8 @@ def selector_for_message(selector: Obj | None) -> Obj | None:
 
 def parse_label_selector(selector: Obj) -> Selector | None:
     """Parse a LabelSelector into a Selector; return None when it is invalid."""
-    expressions = [
-        (e.get("key", ""), e.get("operator", ""), e.get("values") or ()) for e in selector.get("matchExpressions") or ()
-    ]
     try:
-        return Selector.from_label_selector(selector.get("matchLabels"), expressions)
+        return Selector.from_unstructured(selector)
     except SelectorError:
         return None
 
