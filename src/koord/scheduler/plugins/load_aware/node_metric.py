@@ -10,7 +10,7 @@ from koord.api.koordinator.qos_class import PROD
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import ResourceList, Submodel
-from koord.policy.load.thresholds import ResourceAxes, ResourceVector
+from koord.scheduler.plugins.load_aware.thresholds import ResourceAxes, ResourceVector
 from koord.values import duration
 from koord.values.quantity_syntax import QuantityError
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.policy.load.thresholds import (
+from koord.scheduler.plugins.load_aware.thresholds import (
     AggregationWindow,
     AppliedThresholds,
     LoadThresholds,
