@@ -17,8 +17,8 @@ from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.koordinator.protocol import ROOT_QUOTA
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
-from koord.policy.quota.amounts import Amounts
-from koord.policy.quota.definition import QuotaDefinition, QuotaPod, QuotaRules
+from koord.scheduler.plugins.elastic_quota.amounts import Amounts
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.configuration.completed_config import CompletedConfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA
-from koord.policy.quota.amounts import Amounts
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
+from koord.scheduler.plugins.elastic_quota.amounts import Amounts
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaFreed,
     QuotaPodAssumed,
@@ -16,7 +16,7 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaPodUpdated,
     QuotaUpdated,
 )
-from tests.policy.quota.quota_builders import pod, quota, quota_manager, two
+from tests.scheduler.plugins.elastic_quota.quota_builders import pod, quota, quota_manager, two
 
 Q = quota
 GI = 2**30

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA, ROOT_QUOTA
-from koord.policy.quota.definition import QuotaDefinition, QuotaPod
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     ClusterTotalChanged,
     QuotaDeleted,
@@ -22,7 +22,7 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaUpdated,
 )
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
-from tests.policy.quota.quota_builders import pod, quota, rules
+from tests.scheduler.plugins.elastic_quota.quota_builders import pod, quota, rules
 from tests.soak_budget import soak_runs
 
 NAMES = ["a", "b", "c", "d"]

@@ -133,15 +133,15 @@ def _parenthood_fault(
 
 
 def _tree_id_fault(quota: QuotaInfo, old: QuotaInfo | None, tree: QuotaTopology) -> str | None:
-    name, mine = quota.name, quota.tree_id
-    if old is not None and old.tree_id != mine:
-        return f"{name} tree id changed [{old.tree_id}] vs [{mine}]"
+    name, mine = quota.name, quota.tree
+    if old is not None and old.tree != mine:
+        return f"{name} tree id changed [{old.tree}] vs [{mine}]"
     parent = tree.get(quota.parent) if quota.parent != ROOT_QUOTA else None
-    if parent is not None and parent.tree_id != mine:
-        return f"{name} tree id is different from parent {parent.name}, [{mine}] vs [{parent.tree_id}]"
+    if parent is not None and parent.tree != mine:
+        return f"{name} tree id is different from parent {parent.name}, [{mine}] vs [{parent.tree}]"
     for child in tree.children(name):
-        if child.tree_id != mine:
-            return f"{name} tree id is different from child {child.name}, [{mine}] vs [{child.tree_id}]"
+        if child.tree != mine:
+            return f"{name} tree id is different from child {child.name}, [{mine}] vs [{child.tree}]"
     return None
 
 
@@ -187,7 +187,7 @@ def _min_sum_fault(quota: QuotaInfo, tree: QuotaTopology) -> str | None:
 
 def _guarantee_fault(quota: QuotaInfo, tree: QuotaTopology) -> str | None:
     """Climb until some ancestor already guarantees what the whole level below it would then need."""
-    if quota.allow_force_update or not quota.tree_id or quota.is_tree_root or not _exceeds(quota.min, quota.guaranteed):
+    if quota.allow_force_update or not quota.tree or quota.is_tree_root or not _exceeds(quota.min, quota.guaranteed):
         return None
     need = vector.maximum(quota.min, quota.guaranteed)
     below, parent_name = quota.name, quota.parent

@@ -13,7 +13,7 @@ from koord.api.koordinator.protocol import (
     A_QUOTA_REQUEST,
     A_QUOTA_RUNTIME,
 )
-from koord.policy.quota.amounts import Counts
+from koord.scheduler.plugins.elastic_quota.amounts import Counts
 from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
 from koord.scheduler.plugins.elastic_quota.quota_status import quota_figures
 from koord.telemetry.clock import Clock

@@ -1,6 +1,4 @@
-"""All quota trees, built from the quotas that exist, and the index of quotas by name and by the namespaces
-they claim.
-"""
+"""All quota trees, built from the quotas that exist."""
 
 from __future__ import annotations
 
@@ -9,87 +7,25 @@ from collections.abc import Iterator
 import msgspec
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA, ROOT_QUOTA, SYSTEM_QUOTA
-from koord.policy.quota.amounts import Amounts, Counts, add_in_place
-from koord.policy.quota.definition import QuotaAddress, QuotaDefinition, QuotaRules
-from koord.policy.quota.tree import QuotaNode, QuotaTree
+from koord.policy.quota import QuotaIndex
+from koord.scheduler.plugins.elastic_quota.amounts import Amounts, Counts, add_in_place
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaRules
+from koord.scheduler.plugins.elastic_quota.tree import QuotaNode, QuotaTree
 
 # Their use is subtracted from the total first, so they take no part in the sharing.
 BUILTIN_QUOTAS = frozenset((DEFAULT_QUOTA, SYSTEM_QUOTA))
 
 
-class QuotaIndex:
-    """The quotas by name. Of two objects that share a name or claim one namespace the older counts, in any order of
-    events.
-    """
-
-    def __init__(self) -> None:
-        self._objects: dict[str, dict[str, QuotaDefinition]] = {}  # name -> namespace of the object
-        self._quotas: dict[str, QuotaDefinition] = {}
-        self._quotas_by_namespace: dict[str, set[str]] = {}  # namespace -> quotas that list it
-
-    def __getitem__(self, name: str) -> QuotaDefinition:
-        return self._quotas[name]
-
-    def get(self, name: str) -> QuotaDefinition | None:
-        return self._quotas.get(name)
-
-    def __iter__(self) -> Iterator[QuotaDefinition]:
-        return iter(self._quotas.values())
-
-    def upsert(self, quota: QuotaDefinition) -> bool:
-        """Add or update a quota and return whether anything changed."""
-        self._objects.setdefault(quota.name, {})[quota.namespace] = quota
-        return self._refresh(quota.name)
-
-    def remove(self, namespace: str, name: str) -> bool:
-        objects = self._objects.get(name, {})
-        objects.pop(namespace, None)
-        if not objects:
-            self._objects.pop(name, None)
-        return self._refresh(name)
-
-    def _refresh(self, name: str) -> bool:
-        objects = self._objects.get(name)
-        after = min(objects.values(), key=lambda quota: quota.seniority) if objects else None
-        before = self._quotas.get(name)
-        if before == after:
-            return False
-        if before is not None:
-            del self._quotas[name]
-            for namespace in before.namespaces:
-                claims = self._quotas_by_namespace[namespace]
-                claims.discard(name)
-                if not claims:
-                    del self._quotas_by_namespace[namespace]
-        if after is not None:
-            self._quotas[name] = after
-            for namespace in after.namespaces:
-                self._quotas_by_namespace.setdefault(namespace, set()).add(name)
-        return True
-
-    def quota_for(self, address: QuotaAddress, *, default: bool) -> str:
-        """Return the name of the quota that an address belongs to, which need not exist; "" is none."""
-        named, namespace = address
-        if named or not default:
-            return named
-        namesake = self._quotas.get(namespace)
-        if namesake is not None and namesake.namespace == namespace:
-            return namespace
-        claims = self._quotas_by_namespace.get(namespace)
-        if claims:
-            return min((self._quotas[name] for name in claims), key=lambda quota: quota.seniority).name
-        return DEFAULT_QUOTA
-
-    def exists(self, name: str) -> bool:
-        """Return whether pods can belong to it. Built-in groups exist without an object; the root has no pods."""
-        return name in BUILTIN_QUOTAS or (name in self._quotas and name != ROOT_QUOTA)
+def quota_exists(index: QuotaIndex[QuotaDefinition], name: str) -> bool:
+    """Return whether pods can belong to it. Built-in groups exist without an object; the root has no pods."""
+    return name in BUILTIN_QUOTAS or (name in index.quotas and name != ROOT_QUOTA)
 
 
 DEFAULT_TREE = ""
 
 
 class QuotaTrees:
-    def __init__(self, directory: QuotaIndex, rules: QuotaRules) -> None:
+    def __init__(self, directory: QuotaIndex[QuotaDefinition], rules: QuotaRules) -> None:
         by_tree: dict[str, list[QuotaDefinition]] = {DEFAULT_TREE: []}
         for quota in directory:
             if quota.name not in BUILTIN_QUOTAS and quota.name != ROOT_QUOTA:

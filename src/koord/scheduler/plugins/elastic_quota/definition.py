@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import TypeAlias
 
 import msgspec
 
@@ -12,34 +10,22 @@ from koord.api.annotations import quota_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.quota_codecs import is_quota_preemptible, pod_quota_name
 from koord.api.config.scheduler.elastic_quota_args import ElasticQuotaArgs, defaulted
-from koord.api.koordinator.protocol import A_QUOTA_TOTAL_RESOURCE, ROOT_QUOTA
+from koord.api.koordinator.protocol import A_QUOTA_TOTAL_RESOURCE
 from koord.api.koordinator.resource_name import DEPRECATED_BATCH
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.pod_resources import resource_amounts
-from koord.policy.quota.amounts import Counts
+from koord.policy.quota import QuotaAddress, QuotaRecord, record_fields
+from koord.scheduler.plugins.elastic_quota.amounts import Counts
 
-_NOT_YET = datetime.max.replace(tzinfo=UTC)
 
+class QuotaDefinition(QuotaRecord, frozen=True, kw_only=True):
+    """The definition of one quota with its amounts."""
 
-class QuotaDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """The definition of one quota. Names are global: a quota is known by its name, whatever namespace its object is
-    in.
-    """
-
-    name: str
-    namespace: str = ""
-    created: datetime = _NOT_YET
-    parent: str = ROOT_QUOTA
-    is_parent: bool = False
-    lends: bool = True
-    tree: str = ""
-    is_tree_root: bool = False
     ignores_default_tree: bool = False  # a tree root whose total is not taken off the default tree
     total: Counts = {}  # of a tree root
     min: Counts = {}
     max: Counts = {}
     weight: Counts = {}
-    namespaces: tuple[str, ...] = ()
 
     @staticmethod
     def from_elastic_quota(quota: ElasticQuota) -> QuotaDefinition:
@@ -48,14 +34,7 @@ class QuotaDefinition(msgspec.Struct, frozen=True, kw_only=True):
         labels = quota_codecs.parse_quota_labels(meta.labels)
         total = quota_codecs.parse_quota_resources(meta.annotations, A_QUOTA_TOTAL_RESOURCE)
         return QuotaDefinition(
-            name=meta.name,
-            namespace=meta.namespace,
-            created=meta.creation_timestamp or _NOT_YET,
-            parent=labels.parent,
-            is_parent=labels.is_parent,
-            lends=labels.allow_lent_resource,
-            tree=labels.tree_id,
-            is_tree_root=labels.is_tree_root,
+            **record_fields(quota, labels),
             ignores_default_tree=labels.ignore_default_tree,
             total={} if total is None or isinstance(total, MalformedAnnotation) else resource_amounts(total),
             min=_with_current_names(resource_amounts(quota.spec.min)),
@@ -63,13 +42,7 @@ class QuotaDefinition(msgspec.Struct, frozen=True, kw_only=True):
             weight=_with_current_names(
                 resource_amounts(quota_codecs.quota_shared_weight(meta.annotations, quota.spec.max))
             ),
-            namespaces=quota_codecs.quota_namespaces(meta.annotations),
         )
-
-    @property
-    def seniority(self) -> tuple[datetime, str, str]:
-        """Return the sort key by which, of two quotas that claim the same, the older one wins."""
-        return (self.created, self.name, self.namespace)
 
 
 def _with_current_names(given: Counts) -> Counts:
@@ -113,10 +86,6 @@ class QuotaRules(msgspec.Struct, frozen=True, kw_only=True):
             default_max=resource_amounts(full.default_quota_group_max),
             system_max=resource_amounts(full.system_quota_group_max),
         )
-
-
-# The quota that a pod names ("" for none) and its namespace: pods with the same address share a quota.
-QuotaAddress: TypeAlias = tuple[str, str]
 
 
 class QuotaPod(msgspec.Struct, frozen=True, kw_only=True):

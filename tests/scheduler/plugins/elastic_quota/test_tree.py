@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA, SYSTEM_QUOTA
-from koord.policy.quota.definition import QuotaDefinition, QuotaPod
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     ClusterTotalChanged,
     QuotaDeleted,
@@ -15,7 +15,7 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaUpdated,
 )
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
-from tests.policy.quota.quota_builders import cpus, pod, quota, quota_manager, two
+from tests.scheduler.plugins.elastic_quota.quota_builders import cpus, pod, quota, quota_manager, two
 
 Q = quota
 
