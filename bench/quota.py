@@ -17,14 +17,14 @@ from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.koordinator.protocol import ROOT_QUOTA
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
-from koord.scheduler.plugins.elastic_quota.amounts import Amounts
-from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.framework.decision import ChosenNode
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
+from koord.scheduler.plugins.elastic_quota.amounts import Amounts
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     ClusterTotalChanged,
     QuotaPodAssumed,

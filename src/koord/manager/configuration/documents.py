@@ -22,7 +22,7 @@ from koord.api.koordinator.slo_strategy import (
     SystemStrategy,
 )
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
-from koord.policy.colocation.strategy import LayeredStrategy, NodeStrategyLayer
+from koord.manager.colocation.strategy import LayeredStrategy, NodeStrategyLayer
 from koord.values.selector import Selector, SelectorError
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -23,7 +23,7 @@ from koord.api.kubernetes.container import Container
 from koord.api.kubernetes.pod import Pod, PodSpec
 from koord.api.kubernetes.pod_resources import pod_requests
 from koord.manager.webhooks.admission import QuotaLookup
-from koord.policy.qos.classes import illegal_combination, is_legal, priority_class_raw, qos_raw
+from koord.policy.qos import illegal_combination, is_legal, priority_class_raw, qos_raw
 from koord.values.go_format import quoted
 from koord.values.quantity import ZERO, Quantity
 
