@@ -88,7 +88,7 @@ class QuotasInAnyOrder(RuleBasedStateMachine):
         self.quotas.pop(name, None)
         self.tell(QuotaDeleted("quotas", name))
 
-    @rule(n=pods, name=st.sampled_from([*NAMES, ""]), cpu=numbers, fixed=st.booleans(), has_node=st.booleans())
+    @rule(n=pods, name=st.sampled_from([*NAMES, ""]), cpu=numbers, fixed=st.booleans(), placed=st.booleans())
     def see_pod(self, n: int, name: str, cpu: int, fixed: bool, placed: bool) -> None:
         seen = pod(f"p{n}", name, cpu, preemptible=not fixed, has_node=placed)
         self.pods[seen.uid] = seen

@@ -128,7 +128,7 @@ def test_trees_have_totals_of_their_own() -> None:
     assert cpus(made, "plain", "pool", "leaf") == [100, 200, 200]
     made.handle(QuotaUpdated(root(250)))
     assert cpus(made, "plain", "leaf") == [50, 250]
-    made.handle(QuotaUpdated(root(250, beside_default_tree=True)))
+    made.handle(QuotaUpdated(root(250, ignores_default_tree=True)))
     assert cpus(made, "plain", "leaf") == [300, 250]
     made.handle(QuotaDeleted("quotas", "leaf"))
     made.handle(QuotaDeleted("quotas", "pool"))
