@@ -23,7 +23,7 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.framework.decision import ChosenNode
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
-from koord.scheduler.plugins.elastic_quota.amounts import Amounts
+from koord.values.amounts import Amounts
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     ClusterTotalChanged,

@@ -6,7 +6,6 @@ import pytest
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
-from koord.scheduler.plugins.elastic_quota.amounts import Amounts
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaFreed,
     QuotaPodAssumed,
@@ -16,6 +15,7 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaPodUpdated,
     QuotaUpdated,
 )
+from koord.values.amounts import Amounts
 from tests.scheduler.plugins.elastic_quota.quota_builders import pod, quota, quota_manager, two
 
 Q = quota

@@ -21,7 +21,6 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS, Pod, is_terminal
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
-from koord.scheduler.plugins.elastic_quota.amounts import Amounts, Counts, add_in_place
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     ClusterTotalChanged,
@@ -33,6 +32,7 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaUpdated,
 )
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
+from koord.values.amounts import Amounts, Counts, add_in_place
 from koord.values.quantity_syntax import QuantityError
 
 # One that has not started yet is the youngest of all.

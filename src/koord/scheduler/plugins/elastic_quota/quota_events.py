@@ -7,8 +7,8 @@ from typing import TypeAlias
 import msgspec
 
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
-from koord.scheduler.plugins.elastic_quota.amounts import Counts
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod
+from koord.values.amounts import Counts
 
 
 class QuotaUpdated(msgspec.Struct, frozen=True):

@@ -13,13 +13,6 @@ from collections.abc import Collection, Iterable, Iterator
 from koord.api.koordinator.protocol import DEFAULT_QUOTA
 from koord.policy.quota import QuotaAddress, QuotaIndex
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal, check_admission
-from koord.scheduler.plugins.elastic_quota.amounts import (
-    Amounts,
-    Counts,
-    add_in_place,
-    keep_resources,
-    subtract_amounts,
-)
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     ClusterTotalChanged,
@@ -36,6 +29,13 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
 )
 from koord.scheduler.plugins.elastic_quota.tree import UNLIMITED, QuotaNode
 from koord.scheduler.plugins.elastic_quota.trees import DEFAULT_TREE, QuotaTrees, quota_exists
+from koord.values.amounts import (
+    Amounts,
+    Counts,
+    add_in_place,
+    keep_resources,
+    subtract_amounts,
+)
 
 _MAX_PENDING_USED = 1024
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from koord.api.koordinator.protocol import ROOT_QUOTA
-from koord.scheduler.plugins.elastic_quota.amounts import Amounts, Counts, add_in_place
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaRules
 from koord.scheduler.plugins.elastic_quota.runtime_calculator import SiblingClaim, SiblingPool
+from koord.values.amounts import Amounts, Counts, add_in_place
 
 UNLIMITED = 1 << 60  # more than any cluster has of anything
 

@@ -8,9 +8,9 @@ import msgspec
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA, ROOT_QUOTA, SYSTEM_QUOTA
 from koord.policy.quota import QuotaIndex
-from koord.scheduler.plugins.elastic_quota.amounts import Amounts, Counts, add_in_place
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaRules
 from koord.scheduler.plugins.elastic_quota.tree import QuotaNode, QuotaTree
+from koord.values.amounts import Amounts, Counts, add_in_place
 
 # Their use is subtracted from the total first, so they take no part in the sharing.
 BUILTIN_QUOTAS = frozenset((DEFAULT_QUOTA, SYSTEM_QUOTA))

@@ -13,9 +13,8 @@ from koord.api.annotations.reservation_codecs import ReservationAffinity, ignore
 from koord.api.koordinator.scheduling import ReservationControllerReference, ReservationOwner
 from koord.api.kubernetes.meta import OwnerReference, label_selector_as_selector
 from koord.api.model import ObjectReference
+from koord.values.amounts import Counts
 from koord.values.selector import Operator, Selector
-
-Counts: TypeAlias = Mapping[str, int]
 
 API_VERSION = "v1"  # of every pod
 

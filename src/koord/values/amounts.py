@@ -1,14 +1,19 @@
-"""Amounts by resource as integers (milli of cpu, units of all else), and how messages write them."""
+"""Amounts by resource as integers (milli of cpu, units of all else): sums, differences, and how messages write them.
+
+Vectors of exact quantities are in `koord.values.resources`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from koord.values.resources import from_units
 
 Amounts: TypeAlias = dict[str, int]
 Counts: TypeAlias = Mapping[str, int]
+
+K = TypeVar("K")
 
 EMPTY_TEXT = "<empty>"
 
@@ -45,15 +50,44 @@ def add_in_place(total: Amounts, delta: Counts, sign: int = 1) -> None:
             total.pop(name, None)
 
 
+def accumulate(total: Amounts, delta: Counts, sign: int = 1) -> None:
+    """Add in place. Zeros stay, for sums whose names matter."""
+    for name, amount in delta.items():
+        total[name] = total.get(name, 0) + sign * amount
+
+
 def add_amounts(a: Counts, b: Counts) -> Amounts:
     total = dict(a)
-    for name, amount in b.items():
-        total[name] = total.get(name, 0) + amount
+    accumulate(total, b)
+    return total
+
+
+def sum_amounts(parts: Iterable[Counts]) -> Amounts:
+    total: Amounts = {}
+    for part in parts:
+        accumulate(total, part)
     return total
 
 
 def subtract_amounts(a: Counts, b: Counts) -> Amounts:
-    return add_amounts(a, {name: -amount for name, amount in b.items()})
+    rest = dict(a)
+    accumulate(rest, b, -1)
+    return rest
+
+
+def add_keyed_amounts(total: Mapping[K, Counts], change: Mapping[K, Counts], sign: int = 1) -> dict[K, Counts]:
+    """Add amounts by NUMA node, by device or by another key. What the change does not name is shared with `total`;
+    zeros are dropped, so that allocating and freeing is exact.
+    """
+    result = dict(total)
+    for key, amounts in change.items():
+        mine = dict(result.get(key, ()))
+        add_in_place(mine, amounts, sign)
+        if mine:
+            result[key] = mine
+        else:
+            result.pop(key, None)
+    return result
 
 
 def exceeded_resources(wanted: Counts, limit: Counts) -> tuple[str, ...]:
