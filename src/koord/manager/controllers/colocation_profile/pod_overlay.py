@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -82,29 +81,6 @@ def overlay_profile(pod: PlainObject, profile: CompiledProfile) -> PlainObject |
         if suffix and value.endswith(suffix):  # it was appended before; the steps below append it again
             writable(made, "metadata", "labels")[key] = value.removesuffix(suffix)
     return apply_profile(made, profile, POD_LAYOUT, _no_priority_class)
-
-
-def merge_patch(old: PlainObject, new: PlainObject) -> PlainObject:
-    """Return the JSON merge patch (RFC 7386) from one object to the other; empty when they are equal."""
-    patch: PlainObject = dict.fromkeys(old.keys() - new.keys())
-    for key, value in new.items():
-        if key not in old:
-            patch[key] = value
-        elif isinstance(value, dict) and isinstance(old[key], dict):
-            if inner := merge_patch(old[key], value):
-                patch[key] = inner
-        elif not _is_same_on_wire(old[key], value):
-            patch[key] = value
-    return patch
-
-
-def _is_same_on_wire(old: Any, new: Any) -> bool:
-    """Return whether two values are equal on the wire, where true is not 1."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return old.keys() == new.keys() and all(_is_same_on_wire(old[key], new[key]) for key in old)
-    if isinstance(old, list) and isinstance(new, list):
-        return len(old) == len(new) and all(map(_is_same_on_wire, old, new))
-    return type(old) is type(new) and bool(old == new)
 
 
 def _no_priority_class(name: str) -> PriorityClass | None:
