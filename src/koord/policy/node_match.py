@@ -18,7 +18,7 @@ from koord.api.kubernetes.affinity import (
     Toleration,
 )
 from koord.api.kubernetes.node import Node
-from koord.values.go_format import quoted
+from koord.values.go_format import join_errors, quoted
 from koord.values.selector import EVERYTHING, Selector, SelectorError
 
 NO_SCHEDULE = "NoSchedule"
@@ -100,7 +100,7 @@ class NodeTerms:
 
     @property
     def error(self) -> str:
-        return join_errors([term.error for term in self.terms if term.error])
+        return join_errors(term.error for term in self.terms if term.error)
 
     def matches(self, node: Node) -> bool:
         return self.matches_object(node.metadata.name, node.metadata.labels)
@@ -162,7 +162,7 @@ class PreferredNodeAffinity:
 
     @property
     def error(self) -> str:
-        return join_errors([term.error for term in self.terms if term.error])
+        return join_errors(term.error for term in self.terms if term.error)
 
     def score(self, node: Node) -> int:
         name, labels = node.metadata.name, node.metadata.labels
@@ -177,11 +177,6 @@ def _field(requirement: NodeSelectorRequirement) -> tuple[str, str, bool]:
     if len(requirement.values) != 1:
         raise SelectorError(f"values: Invalid value: {list(requirement.values)}: must have one element")
     return requirement.key, requirement.values[0], requirement.operator == "In"
-
-
-def join_errors(errors: Sequence[str]) -> str:
-    """Join several errors the way Kubernetes does."""
-    return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]" if errors else ""
 
 
 def _errors(term: NodeSelectorTerm, path: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from koord.values import names
-from koord.values.go_format import in_json, integer, quoted
+from koord.values.go_format import in_json, integer, join_errors, quoted
 
 
 class SelectorError(ValueError):
@@ -60,7 +60,7 @@ class Requirement(msgspec.Struct, frozen=True):
         """Build a validated requirement. Raises SelectorError when the key, the operator or the values are invalid."""
         reasons = _refusals(key, operator, values)
         if reasons:
-            raise SelectorError(reasons[0] if len(reasons) == 1 else f"[{', '.join(reasons)}]")
+            raise SelectorError(join_errors(reasons))
         return Requirement(key, Operator(operator), tuple(values or ()))
 
     def matches(self, labels: Mapping[str, str]) -> bool:

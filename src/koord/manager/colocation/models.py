@@ -14,6 +14,7 @@ from koord.api.annotations import numa_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator import custom_kinds
 from koord.api.koordinator.protocol import A_CPU_BASIC_INFO
+from koord.api.koordinator.slo import ReportedPodUsage, ReportedUsage
 from koord.api.koordinator.topology import Zone
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes import pod as api_pod
@@ -74,36 +75,25 @@ class ColocationPod(Object, frozen=True, kw_only=True):
     share: PodShare | None = None  # not on the wire: worked out by `transform_pod`
 
 
-class ColocationUsage(Submodel, frozen=True, kw_only=True):
-    resources: ResourceList = {}
-
-
 class ColocationNodeUsage(Submodel, frozen=True, kw_only=True):
-    node_usage: ColocationUsage = ColocationUsage()
-    system_usage: ColocationUsage = ColocationUsage()
-
-
-class ColocationPodUsage(Submodel, frozen=True, kw_only=True):
-    name: str = ""
-    namespace: str = ""
-    pod_usage: ColocationUsage = ColocationUsage()
-    priority: str = ""
+    node_usage: ReportedUsage = ReportedUsage()
+    system_usage: ReportedUsage = ReportedUsage()
 
 
 class HostApplicationUsage(Submodel, frozen=True, kw_only=True):
     name: str = ""
-    usage: ColocationUsage = ColocationUsage()
+    usage: ReportedUsage = ReportedUsage()
     priority: str = ""
 
 
 class ProdReclaimableMetric(Submodel, frozen=True, kw_only=True):
-    resource: ColocationUsage = ColocationUsage()
+    resource: ReportedUsage = ReportedUsage()
 
 
 class ColocationMetricStatus(Submodel, frozen=True, kw_only=True):
     update_time: datetime | None = None
     node_metric: ColocationNodeUsage | None = None
-    pods_metric: tuple[ColocationPodUsage, ...] = ()
+    pods_metric: tuple[ReportedPodUsage, ...] = ()
     host_application_metric: tuple[HostApplicationUsage, ...] = ()
     prod_reclaimable_metric: ProdReclaimableMetric | None = None
 
