@@ -90,6 +90,21 @@ def add_keyed_amounts(total: Mapping[K, Counts], change: Mapping[K, Counts], sig
     return result
 
 
+def remaining_keyed_amounts(total: Mapping[K, Counts], taken: Mapping[K, Counts]) -> dict[K, Counts]:
+    """Subtract amounts by key, never below zero; what nothing is left of is dropped."""
+    rest: dict[K, Counts] = {}
+    for key, amounts in total.items():
+        gone = taken.get(key)
+        left = {
+            name: amount - used
+            for name, amount in amounts.items()
+            if amount > (used := gone.get(name, 0) if gone is not None else 0)
+        }
+        if left:
+            rest[key] = left
+    return rest
+
+
 def exceeded_resources(wanted: Counts, limit: Counts) -> tuple[str, ...]:
     """Return the resources of which more is wanted than the limit; a limit that does not name one does not limit it."""
     return tuple(sorted(name for name, most in limit.items() if wanted.get(name, 0) > most))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from koord.values.amounts import add_keyed_amounts
+from koord.values.amounts import add_keyed_amounts, remaining_keyed_amounts
 
 Amounts: TypeAlias = Mapping[str, int]  # resource -> whole units: percents of a card, bytes of gpu-memory
 MinorAmounts: TypeAlias = Mapping[int, Amounts]
@@ -41,6 +41,12 @@ def add(a: DeviceAmounts, b: DeviceAmounts) -> dict[str, MinorAmounts]:
 def subtract(a: DeviceAmounts, b: DeviceAmounts) -> dict[str, MinorAmounts]:
     """Subtract b from a. The result may go below zero, so that an over-allocation stays visible."""
     return _combined(a, b, -1)
+
+
+def remaining(a: DeviceAmounts, b: DeviceAmounts) -> dict[str, MinorAmounts]:
+    """Subtract b from a, never below zero."""
+    left = {kind: remaining_keyed_amounts(minors, b.get(kind, NO_MINORS)) for kind, minors in a.items()}
+    return {kind: minors for kind, minors in left.items() if minors}
 
 
 def limited_to(a: DeviceAmounts, b: DeviceAmounts) -> dict[str, MinorAmounts]:
