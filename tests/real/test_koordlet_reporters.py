@@ -19,6 +19,7 @@ from koord.host.filesystem import Host
 from koord.host.hardware import CpuModel, MachineCpu, NumaNode
 from koord.koordlet.collect.node_resource import NodeHardwareInfo
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.reporters.builders.reclaimable import PeakPrediction, ResourceAmount
 from koord.koordlet.reporters.node_metric_reporter import NodeMetricInputs as MetricSight
 from koord.koordlet.reporters.node_metric_reporter import NodeMetricReporter
 from koord.koordlet.reporters.topology_reporter import TopologyInputs as TopologySight
@@ -28,7 +29,6 @@ from koord.koordlet.series.store import SeriesStore
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap
-from koord.policy.prediction.reclaimable import PeakPrediction, ResourceAmount
 from koord.telemetry.clock import WallClock
 from tests.koordlet.inputs.fake_kubelet import FakeKubelet
 from tests.real.reach import connect

@@ -42,6 +42,21 @@ class ResourceMap(Submodel, frozen=True, kw_only=True):
     devices: tuple[DeviceInfo, ...] = ()
 
 
+class ReportedUsage(Submodel, frozen=True, kw_only=True):
+    """A ResourceMap without devices: decoding them costs programs that read cpu and memory alone."""
+
+    resources: ResourceList = {}
+
+
+class ReportedPodUsage(Submodel, frozen=True, kw_only=True):
+    """The fields of a PodMetricInfo that decisions read."""
+
+    namespace: str = ""
+    name: str = ""
+    pod_usage: ReportedUsage = ReportedUsage()
+    priority: str = ""
+
+
 class AggregatePolicy(Submodel, frozen=True, kw_only=True):
     durations: tuple[Duration, ...] = ()
 

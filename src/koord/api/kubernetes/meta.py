@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from koord.api.model import Model, Submodel
+from koord.values.selector import NOTHING, Selector, SelectorError
 
 
 class OwnerReference(Model, frozen=True, kw_only=True):
@@ -56,6 +57,23 @@ class LabelSelectorRequirement(Model, frozen=True, kw_only=True):
 class LabelSelector(Model, frozen=True, kw_only=True):
     match_labels: dict[str, str] = {}
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+
+
+def label_selector_as_selector(given: LabelSelector | None, *, absent: Selector = NOTHING) -> Selector:
+    """Return the selector; an absent one selects nothing unless the field says otherwise. Raises SelectorError."""
+    if given is None:
+        return absent
+    return Selector.from_label_selector(
+        given.match_labels, [(e.key, e.operator, e.values) for e in given.match_expressions]
+    )
+
+
+def stored_label_selector(given: LabelSelector | None) -> Selector:
+    """Return the selector of a stored object; an invalid one, which servers refuse to store, selects nothing."""
+    try:
+        return label_selector_as_selector(given)
+    except SelectorError:
+        return NOTHING
 
 
 class Condition(Model, frozen=True, kw_only=True):

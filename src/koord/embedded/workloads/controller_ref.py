@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from koord.api.kubernetes.meta import LabelSelector, Object, ObjectMeta, OwnerReference
+from koord.api.kubernetes.meta import LabelSelector, Object, ObjectMeta, OwnerReference, stored_label_selector
 from koord.api.kubernetes.resource import Resource
 from koord.embedded.workloads.controller_context import error_unless_gone, sync_result
 from koord.kube.client.request_builder import Unstructured
@@ -17,7 +17,7 @@ from koord.kube.client.typed_client import Client
 from koord.kube.controller.controller import ReconcileResult
 from koord.kube.informer.informer import Informer
 from koord.kube.transport.api_error import ApiError
-from koord.values.selector import NOTHING, Operator, Selector, SelectorError
+from koord.values.selector import Operator, Selector
 
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
@@ -196,21 +196,7 @@ class _SelectingObject(Protocol):
 
 
 def spec_selector(owner: _SelectingObject) -> Selector:
-    return label_selector(owner.spec.selector)
-
-
-def label_selector(spec: LabelSelector | None) -> Selector:
-    """Return the selector; an absent one selects nothing. A malformed one, which servers refuse to store, does
-    too.
-    """
-    if spec is None:
-        return NOTHING
-    try:
-        return Selector.from_label_selector(
-            spec.match_labels, [(e.key, e.operator, e.values) for e in spec.match_expressions]
-        )
-    except SelectorError:
-        return NOTHING
+    return stored_label_selector(owner.spec.selector)
 
 
 def selector_index_key(namespace: str, selector: Selector) -> str:

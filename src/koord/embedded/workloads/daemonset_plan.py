@@ -66,7 +66,7 @@ def daemon_fits_node(spec: PodSpec, node: Node) -> tuple[bool, bool]:
     if not matches_node_affinity(spec, node):
         return False, False
     tolerant = daemon_tolerations(spec)
-    if find_untolerated_taint(tolerant, node.spec.taints, (NO_SCHEDULE, NO_EXECUTE)) is None:
+    if find_untolerated_taint(tolerant, node.spec.taints) is None:
         return True, True
     return False, find_untolerated_taint(tolerant, node.spec.taints, (NO_EXECUTE,)) is None
 

@@ -11,7 +11,7 @@ import msgspec
 
 from koord.api.kubernetes.batch import Job
 from koord.api.kubernetes.builtin_kinds import JOBS, PODS
-from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.meta import LabelSelector, stored_label_selector
 from koord.api.kubernetes.pod import Pod
 from koord.embedded.workloads import job_accounting
 from koord.embedded.workloads.controller_context import (
@@ -25,7 +25,6 @@ from koord.embedded.workloads.controller_ref import (
     claim_objects,
     controller_owner_of_kind,
     controller_reference,
-    label_selector,
     owned_objects,
     spec_selector,
 )
@@ -257,5 +256,5 @@ def _with_index_env(container: Unstructured) -> Unstructured:
 def _selector(job: Job) -> Selector:
     """Return the selector of a Job, by default the one by its UID that servers set."""
     if job.spec.selector is None and not job.spec.manual_selector:
-        return label_selector(LabelSelector(match_labels={CONTROLLER_UID_LABEL: job.metadata.uid}))
+        return stored_label_selector(LabelSelector(match_labels={CONTROLLER_UID_LABEL: job.metadata.uid}))
     return spec_selector(job)

@@ -26,6 +26,7 @@ from koord.koordlet.reporters.builders.node_metric import (
     build_node_metric,
     report_policy,
 )
+from koord.koordlet.reporters.builders.reclaimable import PeakPrediction
 from koord.koordlet.series import metric_kind as series_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.kube.client.typed_client import Client
@@ -33,7 +34,6 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.informer import Informer
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.prediction.reclaimable import PeakPrediction
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)

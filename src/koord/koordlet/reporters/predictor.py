@@ -18,6 +18,14 @@ from koord.host.io_error import IoError
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporters.builders import usage_models as training
+from koord.koordlet.reporters.builders.reclaimable import (
+    COLD_START_S,
+    MARGIN_PERCENT,
+    Reclaimable,
+    ResourceAmount,
+    Unpredictable,
+    decide_reclaimable,
+)
 from koord.koordlet.reporters.builders.usage_models import (
     CheckpointFile,
     PredictionLimits,
@@ -26,14 +34,6 @@ from koord.koordlet.reporters.builders.usage_models import (
     read_checkpoint,
 )
 from koord.koordlet.series.store import SeriesStore
-from koord.policy.prediction.reclaimable import (
-    COLD_START_S,
-    MARGIN_PERCENT,
-    Reclaimable,
-    ResourceAmount,
-    Unpredictable,
-    decide_reclaimable,
-)
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)

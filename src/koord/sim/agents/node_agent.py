@@ -22,6 +22,12 @@ from koord.koordlet.reporters.builders.node_metric import (
     build_node_metric,
     report_policy,
 )
+from koord.koordlet.reporters.builders.reclaimable import (
+    PeakPrediction,
+    Reclaimable,
+    ResourceAmount,
+    decide_reclaimable,
+)
 from koord.koordlet.reporters.builders.usage_models import (
     PredictionLimits,
     UsageModels,
@@ -32,7 +38,6 @@ from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner
 from koord.koordlet.strategies.strategy import StrategySettings
-from koord.policy.prediction.reclaimable import PeakPrediction, Reclaimable, ResourceAmount, decide_reclaimable
 from koord.sim.machine.cgroup_files import MAINLINE_FILES
 from koord.sim.machine.simulated_machine import SimulatedHardware, SimulatedMachine
 from koord.sim.machine.step_result import ContainerDemand, MachineStepResult, record_samples

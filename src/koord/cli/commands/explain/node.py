@@ -19,6 +19,8 @@ from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import Unreachable
+from koord.manager.colocation import models
+from koord.manager.colocation.decision import ColocationNodeView, ColocationSettings, decide_colocation
 from koord.manager.configuration import documents
 from koord.manager.configuration.documents import ParsedDocument, RejectedDocument
 from koord.manager.configuration.last_good import describe_error
@@ -33,8 +35,6 @@ from koord.manager.explain.node_report import (
     report_node,
 )
 from koord.manager.program import EXPLAIN_NODES_PATH
-from koord.policy.colocation import models
-from koord.policy.colocation.decision import ColocationNodeView, ColocationSettings, decide_colocation
 from koord.telemetry.clock import Clock, now
 from koord.values.names import dns1123_subdomain
 

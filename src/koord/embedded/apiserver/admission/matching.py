@@ -11,7 +11,6 @@ import msgspec
 
 from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
-from koord.embedded.apiserver.kinds.label_validation import parse_label_selector
 from koord.embedded.apiserver.rest.scale import scale_from_object, with_scaled_replicas
 from koord.values.selector import Selector
 
@@ -149,7 +148,7 @@ def parse_selector(stated: Obj | None) -> Selector | None:
     """Parse a label selector; None selects everything. Raises SelectorError."""
     if not stated:
         return None
-    made = parse_label_selector(stated)
+    made = Selector.from_unstructured(stated)
     return None if made.is_everything() else made
 
 

@@ -66,20 +66,12 @@ def _expression_errors(found: Obj, path: str) -> FieldErrors:
 _all_expression_errors: Validator = each(_expression_errors)
 
 
-def parse_label_selector(stated: Obj) -> Selector:
-    """Parse a LabelSelector; an empty one selects everything. Raises SelectorError."""
-    expressions = [
-        (e.get("key", ""), e.get("operator", ""), e.get("values") or ()) for e in stated.get("matchExpressions") or ()
-    ]
-    return Selector.from_label_selector(stated.get("matchLabels"), expressions)
-
-
 def parse_optional_selector(stated: Obj | None) -> Selector | None:
     """Parse a LabelSelector that may be absent, which selects nothing; return None when it is invalid."""
     if stated is None:
         return NOTHING
     try:
-        return parse_label_selector(stated)
+        return Selector.from_unstructured(stated)
     except SelectorError:
         return None
 

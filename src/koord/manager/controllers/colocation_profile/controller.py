@@ -20,6 +20,7 @@ from koord.api.kubernetes.builtin_kinds import NAMESPACES, PODS
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import to_dict
+from koord.api.patch.merge_patch import create_merge_patch
 from koord.kube.controller.controller import Controller, Done, ReconcileResult, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.informer.cache import ObjectChange
@@ -31,7 +32,6 @@ from koord.manager.controllers.colocation_profile.pod_overlay import (
     ProfileCoverage,
     compile_coverage,
     is_covered,
-    merge_patch,
     overlay_profile,
 )
 from koord.manager.webhooks.admission import AdmissionDenied, excluded_namespaces
@@ -151,7 +151,7 @@ class ColocationProfileController:
                     "profile %s on pod %s/%s: %s", ready.profile.name, meta.namespace, meta.name, made.message
                 )
                 return True
-            patch = merge_patch(whole, made)
+            patch = create_merge_patch(whole, made)
             if not patch:
                 return True
             answer = await self._client.patch(

@@ -26,7 +26,7 @@ from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, Cluster
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.normaliser import ScoreNormaliser
-from koord.scheduler.framework.numa_hint import NumaTopologyHint, NumaTopologyHints, numa_affinities
+from koord.scheduler.framework.numa_hint import NumaTopologyHints, numa_affinities
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.reservation import reservations_of
@@ -427,8 +427,4 @@ def _numa_hints(trial: DeviceTrial) -> NumaTopologyHints | Reject | None:
         found = device_hints(trial.device_request.demand, inventory, trial.try_allocation)
     if isinstance(found, DeviceRefusal):
         return to_reject(found)
-    if not found:
-        return None
-    return {
-        kind: tuple(NumaTopologyHint(h.zones, h.preferred, h.score) for h in hints) for kind, hints in found.items()
-    }
+    return found or None

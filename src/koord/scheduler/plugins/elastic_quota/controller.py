@@ -29,13 +29,12 @@ from koord.api.model import ResourceList
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.quota.amounts import format_amounts, subtract_amounts
-from koord.policy.quota.trees import BUILTIN_QUOTAS
 from koord.scheduler.controllers.controller import SchedulerController, SchedulerControllerContext
 from koord.scheduler.evictor import victim_record
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.elastic_quota.quota_status import decide_status_patch, quota_figures
+from koord.scheduler.plugins.elastic_quota.trees import BUILTIN_QUOTAS
 from koord.scheduler.plugins.elastic_quota.victims import (
     OveruseState,
     observe_overuse,
@@ -43,6 +42,7 @@ from koord.scheduler.plugins.elastic_quota.victims import (
     select_revoked_pods,
 )
 from koord.values import duration
+from koord.values.amounts import format_amounts, subtract_amounts
 
 
 def quota_controllers(context: SchedulerControllerContext) -> Sequence[SchedulerController]:

@@ -14,7 +14,6 @@ import numpy as np
 from koord.api.config.scheduler.load_aware_args import LEAST_LOADED, LoadAwareSchedulingArgs
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
-from koord.policy.load.thresholds import ResourceAxes
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
@@ -36,6 +35,7 @@ from koord.scheduler.plugins.load_aware.evaluation import (
 )
 from koord.scheduler.plugins.load_aware.node_load import NodeLoadEstimate, load_summary
 from koord.scheduler.plugins.load_aware.node_metric import NODE_METRICS, LoadNodeMetric
+from koord.scheduler.plugins.load_aware.thresholds import ResourceAxes
 
 
 class LoadQueueingHint:

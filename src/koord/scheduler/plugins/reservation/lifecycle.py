@@ -32,8 +32,8 @@ from koord.api.koordinator.scheduling import (
 )
 from koord.api.kubernetes.pod_resources import pod_requests, resource_amounts
 from koord.api.model import ObjectReference
-from koord.scheduler.plugins.reservation.owner_matching import Counts
 from koord.values import duration
+from koord.values.amounts import Counts
 from koord.values.resources import materialise, to_wire
 
 SCHEDULED_CONDITION = "Scheduled"

@@ -15,13 +15,14 @@ from koord.api.kubernetes.builtin_kinds import PERSISTENT_VOLUME_CLAIMS, PERSIST
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim
+from koord.policy.node_match import NodeTerms
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Codes
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
-from koord.scheduler.plugins.node_selector import NodeTerms
+from koord.scheduler.plugins.node_selector import node_terms_mask
 from koord.scheduler.plugins.volumes.claims import (
     CLAIM_KIND,
     ClaimReference,
@@ -184,7 +185,7 @@ class VolumeBinder:
         far = np.zeros(len(codes), np.bool_)
         for near in pod_claims.bound_affinities:
             if near is not None:
-                far |= ~near.mask(table, rows)
+                far |= ~node_terms_mask(near, table, rows)
         codes[far] |= _BITS[NODE_CONFLICT]
         if pod_claims.has_missing_volume:
             codes[~far] |= _BITS[PV_NOT_EXIST]
